@@ -40,6 +40,7 @@ quick: $(VENV)/.all
 	@$(PYTEST) -m "not slow" $(ARGS)
 
 check: $(VENV)/.all
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(PYTEST) $(ARGS)

@@ -26,9 +26,15 @@ if TYPE_CHECKING:
 
 # The same examples in every run, however slow the machine is. To look for others: HYPOTHESIS_PROFILE=search.
 settings.register_profile(
-    "same", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "same",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("search", settings.get_profile("same"), derandomize=False, print_blob=True)
+settings.register_profile(
+    "search", settings.get_profile("same"), derandomize=False, print_blob=True
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # What these say about colours and widths reaches every program that a test starts, and changes what it writes.
@@ -84,8 +90,12 @@ LENDER = pytest.StashKey[Lender]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Own the broker where other processes run the tests; describe the markers."""
-    config.addinivalue_line("markers", "slow: a file with more than about 5 s of computing; `make quick` leaves it out")
-    config.addinivalue_line("markers", "waits: a file that mostly waits for workers, browsers, ticks; also left out")
+    config.addinivalue_line(
+        "markers", "slow: a file with more than about 5 s of computing; `make quick` leaves it out"
+    )
+    config.addinivalue_line(
+        "markers", "waits: a file that mostly waits for workers, browsers, ticks; also left out"
+    )
     if config.getoption("numprocesses", None):
         config.stash[LENDER] = lender = Lender()
         config.add_cleanup(lender.close)
@@ -117,7 +127,10 @@ def in_order(items: Iterable[pytest.Item]) -> list[Path]:
     for item in items:
         marks.setdefault(item.path, set()).update(mark.name for mark in item.iter_markers())
     waiting = [path for path, names in marks.items() if "waits" in names]
-    computing = sorted((path for path in marks if path not in set(waiting)), key=lambda path: "slow" not in marks[path])
+    computing = sorted(
+        (path for path in marks if path not in set(waiting)),
+        key=lambda path: "slow" not in marks[path],
+    )
     order: list[Path] = []
     while waiting or computing:
         order += [*waiting[:2], *computing[:1]]

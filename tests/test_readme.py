@@ -56,7 +56,9 @@ def name(bootstrap: str) -> Iterator[str]:
     name = f"readme{uuid.uuid4().hex[:10]}"
     yield name
     admin = admin_of(Connection(bootstrap))
-    topics = [topic for topic in admin.list_topics(timeout=60).topics if topic.split(".")[0] == name]
+    topics = [
+        topic for topic in admin.list_topics(timeout=60).topics if topic.split(".")[0] == name
+    ]
     for future in admin.delete_topics(topics).values() if topics else ():
         future.result()
 
@@ -97,11 +99,15 @@ def shell(directory: Path, commands: str) -> subprocess.CompletedProcess[str]:
         output, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # whatever went wrong half way, no worker stays behind
+            os.killpg(
+                process.pid, signal.SIGKILL
+            )  # whatever went wrong half way, no worker stays behind
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def test_tutorial_of_the_readme_runs_as_it_is_written(bootstrap: str, name: str, tmp_path: Path) -> None:
+def test_tutorial_of_the_readme_runs_as_it_is_written(
+    bootstrap: str, name: str, tmp_path: Path
+) -> None:
     """A stranger who copies it line by line must see private counts, a clean audit and a clean end of the worker."""
     text = README.read_text().replace("localhost:9092", bootstrap).replace("orders", name)
     files, commands = tutorial(text)
@@ -110,14 +116,20 @@ def test_tutorial_of_the_readme_runs_as_it_is_written(bootstrap: str, name: str,
         (tmp_path / file).write_text(content)
     done = shell(tmp_path, commands)
     log = (tmp_path / "run.log").read_text()
-    assert done.returncode == 0, done.stdout + done.stderr + log  # `wait %1`: also the worker ended with 0
+    assert done.returncode == 0, (
+        done.stdout + done.stderr + log
+    )  # `wait %1`: also the worker ended with 0
 
-    shown = re.findall(r"^(s1|s2) tick (\d+): (.*), sd [\d.]+, new items from \d+$", done.stdout, re.MULTILINE)
+    shown = re.findall(
+        r"^(s1|s2) tick (\d+): (.*), sd [\d.]+, new items from \d+$", done.stdout, re.MULTILINE
+    )
     assert len(shown) == 8
     assert {key for key, _, _ in shown} <= {"s1", "s2"}
     assert "'tea'" in done.stdout
     assert "samovar" not in done.stdout
-    assert re.search(r"^audit: products: [\d,]+ snapshots of .* byte for byte$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^audit: products: [\d,]+ snapshots of .* byte for byte$", done.stdout, re.MULTILINE
+    )
     assert re.search(r"^audit: .* no gap and none twice: clean$", done.stdout, re.MULTILINE)
     assert "replay: 30,000 events, 0 rejected" in done.stderr
     backtest = [json.loads(line) for line in (tmp_path / "backtest.jsonl").read_text().splitlines()]
@@ -161,7 +173,9 @@ def test_thresholds_named_in_the_limits_are_those_of_the_tutorial(tmp_path: Path
 def test_every_setting_is_documented_and_no_other() -> None:
     """The page is the only list of settings: one that is missing is never found, one too many is refused."""
     text = (ROOT / "docs" / "settings.md").read_text()
-    sections = dict(re.findall(r"^## `\[+(\w+)\]+`.*?\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL))
+    sections = dict(
+        re.findall(r"^## `\[+(\w+)\]+`.*?\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    )
     for section, records in (
         ("worker", [WorkerSettings]),
         ("kafka", [KafkaSettings]),
@@ -178,11 +192,19 @@ def test_every_setting_is_documented_and_no_other() -> None:
 
 def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(tmp_path: Path) -> None:
     """Consumers write their readers by it."""
-    [shown] = re.findall(r"^```json\n(.*?)^```", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE | re.DOTALL)
+    [shown] = re.findall(
+        r"^```json\n(.*?)^```",
+        (ROOT / "docs" / "settings.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
     (tmp_path / "orders.toml").write_text(tutorial(README.read_text())[0]["orders.toml"])
     real: list[bytes] = []
     settings = load(tmp_path / "orders.toml")
-    events = JsonLines(settings, "events", io.BytesIO(b'{"shop":"s1","products":"tea","ts":1795296236471}\n' * 1_000))
+    events = JsonLines(
+        settings,
+        "events",
+        io.BytesIO(b'{"shop":"s1","products":"tea","ts":1795296236471}\n' * 1_000),
+    )
     replay(settings, NoiseKey(bytes(32)), events, lambda snapshot: real.append(snapshot.value))
     assert shape(json.loads(shown)) == shape(json.loads(real[0]))
 

@@ -42,7 +42,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 EXIT_DEADLINE_S = 15.0
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-CORE_DUMPS_ON = "--debug leaves core dumps on: a dump of this process may hold the key and exact counts"
+CORE_DUMPS_ON = (
+    "--debug leaves core dumps on: a dump of this process may hold the key and exact counts"
+)
 
 N = click.IntRange(1, 1_000)
 
@@ -57,9 +59,18 @@ def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> 
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--debug", is_flag=True, help="Show a traceback with an error, and more in the log; leave core dumps on.")
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+    "--debug",
+    is_flag=True,
+    help="Show a traceback with an error, and more in the log; leave core dumps on.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and exit.",
 )
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:
@@ -91,10 +102,16 @@ def cli(context: click.Context, debug: bool) -> None:
     metavar="PORT",
     help="Overrides worker.metrics_port, the port of /metrics, /healthz and /readyz.",
 )
-@click.option("--embedded", hidden=True, metavar="ID", help="Cluster id of the embedded Kafka of the demo.")
+@click.option(
+    "--embedded", hidden=True, metavar="ID", help="Cluster id of the embedded Kafka of the demo."
+)
 @click.pass_context
 def run(
-    context: click.Context, config: Path, log_format: str | None, metrics_port: int | None, embedded: str | None
+    context: click.Context,
+    config: Path,
+    log_format: str | None,
+    metrics_port: int | None,
+    embedded: str | None,
 ) -> int:
     """Run the worker until SIGTERM.
 
@@ -142,11 +159,22 @@ def _clean_end_before_it_begins() -> Iterator[None]:
 @cli.command()
 @click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.")
 @click.option(
-    "--rate", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, metavar="N", help="Events a second."
+    "--rate",
+    type=click.IntRange(1, 1_000_000),
+    default=1_000,
+    show_default=True,
+    metavar="N",
+    help="Events a second.",
 )
-@click.option("--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one.")
-@click.option("--bootstrap", metavar="B", help="Kafka cluster to use, host:port. Default: an embedded one.")
-@click.option("--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg.")
+@click.option(
+    "--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one."
+)
+@click.option(
+    "--bootstrap", metavar="B", help="Kafka cluster to use, host:port. Default: an embedded one."
+)
+@click.option(
+    "--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg."
+)
 @click.pass_context
 def demo(
     context: click.Context,
@@ -167,9 +195,13 @@ def demo(
 @cli.command()
 @config_option
 @click.option(
-    "--create", is_flag=True, help="Create missing topics of the worker's own. Existing ones are never altered."
+    "--create",
+    is_flag=True,
+    help="Create missing topics of the worker's own. Existing ones are never altered.",
 )
-@click.option("--events-topic", is_flag=True, help="With --create: create a missing events topic as well.")
+@click.option(
+    "--events-topic", is_flag=True, help="With --create: create a missing events topic as well."
+)
 @click.pass_context
 def topics(context: click.Context, config: Path, create: bool, events_topic: bool) -> int:
     """Show the topics the worker needs, and their state on the cluster.
@@ -188,9 +220,13 @@ def topics(context: click.Context, config: Path, create: bool, events_topic: boo
 
 @cli.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.md) instead of text.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.md) instead of text."
+)
 @click.option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
-@click.option("--force", is_flag=True, help="With --report: write into DIR even if it is not empty.")
+@click.option(
+    "--force", is_flag=True, help="With --report: write into DIR even if it is not empty."
+)
 def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
     """Show what the settings promise and cost, before anything runs.
 
@@ -207,8 +243,22 @@ def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
 
 
 @cli.command()
-@click.option("-c", "--config", "configs", type=PATH, required=True, multiple=True, metavar="FILE", help="The settings file; repeatable.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/budget.md) instead of text.")
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    type=PATH,
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    help="The settings file; repeatable.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object (docs/budget.md) instead of text.",
+)
 @click.pass_context
 def budget(context: click.Context, configs: tuple[Path, ...], as_json: bool) -> int:
     """Show the budget spent so far, by histogram, generation and epoch, and what it promises in
@@ -222,15 +272,30 @@ def budget(context: click.Context, configs: tuple[Path, ...], as_json: bool) -> 
 
 @cli.command()
 @config_option
-@click.option("--input", "source", metavar="FILE", help="JSON lines (may be gzipped) or Parquet; - is standard input.")
+@click.option(
+    "--input",
+    "source",
+    metavar="FILE",
+    help="JSON lines (may be gzipped) or Parquet; - is standard input.",
+)
 @click.option("--topic", is_flag=True, help="Read the events topic instead, up to its current end.")
 @click.option(
-    "--from", "since", metavar="T", help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z."
+    "--from",
+    "since",
+    metavar="T",
+    help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z.",
 )
 @click.option("--to", "until", metavar="T", help="With --topic: leave out ticks that end after T.")
-@click.option("--snapshots", metavar="OUT", help="Write every snapshot to OUT, one per line; - is standard output.")
 @click.option(
-    "--report", type=PATH, metavar="DIR", help="Compare with the exact counts; write results and a report into DIR."
+    "--snapshots",
+    metavar="OUT",
+    help="Write every snapshot to OUT, one per line; - is standard output.",
+)
+@click.option(
+    "--report",
+    type=PATH,
+    metavar="DIR",
+    help="Compare with the exact counts; write results and a report into DIR.",
 )
 @click.option(
     "--vary",
@@ -244,8 +309,12 @@ def budget(context: click.Context, configs: tuple[Path, ...], as_json: bool) -> 
     metavar="N",
     help="With --report: repeat each run with N different seeds for its noise. Default: 3.",
 )
-@click.option("--top", type=N, metavar="N", help="With --report: the n of the top-n figures. Default: 10.")
-@click.option("--force", is_flag=True, help="With --report: replace the results in DIR if it is not empty.")
+@click.option(
+    "--top", type=N, metavar="N", help="With --report: the n of the top-n figures. Default: 10."
+)
+@click.option(
+    "--force", is_flag=True, help="With --report: replace the results in DIR if it is not empty."
+)
 @click.pass_context
 def replay(
     context: click.Context,
@@ -278,7 +347,9 @@ def replay(
 
     options = None
     if report is not None:
-        options = Options(config=config, report=report, vary=vary, seeds=seeds or 3, top=top or 10, force=force)
+        options = Options(
+            config=config, report=report, vary=vary, seeds=seeds or 3, top=top or 10, force=force
+        )
     if source is not None:
         return replay_file(settings, source=source, snapshots=snapshots, options=options)
     _only_one_line(context)
@@ -322,7 +393,9 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
     metavar="P",
     help="Port to listen on; 0 picks a free one.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on."
+)
 @click.option(
     "--token-file",
     type=PATH,
@@ -330,7 +403,9 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
     help="Show histograms only to clients that send the token in this file.",
 )
 @click.pass_context
-def dashboard(context: click.Context, config: Path, port: int, host: str, token_file: Path | None) -> int:
+def dashboard(
+    context: click.Context, config: Path, port: int, host: str, token_file: Path | None
+) -> int:
     """Serve a live page and an API over the histogram topics.
 
     It reads only these topics. From the settings file it needs worker.name, [kafka] and the

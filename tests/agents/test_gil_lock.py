@@ -84,12 +84,19 @@ class Released(ReleaseShard):
     """A release shard whose transactions are noted, and sent nowhere."""
 
     def transact(
-        self, messages: Sequence[Outgoing], changes: Sequence[Change], group_offset: int, forwarded: object = (), to: str = ""
+        self,
+        messages: Sequence[Outgoing],
+        changes: Sequence[Change],
+        group_offset: int,
+        forwarded: object = (),
+        to: str = "",
     ) -> None:
         self.sent = [*getattr(self, "sent", []), [message.timestamp_ms for message in messages]]
 
 
-def test_ticks_of_a_backlog_share_a_transaction_and_others_wait_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ticks_of_a_backlog_share_a_transaction_and_others_wait_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     config = unk(tick_ms=TICK_MS, start=EPOCH)
@@ -98,7 +105,13 @@ def test_ticks_of_a_backlog_share_a_transaction_and_others_wait_for_none(monkeyp
     merge = Partition([config], 1)
     merge.restart()
     shard = Released(
-        Connection("unused:9092"), "release-0", 0, "state", Store(None, Changelog("state", 0)), contributions="c", merge=merge.merge
+        Connection("unused:9092"),
+        "release-0",
+        0,
+        "state",
+        Store(None, Changelog("state", 0)),
+        contributions="c",
+        merge=merge.merge,
     )
     shard.offset = 0
 
@@ -137,7 +150,9 @@ def test_narrow_ticks_wait_for_half_of_one_at_most() -> None:
     assert apart_s(lanes[:1]) == apart_s([]) == 0.5
 
 
-def test_only_a_commit_that_closes_keeps_the_next_close_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_commit_that_closes_keeps_the_next_close_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A commit by the interval shortly before the end of a tick must not make that tick late."""
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
@@ -162,7 +177,9 @@ def test_only_a_commit_that_closes_keeps_the_next_close_waiting(monkeypatch: pyt
         clock.note_commit()
 
 
-def test_a_backlog_is_what_lies_further_back_than_grace_and_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_is_what_lies_further_back_than_grace_and_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 100_000 * 1_000_000)
     assert is_behind(None, 0)
     assert is_behind(89_999, 0) and not is_behind(90_000, 0)

@@ -19,7 +19,9 @@ BYTES = np.random.default_rng(12).integers(0, 256, 8_000, dtype=np.uint8)
 KEY = bytes(range(7, 39))
 
 
-def whole(state: State, data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> list[bytes]:
+def whole(
+    state: State, data: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]
+) -> list[bytes]:
     out = np.zeros((len(starts), 2), dtype=np.uint64)
     digests(*state, data, starts, stops, out)
     return [row.tobytes() for row in out]
@@ -35,12 +37,22 @@ def by_hashlib(prefix: bytes, texts: list[bytes], **fields: Any) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("fields", [{}, {"key": KEY}, {"key": bytes(64), "person": b"qc-item-tag"}, {"person": b"p" * 16}])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"key": KEY}, {"key": bytes(64), "person": b"qc-item-tag"}, {"person": b"p" * 16}],
+)
 def test_every_length_of_a_text_has_hashlibs_digest(fields: dict[str, bytes]) -> None:
     """Stored pairs and tags of earlier versions were made by hashlib: one other bit counts a user again."""
     stops = np.arange(5_001) + 17
     starts = np.full(5_001, 17, np.int64)
-    prefixes = [b"", b"a", bytes(11), BYTES[:127].tobytes(), BYTES[:128].tobytes(), BYTES[:129].tobytes()]
+    prefixes = [
+        b"",
+        b"a",
+        bytes(11),
+        BYTES[:127].tobytes(),
+        BYTES[:128].tobytes(),
+        BYTES[:129].tobytes(),
+    ]
     for prefix in prefixes:
         found = whole(start(prefix, digest_size=16, **fields), BYTES, starts, stops)
         assert found == by_hashlib(prefix, [BYTES[17:stop].tobytes() for stop in stops], **fields)
@@ -65,15 +77,21 @@ def test_texts_side_by_side_leave_nothing_in_each_others_blocks() -> None:
     starts = np.random.default_rng(6).integers(0, len(BYTES) - 300, len(lengths))
     for prefix in (b"", bytes(12), BYTES[:120].tobytes()):
         found = whole(start(prefix, key=KEY, digest_size=16), BYTES, starts, starts + lengths)
-        texts = [BYTES[a : a + n].tobytes() for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+        texts = [
+            BYTES[a : a + n].tobytes()
+            for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)
+        ]
         assert found == by_hashlib(prefix, texts, key=KEY)
 
 
 @settings(deadline=None, max_examples=300)
 @given(
-    st.binary(max_size=300), st.lists(st.binary(max_size=300), max_size=6), st.binary(max_size=64),
-    st.binary(max_size=16), st.integers(8, 64),
-)  # fmt: skip
+    st.binary(max_size=300),
+    st.lists(st.binary(max_size=300), max_size=6),
+    st.binary(max_size=64),
+    st.binary(max_size=16),
+    st.integers(8, 64),
+)
 def test_any_key_person_and_size_give_the_first_words_of_hashlibs_digest(
     prefix: bytes, texts: list[bytes], key: bytes, person: bytes, size: int
 ) -> None:
@@ -91,7 +109,10 @@ def test_any_key_person_and_size_give_the_first_words_of_hashlibs_digest(
 def test_one_bit_of_anything_makes_another_digest() -> None:
     """What the comparisons above rest on: they could not tell a digest that ignores its text."""
     data, one = BYTES[:200].copy(), np.array([0])
-    seen = {whole(start(b"p", digest_size=16, **f), data, one, one + 200)[0] for f in ({}, {"key": b"\1"}, {"person": b"q"})}
+    seen = {
+        whole(start(b"p", digest_size=16, **f), data, one, one + 200)[0]
+        for f in ({}, {"key": b"\1"}, {"person": b"q"})
+    }
     seen |= {whole(start(b"q", digest_size=16), data, one, one + 200)[0]}
     for at in range(200):
         data[at] ^= 1
@@ -129,7 +150,12 @@ def test_a_state_is_frozen_and_secret() -> None:
     for column in (state.words, state.rest):
         with pytest.raises(ValueError, match="read-only"):
             column[:1] = 0
-    for wrong in ({"key": bytes(65)}, {"person": bytes(17)}, {"digest_size": 0}, {"digest_size": 65}):
+    for wrong in (
+        {"key": bytes(65)},
+        {"person": bytes(17)},
+        {"digest_size": 0},
+        {"digest_size": 65},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             start(b"", **cast(Any, {"digest_size": 16, **wrong}))
 

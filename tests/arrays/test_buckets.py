@@ -16,7 +16,9 @@ from workers.arrays.texts import fixed
 from workers.events.view_kernels import bucket_of
 
 Floats = NDArray[np.float64]
-EDGES = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=12, unique=True).map(sorted)
+EDGES = st.lists(
+    st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=12, unique=True
+).map(sorted)
 
 
 def expected(value: float, edges: list[float]) -> int:
@@ -32,7 +34,9 @@ def expected(value: float, edges: list[float]) -> int:
 @settings(max_examples=80, deadline=None)
 @given(EDGES, st.lists(st.floats(), max_size=8))
 @example([0.0, 1.0], [-0.0, math.nan, math.inf, -math.inf])
-def test_each_number_is_in_the_interval_that_holds_it(edges: list[float], values: list[float]) -> None:
+def test_each_number_is_in_the_interval_that_holds_it(
+    edges: list[float], values: list[float]
+) -> None:
     """An edge belongs to the bucket above it; NaN to none."""
     values = [*values, *edges, *(math.nextafter(edge, -math.inf) for edge in edges)]
     wanted = [expected(value, edges) for value in values]
@@ -40,20 +44,31 @@ def test_each_number_is_in_the_interval_that_holds_it(edges: list[float], values
         found = np.empty(len(values), dtype=np.int64)
         with patch.object(buckets, "bucket", way(buckets.bucket)):
             way(buckets.buckets)(fixed(np.array(values)), fixed(np.array(edges)), found)
-            assert [way(buckets.bucket)(value, fixed(np.array(edges))) for value in values] == wanted
+            assert [
+                way(buckets.bucket)(value, fixed(np.array(edges))) for value in values
+            ] == wanted
         assert found.tolist() == wanted
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).map(sorted), st.integers(-201, 201))
-def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(edges: list[int], value: int) -> None:
+@given(
+    st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).map(sorted),
+    st.integers(-201, 201),
+)
+def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(
+    edges: list[int], value: int
+) -> None:
     """Halves are left out until so few are left that each is compared; other views' edges lie around them."""
     around = fixed(np.array([-9.0, 7.0, *edges, 3.0]))
     for way in WAYS:
-        assert way(bucket_of)(float(value), around, 2, 2 + len(edges)) == sum(edge <= value for edge in edges)
+        assert way(bucket_of)(float(value), around, 2, 2 + len(edges)) == sum(
+            edge <= value for edge in edges
+        )
 
 
-def quantile_in_columns(counts: Floats, sd: float, q: float, normal: float) -> tuple[int, float, int, float, int, float]:
+def quantile_in_columns(
+    counts: Floats, sd: float, q: float, normal: float
+) -> tuple[int, float, int, float, int, float]:
     """The same in whole columns of numbers, by what `pipeline.snapshots` says."""
     n, below = len(counts) - 1, np.cumsum(counts)
     total = float(below[-1])
@@ -74,13 +89,21 @@ def quantile_in_columns(counts: Floats, sd: float, q: float, normal: float) -> t
 
     upper, lower = g + reach >= 0, g - reach <= 0
     low = buckets.OPEN if upper[0] else int(np.argmax(upper)) if upper.any() else buckets.EDGE
-    high = buckets.OPEN if lower[-1] else n - int(np.argmax(lower[::-1])) if lower.any() else buckets.EDGE
+    high = (
+        buckets.OPEN
+        if lower[-1]
+        else n - int(np.argmax(lower[::-1]))
+        if lower.any()
+        else buckets.EDGE
+    )
     ends = low, passes(low, 1) if low > 0 else 0.0, high, passes(high, -1) if high > 0 else 0.0
     bucket = int(np.argmin(np.concatenate(([0.0], np.cumsum(g)))))
     if bucket in (0, n):
         return bucket, 0.0, *ends
     left = max(float((np.cumsum(g[bucket - 1 :: -1]) / np.arange(1, bucket + 1)).max()), -q * total)
-    right = min(float((np.cumsum(g[bucket:]) / np.arange(1, n - bucket + 1)).min()), (1 - q) * total)
+    right = min(
+        float((np.cumsum(g[bucket:]) / np.arange(1, n - bucket + 1)).min()), (1 - q) * total
+    )
     return bucket, -left / (right - left) if right > left else 0.0, *ends
 
 
@@ -93,11 +116,16 @@ def quantile_in_columns(counts: Floats, sd: float, q: float, normal: float) -> t
 @example([100, 0, 0, 5], 1.0, 0.01)  # below the first edge
 @example([1, 0, 0, 500], 1.0, 0.95)  # beyond the last
 @example([1, 0, 1], 0.0, 0.5)  # at an edge, exactly
-def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(counts: list[int], sd: float, q: float) -> None:
+def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(
+    counts: list[int], sd: float, q: float
+) -> None:
     """The bytes of a snapshot must not depend on how its quantiles are computed."""
     column = np.array(counts, dtype=np.float64)
     wanted = quantile_in_columns(column, sd, q, 1.96)
     for way in WAYS:
         parts = {name: way(getattr(buckets, name)) for name in ("root", "sd_below")}
         with patch.multiple(buckets, **parts):
-            assert way(buckets.quantile)(fixed(column), sd, q, 1.96, np.empty(len(column) - 1)) == wanted
+            assert (
+                way(buckets.quantile)(fixed(column), sd, q, 1.96, np.empty(len(column) - 1))
+                == wanted
+            )

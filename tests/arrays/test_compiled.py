@@ -50,7 +50,12 @@ sys.exit(f"imported: {found}" if found else 0)
 def test_a_kernel_needs_no_blas_and_whoever_wants_one_finds_it() -> None:
     """numba imports SciPy at the first call if it is there, which takes as long as half of numba."""
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", WITHOUT],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
 
@@ -77,9 +82,15 @@ def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
 
 def kernel_nodes(path: Path) -> Iterator[ast.AST]:
     """Yield the nodes of all kernels in a file."""
-    decorators = {name for name, each in vars(compiled).items() if callable(each) and "function" in getattr(each, "__annotations__", ())}
+    decorators = {
+        name
+        for name, each in vars(compiled).items()
+        if callable(each) and "function" in getattr(each, "__annotations__", ())
+    }
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef) and any(getattr(d, "id", "") in decorators for d in node.decorator_list):
+        if isinstance(node, ast.FunctionDef) and any(
+            getattr(d, "id", "") in decorators for d in node.decorator_list
+        ):
             yield from ast.walk(node)
 
 
@@ -127,7 +138,9 @@ def test_flags_are_compared_by_the_values_that_numba_says() -> None:
     assert flags.values is own
 
 
-@pytest.mark.parametrize("example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"])
+@pytest.mark.parametrize(
+    "example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"]
+)
 def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Path) -> None:
     """A kernel that is compiled late stops a shard for seconds, in the middle of its first batch."""
     (tmp_path / "noise.key").write_bytes(bytes(32))
@@ -140,7 +153,15 @@ def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Pat
         for i in range(3_000)
     ]
     (tmp_path / "events.jsonl").write_bytes(b"".join(events))
-    command = ["replay", "-c", "settings.toml", "--input", "events.jsonl", "--snapshots", "out.jsonl"]
+    command = [
+        "replay",
+        "-c",
+        "settings.toml",
+        "--input",
+        "events.jsonl",
+        "--snapshots",
+        "out.jsonl",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", COUNTED, *command],
         cwd=tmp_path,
@@ -154,7 +175,9 @@ def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Pat
     assert (tmp_path / "out.jsonl").stat().st_size > 10_000
 
 
-def test_the_text_of_every_kernel_names_the_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_text_of_every_kernel_names_the_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """numba looks at the outermost function's file only: an inner loop of another file must count too."""
     for path in Path(compiled.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -166,7 +189,9 @@ def test_the_text_of_every_kernel_names_the_directory(monkeypatch: pytest.Monkey
     assert compiled._name() != before
 
 
-def test_what_other_versions_compiled_stays_up_to_a_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_other_versions_compiled_stays_up_to_a_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Two interpreters on one checkout must not throw each other's loops away at every start."""
     monkeypatch.setattr(compiled, "_HERE", tmp_path)
     others = [tmp_path / "__pycache__" / f"kernels-{number}" for number in range(10)]
@@ -177,10 +202,15 @@ def test_what_other_versions_compiled_stays_up_to_a_number(monkeypatch: pytest.M
     assert own is not None and own.name == compiled._name()
     os.utime(own, (0, 0))  # the oldest of all, and it stays all the same
     assert compiled._kept() == own
-    assert {path.name for path in own.parent.iterdir()} == {own.name, *(path.name for path in others[3:])}
+    assert {path.name for path in own.parent.iterdir()} == {
+        own.name,
+        *(path.name for path in others[3:]),
+    }
 
 
-def test_a_complete_directory_need_not_be_writable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_complete_directory_need_not_be_writable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """In an image what was compiled belongs to root and is read by a worker that may not write."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path / "kept")

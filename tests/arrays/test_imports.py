@@ -25,7 +25,12 @@ sys.exit(f"imported: {found}" if found else 0)
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 
@@ -54,5 +59,8 @@ def test_what_needs_a_broker_does_not_import_it_either() -> None:
 
 def test_the_check_sees_a_kernel() -> None:
     """A test that cannot fail is worse than none."""
-    done = python("import sys; sys.argv = ['-', '--version']\nimport workers.arrays.tag_table" + RUN, "--version")
+    done = python(
+        "import sys; sys.argv = ['-', '--version']\nimport workers.arrays.tag_table" + RUN,
+        "--version",
+    )
     assert "imported: ['numba'" in done.stderr

@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.arrays.uncompiled import WAYS
-from workers.arrays.number_blocks import HEAD_BYTES, add_up, look_up, mark_blocks, pack_blocks, passed, xor
+from workers.arrays.number_blocks import (
+    HEAD_BYTES,
+    add_up,
+    look_up,
+    mark_blocks,
+    pack_blocks,
+    passed,
+    xor,
+)
 from workers.arrays.texts import fixed
 from workers.pipeline.ledger_blocks import pack
 
@@ -22,9 +30,13 @@ WIDE = [*EDGES, 2**31, 2**32 - 1, 2**32, 2**63 - 1]
 @pytest.mark.parametrize(("kind", "numbers"), [(np.int32, EDGES), (np.int64, WIDE)])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_each_block_has_the_bytes_that_it_has_alone(kind: Any, numbers: list[int], data: st.DataObject) -> None:
+def test_each_block_has_the_bytes_that_it_has_alone(
+    kind: Any, numbers: list[int], data: st.DataObject
+) -> None:
     """The narrowest width for its largest number, and no trace of its neighbours."""
-    column = np.array(data.draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=30)), dtype=kind)
+    column = np.array(
+        data.draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=30)), dtype=kind
+    )
     rows = data.draw(st.integers(1, 8))
     of_column = range(-(-len(column) // rows))
     blocks = np.array(sorted(data.draw(st.sets(st.sampled_from(of_column)))), dtype=np.int64)
@@ -35,7 +47,9 @@ def test_each_block_has_the_bytes_that_it_has_alone(kind: Any, numbers: list[int
         packed = np.empty((HEAD_BYTES + 8 * rows) * len(blocks), dtype=np.uint8)
         way(pack_blocks)(column, blocks, rows, 7, ends, packed)
         starts = [0, *ends.tolist()]
-        assert [packed[start:end].tobytes() for start, end in zip(starts, ends.tolist(), strict=False)] == expected
+        assert [
+            packed[start:end].tobytes() for start, end in zip(starts, ends.tolist(), strict=False)
+        ] == expected
 
 
 def test_a_head_says_how_many_rows_a_block_of_more_than_a_byte_of_them_has() -> None:
@@ -57,16 +71,33 @@ def test_the_blocks_of_rows_are_marked_and_no_others() -> None:
 
 @pytest.mark.parametrize("kind", [np.int16, np.int32])
 @pytest.mark.parametrize("number", [0, 1, 500])
-def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(kind: Any, number: int) -> None:
+def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
+    kind: Any, number: int
+) -> None:
     """Thresholds that share their upper half, and words at one, beside one, and with every upper bits."""
     rng, mark, lowest = np.random.default_rng(number), int(np.iinfo(kind).min), -7
     shared = [int(upper) << 64 for upper in rng.integers(1, 2**64, 4, dtype=np.uint64)]
-    edges = sorted({upper + int(low) for upper in shared for low in (0, *rng.integers(0, 2**64, 3, dtype=np.uint64))})
+    edges = sorted(
+        {
+            upper + int(low)
+            for upper in shared
+            for low in (0, *rng.integers(0, 2**64, 3, dtype=np.uint64))
+        }
+    )
     halves = np.array([(edge >> 64, edge & (1 << 64) - 1) for edge in edges], dtype=np.uint64)
-    guide = np.array([_decided(edges, lowest, mark, upper << 124) for upper in range(1 << 4)], dtype=kind)
-    drawn = [int(upper) << 64 | int(low) for upper, low in rng.integers(0, 2**64, (number, 2), dtype=np.uint64)]
-    numbers = [*drawn, *(edge + beside for edge in edges for beside in (-1, 0, 1))] if number else []
-    words = np.array([(each >> 64, each & (1 << 64) - 1) for each in numbers], dtype=np.uint64).reshape(-1, 2)
+    guide = np.array(
+        [_decided(edges, lowest, mark, upper << 124) for upper in range(1 << 4)], dtype=kind
+    )
+    drawn = [
+        int(upper) << 64 | int(low)
+        for upper, low in rng.integers(0, 2**64, (number, 2), dtype=np.uint64)
+    ]
+    numbers = (
+        [*drawn, *(edge + beside for edge in edges for beside in (-1, 0, 1))] if number else []
+    )
+    words = np.array(
+        [(each >> 64, each & (1 << 64) - 1) for each in numbers], dtype=np.uint64
+    ).reshape(-1, 2)
     expected = [lowest + sum(edge <= each for edge in edges) for each in numbers]
     for way in WAYS:
         out = np.empty(len(words), dtype=kind)
@@ -77,7 +108,10 @@ def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(kind: A
 
 def _decided(edges: list[int], lowest: int, mark: int, first: int) -> int:
     """Return the value of the words from `first` on that have the same upper four bits; `mark` where it differs."""
-    below, within = sum(edge <= first for edge in edges), sum(edge < first + (1 << 124) for edge in edges)
+    below, within = (
+        sum(edge <= first for edge in edges),
+        sum(edge < first + (1 << 124) for edge in edges),
+    )
     return mark if below != within else lowest + below
 
 
@@ -89,15 +123,22 @@ def test_words_are_joined_with_each_cell_half_by_half(number: int) -> None:
     for way in WAYS:
         out = np.empty((3 * number, 2), dtype=np.uint64)
         way(xor)(fixed(words), cells, out)
-        assert out.tolist() == [[int(a) ^ int(upper), int(b) ^ int(lower)] for upper, lower in cells for a, b in words]
+        assert out.tolist() == [
+            [int(a) ^ int(upper), int(b) ^ int(lower)] for upper, lower in cells for a, b in words
+        ]
 
 
 @pytest.mark.parametrize("tile", [1, 2, 5, 8])
 @pytest.mark.parametrize("factors", [(60_000, 3, -3, 7), (1 << 45, 5, 1 << 20, -1)])
-def test_sums_of_multiples_of_noise_are_exact_and_carried_into_the_next(tile: int, factors: tuple[int, ...]) -> None:
+def test_sums_of_multiples_of_noise_are_exact_and_carried_into_the_next(
+    tile: int, factors: tuple[int, ...]
+) -> None:
     """Narrow noise times a large factor: the product must be made in the wide type; and a tile leaves nothing to the next."""
     noise = np.array([-32_767, -1, 0, 1, 32_767, 12])
-    narrow, wide = np.stack((noise[::-1], noise)).astype(np.int16), np.stack((2 * noise, -noise)).astype(np.int32)
+    narrow, wide = (
+        np.stack((noise[::-1], noise)).astype(np.int16),
+        np.stack((2 * noise, -noise)).astype(np.int32),
+    )
     a, b, c, d = factors
     terms = fixed(np.array([(0, 1, a), (1, 0, d), (0, 0, b), (1, 1, c)]))
     # The first two terms, half of which and more are carried into a sum of 32 bits where the factors are small.

@@ -28,7 +28,9 @@ def way(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
 
 @settings(max_examples=60, deadline=None)
 @given(tags=TAGS, entered=st.integers(0, 40), bits=st.sampled_from([6, 7, 12]))
-def test_a_tag_has_the_row_that_a_dictionary_says(tags: list[tuple[int, int]], entered: int, bits: int) -> None:
+def test_a_tag_has_the_row_that_a_dictionary_says(
+    tags: list[tuple[int, int]], entered: int, bits: int
+) -> None:
     """A lost row would start a second count of the same item; a wrong one would count another item."""
     entered = min(entered, len(tags))
     of_rows = np.array(tags, dtype=np.uint64)
@@ -42,14 +44,23 @@ def test_a_tag_has_the_row_that_a_dictionary_says(tags: list[tuple[int, int]], e
         assert rows.tolist() == expected
         totals = np.full(len(tags), 1 << 60)
         room = np.empty(tag_table.AT_ONCE, dtype=np.int64)
-        assert way(tag_table.add_to_rows)(slots, of_rows, totals, of_rows, counts, rows, room) == len(tags) - entered
+        assert (
+            way(tag_table.add_to_rows)(slots, of_rows, totals, of_rows, counts, rows, room)
+            == len(tags) - entered
+        )
         assert rows.tolist() == expected
-        assert (totals - (1 << 60)).tolist() == [*range(1, entered + 1), *[0] * (len(tags) - entered)]
+        assert (totals - (1 << 60)).tolist() == [
+            *range(1, entered + 1),
+            *[0] * (len(tags) - entered),
+        ]
 
 
 def test_a_free_slot_is_named_where_there_is_no_row(way: Callable[[Any], Any]) -> None:
     """It is the first free one from the tag's own place on, round the end of the table."""
-    slots, of_rows = np.zeros(8, dtype=np.uint32), np.array([[7, 1 << 40], [7, 2 << 40]], dtype=np.uint64)
+    slots, of_rows = (
+        np.zeros(8, dtype=np.uint32),
+        np.array([[7, 1 << 40], [7, 2 << 40]], dtype=np.uint64),
+    )
     row_of = way(tag_table.row_of)
     assert row_of(slots, of_rows, *of_rows[0]) == -1 - 7
     way(tag_table.enter_rows)(slots, of_rows, 0, 1)
@@ -61,7 +72,9 @@ def test_a_free_slot_is_named_where_there_is_no_row(way: Callable[[Any], Any]) -
 @given(st.lists(st.integers(0, 3_000), max_size=5), st.integers(0, 1 << 32))
 def test_an_index_grows_without_losing_a_row(parts: list[int], seed: int) -> None:
     """Whenever it is full all rows are entered again, each with a shorter fingerprint."""
-    of_rows = np.random.default_rng(seed).integers(0, 1 << 64, size=(sum(parts), 2), dtype=np.uint64)
+    of_rows = np.random.default_rng(seed).integers(
+        0, 1 << 64, size=(sum(parts), 2), dtype=np.uint64
+    )
     index, n = TagIndex(), 0
     for part in parts:
         n += part

@@ -26,13 +26,18 @@ def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.D
     start = data.draw(st.integers(0, len(texts)))
     stop = data.draw(st.integers(start, len(texts)))
     assert list(column.part(start, stop)) == texts[start:stop]
-    assert list(column.part(start, stop).take(np.arange(stop - start)[::-1])) == texts[start:stop][::-1]
+    assert (
+        list(column.part(start, stop).take(np.arange(stop - start)[::-1]))
+        == texts[start:stop][::-1]
+    )
 
 
 @given(st.lists(LISTS, max_size=4))
 def test_columns_are_joined_as_lists(parts: list[list[bytes]]) -> None:
     """A tick's labels come from several messages."""
-    assert list(Texts.concat([Texts.of(part) for part in parts])) == [text for part in parts for text in part]
+    assert list(Texts.concat([Texts.of(part) for part in parts])) == [
+        text for part in parts for text in part
+    ]
 
 
 def test_a_row_that_is_none_is_refused() -> None:

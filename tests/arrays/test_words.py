@@ -25,7 +25,13 @@ def texts() -> list[NDArray[np.uint8]]:
     """Texts around the length of a word, of bytes that mean something and others, each byte in each place."""
     rng, made = np.random.default_rng(5), []
     for length in range(26):
-        for kinds in (b"aZ ~\x7f", b"0123456789", b'a"\\\x1f\x80', b"0:/9", b'\x00\x1f !"#[]\x7f\x80\xa2\xdc\xff'):
+        for kinds in (
+            b"aZ ~\x7f",
+            b"0123456789",
+            b'a"\\\x1f\x80',
+            b"0:/9",
+            b'\x00\x1f !"#[]\x7f\x80\xa2\xdc\xff',
+        ):
             made += [rng.choice(np.frombuffer(kinds, dtype=np.uint8), length) for _ in range(20)]
     for byte in range(256):
         for place in range(8):
@@ -36,7 +42,9 @@ def texts() -> list[NDArray[np.uint8]]:
 
 
 @pytest.mark.parametrize(("past", "wanted"), [(past_plain, PLAIN), (past_digits, DIGITS)])
-def test_a_run_ends_where_its_bytes_do_or_less_than_a_word_before_the_end(past: object, wanted: frozenset[int]) -> None:
+def test_a_run_ends_where_its_bytes_do_or_less_than_a_word_before_the_end(
+    past: object, wanted: frozenset[int]
+) -> None:
     """Whoever asks goes on byte by byte from there, so it must never be beyond the end."""
     for text in texts():
         for at in range(len(text) + 1):
@@ -62,7 +70,15 @@ def test_the_first_mark_is_that_of_the_first_byte_that_is_meant() -> None:
 
 def test_up_to_eight_digits_are_their_number() -> None:
     rng = np.random.default_rng(6)
-    for number in [0, 1, 10, 99_999_999, 12_345_678, 90_000_009, *rng.integers(0, 10**8, 1_000).tolist()]:
+    for number in [
+        0,
+        1,
+        10,
+        99_999_999,
+        12_345_678,
+        90_000_009,
+        *rng.integers(0, 10**8, 1_000).tolist(),
+    ]:
         for digits in range(1, 9):
             written = (b"%08d" % number)[-digits:]
             text = np.frombuffer(b"x" + written + b',"\xff0z{}9', dtype=np.uint8)
@@ -76,7 +92,9 @@ def test_same_bytes_are_the_same_and_others_are_not() -> None:
         for before, behind in ((0, 0), (0, 9), (3, 0), (5, 12)):
             text = rng.integers(0, 256, before + length + behind).astype(np.uint8)
             more = rng.integers(0, 256, behind).astype(np.uint8)
-            other = np.concatenate([np.zeros(2, dtype=np.uint8), text[before : before + length], more])
+            other = np.concatenate(
+                [np.zeros(2, dtype=np.uint8), text[before : before + length], more]
+            )
             assert same_bytes(text, before, other, 2, length)
             for place in range(length):
                 other[2 + place] ^= 1 << int(rng.integers(8))

@@ -26,7 +26,9 @@ WAYS = (compiled, uncompiled)
 IN_WORDS = (words.__name__,)
 
 
-def plain_python(modules: Sequence[ModuleType], old: str = "", new: str = "") -> Mapping[ModuleType, dict[str, Any]]:
+def plain_python(
+    modules: Sequence[ModuleType], old: str = "", new: str = ""
+) -> Mapping[ModuleType, dict[str, Any]]:
     """Return what is in some modules, with their kernels as plain Python that call each other.
 
     Args:
@@ -38,8 +40,16 @@ def plain_python(modules: Sequence[ModuleType], old: str = "", new: str = "") ->
     for module in modules:
         namespace = dict(vars(module))
         for known in made.values():
-            namespace |= {name: each for name, each in known.items() if inspect.isfunction(each) and name in namespace}
-        own = [each for each in vars(module).values() if hasattr(each, "py_func") and each.__module__ == module.__name__]
+            namespace |= {
+                name: each
+                for name, each in known.items()
+                if inspect.isfunction(each) and name in namespace
+            }
+        own = [
+            each
+            for each in vars(module).values()
+            if hasattr(each, "py_func") and each.__module__ == module.__name__
+        ]
         for kernel in own:
             _, source = inspect.getsource(kernel.py_func).split("\n", 1)
             changed += bool(old) and source.count(old)

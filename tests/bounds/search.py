@@ -25,7 +25,13 @@ SMALL = 200_000
 BOUNDS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         MEMORY: {"rekey": 60, "contribute": 90, "release": 40, "check": 160, "replay": 160},
-        TIME: {"rekey": 3_000, "contribute": 3_000, "release": 2_000, "check": 6_000, "replay": 3_000},
+        TIME: {
+            "rekey": 3_000,
+            "contribute": 3_000,
+            "release": 2_000,
+            "check": 6_000,
+            "replay": 3_000,
+        },
     }
 )
 
@@ -101,7 +107,9 @@ class Search:
             return
         found = score(cell.what, cost)
         if found > (self.worst[cell].score if cell in self.worst else -1.0):
-            if cell.what == TIME and cell in self.worst:  # again: the machine may have done something else
+            if (
+                cell.what == TIME and cell in self.worst
+            ):  # again: the machine may have done something else
                 again = stages.run(shape, memory=False, only=cell.stage)[cell.stage]
                 found = min(found, score(TIME, again))
                 if found <= self.worst[cell].score:
@@ -115,10 +123,16 @@ class Search:
             for form in dict.fromkeys(cell.form for cell in self._cells):
                 row = []
                 for what in (MEMORY, TIME):
-                    of = [(w.score, c.variant, w.shape) for c, w in self.worst.items() if (c.stage, c.form, c.what) == (stage, form, what)]
+                    of = [
+                        (w.score, c.variant, w.shape)
+                        for c, w in self.worst.items()
+                        if (c.stage, c.form, c.what) == (stage, form, what)
+                    ]
                     if of:
                         most, variant, shape = max(of, key=lambda each: each[0])
-                        row.append(f"{most:9,.1f} of {BOUNDS[what][stage]:6,.0f}  {variant}: {said(shape)}")
+                        row.append(
+                            f"{most:9,.1f} of {BOUNDS[what][stage]:6,.0f}  {variant}: {said(shape)}"
+                        )
                 if row:
                     yield f"{stage:10} {form:11} " + " | ".join(row)
 
@@ -133,7 +147,9 @@ def said(shape: Shape) -> str:
     for kind in shape.kinds:
         fields = " ".join(f"{name}={atom}({size:,})" for name, atom, size in kind.fields)
         habit = "" if kind.habit == "plain" else f" {kind.habit}({kind.habit_size:,})"
-        kinds.append(f"{kind.times}x[{'null' if kind.null else fields + habit}{f' key={kind.key_bytes}' if kind.key_bytes else ''}]")
+        kinds.append(
+            f"{kind.times}x[{'null' if kind.null else fields + habit}{f' key={kind.key_bytes}' if kind.key_bytes else ''}]"
+        )
     return f"{' '.join(kinds)} *{shape.rounds:,} {shape.codec}"
 
 

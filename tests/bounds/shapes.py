@@ -24,7 +24,9 @@ Atom = Callable[[int, random.Random], bytes]
 
 def _repeated(opening: bytes, one: bytes, closing: bytes, separator: bytes = b",") -> Atom:
     def made(size: int, rng: random.Random) -> bytes:
-        return opening + separator.join([one] * max(1, size // (len(one) + len(separator)))) + closing
+        return (
+            opening + separator.join([one] * max(1, size // (len(one) + len(separator)))) + closing
+        )
 
     return made
 
@@ -106,7 +108,16 @@ ATOMS: Mapping[str, Atom] = MappingProxyType(
 #: Fields of a record, beside those that repeat.
 FIELDS = ("key", "items", "ts", "user", "lines", "price", "kind", "other")
 #: What is done to a record when its fields are written.
-HABITS = ("plain", "ten of each", "names twice", "many others", "long names", "escaped names", "tail", "spaced")
+HABITS = (
+    "plain",
+    "ten of each",
+    "names twice",
+    "many others",
+    "long names",
+    "escaped names",
+    "tail",
+    "spaced",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +138,16 @@ class Kind:
         made = {name: ATOMS[atom](size, rng) for name, atom, size in self.fields}
         made = {"key": b'"s1"', "ts": b"%d" % NOW_MS, **made}
         size = self.habit_size
-        colon, comma = (b' : ', b' , ') if self.habit == "spaced" else (b":", b",")
-        parts = [b'"' + name.encode() + b'"' + colon + value for name, value in made.items() if value]
+        colon, comma = (b" : ", b" , ") if self.habit == "spaced" else (b":", b",")
+        parts = [
+            b'"' + name.encode() + b'"' + colon + value for name, value in made.items() if value
+        ]
         if self.habit == "escaped names":
-            parts = [b'"' + b"".join(b"\\u%04x" % c for c in name.encode()) + b'"' + colon + value for name, value in made.items() if value]
+            parts = [
+                b'"' + b"".join(b"\\u%04x" % c for c in name.encode()) + b'"' + colon + value
+                for name, value in made.items()
+                if value
+            ]
         if self.habit == "ten of each":
             parts = parts * 10
         elif self.habit == "names twice":
@@ -185,7 +202,12 @@ def begins() -> list[Shape]:
                 found.append(Shape((of(**{name: (atom, size)}),), rounds))
     for habit in HABITS:
         for size in (10, 2_000, 900_000):
-            found.append(Shape((Kind((("items", "words", 20),), habit, size),), max(1, 60_000 // max(1, size // 30))))
+            found.append(
+                Shape(
+                    (Kind((("items", "words", 20),), habit, size),),
+                    max(1, 60_000 // max(1, size // 30)),
+                )
+            )
     found.append(Shape((Kind((), null=True),), RECORDS))
     found.append(Shape((Kind((), null=True, key_bytes=1_000),), RECORDS))
     return found
@@ -207,22 +229,34 @@ def changed(shape: Shape, rng: random.Random) -> Shape:
         fields = list(kind.fields)
         place = rng.randrange(len(fields))
         name, atom, size = fields[place]
-        fields[place] = (name, atom, max(1, min(980_000, int(size * rng.choice((0.3, 0.7, 0.9, 1.1, 1.5, 3.0))))))
+        fields[place] = (
+            name,
+            atom,
+            max(1, min(980_000, int(size * rng.choice((0.3, 0.7, 0.9, 1.1, 1.5, 3.0))))),
+        )
         kinds[at] = replace(kind, fields=tuple(fields))
     elif choice == 6:
         kinds[at] = replace(kind, habit=rng.choice(HABITS), habit_size=_size(rng))
     elif choice == 7:
-        kinds[at] = replace(kind, times=max(1, min(20_000, int(kind.times * rng.choice((0.1, 0.5, 2, 10))))))
+        kinds[at] = replace(
+            kind, times=max(1, min(20_000, int(kind.times * rng.choice((0.1, 0.5, 2, 10)))))
+        )
     elif choice == 8 and len(kinds) < 4:
         other = rng.choice(begins()).kinds[0]
-        kinds.insert(rng.randrange(len(kinds) + 1), replace(other, times=rng.choice((1, 1, 10, 1_000))))
+        kinds.insert(
+            rng.randrange(len(kinds) + 1), replace(other, times=rng.choice((1, 1, 10, 1_000)))
+        )
     elif choice == 9 and len(kinds) > 1:
         del kinds[at]
     else:
-        kinds[at] = replace(kind, key_bytes=rng.choice((0, 0, 5, 1_000, 2_000)), null=rng.random() < 0.05)
+        kinds[at] = replace(
+            kind, key_bytes=rng.choice((0, 0, 5, 1_000, 2_000)), null=rng.random() < 0.05
+        )
     rounds = max(1, min(RECORDS, int(shape.rounds * rng.choice((0.1, 0.5, 1, 1, 1, 1, 2, 10)))))
     codec = rng.choice(CODECS) if rng.random() < 0.1 else shape.codec
-    return Shape(tuple(kinds), rounds, codec, rng.randrange(1 << 30) if rng.random() < 0.1 else shape.seed)
+    return Shape(
+        tuple(kinds), rounds, codec, rng.randrange(1 << 30) if rng.random() < 0.1 else shape.seed
+    )
 
 
 def _size(rng: random.Random) -> int:

@@ -53,7 +53,6 @@ _KINDS = [f"kind{i}" for i in range(50)]
 _BUCKETS = {"from": 0, "to": 999, "count": 999}
 
 
-
 def _prices() -> dict[str, object]:
     """A histogram of numbers, whose domain is its buckets."""
     found = known("prices", items="price", buckets=_BUCKETS, max_items=1)
@@ -69,9 +68,7 @@ VARIANTS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
             "events": {"items": "lines[].sku", "count": "lines[].qty"},
             "histogram": [unk(where=[{"field": "kind", "not_in": _KINDS}])],
         },
-        "buckets": {
-            "histogram": [_prices()],
-        },
+        "buckets": {"histogram": [_prices()]},
         "several": {
             "events": {"missing": "empty"},
             "histogram": [
@@ -122,7 +119,13 @@ def settings_of(variant: str) -> Settings:
     document = {
         "worker": {"name": "bounds", "data_dir": "data", "key_file": "key", "owner_partitions": 1},
         "kafka": {"bootstrap": "127.0.0.1:1"},
-        "events": {"topic": "events", "key": "key", "items": "items", "timestamp": "ts", **given.get("events", {})},
+        "events": {
+            "topic": "events",
+            "key": "key",
+            "items": "items",
+            "timestamp": "ts",
+            **given.get("events", {}),
+        },
         "privacy": {"unit": "event", **given.get("privacy", {})},
         "histogram": given["histogram"],
     }
@@ -143,7 +146,14 @@ class _Committed:
         shard.offset = 0
         shard.store.open()
 
-    def transact(self, messages: Sequence[Outgoing], changes: Any, group_offset: int, forwarded: Any = (), to: str = "") -> None:
+    def transact(
+        self,
+        messages: Sequence[Outgoing],
+        changes: Any,
+        group_offset: int,
+        forwarded: Any = (),
+        to: str = "",
+    ) -> None:
         """Keep what would be committed."""
         self.messages += messages
         for records in forwarded:
@@ -154,8 +164,15 @@ class _Committed:
 @lru_cache(maxsize=16)
 def _factory(variant: str) -> Factory:
     settings = settings_of(variant)
-    names = [settings.contributions_topic, settings.contribute_state_topic, settings.release_state_topic]
-    existing = {name: Existing(name, 1) for name in ["events", *names, "bounds.by-user", "bounds.rekey-state"]}
+    names = [
+        settings.contributions_topic,
+        settings.contribute_state_topic,
+        settings.release_state_topic,
+    ]
+    existing = {
+        name: Existing(name, 1)
+        for name in ["events", *names, "bounds.by-user", "bounds.rekey-state"]
+    }
     topics = Topics(
         events=("events",),
         plan=[],
@@ -166,7 +183,9 @@ def _factory(variant: str) -> Factory:
     return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
 
 
-def fetched(keys: Sequence[bytes | None], values: Sequence[bytes | None], codec: str = "none") -> bytes:
+def fetched(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None], codec: str = "none"
+) -> bytes:
     """Return records as a broker sends them."""
     out = bytearray()
     at, offset = 0, 0
@@ -185,7 +204,9 @@ def fetched(keys: Sequence[bytes | None], values: Sequence[bytes | None], codec:
 
 
 def _feed(shard: Shard, raw: bytes) -> None:
-    response = PartitionRecords(TopicPartition("t", 0), RecordSet(raw), None, 0, None, None, True, READ_COMMITTED)
+    response = PartitionRecords(
+        TopicPartition("t", 0), RecordSet(raw), None, 0, None, None, True, READ_COMMITTED
+    )
     records = ColumnRecords.of(response)
     start = 0
     while records.has_more():
@@ -205,7 +226,12 @@ class Stages:
     def names(self) -> tuple[str, ...]:
         """Names of the stages, in the order in which `run` has them."""
         offline = ("check", "replay") if self.form == "json" else ()
-        return (*(["rekey"] if self._settings.privacy.rekey else []), "contribute", "release", *offline)
+        return (
+            *(["rekey"] if self._settings.privacy.rekey else []),
+            "contribute",
+            "release",
+            *offline,
+        )
 
     def run(self, shape: Shape, *, memory: bool = True, only: str | None = None) -> dict[str, Cost]:
         """Return what a batch costs each stage.
@@ -228,15 +254,22 @@ class Stages:
             rekey = factory.rekey(origin, 0)
             self._give_format(rekey, factory)
             found["rekey"], committed = self._stage(rekey, keys, values, shape.codec, memory)
-            values, keys = [value for value, _ in committed.forwarded], [key for _, key in committed.forwarded]
+            values, keys = (
+                [value for value, _ in committed.forwarded],
+                [key for _, key in committed.forwarded],
+            )
             if not values or only == "rekey":
                 return found
         contribute = factory.contribute(factory.sources.topics[0], 0)
         self._give_format(contribute, factory)
         found["contribute"], committed = self._stage(contribute, keys, values, shape.codec, memory)
-        sent = [m.value for m in committed.messages if m.topic == self._settings.contributions_topic]
+        sent = [
+            m.value for m in committed.messages if m.topic == self._settings.contributions_topic
+        ]
         if sent and only != "contribute":
-            found["release"], _ = self._stage(factory.release(0), [None] * len(sent), sent, "none", memory)
+            found["release"], _ = self._stage(
+                factory.release(0), [None] * len(sent), sent, "none", memory
+            )
         if only is None and self.form == "json" and not self._settings.privacy.rekey:
             found["check"] = self._check(keys, values, memory)
             found["replay"] = self._replay(keys, values, memory)
@@ -259,7 +292,12 @@ class Stages:
             shard._reader._form = form(reader.layout.tree)
 
     def _stage(
-        self, shard: Any, keys: Sequence[bytes | None], values: Sequence[bytes | None], codec: str, memory: bool
+        self,
+        shard: Any,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        codec: str,
+        memory: bool,
     ) -> tuple[Cost, _Committed]:
         raw, committed = fetched(keys, values, codec), _Committed(shard)
 
@@ -273,14 +311,18 @@ class Stages:
         finally:
             shard._pool.shutdown(wait=False)
 
-    def _check(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool) -> Cost:
+    def _check(
+        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool
+    ) -> Cost:
         settings = self._settings
         records = Records.of(values, keys, [NOW_MS] * len(values))
         part = Part(SourcePartition("events", 0, 1), records)
         sample = Sample("the newest records", [part], settings.shape, live=True)
         return _measured(lambda: examine(settings, sample), _size(keys, values), memory)
 
-    def _replay(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool) -> Cost:
+    def _replay(
+        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool
+    ) -> Cost:
         lines = [(value or b"").replace(b"\n", b" ") for value in values]
         with TemporaryDirectory() as directory:
             path = Path(directory) / "events.jsonl"
@@ -309,6 +351,8 @@ def _measured(work: Callable[[], object], nbytes: int, memory: bool) -> Cost:
         before = tracemalloc.get_traced_memory()[0]
         begun = time.thread_time_ns()
         work()
-        return Cost(nbytes, tracemalloc.get_traced_memory()[1] - before, time.thread_time_ns() - begun)
+        return Cost(
+            nbytes, tracemalloc.get_traced_memory()[1] - before, time.thread_time_ns() - begun
+        )
     finally:
         tracemalloc.stop()

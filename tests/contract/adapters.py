@@ -30,7 +30,9 @@ def block(label: str | None, cell: Cell) -> Block:
     return high ^ cell[0], low ^ cell[1]
 
 
-def counter_moves(public: Mapping[str, object], tick: int, amount: int) -> Iterator[tuple[Cell, int]]:
+def counter_moves(
+    public: Mapping[str, object], tick: int, amount: int
+) -> Iterator[tuple[Cell, int]]:
     """By how much an event of `amount` in `tick` changes each statistic of one item's counter.
 
     haar: in each level the block of 2^j ticks that holds the tick has (left half) - (right half) changed, and so has the total;
@@ -49,7 +51,9 @@ def counter_moves(public: Mapping[str, object], tick: int, amount: int) -> Itera
             yield (level, last // _int(public["radix"]) ** level), amount
     elif kind == "sqrt":
         for t in range(tick, _int(public["horizon"]) + 1):
-            coefficient = Fraction(comb(2 * (t - tick), t - tick), 4 ** (t - tick)) * 2 ** _int(public["bits"])
+            coefficient = Fraction(comb(2 * (t - tick), t - tick), 4 ** (t - tick)) * 2 ** _int(
+                public["bits"]
+            )
             yield (256, t), amount * int(coefficient + Fraction(1, 2))
     else:
         raise ValueError(f"counter = {kind!r}: this suite does not know its statistics")
@@ -83,14 +87,24 @@ class OneShots(Adapter):
 
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
         found = Moves()
-        for place, ticks in {place: ticks for tick, _ in events for place, ticks in self.places(tick)}.items():
+        for place, ticks in {
+            place: ticks for tick, _ in events for place, ticks in self.places(tick)
+        }.items():
             one, two = (_total(stream, ticks) for stream in (first.stream, other))
             for label in one.keys() | two.keys():
-                found.add(block(label, (USE_ITEMS << 56 | place[0] << 40, place[1])), one[label] - two[label])
+                found.add(
+                    block(label, (USE_ITEMS << 56 | place[0] << 40, place[1])),
+                    one[label] - two[label],
+                )
             if self.algorithm in LIMITED:
                 kbar = _int(self.variant.options["kbar"])
-                bars = [sorted(counts.values(), reverse=True)[kbar:] or [0] for counts in (one, two)]
-                found.add(block(None, (USE_THRESHOLD << 56 | place[0] << 40, place[1])), bars[0][0] - bars[1][0])
+                bars = [
+                    sorted(counts.values(), reverse=True)[kbar:] or [0] for counts in (one, two)
+                ]
+                found.add(
+                    block(None, (USE_THRESHOLD << 56 | place[0] << 40, place[1])),
+                    bars[0][0] - bars[1][0],
+                )
         return found
 
     @property
@@ -126,25 +140,36 @@ class Sparse(Adapter):
                     found.add(block(label, cell), -sign * change)
         for used in range(self.mechanism.config.switches):
             # The choice is made at the end of the first of these ticks; the last is the one that stops, if any does.
-            ticks = [t for t in range(1, len(first.stream) + 1) if _note(first.notes[t - 1])[0] == used]
+            ticks = [
+                t for t in range(1, len(first.stream) + 1) if _note(first.notes[t - 1])[0] == used
+            ]
             if not ticks or ticks[-1] < tick:
                 continue
             reach = max(items.values(), default=0)
             stop = None
             if _note(first.notes[ticks[-1]])[0] > used:
                 stop = self._stop(first, ticks[-1], items, sign)
-            found.tests.append(Test((block(None, (THRESHOLD, used)), reach if sign > 0 else 0), stop, reach))
+            found.tests.append(
+                Test((block(None, (THRESHOLD, used)), reach if sign > 0 else 0), stop, reach)
+            )
         return found
 
     def _stop(self, first: World, t: int, items: Histogram, sign: int) -> tuple[Block, int]:
         """The item outside that was furthest above must be so again."""
         chosen = {self.mechanism.domain()[place].decode() for place in _note(first.notes[t - 1])[1]}
         counts = _total(first.stream, range(1, t + 1))
-        outside = [label.decode() for label in self.mechanism.domain() if label.decode() not in chosen]
-        tested = {label: counts[label] + first.probe.drawn[block(label, (TEST, t))][1] for label in outside}
+        outside = [
+            label.decode() for label in self.mechanism.domain() if label.decode() not in chosen
+        ]
+        tested = {
+            label: counts[label] + first.probe.drawn[block(label, (TEST, t))][1]
+            for label in outside
+        }
         highest = max(tested, key=lambda label: tested[label])
         moved = items.get(highest, 0)
-        return block(highest, (TEST, t)), max(items.values(), default=0) - moved if sign > 0 else moved
+        return block(highest, (TEST, t)), max(
+            items.values(), default=0
+        ) - moved if sign > 0 else moved
 
 
 class Sketches(Adapter):
@@ -160,7 +185,10 @@ class Sketches(Adapter):
         if self.mechanism.config.release == "pure":
             domain = [label.decode() for label in self.mechanism.domain()]
             for place in before.keys() | after.keys():
-                old, new = (lowered(cells.get(place, {}), self.mechanism.config.size) for cells in (before, after))
+                old, new = (
+                    lowered(cells.get(place, {}), self.mechanism.config.size)
+                    for cells in (before, after)
+                )
                 assert old.keys() | new.keys() <= set(domain)
                 for label in domain:
                     change = new.get(label, 0) - old.get(label, 0)
@@ -175,7 +203,10 @@ class Sketches(Adapter):
             moved = {label: two[label] - one[label] for label in one.keys() & two.keys()}
             together = 0
             if self.mechanism.config.release == "pmg":
-                together = min({0, *moved.values()}, key=lambda a: a * a + sum((d - a) ** 2 for d in moved.values()))
+                together = min(
+                    {0, *moved.values()},
+                    key=lambda a: a * a + sum((d - a) ** 2 for d in moved.values()),
+                )
                 found.add(block(None, cell), -together)
             for label, change in moved.items():
                 found.add(block(label, cell), together - change)
@@ -191,7 +222,9 @@ class Sketches(Adapter):
             for (key, level), sketch in held.items():
                 if key == 0 and sketch is not None:
                     labels = [label.decode() for label in sketch.labels]
-                    found[level, t // radix**level - 1] = dict(zip(labels, sketch.counts.tolist(), strict=True))
+                    found[level, t // radix**level - 1] = dict(
+                        zip(labels, sketch.counts.tolist(), strict=True)
+                    )
         return found
 
 

@@ -49,7 +49,9 @@ class Maxima(Adapter):
         state = run.state
         assert isinstance(state, MaxState) and state.of[0] is not None
         one = state.of[0]
-        return Stand(one.segment, one.interval, one.thresholds.copy(), one.start.copy(), one.noise.copy())
+        return Stand(
+            one.segment, one.interval, one.thresholds.copy(), one.start.copy(), one.noise.copy()
+        )
 
     def private(self, run: Run) -> object:
         """All noisy sums, of which a query shows one or a label, and the thresholds made from them."""
@@ -69,7 +71,10 @@ class Maxima(Adapter):
         closed = next((t for t in ticks if notes[t].segment == j and notes[t].interval > i), None)
         streams = (first.stream, other) if sign > 0 else (other, first.stream)
         if mechanism.segments is not None and j < mechanism.segments.most:
-            moved = [self._outer(streams, notes[t - 1], t) for t in range(tick, (ended or len(first.stream)) + 1)]
+            moved = [
+                self._outer(streams, notes[t - 1], t)
+                for t in range(tick, (ended or len(first.stream)) + 1)
+            ]
             found.tests.append(_test((OUTER_TAU << 56, j), OUTER_MU, ended, moved, sign))
             if ended:
                 for label, amount in items.items():
@@ -86,7 +91,9 @@ class Maxima(Adapter):
             if mechanism.queries.k > 1:
                 stand = notes[closed - 1]
                 one, two = (
-                    mechanism.queries.values(self._exact(stream, closed) + stand.start + stand.noise)
+                    mechanism.queries.values(
+                        self._exact(stream, closed) + stand.start + stand.noise
+                    )
                     for stream in (first.stream, other)
                 )
                 for index, change in enumerate((two - one).tolist()):
@@ -96,19 +103,27 @@ class Maxima(Adapter):
     def _outer(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
         """How much more the outer comparison sees at t with the event."""
         assert isinstance(self.mechanism, OrderStatistics)
-        without, more = (self.mechanism.queries.values(self._exact(one, t) + stand.start).max() for one in streams)
+        without, more = (
+            self.mechanism.queries.values(self._exact(one, t) + stand.start).max()
+            for one in streams
+        )
         return int(more - without)
 
     def _inner(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
         """The same of the inner one."""
         assert isinstance(self.mechanism, OrderStatistics)
         without, more = (
-            (self.mechanism.queries.values(self._exact(one, t) + stand.start + stand.noise) - stand.thresholds).max()
+            (
+                self.mechanism.queries.values(self._exact(one, t) + stand.start + stand.noise)
+                - stand.thresholds
+            ).max()
             for one in streams
         )
         return int(more - without)
 
-    def _sums(self, segment: int, interval: int, amount: int) -> Iterator[tuple[tuple[int, int], int]]:
+    def _sums(
+        self, segment: int, interval: int, amount: int
+    ) -> Iterator[tuple[tuple[int, int], int]]:
         """The counter over intervals: the event is in one of them."""
         assert isinstance(self.mechanism, OrderStatistics)
         noise = self.mechanism.sum_noise(segment)
@@ -123,11 +138,19 @@ class Maxima(Adapter):
     def _exact(self, stream: Sequence[Tick], t: int) -> NDArray[np.int64]:
         """Column sums after tick t."""
         labels = [label.decode() for label in self.mechanism.domain()]
-        return np.array([sum(tick.get(NAME, {}).get(label, 0) for tick in stream[:t]) for label in labels])
+        return np.array(
+            [sum(tick.get(NAME, {}).get(label, 0) for tick in stream[:t]) for label in labels]
+        )
 
 
-def _test(threshold: tuple[int, int], use: int, stop: int | None, moved: Sequence[int], sign: int) -> Test:
+def _test(
+    threshold: tuple[int, int], use: int, stop: int | None, moved: Sequence[int], sign: int
+) -> Test:
     """The moves of one run: with the event the threshold rises by the most that a value does, and the last test by what is missing."""
     reach = max(moved)
-    last = None if stop is None else (block(None, (use << 56, stop)), reach - moved[-1] if sign > 0 else moved[-1])
+    last = (
+        None
+        if stop is None
+        else (block(None, (use << 56, stop)), reach - moved[-1] if sign > 0 else moved[-1])
+    )
     return Test((block(None, threshold), reach if sign > 0 else 0), last, reach)

@@ -87,15 +87,25 @@ class Price:
     @property
     def rho(self) -> float:
         """zCDP."""
-        noise = sum(1 / (2 * s**2) for s in self.gaussian) + sum(1 / (2 * b**2) for b in self.laplace)
-        return noise + sum(e**2 / 8 for e in self.picks) + sum((e1 + 2 * e2) ** 2 / 8 for e1, e2 in self.tests)
+        noise = sum(1 / (2 * s**2) for s in self.gaussian) + sum(
+            1 / (2 * b**2) for b in self.laplace
+        )
+        return (
+            noise
+            + sum(e**2 / 8 for e in self.picks)
+            + sum((e1 + 2 * e2) ** 2 / 8 for e1, e2 in self.tests)
+        )
 
     @property
     def epsilon(self) -> float:
         """Pure epsilon; infinite where there is Gaussian noise."""
         if self.gaussian:
             return float("inf")
-        return sum(1 / b for b in self.laplace) + sum(self.picks) + sum(e1 + 2 * e2 for e1, e2 in self.tests)
+        return (
+            sum(1 / b for b in self.laplace)
+            + sum(self.picks)
+            + sum(e1 + 2 * e2 for e1, e2 in self.tests)
+        )
 
 
 @dataclass(frozen=True)
@@ -173,9 +183,13 @@ def check(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int) -
     prices = [couple(adapter, stream, events, seed, sign) for sign in (1, -1)]
     mechanism = adapter.mechanism
     for price in prices:
-        assert price.rho <= mechanism.cost().rho * (1 + 1e-9), f"rho {price.rho}, stated {mechanism.cost().rho}"
+        assert price.rho <= mechanism.cost().rho * (1 + 1e-9), (
+            f"rho {price.rho}, stated {mechanism.cost().rho}"
+        )
         if pure(adapter.variant):
-            assert price.epsilon <= mechanism.guarantee.epsilon * (1 + 1e-9), f"epsilon {price.epsilon}"
+            assert price.epsilon <= mechanism.guarantee.epsilon * (1 + 1e-9), (
+                f"epsilon {price.epsilon}"
+            )
     return prices
 
 
@@ -199,7 +213,8 @@ def _price(moves: Moves, first: Probe, second: Probe) -> Price:
     tests = []
     for test in moves.tests:
         scales = [
-            float(_scale(first.drawn[move[0]][0])) if move else float("inf") for move in (test.threshold, test.stop)
+            float(_scale(first.drawn[move[0]][0])) if move else float("inf")
+            for move in (test.threshold, test.stop)
         ]
         tests.append((test.reach / scales[0], test.reach / scales[1]))
     both = first.peels.keys() & second.peels.keys()
@@ -210,7 +225,9 @@ def _price(moves: Moves, first: Probe, second: Probe) -> Price:
 def _spans(one: Peel, other: Peel) -> Iterator[float]:
     """The length of the interval in which each pick's loss lies; the scores of all that may be picked count, not the picked one's."""
     assert one.scale == other.scale
-    moved = [other.scores[name] - one.scores[name] for name in one.scores.keys() & other.scores.keys()]
+    moved = [
+        other.scores[name] - one.scores[name] for name in one.scores.keys() & other.scores.keys()
+    ]
     span = (max(moved) - min(moved)) / float(one.scale)
     if span:
         yield from [span] * len(one.picked)

@@ -74,13 +74,22 @@ def state(pairs: Iterable[tuple[str | bytes, bytes | None]]) -> list[Outgoing]:
 
 
 def contributions(
-    keys: int, rows: int, ticks: int, label: Callable[[int], str], key: Callable[[int], str] = longest
+    keys: int,
+    rows: int,
+    ticks: int,
+    label: Callable[[int], str],
+    key: Callable[[int], str] = longest,
 ) -> list[Outgoing]:
     tally = {key(k): {label(i): LARGEST for i in range(rows)} for k in range(keys)}
     made = messages(
         [tallied(LANE, LARGEST - tick, tally, KEY) for tick in range(ticks)],
-        source=2**31, sequence=2**40, offset=LARGEST, watermark=LARGEST, first=LARGEST, key=KEY.fingerprint,
-    )  # fmt: skip
+        source=2**31,
+        sequence=2**40,
+        offset=LARGEST,
+        watermark=LARGEST,
+        first=LARGEST,
+        key=KEY.fingerprint,
+    )
     return [Outgoing("contributions", 0, None, message.encoded()) for message in made]
 
 
@@ -90,7 +99,10 @@ def of_ledger() -> list[Outgoing]:
 
 def published(release: Release | Items | Answers, columns: Ledger | None = None) -> list[Outgoing]:
     promise = Guarantee(
-        unit="event", rho=0.12345678901234567, epsilon=1.2345678901234567e-05, delta=1.2345678901234567e-45
+        unit="event",
+        rho=0.12345678901234567,
+        epsilon=1.2345678901234567e-05,
+        delta=1.2345678901234567e-45,
     )
     shown = ReleasedTick(
         histogram="h" * 100,
@@ -103,7 +115,9 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
         id="f" * 32,
         release=release,
         # Beside counts alone; as many as there may be, each number at its longest.
-        windows={} if isinstance(release, Answers) else {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20},
+        windows={}
+        if isinstance(release, Answers)
+        else {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20},
     )
     made = snapshots(shown, columns or Ledger(), [longest(0)], LabelCache())
     return [Outgoing("snapshots", None, key.encode(), value, (), LARGEST) for key, value in made]
@@ -111,28 +125,42 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
 
 def snapshot_of_rows() -> list[Outgoing]:
     columns = table(longest(i) for i in range(1_500))
-    return published(Release(np.arange(1_500), np.full(1_500, -LARGEST), 1.2345e300, 2**62), columns)
+    return published(
+        Release(np.arange(1_500), np.full(1_500, -LARGEST), 1.2345e300, 2**62), columns
+    )
 
 
 def snapshot_of_items() -> list[Outgoing]:
     labels = [longest(i).encode() for i in range(1_500)]
-    return published(Items(np.zeros(1_500, np.int32), labels, np.full(1_500, -LARGEST), 1.2345e300, 2**62))
+    return published(
+        Items(np.zeros(1_500, np.int32), labels, np.full(1_500, -LARGEST), 1.2345e300, 2**62)
+    )
 
 
 def answers_to_all_queries() -> list[Outgoing]:
-    queries = ["max", "argmax", "histogram", "top_k:1000", *(f"top_k_select:{k}" for k in range(905, 1_001))]
+    queries = [
+        "max",
+        "argmax",
+        "histogram",
+        "top_k:1000",
+        *(f"top_k_select:{k}" for k in range(905, 1_001)),
+    ]
     found = Queries(queries, [longest(i) for i in range(1_000)]).answers(np.full(1_000, -LARGEST))
     return published(Answers({0: {"answers": found, "since": LARGEST, "error": 1.2345e300}}, None))
 
 
 def answer_to_one_query() -> list[Outgoing]:
-    [found] = Queries(["top_k_select:1000"], [longest(i) for i in range(1_000)]).answers(np.full(1_000, -LARGEST))
+    [found] = Queries(["top_k_select:1000"], [longest(i) for i in range(1_000)]).answers(
+        np.full(1_000, -LARGEST)
+    )
     return published(Answers({0: {**found, "since": LARGEST, "error": 1.2345e300}}, None))
 
 
 def labels_for_a_budget() -> list[Outgoing]:
     fields = {"query": "top", "labels": [longest(i) for i in range(1_000)], "complete": True}
-    return published(Answers({0: {**fields, "labels_left": LARGEST, "queries_left": LARGEST}}, None))
+    return published(
+        Answers({0: {**fields, "labels_left": LARGEST, "queries_left": LARGEST}}, None)
+    )
 
 
 def max_state() -> MaxState:
@@ -181,7 +209,11 @@ def sketch_state() -> SketchState:
 
 def users() -> list[Outgoing]:
     """Ten users with the most pairs there may be, each counted as often as it may be, in one commit."""
-    held, rng, rows = Users([LANE], Store(None, Changelog("state", 0)).open()), np.random.default_rng(7), 10_000
+    held, rng, rows = (
+        Users([LANE], Store(None, Changelog("state", 0)).open()),
+        np.random.default_rng(7),
+        10_000,
+    )
     held.take(
         LANE,
         np.full(10, LANE.epoch(TICK)),
@@ -196,16 +228,34 @@ def users() -> list[Outgoing]:
 
 def progress_of_release() -> list[Outgoing]:
     life = Life(
-        generation=2**31 - 1, description={f"{i}": "x" * 100 for i in range(30)}, first=LARGEST, next=LARGEST, epochs=LARGEST,
-        rho=0.1, epsilon=0.1, delta=0.1, unit="event", deltas={"numerical": 0.1},
-    )  # fmt: skip
+        generation=2**31 - 1,
+        description={f"{i}": "x" * 100 for i in range(30)},
+        first=LARGEST,
+        next=LARGEST,
+        epochs=LARGEST,
+        rho=0.1,
+        epsilon=0.1,
+        delta=0.1,
+        unit="event",
+        deltas={"numerical": 0.1},
+    )
     numbers = [LARGEST] * 10_000
     record = ReleaseProgress(
-        version=1, offset=LARGEST, position=LARGEST, owners=10_000, key="f" * 64, watermarks=list[int | None](numbers),
-        firsts=list[int | None](numbers), sequences=numbers, histograms={f"{i:0100d}": life for i in range(200)},
+        version=1,
+        offset=LARGEST,
+        position=LARGEST,
+        owners=10_000,
+        key="f" * 64,
+        watermarks=list[int | None](numbers),
+        firsts=list[int | None](numbers),
+        sequences=numbers,
+        histograms={f"{i:0100d}": life for i in range(200)},
         retired=[(f"{i:0100d}", life) for i in range(200)],
-    )  # fmt: skip
-    return [Outgoing("state", 0, name, value) for name, value in pages(b"progress", msgspec.json.encode(record))]
+    )
+    return [
+        Outgoing("state", 0, name, value)
+        for name, value in pages(b"progress", msgspec.json.encode(record))
+    ]
 
 
 def progress_of_contribute() -> list[Outgoing]:
@@ -218,17 +268,24 @@ def progress_of_contribute() -> list[Outgoing]:
         sources=10_000,
         topic_id="x" * 36,
     )
-    return [Outgoing("state", 0, name, value) for name, value in pages(b"progress", msgspec.json.encode(record))]
+    return [
+        Outgoing("state", 0, name, value)
+        for name, value in pages(b"progress", msgspec.json.encode(record))
+    ]
 
 
 def rejects() -> list[Outgoing]:
     reason = f"field {chr(0x10FFFE) * 1_000!r} has an item that is not a string"
     source = ("t" * 249, 2**31 - 1, LARGEST)
     records = [
-        (b"\xff" * key, b"\xff" * value) for key in (0, 90_000, 90_001, 10**6) for value in (0, 899_999, 900_001, 10**7)
+        (b"\xff" * key, b"\xff" * value)
+        for key in (0, 90_000, 90_001, 10**6)
+        for value in (0, 899_999, 900_001, 10**7)
     ]
     return [
-        rejected("rejects", key, value, reason=reason, source=source, time_ms=LARGEST, further=further)
+        rejected(
+            "rejects", key, value, reason=reason, source=source, time_ms=LARGEST, further=further
+        )
         for key, value in records
         for further in ((), [("h", b"x" * 16_370)], [("h", b"x" * 16_380)])
     ]
@@ -265,7 +322,9 @@ def _one_sent(value_bytes: int, key_bytes: int, headers: Headers, late: int) -> 
     keys = np.full((1, 2), -1, dtype=np.int64) if key_bytes < 0 else places[1:2]
     zero, times = np.zeros(1, dtype=np.int64), np.array([LARGEST])
     texts = [text for name, value in headers for text in (name.encode(), value)]
-    framed = bytes([2 * len(headers)]) + b"".join(b"\1" if text is None else varint(len(text)) + text for text in texts)
+    framed = bytes([2 * len(headers)]) + b"".join(
+        b"\1" if text is None else varint(len(text)) + text for text in texts
+    )
     own = np.array([Outgoing("", None, None, None, headers).nbytes])
     data = b"\xff" * int(stops[-1]) + framed
     return Sent(data, places[:1], places[2:], keys, np.array([late]), zero, times, own)
@@ -294,7 +353,9 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
     "contributions: most sections": lambda: contributions(1, 1, 20_000, str, str),
     "contributions: stream keys without rows": lambda: contributions(2_000, 0, 1, str),
     "ledger: longest labels": of_ledger,
-    "stream keys": lambda: state(ledger_blocks.key_changes([longest(i) for i in range(2_100)], [TICK] * 2_100, 0)),
+    "stream keys": lambda: state(
+        ledger_blocks.key_changes([longest(i) for i in range(2_100)], [TICK] * 2_100, 0)
+    ),
     "snapshots of rows": snapshot_of_rows,
     "snapshots of items": snapshot_of_items,
     "answers to all queries": answers_to_all_queries,

@@ -23,7 +23,12 @@ from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.noise import selection
-from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace, geometric
+from workers.mechanisms.noise.discrete_laplace import (
+    DiscreteLaplace,
+    Geometric,
+    discrete_laplace,
+    geometric,
+)
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
@@ -66,14 +71,20 @@ class Probe:
     silent: bool = False
     keep_values: bool = True
     drawn: dict[Block, tuple[InversionTable, int]] = field(default_factory=dict)
-    samples: dict[InversionTable, list[tuple[Tags, NDArray[np.int64]]]] = field(default_factory=dict)
+    samples: dict[InversionTable, list[tuple[Tags, NDArray[np.int64]]]] = field(
+        default_factory=dict
+    )
     peels: dict[Block, Peel] = field(default_factory=dict)
     _laws: dict[str, InversionTable] = field(default_factory=dict)
-    _known: dict[int, tuple[InversionTable, list[tuple[Tags, NDArray[np.int64]]]]] = field(default_factory=dict)
+    _known: dict[int, tuple[InversionTable, list[tuple[Tags, NDArray[np.int64]]]]] = field(
+        default_factory=dict
+    )
     _others: dict[int, tuple[InversionTable, InversionTable]] = field(default_factory=dict)
     _ids: list[tuple[int, int]] = field(default_factory=list)
 
-    def drew(self, table: InversionTable, cell: tuple[int, int], tags: Tags, out: NDArray[Any]) -> None:
+    def drew(
+        self, table: InversionTable, cell: tuple[int, int], tags: Tags, out: NDArray[Any]
+    ) -> None:
         """Notes, and moves, the values that were drawn."""
         blocks = tags ^ np.array(cell, dtype=np.uint64)
         if not self.keep_values:
@@ -100,12 +111,18 @@ class Probe:
         """Picks, or repeats the picks of the script."""
         n = len(counts)
         ids: list[object] = list(self._ids[:n]) if bottom is not None else list(range(n))
-        scores = dict(zip(ids, counts.tolist(), strict=True)) | ({} if bottom is None else {BOTTOM: bottom})
+        scores = dict(zip(ids, counts.tolist(), strict=True)) | (
+            {} if bottom is None else {BOTTOM: bottom}
+        )
         if self.script is None:
             picks, ended = _PEEL(counts, bottom, _times_root(scale, self.factor), k, words)
             names = [ids[i] for i in picks.tolist()] + ([BOTTOM] if ended else [])
         else:
-            names = list(self.script[words[0]].picked) if words[0] in self.script else _NOTHING[bottom is None]
+            names = (
+                list(self.script[words[0]].picked)
+                if words[0] in self.script
+                else _NOTHING[bottom is None]
+            )
             missing = [name for name in names if name not in scores]
             assert not missing, "the neighbour cannot pick what was picked"
             limit = min(k, n + (bottom is not None))
@@ -127,7 +144,11 @@ class Probe:
         """While inside, all noise goes through here."""
 
         def draw(
-            table: InversionTable, stream: NoiseStream, cell: tuple[int, int], tags: Tags, out: NDArray[Any]
+            table: InversionTable,
+            stream: NoiseStream,
+            cell: tuple[int, int],
+            tags: Tags,
+            out: NDArray[Any],
         ) -> None:
             if self.silent:
                 out[:] = 0

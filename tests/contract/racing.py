@@ -23,7 +23,14 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
 from importlib import import_module
-from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import msgspec
@@ -39,9 +46,24 @@ from workers.runtime.frozen import Frozen
 #: The shortest that Python takes: a thread may be interrupted after every microsecond.
 SMALLEST_INTERVAL_S = 1e-6
 #: What threads may reach and change, each with the reason why they do not disturb one another.
-MAY_CHANGE: Mapping[type, str] = MappingProxyType({threading.local: "each thread sees contents of its own"})
+MAY_CHANGE: Mapping[type, str] = MappingProxyType(
+    {threading.local: "each thread sees contents of its own"}
+)
 
-_ATOMS = (int, float, bool, str, bytes, type(None), Fraction, np.generic, np.dtype, type, ModuleType, Enum)
+_ATOMS = (
+    int,
+    float,
+    bool,
+    str,
+    bytes,
+    type(None),
+    Fraction,
+    np.generic,
+    np.dtype,
+    type,
+    ModuleType,
+    Enum,
+)
 _CACHE = type(functools.lru_cache(lambda: None))
 _CONTAINERS = (list, dict, set, bytearray, deque)
 
@@ -68,7 +90,16 @@ def stream_of(seed: int) -> Sequence[Tick]:
 @functools.cache
 def modules() -> Sequence[ModuleType]:
     """Everything that runs in the threads of a worker: all of the product but its other commands."""
-    others = ("cli", "commands", "dashboard", "privacy.plan", "privacy.printed", "privacy.spending", "privacy.theorems", "replay")
+    others = (
+        "cli",
+        "commands",
+        "dashboard",
+        "privacy.plan",
+        "privacy.printed",
+        "privacy.spending",
+        "privacy.theorems",
+        "replay",
+    )
     apart = tuple(f"workers.{name}" for name in others)
     names = [info.name for info in pkgutil.walk_packages(workers.__path__, "workers.")]
     return tuple(import_module(name) for name in names if not name.startswith(apart))
@@ -106,7 +137,9 @@ def switching(interval_s: float) -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def race(mechanism: Mechanism, seeds: Sequence[int], interval_s: float = SMALLEST_INTERVAL_S) -> list[str]:
+def race(
+    mechanism: Mechanism, seeds: Sequence[int], interval_s: float = SMALLEST_INTERVAL_S
+) -> list[str]:
     """What each thread released and stored, by digest; all of them begin together."""
     together = threading.Barrier(len(seeds))
 
@@ -151,14 +184,25 @@ class Picture:
     @classmethod
     def of(cls, mechanism: Mechanism) -> Picture:
         """Of a mechanism and of what the caches hold for all of them."""
-        kept = [part for cache in caches() for part in gc.get_referents(cache) if not isinstance(part, (dict, type))]
+        kept = [
+            part
+            for cache in caches()
+            for part in gc.get_referents(cache)
+            if not isinstance(part, (dict, type))
+        ]
         of_caches = (part for part in kept if not isinstance(part, FunctionType))
-        return cls({mechanism.kind: mechanism} | {f"kept[{i}]": part for i, part in enumerate(of_caches)})
+        return cls(
+            {mechanism.kind: mechanism} | {f"kept[{i}]": part for i, part in enumerate(of_caches)}
+        )
 
     def changed(self, later: Picture) -> list[str]:
         """Where something was added, taken away or replaced since; objects that came since are no change of their own."""
         mine, other = self._content, later._content
-        return [where for key, (where, content) in mine.items() if key in other and other[key][1] != content]
+        return [
+            where
+            for key, (where, content) in mine.items()
+            if key in other and other[key][1] != content
+        ]
 
     def _look(self, root: object, where: str) -> None:
         waiting: list[tuple[object, str]] = [(root, where)]
@@ -168,7 +212,9 @@ class Picture:
                 continue
             self._held.append(value)
             parts = list(_parts(value))
-            content: object = [(name, repr(part) if isinstance(part, _ATOMS) else id(part)) for name, part in parts]
+            content: object = [
+                (name, repr(part) if isinstance(part, _ATOMS) else id(part)) for name, part in parts
+            ]
             if isinstance(value, np.ndarray):
                 content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
             self._content[id(value)] = place, content
@@ -211,14 +257,22 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
     elif isinstance(value, functools.partial):
         yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
     elif not isinstance(value, tuple(MAY_CHANGE)):
-        yield from ((f".{name}", part) for name, part in vars(value).items()) if hasattr(value, "__dict__") else ()
+        yield from (
+            ((f".{name}", part) for name, part in vars(value).items())
+            if hasattr(value, "__dict__")
+            else ()
+        )
         if isinstance(value, msgspec.Struct):
             yield from ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
         elif is_dataclass(value):
             yield from ((f".{field.name}", getattr(value, field.name)) for field in fields(value))
         for kind in type(value).__mro__:
             if kind.__module__.startswith(("workers", "tests")):
-                shared = ((name, part) for name, part in vars(kind).items() if not name.startswith("__"))
+                shared = (
+                    (name, part) for name, part in vars(kind).items() if not name.startswith("__")
+                )
                 yield from (
-                    (f"::{name}", part) for name, part in shared if isinstance(part, (*_CONTAINERS, np.ndarray))
+                    (f"::{name}", part)
+                    for name, part in shared
+                    if isinstance(part, (*_CONTAINERS, np.ndarray))
                 )

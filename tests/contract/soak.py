@@ -67,7 +67,9 @@ class Soak:
         self.threads += threads
         self._seen.add(str(variant))
         wrong = [
-            seed for seed, digest in zip(seeds, found, strict=True) if digest != self._expected[str(variant), seed]
+            seed
+            for seed, digest in zip(seeds, found, strict=True)
+            if digest != self._expected[str(variant), seed]
         ]
         if wrong:
             self.differences.append(
@@ -96,9 +98,13 @@ class Stop:
 
 def main() -> int:
     """The long version; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--kafka", action="store_true", help="run workers in between, on a real Kafka")
+    parser.add_argument(
+        "--kafka", action="store_true", help="run workers in between, on a real Kafka"
+    )
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
@@ -111,7 +117,9 @@ def main() -> int:
             from tests.worker.threads import audited_run
 
             bootstrap = stack.enter_context(broker(LASTING))
-            temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quietcount-soak-")))
+            temporary = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="quietcount-soak-"))
+            )
         while not stop.asked and time.monotonic() < end_s:
             for _ in range(len(VARIANTS)):
                 if stop.asked or time.monotonic() >= end_s:
@@ -126,11 +134,19 @@ def main() -> int:
             if given.kafka and not stop.asked and time.monotonic() < end_s:
                 runs += 1
                 try:
-                    snapshots += audited_run(bootstrap, temporary / f"run-{runs}", seed=seed * 1000 + runs)
+                    snapshots += audited_run(
+                        bootstrap, temporary / f"run-{runs}", seed=seed * 1000 + runs
+                    )
                 except AssertionError as error:
                     if not stop.asked:
-                        soak.differences.append(f"worker run {runs}, seed {seed * 1000 + runs}: {error}")
-    workers = f"; {runs} workers with 8 owner partitions each, {snapshots} snapshots audited" if given.kafka else ""
+                        soak.differences.append(
+                            f"worker run {runs}, seed {seed * 1000 + runs}: {error}"
+                        )
+    workers = (
+        f"; {runs} workers with 8 owner partitions each, {snapshots} snapshots audited"
+        if given.kafka
+        else ""
+    )
     print(soak.summary() + workers, flush=True)
     return 1 if soak.differences else 0
 

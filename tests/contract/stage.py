@@ -41,13 +41,17 @@ def with_events(stream: Sequence[Tick], events: Sequence[tuple[int, Histogram]])
     return [dict(tick) for tick in more]
 
 
-def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contributions, NDArray[np.int32]]]:
+def columns(
+    tick: Tick, keys: Sequence[str], parts: int = 1
+) -> list[tuple[Contributions, NDArray[np.int32]]]:
     """A tick's contributions as messages, which nobody may write to; `parts` messages, each with a part of the items."""
     found = []
     places = {name: place for place, name in enumerate(keys)}
     for part in range(parts):
         names = tuple(tick)
-        rows = [(i, label, n) for i, name in enumerate(names) for label, n in tick[name].items() if n]
+        rows = [
+            (i, label, n) for i, name in enumerate(names) for label, n in tick[name].items() if n
+        ]
         rows = rows[part::parts]
         labels = [label.encode() for _, label, _ in rows]
         tags = [_tag(names[i], label) for i, label, _ in rows]
@@ -59,7 +63,9 @@ def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contr
         )
         for array in arrays:
             array.flags.writeable = False
-        found.append((Contributions(names, arrays[0], arrays[1], Texts.of(labels), arrays[2]), arrays[3]))
+        found.append(
+            (Contributions(names, arrays[0], arrays[1], Texts.of(labels), arrays[2]), arrays[3])
+        )
     return found
 
 
@@ -98,7 +104,9 @@ class Run:
         )
         return shown
 
-    def transcript(self, stream: Sequence[Tick], *, restarts: Sequence[int] = (), parts: int = 1) -> list[object]:
+    def transcript(
+        self, stream: Sequence[Tick], *, restarts: Sequence[int] = (), parts: int = 1
+    ) -> list[object]:
         """What every tick shows, by label; the state goes through its blocks after each tick of `restarts`."""
         found = []
         for t, tick in enumerate(stream, 1):
@@ -132,7 +140,9 @@ class Run:
     def load(self, blocks: Mapping[str, bytes]) -> None:
         """Goes on from stored blocks."""
         fresh = self.mechanism.init()
-        fresh.ledger = ledger_blocks.load((name, block) for name, block in sorted(blocks.items()) if name[0] in "LCS")
+        fresh.ledger = ledger_blocks.load(
+            (name, block) for name, block in sorted(blocks.items()) if name[0] in "LCS"
+        )
         fresh.key_tags = self.state.key_tags
         for name, block in sorted(blocks.items()):
             if name[0] not in "LCS":

@@ -45,7 +45,9 @@ def test_budgets_of_many_stream_keys_are_restored_also_from_one_block_as_it_was(
         damaged.restore(*blocks[2])
 
 
-@pytest.mark.parametrize("commits", [(1, 100, 170, 171, 1_024, 1_025, 2_500), (2_500,), (1_000, 1_500)])
+@pytest.mark.parametrize(
+    "commits", [(1, 100, 170, 171, 1_024, 1_025, 2_500), (2_500,), (1_000, 1_500)]
+)
 def test_stream_keys_are_stored_by_parts_and_none_is_left_behind(commits: tuple[int, ...]) -> None:
     """171 public keys of control characters were one block too long; the order of keys is the order of their noise and counts."""
     keys, since, store = (
@@ -65,7 +67,9 @@ def test_stream_keys_are_stored_by_parts_and_none_is_left_behind(commits: tuple[
 
 def test_short_keys_are_stored_as_they_always_were() -> None:
     """A worker of before reads the same bytes, but where it would have failed to write them."""
-    assert dict(ledger_blocks.key_changes(["s1", "s2"], [4, 7], 0)) == {"keys/00000000": b'[["s1",4],["s2",7]]'}
+    assert dict(ledger_blocks.key_changes(["s1", "s2"], [4, 7], 0)) == {
+        "keys/00000000": b'[["s1",4],["s2",7]]'
+    }
 
 
 def test_a_long_value_is_joined_from_its_pages_or_refused() -> None:

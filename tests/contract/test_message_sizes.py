@@ -30,9 +30,13 @@ WORKERS = ROOT / "workers"
 #: Where messages are made that a producer sends; `demo` has its own events, of a few hundred bytes each.
 # `agents/rekey.py` sends records on as they came, and rejects those that its own bound does not let pass.
 MADE_IN = {
-    "pipeline/rejected.py", "agents/contribute.py", "agents/rekey.py", "commands/rejects.py", "agents/release.py",
+    "pipeline/rejected.py",
+    "agents/contribute.py",
+    "agents/rekey.py",
+    "commands/rejects.py",
+    "agents/release.py",
     "kafka/transaction.py",
-}  # fmt: skip
+}
 
 
 class Sender(Shard):
@@ -45,7 +49,9 @@ def sender(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     connection, state = Connection(bootstrap), unique("sizes")
     create_topic(connection, state)
     create_topic(connection, f"{state}-narrow", max_message_bytes=str(BATCH_BYTES))
-    made = Sender(connection, state, 0, state, Store(tmp_path_factory.mktemp("sizes"), Changelog(state, 0)))
+    made = Sender(
+        connection, state, 0, state, Store(tmp_path_factory.mktemp("sizes"), Changelog(state, 0))
+    )
     made.open()
     yield made
     made.close()
@@ -75,7 +81,9 @@ def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
     """Sent as the worker sends it, to a topic that has no more than the worker asks for."""
     topic = f"{sender.state_topic}-narrow"
     kind, content = made
-    messages = [message._replace(topic=topic, partition=0, timestamp_ms=None) for message in content]
+    messages = [
+        message._replace(topic=topic, partition=0, timestamp_ms=None) for message in content
+    ]
     before = end_of(sender.connection, topic)
     sender.transact(messages, [(b"kind", kind.encode())], 0)
     settled(sender.connection, topic)
@@ -102,7 +110,9 @@ def test_batches_of_incompressible_messages_fit_as_well(sender: Sender) -> None:
         *[9_973] * 300,
     ]
     before = end_of(sender.connection, topic)
-    sender.transact([Outgoing(topic, 0, None, os.urandom(size)) for size in sizes], [(b"batches", b"")], 0)
+    sender.transact(
+        [Outgoing(topic, 0, None, os.urandom(size)) for size in sizes], [(b"batches", b"")], 0
+    )
     settled(sender.connection, topic)
     assert [len(m.value() or b"") for m in read(sender.connection, topic, since=before)] == sizes
 
@@ -112,7 +122,9 @@ def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
 ) -> None:
     """A value that is written and cannot be read is as bad as one that cannot be written."""
     kinds = ("ledger: longest labels", "stream keys", "progress of stage 2")
-    changes = [(message.key or b"", message.value) for kind in kinds for message in MESSAGES[kind]()]
+    changes = [
+        (message.key or b"", message.value) for kind in kinds for message in MESSAGES[kind]()
+    ]
     sender.transact([], changes, 0)
     settled(sender.connection, sender.state_topic)
     store = Store(tmp_path / "copy", Changelog(sender.state_topic, 0))
@@ -127,13 +139,21 @@ def test_a_block_as_it_was_written_before_is_refused_by_the_broker(sender: Sende
     labels = columns.label_column(0, 1_024)
     lengths, text = labels.lengths, labels.text.tobytes()
     block = (
-        b"\x01\x00\x00\x04" + columns.tags.tobytes() + columns.keys.tobytes() + lengths.astype("<u2").tobytes() + text
+        b"\x01\x00\x00\x04"
+        + columns.tags.tobytes()
+        + columns.keys.tobytes()
+        + lengths.astype("<u2").tobytes()
+        + text
     )
     assert len(block) == 1_071_108 > TOPIC_BYTES
     producer = sender.connection.producer(None, **{"message.max.bytes": 4_000_000})
     errors: list[object] = []
     producer.produce(
-        sender.state_topic, os.urandom(len(block)), b"L", 0, on_delivery=lambda error, _: errors.append(error)
+        sender.state_topic,
+        os.urandom(len(block)),
+        b"L",
+        0,
+        on_delivery=lambda error, _: errors.append(error),
     )
     producer.flush(60)
     assert "MSG_SIZE_TOO_LARGE" in str(errors)
@@ -144,7 +164,9 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
     topic = f"{sender.state_topic}-narrow"
     before = end_of(sender.connection, topic)
     too_long = Outgoing(topic, 0, b"k", bytes(MESSAGE_BYTES))
-    with pytest.raises(MessageTooLong, match=f"{topic}: a message of 990,001 bytes, at most 990,000"):
+    with pytest.raises(
+        MessageTooLong, match=f"{topic}: a message of 990,001 bytes, at most 990,000"
+    ):
         sender.transact([Outgoing(topic, 0, None, b"short"), too_long], [], 0)
     with pytest.raises(MessageTooLong, match=f"{sender.state_topic}: a message"):
         sender.transact([], [(b"k", bytes(MESSAGE_BYTES))], 0)
@@ -180,12 +202,16 @@ def test_an_encoder_that_does_not_cut_by_bytes_is_found(
 
 def test_whatever_is_sent_is_among_the_kinds_above() -> None:
     """A new kind of message, or a mechanism with state of its own, must come here first."""
-    trees = {path.relative_to(WORKERS).as_posix(): ast.parse(path.read_text()) for path in WORKERS.rglob("*.py")}
+    trees = {
+        path.relative_to(WORKERS).as_posix(): ast.parse(path.read_text())
+        for path in WORKERS.rglob("*.py")
+    }
     calls = {
         file
         for file, tree in trees.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("Outgoing", "produce")
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in ("Outgoing", "produce")
     }
     assert {file for file in calls if not file.startswith("commands/demo/")} == MADE_IN
     states = {
@@ -193,7 +219,9 @@ def test_whatever_is_sent_is_among_the_kinds_above() -> None:
         for tree in trees.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
-        and any(isinstance(method, ast.FunctionDef) and method.name == "changed" for method in node.body)
+        and any(
+            isinstance(method, ast.FunctionDef) and method.name == "changed" for method in node.body
+        )
     }
     assert states - {"State"} == set(STATES)
 

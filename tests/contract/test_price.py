@@ -46,14 +46,23 @@ ORDERS = np.arange(2, 400)
 # Share of the stated rho that the worst neighbours here do cost, where it is not all of it, and why.
 LESS = {
     # 40 ticks are paid for; 13 are looked at, which 2 of 25 weighted levels serve.
-    "known_base-tree_unbounded": 0.32, "unk_base-tree_unbounded": 0.32,
+    "known_base-tree_unbounded": 0.32,
+    "unk_base-tree_unbounded": 0.32,
     # One item's tick lies in the last block of its parent, which is never released.
-    "meta-user": 0.88, "meta-user_counts": 0.88,
+    "meta-user": 0.88,
+    "meta-user_counts": 0.88,
     # An item is only shown part of the time, so not all of its counter is; as printed, tests are charged 16 times what they cost.
-    "sparse_gumb-tight": 0.79, "sparse_gumb-tree": 0.79, "sparse_gumb-sqrt": 0.9, "sparse_gumb-unbounded": 0.9, "sparse_gumb-two": 0.67,
-    "sparse_gumb-paper": 0.32, "sparse_gumb-end": 0.76,
+    "sparse_gumb-tight": 0.79,
+    "sparse_gumb-tree": 0.79,
+    "sparse_gumb-sqrt": 0.9,
+    "sparse_gumb-unbounded": 0.9,
+    "sparse_gumb-two": 0.67,
+    "sparse_gumb-paper": 0.32,
+    "sparse_gumb-end": 0.76,
     # Of k watched values an event moves no more than it moves columns; few intervals close here.
-    "two_level_k-haar": 0.89, "two_level_k-histogram": 0.86, "two_level_k-tree": 0.76,
+    "two_level_k-haar": 0.89,
+    "two_level_k-histogram": 0.86,
+    "two_level_k-tree": 0.76,
     # The third largest decides a private kbar, the two largest are counted: no event has three items.
     "limit_dom-private": 0.74,
     # Six items more, fed in their rounds, do not all lower every counter, or all raise one.
@@ -61,8 +70,11 @@ LESS = {
     # Of six items more three are each of two labels, which lower one another: 30 of the 42 that are paid for.
     "misra_gries-pure": 0.71,
     # Of pure epsilon: a stream of 13 ticks either ends segments or closes intervals, and few nodes of a long tree are drawn.
-    "bounded_max-pure": 0.54, "doubling-pure": 0.99, "two_level-pure": 0.49, "two_level_k-pure": 0.49,
-}  # fmt: skip
+    "bounded_max-pure": 0.54,
+    "doubling-pure": 0.99,
+    "two_level-pure": 0.49,
+    "two_level_k-pure": 0.49,
+}
 
 
 @cache
@@ -138,12 +150,22 @@ def test_an_independent_accountant_stays_below_the_promised_epsilon(variant: Var
         assert (divergences <= ORDERS * price.rho * (1 + 1e-9)).all()
         if str(variant) not in LESS and not (price.laplace or price.picks or price.tests):
             assert epsilon > 0.99 * mechanism.guarantee.epsilon
-            assert compute_epsilon(ORDERS, renyi(price, 0.98), delta)[0] > mechanism.guarantee.epsilon
+            assert (
+                compute_epsilon(ORDERS, renyi(price, 0.98), delta)[0] > mechanism.guarantee.epsilon
+            )
 
 
 @pytest.mark.parametrize(
-    "name", ["known_base-sqrt", "unk_base-per_tick", "meta-positive_laplace", "misra_gries-merge", "positive_laplace", "unk_gauss"]
-)  # fmt: skip
+    "name",
+    [
+        "known_base-sqrt",
+        "unk_base-per_tick",
+        "meta-positive_laplace",
+        "misra_gries-merge",
+        "positive_laplace",
+        "unk_gauss",
+    ],
+)
 def test_privacy_loss_distributions_agree(name: str) -> None:
     """Another accountant, without Renyi orders: nothing is above the promise, and Gaussian noise is not more than 12 % from it.
 
@@ -154,7 +176,9 @@ def test_privacy_loss_distributions_agree(name: str) -> None:
     accountant = PLDAccountant(value_discretization_interval=1e-3)
     # Gaussians compose exactly into one: dp_accounting's own convolutions would only round more often.
     if price.gaussian:
-        accountant.compose(dp_accounting.GaussianDpEvent(sum(s**-2 for s in price.gaussian) ** -0.5))
+        accountant.compose(
+            dp_accounting.GaussianDpEvent(sum(s**-2 for s in price.gaussian) ** -0.5)
+        )
     for b in price.laplace:
         accountant.compose(dp_accounting.LaplaceDpEvent(b))
     delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().deltas)
@@ -215,8 +239,13 @@ def exposure(variant: Variant, lower: int = 0) -> float:
     threshold = (algorithm.threshold or 0) - lower
     if variant.unit == "user":
         # A user's item comes in one of Dinf, or in several releases in smaller parts: the dearest way is what counts.
-        return levels * items * max(
-            sum(tail(algorithm.table, 1, threshold + 1 - part) for part in parts) for parts in partitions(dinf, dinf)
+        return (
+            levels
+            * items
+            * max(
+                sum(tail(algorithm.table, 1, threshold + 1 - part) for part in parts)
+                for parts in partitions(dinf, dinf)
+            )
         )
     return levels * items * tail(algorithm.table, 2 if limited else 1, threshold + 1 - dinf)
 

@@ -32,7 +32,8 @@ def stream_of(seed: int) -> list[Tick]:
         found.append(
             {
                 key: {
-                    label: rng.choice([1, 3, 3, 40, 300, 3000]) for label in rng.sample(labels, rng.choice([0, 2, 5]))
+                    label: rng.choice([1, 3, 3, 40, 300, 3000])
+                    for label in rng.sample(labels, rng.choice([0, 2, 5]))
                 }
                 for key in KEYS
             }
@@ -43,10 +44,18 @@ def stream_of(seed: int) -> list[Tick]:
 def exactly(run: Run, shown: Shown) -> bytes:
     """A release with its order and types."""
     if isinstance(shown, Release):
-        return repr((shown.rows.tobytes(), shown.counts.tobytes(), shown.sd, shown.threshold)).encode()
+        return repr(
+            (shown.rows.tobytes(), shown.counts.tobytes(), shown.sd, shown.threshold)
+        ).encode()
     if isinstance(shown, Items):
         return repr(
-            (shown.keys.tobytes(), list(shown.labels), shown.counts.tobytes(), shown.sd, shown.threshold)
+            (
+                shown.keys.tobytes(),
+                list(shown.labels),
+                shown.counts.tobytes(),
+                shown.sd,
+                shown.threshold,
+            )
         ).encode()
     return repr(([(key, dict(answer)) for key, answer in shown.of_key.items()], shown.sd)).encode()
 
@@ -80,14 +89,27 @@ def forbidden(*args: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_equal_inputs_give_equal_releases_and_blocks_without_clock_chance_or_environment(variant: Variant) -> None:
+def test_equal_inputs_give_equal_releases_and_blocks_without_clock_chance_or_environment(
+    variant: Variant,
+) -> None:
     """Whatever else a step looked at would differ at the next attempt at the tick: another noise under the same data."""
     expected = whole(variant, 1)
     places = [
-        (time, "time"), (time, "time_ns"), (time, "monotonic"), (time, "monotonic_ns"), (time, "perf_counter"),
-        (os, "urandom"), (os, "getenv"), (random, "random"), (random, "Random"), (random, "SystemRandom"),
-        (np.random, "default_rng"), (np.random, "random"), (np.random, "normal"), (uuid, "uuid4"),
-    ]  # fmt: skip
+        (time, "time"),
+        (time, "time_ns"),
+        (time, "monotonic"),
+        (time, "monotonic_ns"),
+        (time, "perf_counter"),
+        (os, "urandom"),
+        (os, "getenv"),
+        (random, "random"),
+        (random, "Random"),
+        (random, "SystemRandom"),
+        (np.random, "default_rng"),
+        (np.random, "random"),
+        (np.random, "normal"),
+        (uuid, "uuid4"),
+    ]
     stream, run, found = stream_of(1), Run(built(variant), 1), []
     patches = [patch.object(place, name, forbidden) for place, name in places]
     for one in patches:
@@ -160,7 +182,10 @@ def test_another_process_releases_and_stores_the_same_bytes() -> None:
         text=True,
         cwd=ROOT,
         env=os.environ
-        | {"PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2", "PYTHONPATH": str(ROOT)},
+        | {
+            "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2",
+            "PYTHONPATH": str(ROOT),
+        },
         check=True,
     )
     assert found.stdout.strip() == digest()

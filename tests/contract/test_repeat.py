@@ -46,7 +46,9 @@ def events(seed: int) -> list[Event]:
 
 
 def with_crashes(
-    config: HistogramConfig, messages: Sequence[bytes], restart: Callable[[Partition], int] = Partition.restart
+    config: HistogramConfig,
+    messages: Sequence[bytes],
+    restart: Callable[[Partition], int] = Partition.restart,
 ) -> list[tuple[str, bytes]]:
     """What is published where twelve crashes fall anywhere between receiving and committing; messages are read again after each."""
     rng = random.Random(config.mechanism)
@@ -136,7 +138,12 @@ def test_the_same_events_in_another_order_of_arrival_give_the_same_items(name: s
     runs = []
     for partitions in ([stream, []], [stream[0::2], stream[1::2]], [stream[1::2], stream[0::2]]):
         [messages] = contribute(partitions, [config], owners=1, step=20)
-        runs.append({(json.loads(s.value)["start"], s.key): s.value for s in Partition([config], 2).run(messages)})
+        runs.append(
+            {
+                (json.loads(s.value)["start"], s.key): s.value
+                for s in Partition([config], 2).run(messages)
+            }
+        )
     common = set.intersection(*(set(run) for run in runs))
     assert len(common) > TICKS
     for at in common:

@@ -41,12 +41,16 @@ LABELS = [*DOMAIN, *OTHERS]
 EDGES = [1, 3, 4, 5, 8, 9, 10, TICKS]
 # Few values, so that items tie, fill sketches and evict each other; and some that are shown, end segments, and switch.
 COUNTS = st.sampled_from([1, 1, 2, 3, 4, 20, 60, 200, 203, 1000])
-TEMPLATES = st.lists(st.dictionaries(st.sampled_from(LABELS), COUNTS, max_size=6), min_size=1, max_size=4)
+TEMPLATES = st.lists(
+    st.dictionaries(st.sampled_from(LABELS), COUNTS, max_size=6), min_size=1, max_size=4
+)
 PATTERNS = st.lists(st.integers(0, 3), min_size=TICKS, max_size=TICKS)
 TICK = st.one_of(st.sampled_from(EDGES), st.integers(1, TICKS))
 EVENTS = st.dictionaries(st.sampled_from(LABELS), st.integers(1, 7), min_size=1, max_size=6)
 # When a user counts an item, each time by one.
-USERS = st.dictionaries(st.sampled_from(LABELS), st.lists(TICK, min_size=1, max_size=4), min_size=1, max_size=6)
+USERS = st.dictionaries(
+    st.sampled_from(LABELS), st.lists(TICK, min_size=1, max_size=4), min_size=1, max_size=6
+)
 
 
 def streams(templates: list[dict[str, int]], pattern: list[int]) -> list[Tick]:
@@ -57,7 +61,14 @@ def streams(templates: list[dict[str, int]], pattern: list[int]) -> list[Tick]:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(templates=TEMPLATES, pattern=PATTERNS, tick=TICK, event=EVENTS, user=USERS, seed=st.integers(0, 2**16))
+@given(
+    templates=TEMPLATES,
+    pattern=PATTERNS,
+    tick=TICK,
+    event=EVENTS,
+    user=USERS,
+    seed=st.integers(0, 2**16),
+)
 def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
     variant: Variant,
     templates: list[dict[str, int]],
@@ -71,7 +82,9 @@ def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
 
     A label of the event alone is shown, or picked, with probability below delta = 1e-6: that this never happens here is part of the claim.
     """
-    events: list[tuple[int, Histogram]] = [(tick, bounded(event, variant.max_items, variant.max_count))]
+    events: list[tuple[int, Histogram]] = [
+        (tick, bounded(event, variant.max_items, variant.max_count))
+    ]
     if variant.unit == "user":
         pairs = list(user.items())[: variant.max_items]
         events = [(at, {label: 1}) for label, ticks in pairs for at in ticks[: variant.max_count]]
@@ -129,14 +142,23 @@ def around_the_bar(variant: Variant) -> list[Tick]:
 
 
 @pytest.mark.parametrize("variant", LIMITED, ids=str)
-def test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(variant: Variant) -> None:
+def test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(
+    variant: Variant,
+) -> None:
     """Adversarial: it touches no item that may be shown, but where the others are cut off; and they lie just there, in every tick."""
     for seed in range(4):
         for tick in EDGES[:4]:
-            check(adapter_of(variant), around_the_bar(variant), [(tick, {"x": variant.max_count})], seed)
+            check(
+                adapter_of(variant),
+                around_the_bar(variant),
+                [(tick, {"x": variant.max_count})],
+                seed,
+            )
 
 
-@pytest.mark.parametrize("name", ["unk_gauss", "limit_dom_laplace", "meta-unk_gauss", "meta-limit_dom_laplace"])
+@pytest.mark.parametrize(
+    "name", ["unk_gauss", "limit_dom_laplace", "meta-unk_gauss", "meta-limit_dom_laplace"]
+)
 def test_a_threshold_without_noise_is_seen(name: str) -> None:
     """Planted: the bar is the exact next count and the threshold."""
     [variant] = [variant for variant in VARIANTS if str(variant) == name]
@@ -151,9 +173,16 @@ def test_a_threshold_without_noise_is_seen(name: str) -> None:
 def too_little_noise() -> Iterator[None]:
     """Every variance as of a mechanism with one level, item or sensitivity less: three quarters."""
     with ExitStack() as patches:
-        for module in ("counters.levels", "counters.sqrt", "misra_gries.misra_gries", "one_shot.algorithms"):
+        for module in (
+            "counters.levels",
+            "counters.sqrt",
+            "misra_gries.misra_gries",
+            "one_shot.algorithms",
+        ):
             name = f"workers.mechanisms.{module}.round_up_sigma_squared"
-            patches.enter_context(patch(name, lambda s2: round_up_sigma_squared(s2 * Fraction(3, 4))))
+            patches.enter_context(
+                patch(name, lambda s2: round_up_sigma_squared(s2 * Fraction(3, 4)))
+            )
         counter_of.cache_clear()
         make_counter.cache_clear()
         yield
@@ -163,9 +192,18 @@ def too_little_noise() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "name",
-    ["known_base-haar", "unk_base-tree", "known_base-sqrt", "meta-unk_gauss", "misra_gries-pmg", "misra_gries-merge",
-     "positive_gauss-user", "known_gauss", "bounded_max-haar"],
-)  # fmt: skip
+    [
+        "known_base-haar",
+        "unk_base-tree",
+        "known_base-sqrt",
+        "meta-unk_gauss",
+        "misra_gries-pmg",
+        "misra_gries-merge",
+        "positive_gauss-user",
+        "known_gauss",
+        "bounded_max-haar",
+    ],
+)
 def test_a_wrong_number_of_levels_or_items_is_seen(name: str) -> None:
     """A planted error in the calibration: the accountant still says what was asked for, the tables that are drawn from do not."""
     [variant] = [variant for variant in VARIANTS if str(variant) == name]
@@ -196,11 +234,16 @@ def test_cells_that_nobody_came_to_are_released_all_the_same() -> None:
     check(adapter_of(variant), empty, [(2, {"a": 1})], seed=1)
     release = PureMisraGries._release
 
-    def skipping(self: PureMisraGries, state: Any, key: int, t: int, over: Sketch | None, noise: Any) -> None:
+    def skipping(
+        self: PureMisraGries, state: Any, key: int, t: int, over: Sketch | None, noise: Any
+    ) -> None:
         if over is not None:
             release(self, state, key, t, over, noise)
 
-    with patch.object(PureMisraGries, "_release", skipping), pytest.raises(AssertionError, match="neighbour shows"):
+    with (
+        patch.object(PureMisraGries, "_release", skipping),
+        pytest.raises(AssertionError, match="neighbour shows"),
+    ):
         check(adapter_of(variant), empty, [(2, {"a": 1})], seed=1)
 
 
@@ -211,7 +254,10 @@ def test_sums_that_begin_a_segment_without_noise_are_seen() -> None:
     def exact(self: MaxNoise, tags: Any, segment: int) -> Any:
         return np.zeros(len(tags), dtype=np.int64)
 
-    with patch.object(MaxNoise, "outer_columns", exact), pytest.raises(AssertionError, match="neighbour shows"):
+    with (
+        patch.object(MaxNoise, "outer_columns", exact),
+        pytest.raises(AssertionError, match="neighbour shows"),
+    ):
         check(adapter_of(variant), *worst(variant), seed=1)
 
 
@@ -229,6 +275,8 @@ def test_every_name_has_variants_and_an_adapter() -> None:
     """A name that this suite does not run would be a name without a guarantee."""
     assert {variant.mechanism for variant in VARIANTS} == set(MECHANISMS) == set(ADAPTERS)
     assert len({str(variant) for variant in VARIANTS}) == len(VARIANTS)
-    options = [dataclasses.replace(variant).options for variant in VARIANTS if variant.mechanism == "meta"]
+    options = [
+        dataclasses.replace(variant).options for variant in VARIANTS if variant.mechanism == "meta"
+    ]
     assert len({str(option["algorithm"]) for option in options}) == 7
     assert all(built(variant).kind == variant.mechanism for variant in VARIANTS)

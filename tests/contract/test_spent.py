@@ -38,7 +38,13 @@ def published(config: HistogramConfig, messages: Sequence[bytes], *, crashing: b
 
 def made(name: str, **values: object) -> HistogramConfig:
     """Ticks of 10 ms, one epoch of all of them."""
-    usual: dict[str, Any] = {"name": "h", "tick_ms": 10, "horizon": TICKS, "delta": 1e-6, "keys": "public"}
+    usual: dict[str, Any] = {
+        "name": "h",
+        "tick_ms": 10,
+        "horizon": TICKS,
+        "delta": 1e-6,
+        "keys": "public",
+    }
     return MECHANISMS[name](**(usual | values))
 
 
@@ -48,8 +54,19 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
     labels: int, queries: int, crashing: bool
 ) -> None:
     """One refused too early is budget wasted; one answered too late, or after a restart, is privacy spent that nobody was promised."""
-    config = made("pay_what_you_get", max_items=3, epsilon=8.0, k=3, kbar=5, labels=labels, queries=queries, every=1)
-    events: list[Event] = [("s1", ["a", "b", "c"], 10 * t + n // 10) for t in range(TICKS) for n in range(100)]
+    config = made(
+        "pay_what_you_get",
+        max_items=3,
+        epsilon=8.0,
+        k=3,
+        kbar=5,
+        labels=labels,
+        queries=queries,
+        every=1,
+    )
+    events: list[Event] = [
+        ("s1", ["a", "b", "c"], 10 * t + n // 10) for t in range(TICKS) for n in range(100)
+    ]
     left = {"labels": labels, "queries": queries}
     answered = 0
     [messages] = contribute([events], [config], owners=1, step=10)
@@ -73,7 +90,15 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
 
 def sparse(switches: int, top_k: int) -> HistogramConfig:
     """It may follow the leader so often."""
-    return made("sparse_gumb", max_items=1, epsilon=20.0, domain=DOMAIN, top_k=top_k, switches=switches, eta=100)
+    return made(
+        "sparse_gumb",
+        max_items=1,
+        epsilon=20.0,
+        domain=DOMAIN,
+        top_k=top_k,
+        switches=switches,
+        eta=100,
+    )
 
 
 @cache

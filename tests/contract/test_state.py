@@ -102,7 +102,9 @@ def stored(variant: Variant) -> dict[str, bytes]:
 def damaged(block: bytes) -> Iterator[tuple[str, bytes]]:
     """The block by another version, and cut short: empty, within its head, by a byte, by whole numbers, in the middle."""
     yield "version", bytes([block[0] ^ 0x80]) + block[1:]
-    for length in sorted({0, 1, 2, 3, len(block) // 2, len(block) - 8, len(block) - 4, len(block) - 1}):
+    for length in sorted(
+        {0, 1, 2, 3, len(block) // 2, len(block) - 8, len(block) - 4, len(block) - 1}
+    ):
         if 0 <= length < len(block):
             yield f"{length} of {len(block)} bytes", block[:length]
 
@@ -132,7 +134,13 @@ def test_blocks_whose_version_nobody_looks_at_are_seen(name: str) -> None:
     blocks, load = stored(variant), Run.load
 
     def careless(self: Run, given: Mapping[str, bytes]) -> None:
-        load(self, {block: blocks[block][:1] + value[1:] if value else value for block, value in given.items()})
+        load(
+            self,
+            {
+                block: blocks[block][:1] + value[1:] if value else value
+                for block, value in given.items()
+            },
+        )
 
     with patch.object(Run, "load", careless):
         assert {block for block, how in accepted(variant) if how == "version"} == set(blocks)

@@ -107,7 +107,9 @@ def changeable(mechanism: Mechanism) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_owner_partitions_that_step_it_together_find_what_each_finds_alone(variant: Variant) -> None:
+def test_owner_partitions_that_step_it_together_find_what_each_finds_alone(
+    variant: Variant,
+) -> None:
     """Eight partitions of one worker share a mechanism: a release must not depend on what another one does meanwhile."""
     expected = expected_of(variant)
     assert race(cold(variant), SEEDS) == expected
@@ -151,7 +153,14 @@ def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
 def test_what_caches_keep_is_looked_at() -> None:
     """The test of what can change would be empty if no cache were found, or nothing in them."""
     names = {cache.__name__ for cache in caches()}
-    assert {"_powers", "integer_gaussian", "discrete_laplace", "geometric", "counter_of", "_constants"} <= names
+    assert {
+        "_powers",
+        "integer_gaussian",
+        "discrete_laplace",
+        "geometric",
+        "counter_of",
+        "_constants",
+    } <= names
     mechanism = cold(VARIANTS[0])
     empty = len(Picture.of(mechanism)._content)
     race(mechanism, [1])
@@ -165,7 +174,9 @@ def test_no_module_holds_what_threads_could_change() -> None:
         f"{module.__name__}.{name}": value
         for module in modules()
         for name, value in vars(module).items()
-        if isinstance(value, (list, dict, set, bytearray, np.ndarray, tuple, frozenset, MappingProxyType))
+        if isinstance(
+            value, (list, dict, set, bytearray, np.ndarray, tuple, frozenset, MappingProxyType)
+        )
         and not name.startswith("__")
     }
     assert len(roots) > 20
@@ -184,7 +195,11 @@ def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_ch
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 uses = [ast.unparse(decorator) for decorator in node.decorator_list]
-                lazy = any(word in use for use in uses for word in ("lru_cache", "cached_property", "functools.cache"))
+                lazy = any(
+                    word in use
+                    for use in uses
+                    for word in ("lru_cache", "cached_property", "functools.cache")
+                )
                 found += [(path.name, node.name)] if lazy or "cache" in uses else []
     assert found == []
 
@@ -201,7 +216,9 @@ def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -
     stream = KEY.stream(bytes(16))
 
     def words(seed: int) -> bytes:
-        tags = np.random.default_rng(seed).integers(0, 2**63, (CHUNK_ROWS + seed, 2), dtype=np.uint64)
+        tags = np.random.default_rng(seed).integers(
+            0, 2**63, (CHUNK_ROWS + seed, 2), dtype=np.uint64
+        )
         return b"".join(stream.words(tags, (seed, cell)).tobytes() for cell in range(3))
 
     hammered(words)
@@ -209,13 +226,16 @@ def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -
 
 def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
     """A worker has one reader of events, and one encoder and decoder of contributions, for all its threads."""
-    reader = event_reader(EventsSettings(topic="t", key="shop", items="products", timestamp="ts"), None)
+    reader = event_reader(
+        EventsSettings(topic="t", key="shop", items="products", timestamp="ts"), None
+    )
     lane = Lane(1000, 0, 2, 3)
 
     def read(seed: int) -> object:
         rng = random.Random(seed)
         values = [
-            b'{"shop": "s%d", "products": ["p%d", "q"], "ts": %d}' % (rng.randrange(9), rng.randrange(99), i)
+            b'{"shop": "s%d", "products": ["p%d", "q"], "ts": %d}'
+            % (rng.randrange(9), rng.randrange(99), i)
             if rng.random() < 0.9
             else b"{}"
             for i in range(400)
@@ -223,9 +243,19 @@ def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
         events, rejects = one(SourceReader(reader, ANY, earliest_ms=0).read(Records.of(values)))
         intake = Intake([lane], 0, NoiseKey(bytes(32)))
         intake.add(events)
-        messages = [message.encoded() for _, message in intake.commit(source=seed, sequences=[0], offset=seed)]
+        messages = [
+            message.encoded()
+            for _, message in intake.commit(source=seed, sequences=[0], offset=seed)
+        ]
         sections = [decode(message).sections for message in messages]
-        return events.views[""].keys.tolist(), events.views[""].labels.tolist(), events.times.tolist(), rejects, messages, sections
+        return (
+            events.views[""].keys.tolist(),
+            events.views[""].labels.tolist(),
+            events.times.tolist(),
+            rejects,
+            messages,
+            sections,
+        )
 
     hammered(read)
 
@@ -243,7 +273,10 @@ def test_a_mechanism_that_is_not_frozen_is_not_built() -> None:
     from workers.mechanisms import registry
 
     built_by = MappingProxyType({**registry._BUILT_BY, type(variant.build().config): unfrozen})  # type: ignore[attr-defined]  # each of them has one
-    with patch.object(registry, "_BUILT_BY", built_by), pytest.raises(TypeError, match="a Loose can change"):
+    with (
+        patch.object(registry, "_BUILT_BY", built_by),
+        pytest.raises(TypeError, match="a Loose can change"),
+    ):
         variant.build()
 
 
@@ -258,7 +291,9 @@ def test_a_short_soak_finds_no_difference() -> None:
 
 def test_a_soak_sees_the_planted_defect() -> None:
     """An hour without a difference says something only if a difference would be seen."""
-    soak = Soak(seed=5, variants=[variant for variant in VARIANTS if variant.mechanism == "known_gumbel"])
+    soak = Soak(
+        seed=5, variants=[variant for variant in VARIANTS if variant.mechanism == "known_gumbel"]
+    )
     soak.round()
     with lazy_powers():
         while not soak.differences and soak.rounds < 50:

@@ -47,7 +47,10 @@ from workers.runtime.errors import SettingsError, StateRefused
 ZERO = Uuid(0, 0)
 NAMES = (
     "orders",
-    *(f"orders.{part}" for part in ("contributions", "contribute-state", "release-state", "rejects", "products")),
+    *(
+        f"orders.{part}"
+        for part in ("contributions", "contribute-state", "release-state", "rejects", "products")
+    ),
 )
 PATHS: dict[str, list[str]] = {
     "run": ["run"],
@@ -81,24 +84,38 @@ class Broker:
     cluster_id: str = "qWekw_-8T3mMKJmzheyagg"
 
     def list_topics(self, timeout: float = 0) -> SimpleNamespace:
-        topics = {name: SimpleNamespace(partitions={0: None, 1: None}, error=None) for name in self.ids}
+        topics = {
+            name: SimpleNamespace(partitions={0: None, 1: None}, error=None) for name in self.ids
+        }
         controller = self.controllers.pop(0) if len(self.controllers) > 1 else self.controllers[0]
-        return SimpleNamespace(topics=topics, brokers={1: None}, controller_id=controller, cluster_id=self.cluster_id)
+        return SimpleNamespace(
+            topics=topics, brokers={1: None}, controller_id=controller, cluster_id=self.cluster_id
+        )
 
-    def describe_topics(self, names: TopicCollection, request_timeout: float) -> dict[str, Future[Any]]:
+    def describe_topics(
+        self, names: TopicCollection, request_timeout: float
+    ) -> dict[str, Future[Any]]:
         return {name: done(SimpleNamespace(topic_id=self.ids[name])) for name in names.topic_names}
 
-    def describe_configs(self, _resources: object, request_timeout: float) -> dict[Any, Future[Any]]:
+    def describe_configs(
+        self, _resources: object, request_timeout: float
+    ) -> dict[Any, Future[Any]]:
         return {}
 
-    def create_topics(self, topics: Iterable[Any], operation_timeout: float) -> dict[str, Future[Any]]:
+    def create_topics(
+        self, topics: Iterable[Any], operation_timeout: float
+    ) -> dict[str, Future[Any]]:
         made = [topic.topic for topic in topics]
         self.ids |= dict.fromkeys(made, self.new)
         return {name: done(None) for name in made}
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> Connection:
         """Let it answer every connection."""
-        monkeypatch.setattr(Connection, "introduce", lambda _self, _within_s: nullcontext((self, self.list_topics())))
+        monkeypatch.setattr(
+            Connection,
+            "introduce",
+            lambda _self, _within_s: nullcontext((self, self.list_topics())),
+        )
         return Connection("127.0.0.1:1")
 
 
@@ -122,19 +139,29 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("planted", [ZERO, None], ids=["zero", "none"])
 @pytest.mark.parametrize("path", PATHS)
 def test_a_cluster_without_topic_ids_is_refused_on_every_path(
-    path: str, planted: Uuid | None, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: str,
+    planted: Uuid | None,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """All of them look at topics by name; one that went on would work with another topic's noise, or vouch for it."""
     Broker(dict.fromkeys(NAMES, planted)).serve(monkeypatch)
     command, *options = PATHS[path]
     assert execute([command, "-c", str(config), *options]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "gives it no topic id" in line and "Kafka 2.8" in line and "inter.broker.protocol.version" in line
+    assert (
+        "gives it no topic id" in line
+        and "Kafka 2.8" in line
+        and "inter.broker.protocol.version" in line
+    )
 
 
 @pytest.mark.parametrize("planted", NAMES)
 @pytest.mark.parametrize("value", [ZERO, None], ids=["zero", "none"])
-def test_one_topic_without_an_id_is_enough(planted: str, value: Uuid | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_topic_without_an_id_is_enough(
+    planted: str, value: Uuid | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While a cluster is upgraded some topics have ids and others not yet."""
     connection = Broker(ids() | {planted: value}).serve(monkeypatch)
     with pytest.raises(SettingsError, match=f"topic {planted}: the cluster gives it no topic id"):
@@ -144,10 +171,14 @@ def test_one_topic_without_an_id_is_enough(planted: str, value: Uuid | None, mon
 def test_topics_with_ids_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: it is the id that is refused above, and nothing else of the planted broker."""
     found = describe(Broker(ids()).serve(monkeypatch), NAMES)
-    assert {topic.topic_id for topic in found.values()} == {str(topic_id) for topic_id in ids().values()}
+    assert {topic.topic_id for topic in found.values()} == {
+        str(topic_id) for topic_id in ids().values()
+    }
 
 
-def test_an_empty_cluster_is_refused_once_its_first_topics_show_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_cluster_is_refused_once_its_first_topics_show_no_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing there has an id that could be missing; the worker would be told only when it starts."""
     for new, refused in ((ZERO, True), (Uuid(1, 0), False)):
         connection = Broker({}, new).serve(monkeypatch)
@@ -159,7 +190,9 @@ def test_an_empty_cluster_is_refused_once_its_first_topics_show_no_id(monkeypatc
             assert create_missing(connection, plan, {}) == [topic.name for topic in plan]
 
 
-def test_a_cluster_without_a_controller_is_not_taken_for_the_embedded_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_a_controller_is_not_taken_for_the_embedded_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A cluster that elects its controller said nothing of ids, and the worker kept its state in memory under no id."""
     found = describe(Broker(ids(), controllers=[-1, -1, 7, 1]).serve(monkeypatch), NAMES)
     assert None not in {topic.topic_id for topic in found.values()}, "the election was waited for"
@@ -209,14 +242,24 @@ def histogram(stream: str) -> Histogram:
     """One over this stream."""
     config = unk()
     return Histogram(
-        config, build(config), worker="w", topic="w.h", stream=stream, events={"topic": "e"}, key=KEY, owner=(0, 1)
+        config,
+        build(config),
+        worker="w",
+        topic="w.h",
+        stream=stream,
+        events={"topic": "e"},
+        key=KEY,
+        owner=(0, 1),
     )
 
 
 def test_state_that_was_made_without_ids_is_refused() -> None:
     """After the cluster was upgraded its topics have ids: whether they are still the ones that the state knew, nobody can say."""
     now = stream_name(("w.contributions", str(Uuid(1, 0))), ("w.release-state", str(Uuid(2, 0))))
-    for then in (f"w.contributions#{ZERO_ID} w.release-state#{ZERO_ID}", "w.contributions# w.release-state#"):
+    for then in (
+        f"w.contributions#{ZERO_ID} w.release-state#{ZERO_ID}",
+        "w.contributions# w.release-state#",
+    ):
         assert lacks_ids(then)
         with pytest.raises(StateRefused, match=r"no ids.*new worker name"):
             histogram(now).restore(histogram(then).life, [])
@@ -231,14 +274,22 @@ def restore(directory: Path, stored: str | None, events_id: str) -> None:
     shard = Scene(directory).contribute[0]
     shard._place = Place(0, SourceTopic("events", 2, events_id), 0)
     progress = ContributeProgress(
-        version=VERSION, offset=3, watermark=None, first=None, sequences=[0], sources=2, topic_id=stored
+        version=VERSION,
+        offset=3,
+        watermark=None,
+        first=None,
+        sequences=[0],
+        sources=2,
+        topic_id=stored,
     )
     shard.store.open().write([(PROGRESS, msgspec.json.encode(progress))], 1)
     shard.restore()
 
 
 @pytest.mark.parametrize("stored", [None, ZERO_ID], ids=["none", "zero"])
-def test_progress_that_was_made_without_an_id_is_refused(tmp_path: Path, stored: str | None) -> None:
+def test_progress_that_was_made_without_an_id_is_refused(
+    tmp_path: Path, stored: str | None
+) -> None:
     """A comparison that lets no id pass takes any re-created events topic for the one that was read."""
     with pytest.raises(StateRefused, match=r"no ids.*new worker name"):
         restore(tmp_path, stored, str(Uuid(1, 0)))
@@ -252,7 +303,9 @@ def test_progress_of_the_same_events_topic_is_taken_and_of_another_not(tmp_path:
 
 
 @pytest.mark.parametrize("known", [None, ZERO_ID], ids=["none", "zero"])
-def test_a_local_copy_that_was_made_without_an_id_is_read_again(tmp_path: Path, known: str | None) -> None:
+def test_a_local_copy_that_was_made_without_an_id_is_read_again(
+    tmp_path: Path, known: str | None
+) -> None:
     """It may be of an earlier topic of that name: the changelog in Kafka says what holds."""
     copy = Store(tmp_path / "copy", Changelog("state", 0, known)).open()
     copy.write([(b"a", b"1")], 5)

@@ -15,7 +15,12 @@ from workers.mechanisms.mechanism import ticks_of_item
 from workers.mechanisms.one_shot.config import PositiveGaussConfig
 from workers.mechanisms.registry import build
 
-COUNTS: dict[str, object] = {"max_items": 1, "max_items_per_user": 3, "max_count": 6, "epsilon": 0.5}
+COUNTS: dict[str, object] = {
+    "max_items": 1,
+    "max_items_per_user": 3,
+    "max_count": 6,
+    "epsilon": 0.5,
+}
 DISCOVERING = [
     Variant("positive_gauss", "", COUNTS, "user"),
     Variant("positive_laplace", "", COUNTS, "user"),
@@ -26,9 +31,13 @@ DISCOVERING = [
 def shown(mechanism: Any, items: int, count: int) -> float:
     """The chance that a user's items show that they exist, at the dearest way to spread each over ticks."""
     algorithm, levels = mechanism.algorithm, getattr(mechanism, "levels", 1)
-    return float(levels) * items * max(
-        sum(tail(algorithm.table, 1, algorithm.threshold + 1 - part) for part in parts)
-        for parts in partitions(count, count)
+    return (
+        float(levels)
+        * items
+        * max(
+            sum(tail(algorithm.table, 1, algorithm.threshold + 1 - part) for part in parts)
+            for parts in partitions(count, count)
+        )
     )
 
 
@@ -54,11 +63,20 @@ def test_parts_that_are_not_charged_are_seen(variant: Variant) -> None:
 def test_an_item_of_an_event_or_counted_once_lies_in_one_tick() -> None:
     """Mechanisms of earlier settings stay what they were, and so do their ids and their noise."""
     common: Any = {
-        "name": "h", "tick_ms": 1, "max_items": 1, "epsilon": 1.0, "delta": 1e-6, "keys": "public", "domain": ("a",),
-    }  # fmt: skip
+        "name": "h",
+        "tick_ms": 1,
+        "max_items": 1,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+        "domain": ("a",),
+    }
     for count, horizon, unit, expected in (
-        (1, TICKS, "user", 1), (6, TICKS, "event", 1), (6, TICKS, "user", 6), (99, TICKS, "user", TICKS),
-    ):  # fmt: skip
+        (1, TICKS, "user", 1),
+        (6, TICKS, "event", 1),
+        (6, TICKS, "user", 6),
+        (99, TICKS, "user", TICKS),
+    ):
         config = KnownBaseConfig(**common, horizon=horizon, max_count=count, max_items_per_user=2)
         assert ticks_of_item(config, unit) == expected
 
@@ -66,6 +84,8 @@ def test_an_item_of_an_event_or_counted_once_lies_in_one_tick() -> None:
 def test_more_parts_need_a_higher_threshold_and_no_more_noise() -> None:
     """Parts of an item shift noise by less than the whole; only that each is tested costs."""
     common: Any = {"name": "h", "tick_ms": 1, "delta": 1e-6, "keys": "public", **COUNTS}
-    many, few = (build(PositiveGaussConfig(**common, horizon=horizon), "user") for horizon in (TICKS, 1))
+    many, few = (
+        build(PositiveGaussConfig(**common, horizon=horizon), "user") for horizon in (TICKS, 1)
+    )
     assert many.sd(1) == few.sd(1)
     assert (many.threshold(1) or 0) > (few.threshold(1) or 0)

@@ -10,9 +10,14 @@ from tests.contract.variants import DOMAIN, TICKS, Variant
 NAME = KEYS[0]
 # What is added a tick, and the event's tick: an interval closes before the segment of the event ends, and most of a counter is used.
 _RATES = {
-    "bounded_max-tree": (100, 1), "bounded_max-quantile": (100, 5), "two_level-haar": (15, 1), "two_level-tree": (40, 1),
-    "two_level_k-haar": (25, 1), "two_level_k-histogram": (25, 1), "two_level_k-tree": (100, 7),
-}  # fmt: skip
+    "bounded_max-tree": (100, 1),
+    "bounded_max-quantile": (100, 5),
+    "two_level-haar": (15, 1),
+    "two_level-tree": (40, 1),
+    "two_level_k-haar": (25, 1),
+    "two_level_k-histogram": (25, 1),
+    "two_level_k-tree": (100, 7),
+}
 
 
 def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
@@ -21,12 +26,15 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
     # Where a tree begins before tick 1, no tick shows that tick apart from those before it.
     first = 2 if "end_share" in variant.options else 1
     if variant.unit == "user":
-        return _steady(), [(first + 2 * i, {label: most}) for i, label in enumerate(DOMAIN[: variant.max_items])]
+        return _steady(), [
+            (first + 2 * i, {label: most}) for i, label in enumerate(DOMAIN[: variant.max_items])
+        ]
     if variant.mechanism == "sparse_gumb":
         items = DOMAIN[: variant.max_items]
         ever = -(-len(items) // 3)
         stream: list[Tick] = [
-            {NAME: {label: 400 - 10 * i for i, label in enumerate(items[:ever])}} for _ in range(TICKS)
+            {NAME: {label: 400 - 10 * i for i, label in enumerate(items[:ever])}}
+            for _ in range(TICKS)
         ]
         stream[4] = {NAME: dict.fromkeys(items[ever : 2 * ever], 20_000)}
         stream[8] = {NAME: dict.fromkeys(items[2 * ever :], 200_000)}
@@ -37,12 +45,22 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
         heavy = {label: 500 - 10 * i for i, label in enumerate(labels[:4])}
         if variant.options["release"] == "pure":
             # All four lie above the fifth of their sum that is taken off: one more of some lowers the others.
-            return [{NAME: heavy} for _ in range(TICKS)], [(2, dict.fromkeys(labels[: variant.max_items], most))]
-        strangers = labels[4 : 4 + variant.max_items] if variant.options["release"] == "pmg" else labels[4:5]
+            return [{NAME: heavy} for _ in range(TICKS)], [
+                (2, dict.fromkeys(labels[: variant.max_items], most))
+            ]
+        strangers = (
+            labels[4 : 4 + variant.max_items]
+            if variant.options["release"] == "pmg"
+            else labels[4:5]
+        )
         return [{NAME: heavy} for _ in range(TICKS)], [(2, dict.fromkeys(strangers, most))]
     if str(variant) in _RATES:
         rate, tick = _RATES[str(variant)]
-        whom = dict.fromkeys(DOMAIN, rate) if "quantile" in str(variant) else {"a": rate, "b": rate // 2}
+        whom = (
+            dict.fromkeys(DOMAIN, rate)
+            if "quantile" in str(variant)
+            else {"a": rate, "b": rate // 2}
+        )
         return [{NAME: whom} for _ in range(TICKS)], [(tick, {"a": most, "b": most})]
     second = "c" if variant.options.get("kbar") == "private" else "b"
     return _steady(), [(first, {"a": most, second: most})]
@@ -54,4 +72,7 @@ def fourfold(events: Sequence[tuple[int, Histogram]]) -> list[tuple[int, Histogr
 
 
 def _steady() -> list[Tick]:
-    return [{NAME: {"a": 300, "b": 250, "c": 120, "d": 5, "e": 2}, KEYS[1]: {"a": 7, "x": 40}} for _ in range(TICKS)]
+    return [
+        {NAME: {"a": 300, "b": 250, "c": 120, "d": 5, "e": 2}, KEYS[1]: {"a": 7, "x": 40}}
+        for _ in range(TICKS)
+    ]

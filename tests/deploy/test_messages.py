@@ -36,7 +36,8 @@ def uncovered(found: list[Message]) -> list[str]:
         f"and with {HOLE} for what varies, to the first cell of a row of its table under '## Messages', or add a row. "
         "A ValueError that only a mistake in the program can raise: name its module in INTERNAL of tests/deploy/messages.py."
         for message in found
-        if len(message.words) > 1 and not any(covers(pattern, message.text) for pattern, _ in SYMPTOMS)
+        if len(message.words) > 1
+        and not any(covers(pattern, message.text) for pattern, _ in SYMPTOMS)
     ]
 
 
@@ -48,10 +49,15 @@ def test_every_message_has_a_row() -> None:
 
 def test_a_message_without_a_row_is_found_and_named() -> None:
     """A check that lets everything through would pass for ever."""
-    module = ast.parse('def f(x):\n    raise SettingsError(f"the {x} is wrong side up: turn it round")\n')
+    module = ast.parse(
+        'def f(x):\n    raise SettingsError(f"the {x} is wrong side up: turn it round")\n'
+    )
     [problem] = uncovered(messages(MODULES | {"workers/new.py": module})[-1:])
     assert "workers/new.py:2: " in problem and "the … is wrong side up: turn it round" in problem
-    for said in ('logger.warning("%s fell over again", x)', 'handover.fail(2, f"{x} fell over again")'):
+    for said in (
+        'logger.warning("%s fell over again", x)',
+        'handover.fail(2, f"{x} fell over again")',
+    ):
         [message] = messages({"workers/new.py": ast.parse(said)})
         assert message.text == f"{HOLE} fell over again"
 

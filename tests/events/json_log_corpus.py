@@ -24,7 +24,19 @@ from workers.events import json_scanner
 from workers.events.json import JsonTree
 from workers.events.json_objects import JsonDecoder, decimal
 from workers.events.json_parts import depths
-from workers.events.log import DECLINED, EXPONENT, FALSE, LIST, MAP, NULL, NUMBER, OTHER, TEXT, TRUE, WHOLE
+from workers.events.log import (
+    DECLINED,
+    EXPONENT,
+    FALSE,
+    LIST,
+    MAP,
+    NULL,
+    NUMBER,
+    OTHER,
+    TEXT,
+    TRUE,
+    WHOLE,
+)
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
 
@@ -44,22 +56,47 @@ def tree(*paths: str, many: Sequence[str] = ()) -> Node:
         before, brackets, _ = path.partition("[]")
         at = before.count(".") + 1 if brackets else None
         listed = lists.setdefault(before, 1_000 + len(lists)) if brackets else NO_SLOT
-        wanted.append(Wanted(tuple(path.replace("[]", "").split(".")), at, slot, path in many, listed))
+        wanted.append(
+            Wanted(tuple(path.replace("[]", "").split(".")), at, slot, path in many, listed)
+        )
     return build(wanted)
 
 
-DOTTED = build([Wanted(("shop.name", '"'), None, 0), Wanted(("order", "a[]", "é"), 2, 1, False, 2), Wanted(("order.a[]",), None, 3)])
+DOTTED = build(
+    [
+        Wanted(("shop.name", '"'), None, 0),
+        Wanted(("order", "a[]", "é"), 2, 1, False, 2),
+        Wanted(("order.a[]",), None, 3),
+    ]
+)
 TREES = {
     "flat": tree("key", "items", "ts", "user", many=["items"]),
     "nested": tree("order.lines[].sku", "order.lines[].qty", "order.id", "order.shop.name", "ts"),
     "lists": tree("tags[]", "a.b[]", "meta", "meta2.x", many=["meta"]),
-    "itself and within": tree("order", "order.id", "order.lines", "order.lines[].sku", "order.lines[].sku.x", "ts"),
+    "itself and within": tree(
+        "order", "order.id", "order.lines", "order.lines[].sku", "order.lines[].sku.x", "ts"
+    ),
     "several": tree("m", "m.x", "l", "l[].y", "b.c", "b[].c", "ts", many=["m", "l"]),
-    "prefixes": tree("i", "it", "ite", "item", "items", "smeti", "", "é", "žluťoučký", "a b", "\x7f", many=["items"]),
+    "prefixes": tree(
+        "i",
+        "it",
+        "ite",
+        "item",
+        "items",
+        "smeti",
+        "",
+        "é",
+        "žluťoučký",
+        "a b",
+        "\x7f",
+        many=["items"],
+    ),
     "names as no TOML has them": DOTTED,
     "many fields": tree(*(f"field{i}" for i in range(90)), *(f"in.f{i}.x" for i in range(70))),
     "deep": tree(".".join("abcdefghijklmnop"), "a.b.c.d[].e.f.g"),
-}  # fmt: skip
+}
+
+
 class Shapes(Generator):
     """Records in the shape of a tree, most of them plain."""
 
@@ -71,12 +108,29 @@ class Shapes(Generator):
             names = self._random.sample(names, 5)
         parts = [(name.encode(), self.at(node.children[name])) for name in names if draw() < 0.85]
         for _ in range(choice((0, 0, 1, 2))):
-            parts.append((choice((b"x", b"xs", b"ke", b"field95", *(name.encode() for name in names[:2]))), self.value()))
+            parts.append(
+                (
+                    choice(
+                        (b"x", b"xs", b"ke", b"field95", *(name.encode() for name in names[:2]))
+                    ),
+                    self.value(),
+                )
+            )
         if draw() < 0.3:
             self._random.shuffle(parts)
-        comma, colon, around = (b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b""))
+        comma, colon, around = (
+            b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b"")
+        )
         quoted = (self.quoted(name.decode()) for name, _ in parts)
-        return b"{" + around + comma.join(name + colon + value for name, (_, value) in zip(quoted, parts, strict=True)) + b"}" + around
+        return (
+            b"{"
+            + around
+            + comma.join(
+                name + colon + value for name, (_, value) in zip(quoted, parts, strict=True)
+            )
+            + b"}"
+            + around
+        )
 
     def at(self, node: Node) -> bytes:
         """Return what may be at a node; sometimes null, and sometimes anything."""
@@ -88,7 +142,13 @@ class Shapes(Generator):
         if node.children and (node.elements is None or kind < 0.5):
             return self.object(node)
         if node.elements is not None:
-            return b"[" + b",".join(self.at(node.elements) for _ in range(self._random.choice((0, 1, 2, 2, 3, 9)))) + b"]"
+            return (
+                b"["
+                + b",".join(
+                    self.at(node.elements) for _ in range(self._random.choice((0, 1, 2, 2, 3, 9)))
+                )
+                + b"]"
+            )
         return self.items() if node.many else self.scalar()
 
     def quoted(self, text: str) -> bytes:
@@ -124,7 +184,13 @@ class Shapes(Generator):
         if kind < 0.9:
             point = b".%d" % pick(10 ** pick(1, 17)) if pick(2) else b""
             sign = self._random.choice((b"", b"+", b"-"))
-            return b"%d%b%b%b%d" % (pick(10 ** pick(1, 17)), point, self._random.choice((b"e", b"E")), sign, pick(120))
+            return b"%d%b%b%b%d" % (
+                pick(10 ** pick(1, 17)),
+                point,
+                self._random.choice((b"e", b"E")),
+                sign,
+                pick(120),
+            )
         return self._random.choice((b"true", b"false", b"null", b"0", b"1e5", b"-0", b"{}", b"[]"))
 
     def shaped(self, root: Node, size: int) -> list[bytes]:
@@ -251,17 +317,36 @@ class Scanner:
         while True:
             tree = self._tree
             done, used, filled = self._logs(
-                data, values, tree.nodes, tree.names, done, self._stack, self._seen, number, rows, used, decoded, filled
+                data,
+                values,
+                tree.nodes,
+                tree.names,
+                done,
+                self._stack,
+                self._seen,
+                number,
+                rows,
+                used,
+                decoded,
+                filled,
             )
             if done == n:
                 break
             self._room = min(2 * self._room, 10_000)
             rows = np.concatenate([rows, np.empty((len(rows) + self._room, 4), dtype=np.int64)])
             decoded = np.concatenate([decoded, np.empty(len(decoded) + self._room, dtype=np.uint8)])
-        content, found, at = records.data.tobytes() + decoded[:filled].tobytes(), iter(rows[:used].tolist()), 0
+        content, found, at = (
+            records.data.tobytes() + decoded[:filled].tobytes(),
+            iter(rows[:used].tolist()),
+            0,
+        )
         read: list[list[Row] | None] = []
         for more in number.tolist():
-            read.append(None if more == DECLINED else [row_back(content, *row) for row in islice(found, more)])
+            read.append(
+                None
+                if more == DECLINED
+                else [row_back(content, *row) for row in islice(found, more)]
+            )
             at += max(more, 0)
         assert at == used
         return read
@@ -284,7 +369,9 @@ def part(node: Node, value: object) -> object:
     if node.many or (node.children and node.elements is not None):
         return value
     if node.children and isinstance(value, dict):
-        return {name: part(child, value[name]) for name, child in node.children.items() if name in value}
+        return {
+            name: part(child, value[name]) for name, child in node.children.items() if name in value
+        }
     if node.elements is not None and isinstance(value, list):
         return [part(node.elements, each) for each in value]
     return value
@@ -292,16 +379,25 @@ def part(node: Node, value: object) -> object:
 
 # What msgspec does not read though Python does: half a surrogate pair.
 NOT_READ = re.compile(rb"\\u[dD][89a-fA-F]")
-LOADS = json.JSONDecoder(object_pairs_hook=Pairs, parse_int=Whole, parse_float=Number, parse_constant=refuse)
+LOADS = json.JSONDecoder(
+    object_pairs_hook=Pairs, parse_int=Whole, parse_float=Number, parse_constant=refuse
+)
 PLAIN_LOADS = json.JSONDecoder(parse_float=decimal, parse_constant=refuse)
 
 
-def difference(scanner: Scanner, decoder: JsonDecoder, values: Sequence[bytes]) -> tuple[str | None, int, int]:
+def difference(
+    scanner: Scanner, decoder: JsonDecoder, values: Sequence[bytes]
+) -> tuple[str | None, int, int]:
     """Return the first record that scanner, general reader and `json.loads` do not agree about, with what they say;
     how many records the scanner read, and how many it could have read by the words of the log."""
     records = Records.of(values)
     scanned = could = 0
-    for value, depth, rows in zip(values, depths(fixed(records.data), fixed(records.values)), scanner.read(records), strict=True):
+    for value, depth, rows in zip(
+        values,
+        depths(fixed(records.data), fixed(records.values)),
+        scanner.read(records),
+        strict=True,
+    ):
         scanned += rows is not None
         expected: list[Row] | None = None
         said: object = ValueError
@@ -321,7 +417,11 @@ def difference(scanner: Scanner, decoder: JsonDecoder, values: Sequence[bytes]) 
         except ValueError:
             decoded = ValueError
         same = repr(part(scanner.root, decoded)) == repr(part(scanner.root, said))
-        if not same and not (decoded is ValueError and NOT_READ.search(value)) and not (said is ValueError and skipped(value)):
+        if (
+            not same
+            and not (decoded is ValueError and NOT_READ.search(value))
+            and not (said is ValueError and skipped(value))
+        ):
             return f"{value!r}: decoded {decoded}, json says {said}", scanned, could
         if rows is not None and decoded is ValueError:
             return f"{value!r}: the scanner says {rows}, and it cannot be decoded", scanned, could

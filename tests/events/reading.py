@@ -68,7 +68,9 @@ def shape(found: Events) -> list[tuple[int, str, dict[str, int]]]:
     ends = events.ends.tolist()
     return [
         (time, events.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True)))
-        for time, key, a, b in zip(found.times.tolist(), events.keys.tolist(), [0, *ends], ends, strict=False)
+        for time, key, a, b in zip(
+            found.times.tolist(), events.keys.tolist(), [0, *ends], ends, strict=False
+        )
     ]
 
 

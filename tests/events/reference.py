@@ -16,14 +16,28 @@ from typing import Any, NamedTuple
 
 LONGEST = 1_024
 MOST = 1 << 40
-TIMES = {"s": Fraction(1_000), "ms": Fraction(1), "us": Fraction(1, 1_000), "ns": Fraction(1, 1_000_000)}
+TIMES = {
+    "s": Fraction(1_000),
+    "ms": Fraction(1),
+    "us": Fraction(1, 1_000),
+    "ns": Fraction(1, 1_000_000),
+}
 NOTHING: Any = object()
 STEP = re.compile(r'("(?:[^"\\]|\\.)*"|[^.\[]+)(\[\])?(?:\.|$)')
 
 
 # With 0 for each digit: `datetime.fromisoformat` reads more, such as weeks.
-CLOCKS = ["00:00", "00:00:00", *("00:00:00" + point + "0" * digits for point in ".," for digits in range(1, 10))]
-ISO = {f"0000-00-00{mark}{clock}{zone}" for mark in "T " for clock in CLOCKS for zone in ("", "Z", "+00:00", "-00:00", "+0000", "-0000")}
+CLOCKS = [
+    "00:00",
+    "00:00:00",
+    *("00:00:00" + point + "0" * digits for point in ".," for digits in range(1, 10)),
+]
+ISO = {
+    f"0000-00-00{mark}{clock}{zone}"
+    for mark in "T "
+    for clock in CLOCKS
+    for zone in ("", "Z", "+00:00", "-00:00", "+0000", "-0000")
+}
 
 
 class Looked(NamedTuple):
@@ -48,7 +62,10 @@ class Refused(Exception):
 @cache
 def steps_of(path: str) -> Sequence[tuple[str, bool]]:
     """Return the names of a path, each with whether `[]` stands behind it."""
-    return tuple((json.loads(name) if name[0] == '"' else name, bool(many)) for name, many in STEP.findall(path))
+    return tuple(
+        (json.loads(name) if name[0] == '"' else name, bool(many))
+        for name, many in STEP.findall(path)
+    )
 
 
 def walk(value: Any, names: Sequence[str]) -> Any:
@@ -143,7 +160,11 @@ def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[st
         value = walk(element, rest)
         if empty and (value is None or value is NOTHING):
             continue
-        often = 1 if count is None else times(walk(element, [name for name, _ in steps_of(count)][lists[0] :]))
+        often = (
+            1
+            if count is None
+            else times(walk(element, [name for name, _ in steps_of(count)][lists[0] :]))
+        )
         items.append((one(value, edges), often))
     return items
 
@@ -152,13 +173,23 @@ def time_of(value: Any, unit: str) -> int:
     """Return ms since 1970, rounded down."""
     found: int | Fraction = -1
     if unit == "iso":
-        if isinstance(value, str) and re.sub("[0-9]", "0", value).upper() in ISO and value[11:13] != "24":
+        if (
+            isinstance(value, str)
+            and re.sub("[0-9]", "0", value).upper() in ISO
+            and value[11:13] != "24"
+        ):
             try:
                 moment = datetime.fromisoformat(value[:10] + "T" + value[11:].upper())
             except ValueError:
                 raise Refused from None
-            since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-            found = Fraction(since.days * 86_400_000) + Fraction(since.seconds * 1_000) + Fraction(since.microseconds, 1_000)
+            since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(
+                1970, 1, 1, tzinfo=UTC
+            )
+            found = (
+                Fraction(since.days * 86_400_000)
+                + Fraction(since.seconds * 1_000)
+                + Fraction(since.microseconds, 1_000)
+            )
     elif not isinstance(value, bool) and isinstance(value, int | Decimal if unit == "s" else int):
         found = Fraction(value) * TIMES[unit]
     if found < 0 or found // 1 > 2**53:
@@ -175,11 +206,16 @@ def is_name(key: bytes | None) -> str:
     return label(text)
 
 
-def views_of(events: Mapping[str, Any], histograms: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def views_of(
+    events: Mapping[str, Any], histograms: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
     """Return what each histogram looks at: its own settings, else those of [events]."""
     found = []
     for own in histograms:
-        view = {name: own.get(name, events.get(name)) for name in ("key", "items", "count", "where", "buckets")}
+        view = {
+            name: own.get(name, events.get(name))
+            for name in ("key", "items", "count", "where", "buckets")
+        }
         if "items" in own:
             view["count"] = own.get("count")
         found.append({name: value for name, value in view.items() if value is not None})
@@ -199,7 +235,11 @@ def plain(value: bytes) -> Any:
 
 
 def event(
-    record: Any, key: bytes | None, events: Mapping[str, Any], histograms: Sequence[Mapping[str, Any]], user: str | None
+    record: Any,
+    key: bytes | None,
+    events: Mapping[str, Any],
+    histograms: Sequence[Mapping[str, Any]],
+    user: str | None,
 ) -> Found | str:
     """Return the event that a record is, "rejected", or "skipped": nobody looks at it, and its time cannot be read."""
     empty = events.get("missing") == "empty"

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 
 from tests.arrays.uncompiled import plain_python
-from tests.events.json_corpus import ESCAPES, INSIDE, VALUES, Generator, corpus, difference, mutations, readers, record
+from tests.events.json_corpus import (
+    ESCAPES,
+    INSIDE,
+    VALUES,
+    Generator,
+    corpus,
+    difference,
+    mutations,
+    readers,
+    record,
+)
 from tests.events.reading import event_reader, one
 from workers.events import json, json_parts, json_scanner, log, log_values, reader, view_kernels
 from workers.kafka.records import Records
@@ -30,7 +40,10 @@ def first_difference(records: int, every: int = 1) -> str | None:
         found, *_ = difference(by, values)
         if found:
             return found
-    return next((found for found, *_ in (difference(*batch) for batch in mutations(records, 3)) if found), None)
+    return next(
+        (found for found, *_ in (difference(*batch) for batch in mutations(records, 3)) if found),
+        None,
+    )
 
 
 def test_the_readers_agree_about_hostile_json() -> None:
@@ -65,7 +78,7 @@ PLAIN = [
     record(items=b"{}"),
     record(items=b'{"a":1,"b":999999999999}'),
     record(items=b'["a","a",""]'),
-    record(items='["é","商品","\U0001f600"]'.encode(), key="\"žluť\"".encode()),
+    record(items='["é","商品","\U0001f600"]'.encode(), key='"žluť"'.encode()),
     record(user=b"0"),
     record(user=b"999999999999999999"),
     record(ts=b"0"),
@@ -88,10 +101,28 @@ def test_plain_events_are_not_declined() -> None:
 
 def test_utf8_is_what_cpython_says_it_is() -> None:
     """Every first two bytes, and behind them every mixture of valid and invalid ones."""
-    tails = [b"", b"\x80", b"\x80\x80", b"\xbf\xbf", b"\x80a", b"\xc0\x80", b"\x80\xff", b"a", b"\x7f\x80", b"\xbf\xbf\xbf"]
-    texts = [bytes([first, second]) + tail for first in range(256) for second in range(256) for tail in tails]
+    tails = [
+        b"",
+        b"\x80",
+        b"\x80\x80",
+        b"\xbf\xbf",
+        b"\x80a",
+        b"\xc0\x80",
+        b"\x80\xff",
+        b"a",
+        b"\x7f\x80",
+        b"\xbf\xbf\xbf",
+    ]
+    texts = [
+        bytes([first, second]) + tail
+        for first in range(256)
+        for second in range(256)
+        for tail in tails
+    ]
     generator = random.Random(1)
-    texts += [bytes(generator.choices(range(0x70, 256), k=generator.randrange(9))) for _ in range(20_000)]
+    texts += [
+        bytes(generator.choices(range(0x70, 256), k=generator.randrange(9))) for _ in range(20_000)
+    ]
     records = Records.of(texts)
     valid = json_parts.are_texts(records.data, records.values, 1_024)
     assert valid.tolist() == [is_utf8(text) for text in texts]
@@ -111,7 +142,13 @@ def is_utf8(text: bytes) -> bool:
 def test_a_label_is_no_longer_than_a_label_may_be() -> None:
     """Both sides of the greatest length, and where there is none."""
     records = Records.of([b"x" * 1024, b"x" * 1025, None, b"", "é".encode() * 512])
-    assert json_parts.are_texts(records.data, records.values, 1_024).tolist() == [True, False, False, True, True]
+    assert json_parts.are_texts(records.data, records.values, 1_024).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert log_values.LABEL_BYTES_MAX == LABEL_BYTES_MAX
     assert len(ESCAPES) > 20
 
@@ -135,17 +172,27 @@ def depth_of(value: bytes) -> int:
 def test_depth_is_that_of_brackets_outside_strings() -> None:
     """A string may be full of brackets and escaped quotes."""
     generator = Generator(4)
-    values: list[bytes | None] = [*VALUES, *INSIDE, *generator.batch([b"key", b"items", b"ts", b"user"], 2_000), None]
+    values: list[bytes | None] = [
+        *VALUES,
+        *INSIDE,
+        *generator.batch([b"key", b"items", b"ts", b"user"], 2_000),
+        None,
+    ]
     records = Records.of(values)
     expected = [0 if value is None else depth_of(value) for value in values]
     assert json_parts.depths(records.data, records.values).tolist() == expected
-    assert plain_python([log, json_parts])[json_parts]["depths"](records.data, records.values).tolist() == expected
+    assert (
+        plain_python([log, json_parts])[json_parts]["depths"](records.data, records.values).tolist()
+        == expected
+    )
 
 
 def test_an_index_beyond_the_bytes_raises() -> None:
     """A mistake of ours in where records lie must not read the memory behind them."""
     records = Records.of([record()])
-    beyond = Records(records.data[:-9], records.keys, records.values, records.times, records.offsets)
+    beyond = Records(
+        records.data[:-9], records.keys, records.values, records.times, records.offsets
+    )
     with pytest.raises(IndexError):
         one(event_reader(EVENTS).read(beyond))
     assert np.array_equal(records.values, [[0, len(records.data)]])

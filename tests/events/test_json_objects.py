@@ -17,12 +17,14 @@ DECODER = JsonDecoder(tree("order.lines[].sku", "order.id", "tags[]", "meta", "t
 
 def test_only_what_is_wanted_is_there() -> None:
     """A null is None, wherever it is."""
-    assert DECODER.decode(b'{"order":{"lines":[{"sku":"a","x":1},{}],"x":2},"x":3,"ts":null,"meta":{"a":[1]}}') == {
-        "order": {"lines": [{"sku": "a"}, {}]},
-        "ts": None,
-        "meta": {"a": [1]},
+    assert DECODER.decode(
+        b'{"order":{"lines":[{"sku":"a","x":1},{}],"x":2},"x":3,"ts":null,"meta":{"a":[1]}}'
+    ) == {"order": {"lines": [{"sku": "a"}, {}]}, "ts": None, "meta": {"a": [1]}}
+    assert DECODER.decode(b'{"order":null,"tags":null,"meta":true}') == {
+        "order": None,
+        "tags": None,
+        "meta": True,
     }
-    assert DECODER.decode(b'{"order":null,"tags":null,"meta":true}') == {"order": None, "tags": None, "meta": True}
     assert DECODER.decode(b'{"ts":1,"ts":2,"\\u0074s":3}') == {"ts": 3}
 
 
@@ -69,11 +71,23 @@ def test_numbers_are_what_is_written(text: str, expected: object) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        b"", b" ", b"{", b'{"ts":}', b'{"ts":01}', b'{"ts":NaN}', b'{"ts":1}x', b'\xef\xbb\xbf{"ts":1}', b'{"ts":"\xff"}',
-        b'{"ts":"\\ud800"}', b'{"x":"\x00"}', b'{"ts":"a\nb"}', b'{"order":5,"x":"\xff"}', b'{"ts":' + b"9" * 4_301 + b"}",
+        b"",
+        b" ",
+        b"{",
+        b'{"ts":}',
+        b'{"ts":01}',
+        b'{"ts":NaN}',
+        b'{"ts":1}x',
+        b'\xef\xbb\xbf{"ts":1}',
+        b'{"ts":"\xff"}',
+        b'{"ts":"\\ud800"}',
+        b'{"x":"\x00"}',
+        b'{"ts":"a\nb"}',
+        b'{"order":5,"x":"\xff"}',
+        b'{"ts":' + b"9" * 4_301 + b"}",
         b"[" * 100_000,
     ],
-)  # fmt: skip
+)
 def test_what_is_not_json_is_not_json(value: bytes) -> None:
     """One reason for all, which shows nothing of the record; no other error leaves."""
     with pytest.raises(ValueError, match=r"^not JSON$") as caught:
@@ -88,8 +102,26 @@ def test_what_nobody_wants_is_looked_at_less_closely() -> None:
 
 def test_any_name_is_found() -> None:
     """Whatever Python or msgspec think of it; in a process where nobody looked at the name before."""
-    names = ["a.b", "class", "", "a b", "1", '"', "\\", "é", "žluťoučký", "商品", "\U0001f600", "__init__", "total"]
-    wanted = [Wanted((outer, inner), None, i * 100 + j) for i, outer in enumerate(names) for j, inner in enumerate(names)]
+    names = [
+        "a.b",
+        "class",
+        "",
+        "a b",
+        "1",
+        '"',
+        "\\",
+        "é",
+        "žluťoučký",
+        "商品",
+        "\U0001f600",
+        "__init__",
+        "total",
+    ]
+    wanted = [
+        Wanted((outer, inner), None, i * 100 + j)
+        for i, outer in enumerate(names)
+        for j, inner in enumerate(names)
+    ]
     JsonDecoder(build(wanted))
     code = f"""
 import json

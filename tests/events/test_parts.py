@@ -45,7 +45,9 @@ def small(monkeypatch: pytest.MonkeyPatch, rows: int = 3, declined: int = 700) -
     monkeypatch.setattr(logs, "DECLINED_BYTES", declined)
 
 
-def joined(reader: EventReader, records: Records, *, scanned: bool, form: Any = None) -> tuple[list[Row], list[Reject], list[int]]:
+def joined(
+    reader: EventReader, records: Records, *, scanned: bool, form: Any = None
+) -> tuple[list[Row], list[Reject], list[int]]:
     """Return events and rejects of all parts, and where each part ends."""
     rows: list[Row] = []
     rejects: list[Reject] = []
@@ -61,7 +63,9 @@ def joined(reader: EventReader, records: Records, *, scanned: bool, form: Any = 
 
 @pytest.mark.parametrize("scanned", [True, False])
 @pytest.mark.parametrize("place", range(0, len(settings()), 5))
-def test_events_and_rejects_are_the_same_wherever_parts_end(monkeypatch: pytest.MonkeyPatch, place: int, scanned: bool) -> None:
+def test_events_and_rejects_are_the_same_wherever_parts_end(
+    monkeypatch: pytest.MonkeyPatch, place: int, scanned: bool
+) -> None:
     """Times, keys, users and decoded texts of a record come from the part that it is in."""
     values = corpus()[:: 1 if scanned else 7]
     keys = [None if i % 50 == 0 else b"k%d" % (i % 7) for i in range(len(values))]
@@ -77,7 +81,10 @@ def test_events_and_rejects_are_the_same_wherever_parts_end(monkeypatch: pytest.
 def test_json_behind_a_schema_id_comes_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is decoded, and why a record is refused, goes by its place in the batch."""
     bodies = [b'{"key":"k","items":["a%d","\\u00e9"],"ts":%d}' % (i, i) for i in range(40)]
-    values = [b"x" if i % 5 == 0 else b"\0\0\0\0\1" + (body[:-1] + b',"ts":7}' if i % 3 == 0 else body) for i, body in enumerate(bodies)]
+    values = [
+        b"x" if i % 5 == 0 else b"\0\0\0\0\1" + (body[:-1] + b',"ts":7}' if i % 3 == 0 else body)
+        for i, body in enumerate(bodies)
+    ]
     reader = event_reader(EventsSettings(topic="t", key="key", items="items", timestamp="ts"))
     form, records = FramedJson(Json(reader.layout.tree)), Records.of(values)
     whole = joined(reader, records, scanned=True, form=form)
@@ -89,9 +96,14 @@ def test_json_behind_a_schema_id_comes_in_parts_too(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("user", "timestamp"), [("user", "ts"), ("user", None), ("$key", "ts")])
-def test_users_are_the_same_wherever_parts_end(monkeypatch: pytest.MonkeyPatch, user: str, timestamp: str | None) -> None:
+def test_users_are_the_same_wherever_parts_end(
+    monkeypatch: pytest.MonkeyPatch, user: str, timestamp: str | None
+) -> None:
     """Texts that one part decoded lie behind those of the parts before it."""
-    values = [*corpus()[::3], *(b'{"key":"k","items":"a","ts":5,"user":"\\u00e9%d"}' % i for i in range(50))]
+    values = [
+        *corpus()[::3],
+        *(b'{"key":"k","items":"a","ts":5,"user":"\\u00e9%d"}' % i for i in range(50)),
+    ]
     records = Records.of(values, [b"u%d" % (i % 9) for i in range(len(values))], range(len(values)))
     shape = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp=timestamp), user)
     reader = UserReader(shape, max_bytes=4_000)
@@ -125,10 +137,19 @@ def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
     parts = list(reader.read(Records.of([small_one, items, small_one, items, items, small_one])))
     # A small one may find room behind a large one.
     assert [stop for *_, stop in parts] == [1, 3, 4, 6]
-    assert [int(spans.views[0].number.sum()) for spans, *_ in parts] == [1, 490_001, 490_000, 490_001]
+    assert [int(spans.views[0].number.sum()) for spans, *_ in parts] == [
+        1,
+        490_001,
+        490_000,
+        490_001,
+    ]
     assert not any(rejects or spans.declined for spans, rejects, _ in parts)
     most = logs.DECLINED_BYTES // DECLINED_EACH
-    assert [stop for *_, stop in reader.read(Records.of([None] * (2 * most + 1)))] == [most, 2 * most, 2 * most + 1]
+    assert [stop for *_, stop in reader.read(Records.of([None] * (2 * most + 1)))] == [
+        most,
+        2 * most,
+        2 * most + 1,
+    ]
 
 
 class Killed(Exception):
@@ -149,7 +170,9 @@ def sent(shard: Any) -> tuple[list[Outgoing], list[list[Change]]]:
     return messages, changes
 
 
-def shards(directory: Directory) -> Iterator[tuple[ContributeShard, list[Outgoing], list[list[Change]]]]:
+def shards(
+    directory: Directory,
+) -> Iterator[tuple[ContributeShard, list[Outgoing], list[list[Change]]]]:
     """Yield one owner of a partition after the other, each on from what the last one committed; all commit after each part."""
     stored: list[Change] = []
     while True:
@@ -179,13 +202,20 @@ def totals(messages: Sequence[Outgoing]) -> tuple[Counter[str], Counter[str], li
     return counts, reasons, sequences
 
 
-def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Directory) -> None:
+def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Directory
+) -> None:
     """Whoever takes over after any of them reads the rest of the same batch, and nothing twice."""
     now_ms = 1_767_225_600_000
-    values = [b"{" if i % 7 == 0 else b'{"shop":"s1","products":["a%d","\\u0062"]}' % (i % 5) for i in range(60)]
+    values = [
+        b"{" if i % 7 == 0 else b'{"shop":"s1","products":["a%d","\\u0062"]}' % (i % 5)
+        for i in range(60)
+    ]
     # Offsets with holes, as a compacted topic has them.
     offsets = [3 * i for i in range(60)]
-    batch = Batch(0, 200, Records.of(values, times=[now_ms + i for i in range(60)], offsets=offsets))
+    batch = Batch(
+        0, 200, Records.of(values, times=[now_ms + i for i in range(60)], offsets=offsets)
+    )
     [(shard, messages, _)] = [next(shards(tmp_path))]
     shard.process(batch)
     expected = totals(messages)
@@ -205,7 +235,9 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(monkeypatch: pytest.M
             shard.process(rest)
         everything += messages
         progress = [value or b"" for each in changes for key, value in each if key == PROGRESS]
-        committed += [msgspec.json.decode(value, type=ContributeProgress).offset for value in progress]
+        committed += [
+            msgspec.json.decode(value, type=ContributeProgress).offset for value in progress
+        ]
     assert committed[-1] == 200
     assert committed == sorted(set(committed))
     assert len(committed) > owners > 2
@@ -229,7 +261,9 @@ def stop_after(shard: ContributeShard, parts: int) -> Any:
 
 def calls(edges: Sequence[float], numbers: int) -> int:
     """Return how many calls the general reader makes for a record of so many numbers."""
-    reader = EventReader(Shape(MappingProxyType({"": View(ALL_KEYS, Path(("i",)), edges=tuple(edges))})))
+    reader = EventReader(
+        Shape(MappingProxyType({"": View(ALL_KEYS, Path(("i",)), edges=tuple(edges))}))
+    )
     records = Records.of([b'{"i":[%b]}' % b",".join(b"%de100" % i for i in range(numbers))])
     number = 0
 
@@ -257,9 +291,17 @@ def test_what_a_number_costs_does_not_grow_with_the_edges() -> None:
 def test_a_bucket_is_how_many_edges_are_at_most_a_number() -> None:
     """Infinite numbers, zeros of both signs, and what no float64 holds are put beside edges as well."""
     edges = (-math.inf, -1e300, -1.0, 0.0, 5e-324, 0.1, 1.0, 2.0**53, 1e308, math.inf)
-    near = [each for edge in edges for each in (edge, math.nextafter(edge, math.inf), math.nextafter(edge, -math.inf))]
+    near = [
+        each
+        for edge in edges
+        for each in (edge, math.nextafter(edge, math.inf), math.nextafter(edge, -math.inf))
+    ]
     odd = [-0.0, 10**400, -(10**400), 2**53 + 1, 0, 1]
-    numbers: list[float | Decimal] = [*near, *odd, *map(Decimal, ("0.1", "0.10000000000000001", "1E-400"))]
+    numbers: list[float | Decimal] = [
+        *near,
+        *odd,
+        *map(Decimal, ("0.1", "0.10000000000000001", "1E-400")),
+    ]
     for number in numbers:
         as_float = number_of(number)
         assert as_float is not None

@@ -22,9 +22,13 @@ DAY_MS = 86_400_000
 
 def reasons(value: object, unit: str = "ms") -> list[str]:
     """Return why an event with this time is rejected."""
-    fields = FIELDS.__class__(topic="t", key="key", items="items", timestamp="ts", timestamp_unit=unit)  # type: ignore[arg-type]
+    fields = FIELDS.__class__(
+        topic="t", key="key", items="items", timestamp="ts", timestamp_unit=unit
+    )  # type: ignore[arg-type]
     record = json.dumps({"key": "k", "items": ["a"], "ts": value}).encode()
-    _, rejects = one(SourceReader(event_reader(fields), ANY).read(Records.of([record]), NOW_MS + 300_000))
+    _, rejects = one(
+        SourceReader(event_reader(fields), ANY).read(Records.of([record]), NOW_MS + 300_000)
+    )
     return [reject.reason for reject in rejects]
 
 
@@ -44,7 +48,9 @@ def reasons(value: object, unit: str = "ms") -> list[str]:
         (NOW_MS + 300_001, "ms", ["dated too far ahead"]),
     ],
 )
-def test_a_time_in_another_unit_is_a_reject_that_names_the_unit(value: int, unit: str, reason: list[str]) -> None:
+def test_a_time_in_another_unit_is_a_reject_that_names_the_unit(
+    value: int, unit: str, reason: list[str]
+) -> None:
     """Seconds in a field of milliseconds counted in the tick of today."""
     assert reasons(value, unit) == reason
 
@@ -66,7 +72,9 @@ def test_seconds_read_as_milliseconds_begin_no_epoch_of_1970() -> None:
     assert (intake.watermark, intake.first, intake.empty) == (None, None, True)
 
 
-def counted(times: list[int], cuts: list[int], most: int | None) -> tuple[list[int], int | None, list[bytes]]:
+def counted(
+    times: list[int], cuts: list[int], most: int | None
+) -> tuple[list[int], int | None, list[bytes]]:
     """Return which events are too far behind, the watermark, and what is contributed, for batches cut like this."""
     intake, by = Intake([unk(tick_ms=10).lane], 3, KEY, max_behind_ms=most), reader()
     rejected: list[int] = []
@@ -78,8 +86,14 @@ def counted(times: list[int], cuts: list[int], most: int | None) -> tuple[list[i
     return rejected, intake.watermark, [message.encoded() for _, message in said]
 
 
-@given(st.lists(st.integers(0, 120), min_size=1, max_size=40), st.lists(st.integers(0, 40), max_size=5), st.integers(0, 60))
-def test_what_is_too_far_behind_does_not_depend_on_where_batches_end(times: list[int], cuts: list[int], most: int) -> None:
+@given(
+    st.lists(st.integers(0, 120), min_size=1, max_size=40),
+    st.lists(st.integers(0, 40), max_size=5),
+    st.integers(0, 60),
+)
+def test_what_is_too_far_behind_does_not_depend_on_where_batches_end(
+    times: list[int], cuts: list[int], most: int
+) -> None:
     """A worker, its restart and a replay cut a partition in other places."""
     whole = counted(times, [], most)
     assert counted(times, cuts, most) == whole
@@ -108,5 +122,7 @@ def test_an_event_counts_up_to_max_behind_and_no_further() -> None:
 def test_only_the_numbers_of_a_small_set_of_reasons_are_made() -> None:
     """A reason becomes a label of a metric: content must not make new ones."""
     rng = np.random.default_rng(3)
-    found = {reason for value in rng.integers(0, 1 << 62, 300).tolist() for reason in reasons(value)}
+    found = {
+        reason for value in rng.integers(0, 1 << 62, 300).tolist() for reason in reasons(value)
+    }
     assert len(found) <= 4

@@ -27,7 +27,11 @@ def test_paths_that_begin_alike_share_what_they_begin_with() -> None:
     lines = Node(elements=Node(children={"sku": Node(0), "qty": Node(1)}), list_slot=9)
     order = Node(2, children={"lines": lines})
     assert root == Node(
-        children={"order": order, "tags": Node(elements=Node(3), list_slot=8), "order.lines": Node(4, many=True)}
+        children={
+            "order": order,
+            "tags": Node(elements=Node(3), list_slot=8),
+            "order.lines": Node(4, many=True),
+        }
     )
     check_frozen(root, "root")
     assert build([]) == Node() and Node().slot == NO_SLOT
@@ -36,8 +40,14 @@ def test_paths_that_begin_alike_share_what_they_begin_with() -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ([Wanted(("a",), None, 0), Wanted(("a",), None, 1)], r"^\.a: slots 0 and 1 for the same place$"),
-        ([Wanted(("a", "b"), 1, 0, list_slot=3), Wanted(("a", "c"), 1, 1, list_slot=4)], r"^\.a\[\]: slots 3 and 4"),
+        (
+            [Wanted(("a",), None, 0), Wanted(("a",), None, 1)],
+            r"^\.a: slots 0 and 1 for the same place$",
+        ),
+        (
+            [Wanted(("a", "b"), 1, 0, list_slot=3), Wanted(("a", "c"), 1, 1, list_slot=4)],
+            r"^\.a\[\]: slots 3 and 4",
+        ),
         ([Wanted(("a", "b"), 1, 0)], "a list needs a slot"),
         ([Wanted(("a", "b"), 1, 0, many=True, list_slot=1)], "one label each"),
         ([Wanted((), None, 0)], "no names"),
@@ -72,7 +82,10 @@ def test_any_number_of_names_can_be_wanted(n: int) -> None:
     """Each is found, in whatever order; those nobody wants are not, though they look alike."""
     names = [f"field-{i % 7}-{i}" for i in range(n)]
     scanner = Scanner(tree(*names))
-    parts = [b'"%b":%d,"%b":0' % (name.encode(), i, name.replace("-", "_").encode()) for i, name in enumerate(names)]
+    parts = [
+        b'"%b":%d,"%b":0' % (name.encode(), i, name.replace("-", "_").encode())
+        for i, name in enumerate(names)
+    ]
     for order in (parts, parts[::-1]):
         (found,) = scanner.read(Records.of([b"{" + b",".join(order) + b"}"]))
         assert sorted(found or []) == [(i, WHOLE, str(i)) for i in range(n)]

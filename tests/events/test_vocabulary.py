@@ -45,7 +45,12 @@ def test_the_hash_is_siphash_1_3() -> None:
     k0, k1 = (int(half) for half in SECRET)
     for n in range(40):
         text = bytes(range(n))
-        v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
+        v = [
+            k0 ^ 0x736F6D6570736575,
+            k1 ^ 0x646F72616E646F6D,
+            k0 ^ 0x6C7967656E657261,
+            k1 ^ 0x7465646279746573,
+        ]
         padded = text + bytes(7 - n % 8) + bytes([n % 256])
         for at in range(0, len(padded), 8):
             word = int.from_bytes(padded[at : at + 8], "little")
@@ -62,7 +67,10 @@ def test_the_hash_is_siphash_1_3() -> None:
             ):
                 for behind in (b"", b"\xff" * 9):  # what follows a text is read, and must not count
                     data = np.frombuffer(b"xy" + text + behind, dtype=np.uint8)
-                    assert int(way(kernels.sip_hash)(data, 2, 2 + n, SECRET)) == v[0] ^ v[1] ^ v[2] ^ v[3]
+                    assert (
+                        int(way(kernels.sip_hash)(data, 2, 2 + n, SECRET))
+                        == v[0] ^ v[1] ^ v[2] ^ v[3]
+                    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,11 +106,19 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
     for large, same, alike in product((1, 1 << 30), (False, True), (False, True)):
         with (
             patch.object(kernels, "LARGE", large),
-            patch.object(kernels, "sip_hash", (lambda *_: np.uint64(5)) if same else uncompiled(kernels.sip_hash)),
+            patch.object(
+                kernels,
+                "sip_hash",
+                (lambda *_: np.uint64(5)) if same else uncompiled(kernels.sip_hash),
+            ),
             patch.object(kernels, "sip_round", uncompiled(kernels.sip_round)),
             patch.object(kernels, "guess_codes", uncompiled(kernels.guess_codes)),
             patch.object(kernels, "_same", uncompiled(kernels._same)),
-            patch.object(kernels, "recent_place", (lambda *_: 5) if alike else uncompiled(kernels.recent_place)),
+            patch.object(
+                kernels,
+                "recent_place",
+                (lambda *_: 5) if alike else uncompiled(kernels.recent_place),
+            ),
             patch.object(kernels, "same_bytes", uncompiled(words.same_bytes)),
             patch.object(words, "word_at", uncompiled(words.word_at)),
             patch.object(kernels, "word_at", uncompiled(words.word_at)),
@@ -110,9 +126,19 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
         ):
             slots, codes = np.full(256, -1, dtype=np.int32), np.empty(300, dtype=np.int32)
             done = uncompiled(kernels.code_texts)(
-                column.text, places, 0, SECRET, slots, np.empty(100, np.uint64), np.empty(100, np.int64),
-                np.empty(1_000, np.uint8), 0, np.empty(kernels.AHEAD, np.uint64), np.full((kernels.RECENT, 3), kernels.FREE), codes,
-            )  # fmt: skip
+                column.text,
+                places,
+                0,
+                SECRET,
+                slots,
+                np.empty(100, np.uint64),
+                np.empty(100, np.int64),
+                np.empty(1_000, np.uint8),
+                0,
+                np.empty(kernels.AHEAD, np.uint64),
+                np.full((kernels.RECENT, 3), kernels.FREE),
+                codes,
+            )
         assert done == (300, 70) and codes.tolist() == wanted
 
 
@@ -135,13 +161,18 @@ def test_tags_are_the_same_however_many_are_remembered() -> None:
     key, rng = NoiseKey(bytes(32)), np.random.default_rng(2)
     names, labels = Vocabulary(), Vocabulary()
     names.codes_of(Texts.of([b"a", "\u00e4".encode(), b""]))
-    column = [hashlib.sha256(b"%d" % n).hexdigest().encode()[: n % 60] + b"%d" % n for n in range(400)]
+    column = [
+        hashlib.sha256(b"%d" % n).hexdigest().encode()[: n % 60] + b"%d" % n for n in range(400)
+    ]
     labels.codes_of(Texts.of(column))
     digests = PairDigests(key.tag_state, names, labels)
     for size in (5, 300, 40, 400, 400):
         keys = np.sort(rng.integers(0, 3, size)).astype(np.int32)
         codes = rng.permutation(400)[:size].astype(np.int32)
-        wanted = [key.tags(names.name(k), [column[c]])[0].tolist() for k, c in zip(keys.tolist(), codes.tolist(), strict=True)]
+        wanted = [
+            key.tags(names.name(k), [column[c]])[0].tolist()
+            for k, c in zip(keys.tolist(), codes.tolist(), strict=True)
+        ]
         pairs = pairs_of(keys, codes)
         assert digests.of(pairs, labels.texts(codes)).tolist() == wanted
         assert digests.of(pairs).tolist() == wanted
@@ -163,10 +194,19 @@ def test_views_whose_codes_mean_the_same_share_what_is_remembered() -> None:
 @pytest.mark.parametrize("behind", [b"", b"\xff" * 9])
 def test_texts_that_look_like_recent_ones_are_told_apart(behind: bytes) -> None:
     """A text is looked for first where one of the same first and last bytes was: that must not make it the same."""
-    like = [b"12345678" + b"x" * n + b"12345678" for n in range(20)] + [b"a\0", b"a", b"", b"\0", b"a\0\0", b"12345678"]
+    like = [b"12345678" + b"x" * n + b"12345678" for n in range(20)] + [
+        b"a\0",
+        b"a",
+        b"",
+        b"\0",
+        b"a\0\0",
+        b"12345678",
+    ]
     vocabulary, expected = Vocabulary(), dict[bytes, int]()
     for texts in (like, like[::-1], [like[0]] * 5, like):
         column = Texts.of(texts)
         data = np.concatenate([column.text, np.frombuffer(behind, dtype=np.uint8)])
         places = np.stack((column.ends - column.lengths, column.ends), axis=1)
-        assert vocabulary.codes(data, places).tolist() == [expected.setdefault(text, len(expected)) for text in texts]
+        assert vocabulary.codes(data, places).tolist() == [
+            expected.setdefault(text, len(expected)) for text in texts
+        ]

@@ -40,7 +40,9 @@ def record(
     def text(content: bytes | None) -> bytes:
         return varint(-1) if content is None else varint(len(content)) + content
 
-    behind = varint(len(headers)) + b"".join(text(name) + text(content) for name, content in headers)
+    behind = varint(len(headers)) + b"".join(
+        text(name) + text(content) for name, content in headers
+    )
     before = b"\0" + varint(delta) + varint(delta) + text(key)
     before += varint(-1) if value is None else varint(len(value) + longer) + value
     yield varint(len(before) + longer + len(behind)) + before
@@ -91,11 +93,27 @@ PACK: dict[str, Callable[[Iterable[bytes]], bytes]] = {
 }
 
 
-def batch(codec: str, pieces: Iterable[bytes], number: int, base: int = 0, *, packed: bytes | None = None) -> bytes:
+def batch(
+    codec: str, pieces: Iterable[bytes], number: int, base: int = 0, *, packed: bytes | None = None
+) -> bytes:
     """Return a record batch whose header claims `number` records; `packed` in place of the pieces."""
     payload = PACK[codec](pieces) if packed is None else packed
     made = bytearray(
-        _HEADER.pack(base, 0, 0, 2, 0, CODECS.index(codec), max(0, number - 1), 1_000, 2_000, -1, -1, -1, number)
+        _HEADER.pack(
+            base,
+            0,
+            0,
+            2,
+            0,
+            CODECS.index(codec),
+            max(0, number - 1),
+            1_000,
+            2_000,
+            -1,
+            -1,
+            -1,
+            number,
+        )
     )
     made += payload
     made[8:12] = (len(made) - 12).to_bytes(4)
@@ -107,5 +125,7 @@ def columns(raw: bytes, *, check_crcs: bool = True, start: int = 0) -> ColumnRec
     """Return a response of these bytes as `fetch` takes it."""
     partition = TopicPartition("t", 0)
     return ColumnRecords.of(
-        PartitionRecords(partition, RecordSet(raw), None, start, None, None, check_crcs, READ_COMMITTED)
+        PartitionRecords(
+            partition, RecordSet(raw), None, start, None, None, check_crcs, READ_COMMITTED
+        )
     )

@@ -72,7 +72,8 @@ class Contribute(Shard):
         for label, count in self.pending.items():
             parts[zlib.crc32(label.encode()) % self.owners][label] = count
         messages = [
-            Outgoing(self.contributions, owner, None, json.dumps(part).encode()) for owner, part in enumerate(parts)
+            Outgoing(self.contributions, owner, None, json.dumps(part).encode())
+            for owner, part in enumerate(parts)
         ]
         until = time.monotonic() + BRAKED_S
         while self.brake.exists() and time.monotonic() < until:
@@ -89,7 +90,9 @@ class Release(Shard):
     def restore(self) -> None:
         stored = self.store.get(b"offset")
         self.offset = None if stored is None else int(stored)
-        self.counts = Counter({key[1:].decode(): int(value) for key, value in self.store.items(b"=")})
+        self.counts = Counter(
+            {key[1:].decode(): int(value) for key, value in self.store.items(b"=")}
+        )
 
     def process(self, batch: Batch) -> None:
         changes: list[Change] = [(b"offset", str(batch.end).encode())]
@@ -99,13 +102,17 @@ class Release(Shard):
             self.counts.update(part)
             changes += [(b"=" + label.encode(), str(self.counts[label]).encode()) for label in part]
         self.transact(
-            [Outgoing(self.totals, self.partition, b"totals", json.dumps(self.counts).encode())], changes, batch.end
+            [Outgoing(self.totals, self.partition, b"totals", json.dumps(self.counts).encode())],
+            changes,
+            batch.end,
         )
 
 
 def main(options: dict[str, Any]) -> int:
     """Run the worker that `options` describe."""
-    logging.basicConfig(level="INFO", stream=sys.stdout, format="%(created).3f %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        level="INFO", stream=sys.stdout, format="%(created).3f %(levelname)s %(name)s %(message)s"
+    )
     name, connection = options["name"], Connection(options["bootstrap"], options["client"])
     events, contributions = options["events"], f"{name}.contributions"
 
@@ -113,7 +120,11 @@ def main(options: dict[str, Any]) -> int:
         state = f"{name}.{stage}-state"
         path = Path(options["data_dir"]) / f"{stage}-{partition}"
         made = kind(
-            connection, f"{name}-{stage}-{partition}", partition, state, Store(path, Changelog(state, partition))
+            connection,
+            f"{name}-{stage}-{partition}",
+            partition,
+            state,
+            Store(path, Changelog(state, partition)),
         )
         if isinstance(made, Contribute):
             made.contributions, made.owners = contributions, options.get("owners", 2)
@@ -129,7 +140,14 @@ def main(options: dict[str, Any]) -> int:
         },
         fenced_grace_s=options.get("fenced_grace_s", 30.0),
     )
-    app = create_app(name, connection, handover, data_dir=options["data_dir"], session_timeout_s=6.0, heartbeat_s=1.5)
+    app = create_app(
+        name,
+        connection,
+        handover,
+        data_dir=options["data_dir"],
+        session_timeout_s=6.0,
+        heartbeat_s=1.5,
+    )
     for topic in (events, contributions):
 
         async def pass_on(stream: Any) -> None:

@@ -50,11 +50,20 @@ def end_of(connection: Connection, topic: str, partition: int = 0) -> int:
 
 
 def read(
-    connection: Connection, topic: str, partition: int = 0, isolation: str = "read_committed", *, since: int = 0
+    connection: Connection,
+    topic: str,
+    partition: int = 0,
+    isolation: str = "read_committed",
+    *,
+    since: int = 0,
 ) -> list[Message]:
     """Return every message of a partition, from the offset `since` on."""
     consumer = connection.consumer(
-        **{"enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 10}  # the end comes at once
+        **{
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": 10,
+        }  # the end comes at once
     )
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
@@ -78,9 +87,17 @@ def read(
 def settled(connection: Connection, topic: str, partition: int = 0) -> None:
     """Wait until no transaction is open: a commit returns before its marker is in every partition."""
     where = TopicPartition(topic, partition)
-    consumers = [connection.consumer(**{"isolation.level": f"read_{kind}"}) for kind in ("committed", "uncommitted")]
+    consumers = [
+        connection.consumer(**{"isolation.level": f"read_{kind}"})
+        for kind in ("committed", "uncommitted")
+    ]
     try:
-        wait_until(lambda: len({each.get_watermark_offsets(where, timeout=120) for each in consumers}) == 1, topic)
+        wait_until(
+            lambda: (
+                len({each.get_watermark_offsets(where, timeout=120) for each in consumers}) == 1
+            ),
+            topic,
+        )
     finally:
         for each in consumers:
             each.close()
@@ -111,7 +128,9 @@ class Scene:
         if create:
             create_topic(connection, self.events, PARTITIONS)
             create_topic(connection, f"{self.name}.contributions", OWNERS)
-            create_topic(connection, f"{self.name}.contribute-state", PARTITIONS, cleanup_policy="compact")
+            create_topic(
+                connection, f"{self.name}.contribute-state", PARTITIONS, cleanup_policy="compact"
+            )
             create_topic(connection, f"{self.name}.release-state", OWNERS, cleanup_policy="compact")
             create_topic(connection, f"{self.name}.totals", OWNERS)
 
@@ -120,7 +139,9 @@ class Scene:
         for _ in range(count):
             label = f"x{self._random.randrange(40)}"
             self.expected[label] += 1
-            self._producer.produce(self.events, label.encode(), partition=self._random.randrange(PARTITIONS))
+            self._producer.produce(
+                self.events, label.encode(), partition=self._random.randrange(PARTITIONS)
+            )
             if not self._random.randrange(500):
                 self._producer.poll(0)
         if self._producer.flush(PATIENCE_S):

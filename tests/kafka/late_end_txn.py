@@ -27,7 +27,16 @@ from pathlib import Path
 from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka.harness import create_topic, read, settled, unique
-from tests.kafka.proxy import ADD_PARTITIONS, END_TXN, INIT_PRODUCER_ID, PRODUCE, Fate, Proxy, Request, proxied_broker
+from tests.kafka.proxy import (
+    ADD_PARTITIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    Fate,
+    Proxy,
+    Request,
+    proxied_broker,
+)
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard

@@ -16,7 +16,9 @@ SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.passw
 
 def test_operator_settings_reach_every_client() -> None:
     """[kafka.client] is librdkafka's own vocabulary."""
-    config = Connection("a:1,b:2", {"socket.keepalive.enable": "true", "retries": "7"}).config(x="y")
+    config = Connection("a:1,b:2", {"socket.keepalive.enable": "true", "retries": "7"}).config(
+        x="y"
+    )
     assert config["bootstrap.servers"] == "a:1,b:2"
     assert (config["socket.keepalive.enable"], config["retries"], config["x"]) == ("true", "7", "y")
 
@@ -81,8 +83,14 @@ def test_kerberos_is_the_mechanism_unless_another_is_named() -> None:
     ("client", "named"),
     [
         ({"security.protocol": "tls"}, "security.protocol = 'tls'"),
-        ({"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism = 'OAUTHBEARER'"),
-        ({"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.username": "u"}, "sasl.password"),
+        (
+            {"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"},
+            "sasl.mechanism = 'OAUTHBEARER'",
+        ),
+        (
+            {"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.username": "u"},
+            "sasl.password",
+        ),
         ({"security.protocol": "ssl", "ssl.keystore.location": "x"}, "ssl.keystore.location"),
         ({"security.protocol": "ssl", "ssl.ca.location": "/nonexistent"}, r"ssl\.\*"),
     ],

@@ -38,7 +38,9 @@ def rows_of(records: ColumnRecords, most: int) -> list[Row]:
     while records.has_more():
         for part in records.take(0, most).parts():
             taken = part.records
-            for i, (offset, time_ms) in enumerate(zip(taken.offsets.tolist(), taken.times.tolist(), strict=True)):
+            for i, (offset, time_ms) in enumerate(
+                zip(taken.offsets.tolist(), taken.times.tolist(), strict=True)
+            ):
                 rows.append((offset, time_ms, taken.key(i), taken.value(i)))
     return rows
 
@@ -53,7 +55,9 @@ async def response(bootstrap: str, topic: str, start: int) -> ColumnRecords:
     """Return what aiokafka fetched from `start` and nobody has read."""
     keep_bytes()
     partition = Partition(topic, 0)
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level="read_committed"
+    ) as consumer:
         consumer.assign([partition])
         consumer.seek(partition, start)
         while partition not in consumer._fetcher._records:
@@ -65,7 +69,9 @@ async def expected(bootstrap: str, topic: str, start: int) -> tuple[list[Row], i
     """Return what aiokafka's own path makes of the same log, and the position it ends at."""
     partition = Partition(topic, 0)
     found: list[Any] = []
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level="read_committed"
+    ) as consumer:
         consumer.assign([partition])
         consumer.seek(partition, start)
         end = (await consumer.end_offsets([partition]))[partition]
@@ -82,7 +88,9 @@ def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str
     create_topic(connection, topic)
     producer = connection.producer(topic, **{"compression.type": compression, "linger.ms": 100})
     producer.init_transactions(120)
-    now_ms = time.time_ns() // 1_000_000  # records of long ago would be rolled into segments of their own
+    now_ms = (
+        time.time_ns() // 1_000_000
+    )  # records of long ago would be rolled into segments of their own
     for round_ in range(6):
         producer.begin_transaction()
         for i in range(20):
@@ -126,14 +134,20 @@ def test_a_record_batch_is_never_split() -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 1, 3])
-@pytest.mark.parametrize("lengths", [(0, 3, 0, 4_000, 1), (30_000, 1, 30_000), (5, 90_000, 5, 90_000)])
-def test_batches_that_are_decompressed_together_hold_what_each_holds(kind: int, lengths: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    "lengths", [(0, 3, 0, 4_000, 1), (30_000, 1, 30_000), (5, 90_000, 5, 90_000)]
+)
+def test_batches_that_are_decompressed_together_hold_what_each_holds(
+    kind: int, lengths: tuple[int, ...]
+) -> None:
     """Room is guessed by the first of them; where the others need more, nothing is cut off."""
     rng, raw, wanted = np.random.default_rng(0), b"", []
     for number, length in enumerate(lengths):
         builder = DefaultRecordBatchBuilder(2, kind if number != 1 else 0, 0, -1, -1, -1, 1 << 20)
         for i in range(3):
-            value = b"" if length == 0 else (bytes(length) if number % 2 == 0 else rng.bytes(length))
+            value = (
+                b"" if length == 0 else (bytes(length) if number % 2 == 0 else rng.bytes(length))
+            )
             builder.append(i, 1000 + i, None, value, [])
             wanted.append(value)
         made = bytearray(builder.build())
@@ -198,7 +212,9 @@ def legacy(magic: int, codec: int, count: int, base: int) -> bytes:
     """Return a message set of an old format, as brokers stored it: with the offsets of the log."""
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
     for i in range(count):
-        builder.append(base + i, 1000 + i if magic else None, b"k" if i % 2 else None, b"old-%d" % i)
+        builder.append(
+            base + i, 1000 + i if magic else None, b"k" if i % 2 else None, b"old-%d" % i
+        )
     return bytes(builder.build())
 
 
@@ -210,10 +226,15 @@ def test_batches_of_old_formats_are_read_between_those_of_today(magic: int, code
     new[:8] = (4).to_bytes(8)
     raw = old + bytes(new)
     expected: list[Row] = []
-    for stock in (MemoryRecords(old), MemoryRecords(bytes(new))):  # aiokafka cannot read them in one response
+    for stock in (
+        MemoryRecords(old),
+        MemoryRecords(bytes(new)),
+    ):  # aiokafka cannot read them in one response
         while stock.has_next():
             for r in stock.next_batch():
-                expected.append((r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value))
+                expected.append(
+                    (r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value)
+                )
     assert len(expected) == 7
     assert rows_of(columns(raw), 100) == expected
     assert rows_of(columns(raw), 1) == expected
@@ -230,13 +251,27 @@ def test_bytes_that_are_no_records_are_refused(cut: int) -> None:
             found = whole(columns(bytes(damaged), check_crcs=False).take(0, 100))
         except CorruptRecordException:
             continue
-        assert all(-1 <= start <= stop <= len(found.data) for start, stop in (*found.keys.tolist(), *found.values.tolist()))
+        assert all(
+            -1 <= start <= stop <= len(found.data)
+            for start, stop in (*found.keys.tolist(), *found.values.tolist())
+        )
 
 
 def test_other_consumers_in_the_process_read_as_before() -> None:
     """Nobody who uses aiokafka beside the worker may notice that responses are kept as bytes."""
-    ours = PartitionRecords(Partition("t", 0), RecordSet(bytes(batch(10))), None, 0, None, None, True, READ_COMMITTED)
-    stock = PartitionRecords(Partition("t", 0), MemoryRecords(bytes(batch(10))), None, 0, None, None, True, READ_COMMITTED)
+    ours = PartitionRecords(
+        Partition("t", 0), RecordSet(bytes(batch(10))), None, 0, None, None, True, READ_COMMITTED
+    )
+    stock = PartitionRecords(
+        Partition("t", 0),
+        MemoryRecords(bytes(batch(10))),
+        None,
+        0,
+        None,
+        None,
+        True,
+        READ_COMMITTED,
+    )
     assert [(r.offset, r.timestamp, r.key, r.value) for r in ours] == [
         (r.offset, r.timestamp, r.key, r.value) for r in stock
     ]

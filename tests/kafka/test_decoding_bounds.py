@@ -127,7 +127,9 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
 print(*seen(columns(raw).take(0, MOST))[:2])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.stdout.split() == ["3000", str(3_000 * 990_000)], done.stderr[-2_000:]
 
 
@@ -182,7 +184,10 @@ def test_the_operator_may_read_longer_records() -> None:
 def test_an_ordinary_fetch_is_one_part() -> None:
     """Each part takes turns at the GIL."""
     some = b"".join(
-        batch("lz4", chain.from_iterable(record(i, b"v" * 90) for i in range(9_000)), 9_000, 9_000 * n) for n in range(8)
+        batch(
+            "lz4", chain.from_iterable(record(i, b"v" * 90) for i in range(9_000)), 9_000, 9_000 * n
+        )
+        for n in range(8)
     )
     records = columns(some)
     numbers = []
@@ -194,7 +199,9 @@ def test_an_ordinary_fetch_is_one_part() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("claimed", [-5, 2, 4, 1_000_000, (1 << 31) - 1])
-def test_a_header_that_lies_about_the_number_of_records_is_refused(codec: str, claimed: int) -> None:
+def test_a_header_that_lies_about_the_number_of_records_is_refused(
+    codec: str, claimed: int
+) -> None:
     """Nothing is made by what it says."""
     raw = batch(codec, chain.from_iterable(record(i, b"v") for i in range(3)), claimed)
     tracemalloc.start()
@@ -209,7 +216,9 @@ def test_a_header_that_lies_about_the_number_of_records_is_refused(codec: str, c
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("claimed", [149, 151, (1 << 31) - 1])
-def test_a_long_batch_that_lies_about_the_number_of_records_is_refused_at_its_end(codec: str, claimed: int) -> None:
+def test_a_long_batch_that_lies_about_the_number_of_records_is_refused_at_its_end(
+    codec: str, claimed: int
+) -> None:
     raw = batch(codec, large_records(150, 990_000), claimed)
     with pytest.raises(CorruptRecordException, match="offset 0 holds no records"):
         seen(columns(raw).take(0, MOST))
@@ -248,7 +257,11 @@ def test_a_long_batch_that_is_cut_off_or_damaged_is_refused(codec: str) -> None:
     """A stream finds that out on its way; what came before it is whole."""
     packed = PACK[codec](large_records(100, 990_000))
     half = len(packed) // 2
-    for damaged in (packed[:half], packed[:-30], packed[:half] + b"\x55" * 40 + packed[half + 40 :]):
+    for damaged in (
+        packed[:half],
+        packed[:-30],
+        packed[:half] + b"\x55" * 40 + packed[half + 40 :],
+    ):
         raw = batch(codec, (), 100, packed=damaged)
         if codec in ("lz4", "snappy") and len(damaged) == len(packed):
             continue  # they have no checksum: another value may be as long
@@ -292,11 +305,22 @@ def test_messages_of_old_formats_expand_within_the_same_bound(magic: int) -> Non
 def rows(part: Batch) -> list[tuple[Any, ...]]:
     """Return all that a part says of its records."""
     r = part.records
-    return [(int(r.offsets[i]), int(r.times[i]), r.key(i), r.value(i), tuple(r.headers(i, 1 << 20) or ())) for i in range(len(part))]
+    return [
+        (
+            int(r.offsets[i]),
+            int(r.times[i]),
+            r.key(i),
+            r.value(i),
+            tuple(r.headers(i, 1 << 20) or ()),
+        )
+        for i in range(len(part))
+    ]
 
 
 texts = st.none() | st.binary(max_size=30) | st.integers(0, 400).map(lambda n: b"z" * n)
-headers = st.lists(st.tuples(st.text(max_size=3).map(str.encode), st.none() | st.binary(max_size=5)), max_size=2)
+headers = st.lists(
+    st.tuples(st.text(max_size=3).map(str.encode), st.none() | st.binary(max_size=5)), max_size=2
+)
 contents = st.lists(st.tuples(texts, texts, headers), min_size=1, max_size=30)
 
 
@@ -315,13 +339,20 @@ def test_parts_cut_anywhere_hold_the_records_that_aiokafka_reads(
     raw, wanted, base = b"", [], 0
     for codec, records in made:
         packed = None
-        pieces = list(chain.from_iterable(record(i, value, key, more) for i, (value, key, more) in enumerate(records)))
+        pieces = list(
+            chain.from_iterable(
+                record(i, value, key, more) for i, (value, key, more) in enumerate(records)
+            )
+        )
         if codec == "raw":
             codec, packed = "snappy", raw_snappy(pieces)
         one = batch(codec, pieces, len(records), base, packed=packed)
         stock = MemoryRecords(one).next_batch()
         # Headers are found behind a value, where there is one.
-        wanted += [(r.offset, r.timestamp, r.key, r.value, () if r.value is None else tuple(r.headers)) for r in stock]
+        wanted += [
+            (r.offset, r.timestamp, r.key, r.value, () if r.value is None else tuple(r.headers))
+            for r in stock
+        ]
         raw, base = raw + one, base + len(records)
     start = min(start, base)
     wanted = [row for row in wanted if row[0] >= start]

@@ -16,7 +16,9 @@ class Recorder(Shard):
     """A shard without Kafka that writes down offsets and ends in the order in which it meets them."""
 
     def __init__(self) -> None:
-        super().__init__(Connection("unused:9092"), "shard-0", 0, "state", Store(None, Changelog("state", 0)))
+        super().__init__(
+            Connection("unused:9092"), "shard-0", 0, "state", Store(None, Changelog("state", 0))
+        )
         self.offset = 0
         self.seen: list[int | End] = []
 

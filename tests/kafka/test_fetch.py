@@ -18,7 +18,9 @@ from workers.kafka.transport import ConsumerThread, create_app
 NEVER_S = 600.0
 
 
-def waits(*, all_have_room: bool = False, freed: bool = False, records: bool = False, frees: int = 0) -> bool:
+def waits(
+    *, all_have_room: bool = False, freed: bool = False, records: bool = False, frees: int = 0
+) -> bool:
     """Let it wait, and a shard finish batches meanwhile in another thread; return whether it went on.
 
     `freed`: one did, after it was looked which have room.
@@ -102,7 +104,9 @@ def test_a_consumer_that_cannot_leave_in_time_is_closed_and_says_nothing(
     async def stop() -> None:
         thread: Any = ConsumerThread.__new__(ConsumerThread)
         away = SimpleNamespace(is_so=True)
-        thread.consumer = SimpleNamespace(handover=SimpleNamespace(metrics=SimpleNamespace(away=away)))
+        thread.consumer = SimpleNamespace(
+            handover=SimpleNamespace(metrics=SimpleNamespace(away=away))
+        )
         thread._consumer = SimpleNamespace(_client=SimpleNamespace(close=close))
         await thread.on_thread_stop()
         assert thread._consumer is None

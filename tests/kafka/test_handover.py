@@ -16,7 +16,14 @@ from workers.kafka.offsets import End, Reading
 from workers.kafka.records import Batch, FetchedRecords, Records
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
-from workers.runtime.errors import CopyFailed, Fenced, KafkaAway, QuietcountError, SettingsError, StateRefused
+from workers.runtime.errors import (
+    CopyFailed,
+    Fenced,
+    KafkaAway,
+    QuietcountError,
+    SettingsError,
+    StateRefused,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +92,9 @@ class Stage:
         self.made: dict[int, Recorder] = {}
         self.prepare: Callable[[Recorder], None] = lambda shard: None
         more: dict[str, Any] = dict(options)
-        self.handover = Handover({"events": self.make}, now_ms=lambda: 5000, exit_deadline_s=3600, **more)
+        self.handover = Handover(
+            {"events": self.make}, now_ms=lambda: 5000, exit_deadline_s=3600, **more
+        )
         self.handover.reader = self.log
 
     def make(self, partition: int) -> Recorder:
@@ -98,7 +107,14 @@ class Stage:
         at = list(offsets or (start,))
         n = len(at)
         records = Records.of([b"x"] * n, offsets=at)
-        batch = FetchedRecords(start, end, n, 0, lambda _: iter([Batch(start, end, records)]), self.handover.shard(("events", partition)))
+        batch = FetchedRecords(
+            start,
+            end,
+            n,
+            0,
+            lambda _: iter([Batch(start, end, records)]),
+            self.handover.shard(("events", partition)),
+        )
         self.handover.expect(batch)
         return batch
 
@@ -137,7 +153,9 @@ def test_acquire_says_where_to_read_on() -> None:
     assert run(scenario).handover.exit_status is None
 
 
-@pytest.mark.parametrize(("stored", "reason"), [(9, "retention removed records"), (51, "re-created or lost its tail")])
+@pytest.mark.parametrize(
+    ("stored", "reason"), [(9, "retention removed records"), (51, "re-created or lost its tail")]
+)
 def test_a_stored_position_outside_the_log_is_refused(
     stored: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -269,7 +287,12 @@ def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "status"),
-    [(StateRefused("no"), 2), (SettingsError("no"), 2), (QuietcountError("no"), 2), (ZeroDivisionError("no"), 70)],
+    [
+        (StateRefused("no"), 2),
+        (SettingsError("no"), 2),
+        (QuietcountError("no"), 2),
+        (ZeroDivisionError("no"), 70),
+    ],
 )
 @pytest.mark.parametrize("where", ["open", "process"])
 def test_a_failure_ends_the_worker_with_its_status(

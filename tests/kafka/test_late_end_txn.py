@@ -17,7 +17,16 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.kafka import late_end_txn
 from tests.kafka.harness import create_topic
-from tests.kafka.proxy import ADD_PARTITIONS, END_TXN, INIT_PRODUCER_ID, PRODUCE, Fate, Proxy, Request, proxied_broker
+from tests.kafka.proxy import (
+    ADD_PARTITIONS,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    PRODUCE,
+    Fate,
+    Proxy,
+    Request,
+    proxied_broker,
+)
 from tests.kafka.test_shard import Cluster, say
 from workers.kafka import transaction
 from workers.kafka.clients import Connection

@@ -28,7 +28,9 @@ def placed(placement: Placement) -> Callable[[str], bool]:
     return here
 
 
-@pytest.mark.parametrize(("partitioner", "setting"), [("murmur2", "murmur2_random"), ("crc32", "consistent_random")])
+@pytest.mark.parametrize(
+    ("partitioner", "setting"), [("murmur2", "murmur2_random"), ("crc32", "consistent_random")]
+)
 def test_a_keyed_record_lies_where_its_partitioner_is_computed_to_put_it(
     bootstrap: str, partitioner: str, setting: str
 ) -> None:

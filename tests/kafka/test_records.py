@@ -46,7 +46,13 @@ def found(
         keys, values = np.full((n, 2), -9), np.full((n, 2), -9)
         times, offsets = np.full(n, -9), np.full(n, -9)
         whole = way["read_batches"](
-            fixed(np.frombuffer(data, dtype=np.uint8)), fixed(np.array(rows)), place, keys, values, times, offsets
+            fixed(np.frombuffer(data, dtype=np.uint8)),
+            fixed(np.array(rows)),
+            place,
+            keys,
+            values,
+            times,
+            offsets,
         )
         columns = offsets.tolist(), times.tolist(), texts(keys), texts(values)
         all_found += list(zip(*columns, strict=True))[: place[records.ROWS]]
@@ -63,14 +69,22 @@ def test_records_of_several_batches_are_those_that_aiokafka_reads(way: dict[str,
     for base, count, made in zip((0, 100, 3_000_000_000), (5, 1, 12), batches, strict=True):
         rows.append((len(data) + HEADER, len(data) + len(made), base, base, -1, count))
         data += made
-        wanted += [(r.offset, r.timestamp, r.key, r.value) for r in MemoryRecords(made).next_batch()]
+        wanted += [
+            (r.offset, r.timestamp, r.key, r.value) for r in MemoryRecords(made).next_batch()
+        ]
     assert found(way, data, rows) == (3, wanted)
     for at_once in (1, 2, 5, 6, 17):
         assert found(way, data, rows, at_once) == (3, wanted)
     appended = [(*row[:4], 77, row[5]) for row in rows]
     assert [row[1] for row in found(way, data, appended)[1]] == [77] * len(wanted)
     for place in range(3):
-        for column, change in ((records.STOP, -1), (records.STOP, 1), (records.START, 1), (records.NUMBER, -1), (records.NUMBER, 1)):
+        for column, change in (
+            (records.STOP, -1),
+            (records.STOP, 1),
+            (records.START, 1),
+            (records.NUMBER, -1),
+            (records.NUMBER, 1),
+        ):
             other = [list(row) for row in rows]
             other[place][column] += change
             try:
@@ -119,7 +133,9 @@ def test_offsets_that_do_not_ascend_are_no_records(way: dict[str, Any]) -> None:
 @pytest.mark.parametrize("way", WAYS, ids=["compiled", "plain"])
 def test_the_first_damaged_part_is_found(way: dict[str, Any]) -> None:
     data = np.random.default_rng(4).integers(0, 256, 400, dtype=np.uint8)
-    places = np.array([(start, stop) for start in (0, 3, 200) for stop in (200, 201, 207, 208, 400)])
+    places = np.array(
+        [(start, stop) for start in (0, 3, 200) for stop in (200, 201, 207, 208, 400)]
+    )
     crcs = np.array([calc_crc32c(data[start:stop].tobytes()) for start, stop in places.tolist()])
     assert way["first_damaged"](data, places, crcs, TABLES) == len(places)
     for part in range(len(places)):

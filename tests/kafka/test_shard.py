@@ -45,7 +45,9 @@ def abort_once(transactions: Transactions, monkeypatch: pytest.MonkeyPatch) -> N
         assert transactions._producer is not None
         transactions._producer.flush(120)
         monkeypatch.setattr(transactions, "_insist", insist)
-        raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
+        raise KafkaException(
+            KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True)
+        )
 
     monkeypatch.setattr(transactions, "_insist", fail)
 
@@ -64,7 +66,9 @@ class Cluster:
     def shard(self, kind: type[Shard] = Keeper, path: str | None = "state") -> Any:
         """Return an open shard; all of them have the same transactional id."""
         where = None if path is None else self.directory / path
-        made = kind(self.connection, self.name, 0, self.state, Store(where, Changelog(self.state, 0)))
+        made = kind(
+            self.connection, self.name, 0, self.state, Store(where, Changelog(self.state, 0))
+        )
         made.open()
         return made
 
@@ -135,7 +139,9 @@ def test_a_fenced_shard_publishes_nothing(cluster: Cluster) -> None:
     new.close()
 
 
-def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(cluster: Cluster) -> None:
+def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(
+    cluster: Cluster,
+) -> None:
     """A kill between the commit and the RocksDB write leaves the copy behind: never ahead, never wrong."""
     shard = cluster.shard()
     shard.transact([], [(b"offset", b"1"), (b"a", b"1"), (b"b", b"1")], 1)
@@ -166,13 +172,17 @@ def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluste
     dead.close()
 
 
-def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_ever(cluster: Cluster) -> None:
+def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_ever(
+    cluster: Cluster,
+) -> None:
     """Too large stays too large: the worker must stop with the reason instead of turning in circles."""
     small = f"{cluster.name}.small"
     create_topic(cluster.connection, small, max_message_bytes="1000")
     shard = cluster.shard()
     with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
-        shard.transact([*say(cluster, b"one"), Outgoing(small, 0, None, os.urandom(10_000))], [(b"a", b"1")], 1)
+        shard.transact(
+            [*say(cluster, b"one"), Outgoing(small, 0, None, os.urandom(10_000))], [(b"a", b"1")], 1
+        )
     assert cluster.published() == []
     assert shard.store.get(b"a") is None
     shard.close()
@@ -205,7 +215,9 @@ class FailsOnce(Keeper):
         self.transact([Outgoing(self.state_topic, 0, b"half", b"done")], [(b"offset", b"0")], 0)
 
 
-def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(bootstrap: str, tmp_path: Path) -> None:
+def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """The event loop hears of a failure later: what is queued behind it would commit half of a batch, or spin on a dead producer."""
     shard = Cluster(bootstrap, tmp_path).shard(FailsOnce)
     batch = Batch(0, 1, Records.of([b"x"]))

@@ -29,7 +29,9 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 def test_it_holds_what_was_written(path: Path | None) -> None:
     """Both kinds of copy obey one contract."""
     store = Store(path, LOG).open()
-    store.write([(b"b", b"2"), (b"a\xff", b"1"), (b"a", b""), (b"c", b"3"), (b"c", None), (b"b", b"4")], 6)
+    store.write(
+        [(b"b", b"2"), (b"a\xff", b"1"), (b"a", b""), (b"c", b"3"), (b"c", None), (b"b", b"4")], 6
+    )
     assert list(store.items()) == [(b"a", b""), (b"a\xff", b"1"), (b"b", b"4")]
     assert list(store.items(b"a")) == [(b"a", b""), (b"a\xff", b"1")]
     assert [store.get(b"a"), store.get(b"c")] == [b"", None]
@@ -59,7 +61,9 @@ def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
     assert (again.get(b"a"), again.offset) == (b"1", 5)
 
 
-@pytest.mark.parametrize("other", [Changelog("other", 0), Changelog("state", 1), Changelog("state", 0, "new-id")])
+@pytest.mark.parametrize(
+    "other", [Changelog("other", 0), Changelog("state", 1), Changelog("state", 0, "new-id")]
+)
 def test_a_copy_of_another_changelog_is_discarded(tmp_path: Path, other: Changelog) -> None:
     """A re-created topic or a reused directory must not lend its state to somebody else."""
     store = Store(tmp_path / "copy", Changelog("state", 0, "old-id")).open()
@@ -82,7 +86,9 @@ def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
     again.write([(b"a", b"2")], 6)
 
 
-def test_a_copy_that_cannot_be_read_any_more_is_said_and_gone_when_it_is_closed(tmp_path: Path) -> None:
+def test_a_copy_that_cannot_be_read_any_more_is_said_and_gone_when_it_is_closed(
+    tmp_path: Path,
+) -> None:
     """State that ends where the damage begins would be published as if it were all; and the files would do it again."""
     store = Store(tmp_path / "copy", LOG).open()
     store.write([(bytes([i]), bytes(range(256)) * 20) for i in range(200)], 5)
@@ -207,10 +213,14 @@ def test_a_copy_that_may_have_missed_tombstones_is_read_anew(
     monkeypatch.setattr(module, "_TRUSTED_S", -1)
     assert store.load(log.connection).rebuilt
     assert list(store.items()) == [(b"a", b"1")]
-    assert not store.load(log.connection).rebuilt, "nothing new in the log: an old copy is as good as a young one"
+    assert not store.load(log.connection).rebuilt, (
+        "nothing new in the log: an old copy is as good as a young one"
+    )
 
 
-def test_a_changelog_that_was_made_again_while_the_process_ran_is_refused(bootstrap: str, path: Path | None) -> None:
+def test_a_changelog_that_was_made_again_while_the_process_ran_is_refused(
+    bootstrap: str, path: Path | None
+) -> None:
     """Its id is in the mechanism id: state that begins again under the old id gives other data the same noise."""
     connection, name = Connection(bootstrap), unique("state")
     create_topic(connection, name, cleanup_policy="compact")

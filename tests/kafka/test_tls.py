@@ -38,7 +38,13 @@ class SecureSite(Site):
 
     def __init__(self, secure: Secure, directory: Path) -> None:
         super().__init__(
-            secure.inside, directory, [unk(), known()], partitions=2, owners=1, create=False, worker={"metrics_port": 0}
+            secure.inside,
+            directory,
+            [unk(), known()],
+            partitions=2,
+            owners=1,
+            create=False,
+            worker={"metrics_port": 0},
         )
         self.secure = secure
         self.create_events()
@@ -55,12 +61,18 @@ class SecureSite(Site):
             word, operation = without
             rules = []
             for rule in rules_of(ACLS, role, names):
-                kept = [o for o in rule.operations if o != operation or word not in f"{rule.resource} {rule.name}"]
+                kept = [
+                    o
+                    for o in rule.operations
+                    if o != operation or word not in f"{rule.resource} {rule.name}"
+                ]
                 rules.append(replace(rule, operations=tuple(kept)))
             self.secure.allow(rules, name)
         return name
 
-    def come_in_as(self, user: str, password: str = '{ file = "password" }', ca: Path | None = None) -> None:
+    def come_in_as(
+        self, user: str, password: str = '{ file = "password" }', ca: Path | None = None
+    ) -> None:
         """What the settings say from now on."""
         client = {
             "security.protocol": '"SASL_SSL"',
@@ -70,7 +82,10 @@ class SecureSite(Site):
             "sasl.password": password,
         }
         table = ", ".join(f'"{name}" = {value}' for name, value in client.items())
-        self.document["kafka"] = {"bootstrap": self.secure.bootstrap, "client": Bare(f"{{ {table} }}")}
+        self.document["kafka"] = {
+            "bootstrap": self.secure.bootstrap,
+            "client": Bare(f"{{ {table} }}"),
+        }
         self.config = self.write(self.document)
 
 
@@ -127,11 +142,16 @@ def read_one(site: SecureSite, user: str, topic: str) -> Message:
     """The first message, or error, that a consumer in a group gets."""
     consumer = Consumer(
         {
-            "bootstrap.servers": site.secure.bootstrap, "security.protocol": "SASL_SSL", "sasl.mechanism": MECHANISM,
-            "ssl.ca.location": str(site.secure.ca), "sasl.username": user, "sasl.password": PASSWORD,
-            "group.id": f"{site.name}-readers", "auto.offset.reset": "earliest",
+            "bootstrap.servers": site.secure.bootstrap,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": MECHANISM,
+            "ssl.ca.location": str(site.secure.ca),
+            "sasl.username": user,
+            "sasl.password": PASSWORD,
+            "group.id": f"{site.name}-readers",
+            "auto.offset.reset": "earliest",
         }
-    )  # fmt: skip
+    )
     try:
         consumer.subscribe([topic])
         found = until(lambda: consumer.poll(1.0), f"something from {topic}")
@@ -149,12 +169,18 @@ def test_a_wrong_password_is_one_line_at_once(site: SecureSite, command: str) ->
     done = quietcount(command, "-c", str(site.config))
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
-    assert line.startswith("quietcount: ") and "Authentication failed" in line and "sasl.password" in line
+    assert (
+        line.startswith("quietcount: ")
+        and "Authentication failed" in line
+        and "sasl.password" in line
+    )
     assert "Planted" not in done.stderr + done.stdout
 
 
 @pytest.mark.parametrize("command", ["topics", "run", "audit"])
-def test_a_broker_whose_certificate_nobody_vouches_for_is_one_line_at_once(site: SecureSite, command: str) -> None:
+def test_a_broker_whose_certificate_nobody_vouches_for_is_one_line_at_once(
+    site: SecureSite, command: str
+) -> None:
     """No client may send its password to it, and the operator must know which setting to look at."""
     site.come_in_as(site.user("worker"), ca=site.secure.other_ca)
     done = quietcount(command, "-c", str(site.config))
@@ -171,12 +197,20 @@ def test_a_broker_whose_certificate_nobody_vouches_for_is_one_line_at_once(site:
     ],
 )
 def test_a_dashboard_that_is_not_let_in_says_why(
-    site: SecureSite, caplog: pytest.LogCaptureFixture, password: str, trusted: bool, state: str, word: str
+    site: SecureSite,
+    caplog: pytest.LogCaptureFixture,
+    password: str,
+    trusted: bool,
+    state: str,
+    word: str,
 ) -> None:
     """It waits for a Kafka that is away, so only its log and its page can tell that this one will never let it in."""
     site.come_in_as(site.user("reader"), ca=site.secure.ca if trusted else site.secure.other_ca)
     (site.directory / "password").write_text(password)
-    with caplog.at_level(logging.WARNING), Background(Dashboard(load_dashboard(site.config), port=0)) as served:
+    with (
+        caplog.at_level(logging.WARNING),
+        Background(Dashboard(load_dashboard(site.config), port=0)) as served,
+    ):
         until(lambda: word in caplog.text, "the reason")
         until(lambda: served.dashboard.hub.state == {"kafka": state}, "the state")
     assert "Planted" not in caplog.text
@@ -193,7 +227,12 @@ def test_a_client_without_tls_is_told_to_look_at_the_protocol(site: SecureSite) 
 
 @pytest.mark.parametrize(
     ("resource", "operation"),
-    [("contributions", "WRITE"), ("events", "READ"), ("transactional-id", "WRITE"), ("group", "READ")],
+    [
+        ("contributions", "WRITE"),
+        ("events", "READ"),
+        ("transactional-id", "WRITE"),
+        ("group", "READ"),
+    ],
 )
 def test_a_right_that_is_missing_ends_the_worker_with_one_line_that_says_which(
     site: SecureSite, resource: str, operation: str

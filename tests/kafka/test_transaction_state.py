@@ -65,10 +65,7 @@ def test_a_transaction_begins_only_when_ready() -> None:
 
 @pytest.mark.parametrize(
     ("event", "states"),
-    [
-        (Event.COMMITTED_IN_DOUBT, {State.COMMITTING}),
-        (Event.ABORTED, {State.ABORTING}),
-    ],
+    [(Event.COMMITTED_IN_DOUBT, {State.COMMITTING}), (Event.ABORTED, {State.ABORTING})],
 )
 def test_an_end_that_may_come_again_taints(event: Event, states: set[State]) -> None:
     """Every abort does, and a commit that was not certainly sent once."""

@@ -67,7 +67,9 @@ def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
     staying.wait_for("took over")
     counting.send(24000)
     wait_until(lambda: counting.contributed() >= 500, "the first commits")
-    assert counting.contributed() < counting.expected.total() / 2, "handed over too late to prove anything"
+    assert counting.contributed() < counting.expected.total() / 2, (
+        "handed over too late to prove anything"
+    )
     leaving.signal(signal.SIGTERM)
     counting.brake.unlink()
     assert leaving.process.wait(PATIENCE_S) == 0
@@ -99,7 +101,11 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
     counting.send(400)
     consumer = counting.connection.consumer()
     ends = [
-        TopicPartition(counting.events, p, consumer.get_watermark_offsets(TopicPartition(counting.events, p))[1])
+        TopicPartition(
+            counting.events,
+            p,
+            consumer.get_watermark_offsets(TopicPartition(counting.events, p))[1],
+        )
         for p in range(PARTITIONS)
     ]
     consumer.close()
@@ -132,7 +138,9 @@ def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
 
     def lag() -> int:
         committed = consumer.committed(partitions, timeout=60)
-        return sum(consumer.get_watermark_offsets(each)[1] - max(each.offset, 0) for each in committed)
+        return sum(
+            consumer.get_watermark_offsets(each)[1] - max(each.offset, 0) for each in committed
+        )
 
     wait_until(lambda: lag() == 0, "no lag")
     consumer.close()
@@ -141,9 +149,18 @@ def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
 
 def test_the_worker_runs_on_the_embedded_cluster(tmp_path: Path) -> None:
     """The demo needs every part of the plumbing on librdkafka's in-process cluster."""
-    with EmbeddedCluster() as cluster, scene(cluster.connection, tmp_path, create=False) as counting:
+    with (
+        EmbeddedCluster() as cluster,
+        scene(cluster.connection, tmp_path, create=False) as counting,
+    ):
         with counting.connection.admin() as admin:
-            for suffix in ("events", "contributions", "contribute-state", "release-state", "totals"):
+            for suffix in (
+                "events",
+                "contributions",
+                "contribute-state",
+                "release-state",
+                "totals",
+            ):
                 admin.list_topics(f"{counting.name}.{suffix}", timeout=60)  # asking makes them
         counting.send(2000)
         worker = counting.worker("a")

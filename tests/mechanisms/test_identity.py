@@ -14,17 +14,33 @@ from workers.mechanisms.registry import build
 KEY = NoiseKey(b"i" * 32)
 ROWS = 20_000
 SAME: dict[str, object] = {
-    "worker": "w", "histogram": "h", "generation": 1, "tick_ms": 10, "start_ms": 0, "stream": "c#1", "topic": "w.h",
+    "worker": "w",
+    "histogram": "h",
+    "generation": 1,
+    "tick_ms": 10,
+    "start_ms": 0,
+    "stream": "c#1",
+    "topic": "w.h",
     "events": {"items": "products"},
-}  # fmt: skip
+}
 CONFIG: dict[str, object] = {
-    "name": "h", "tick_ms": 10, "horizon": 64, "max_items": 1, "epsilon": 1.0, "delta": 1e-6, "keys": "public"
-}  # fmt: skip
+    "name": "h",
+    "tick_ms": 10,
+    "horizon": 64,
+    "max_items": 1,
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "keys": "public",
+}
 
 
-def an_id(first: int = 1, epoch: int = 1, changed: dict[str, object] | None = None, **config: object) -> bytes:
+def an_id(
+    first: int = 1, epoch: int = 1, changed: dict[str, object] | None = None, **config: object
+) -> bytes:
     mechanism = build(UnkBaseConfig(**(CONFIG | config)))  # type: ignore[arg-type]  # checked by the record itself
-    return mechanism_id(describe(**(SAME | (changed or {})), mechanism=mechanism.public()), first, epoch)  # type: ignore[arg-type]  # as above
+    return mechanism_id(
+        describe(**(SAME | (changed or {})), mechanism=mechanism.public()), first, epoch
+    )  # type: ignore[arg-type]  # as above
 
 
 OTHERS = {
@@ -33,17 +49,28 @@ OTHERS = {
     **{
         name: an_id(changed={name: value})
         for name, value in {
-            "worker": "w2", "histogram": "h2", "generation": 2, "tick_ms": 20, "start_ms": 10, "stream": "c#2", "topic": "t",
+            "worker": "w2",
+            "histogram": "h2",
+            "generation": 2,
+            "tick_ms": 20,
+            "start_ms": 10,
+            "stream": "c#2",
+            "topic": "t",
             "events": {"items": "queries"},
         }.items()
     },
     **{
         name: an_id(**{name: value})  # type: ignore[arg-type]  # none of them is `first` or `epoch`
         for name, value in {
-            "max_items": 2, "max_count": 2, "epsilon": 1.1, "delta": 1e-7, "horizon": 65, "counter": "tree"
+            "max_items": 2,
+            "max_count": 2,
+            "epsilon": 1.1,
+            "delta": 1e-7,
+            "horizon": 65,
+            "counter": "tree",
         }.items()
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -64,7 +91,9 @@ def test_the_correlation_test_sees_shared_noise() -> None:
     tags = KEY.tags("k", [b"%d" % i for i in range(ROWS)])
     mine = counter.draw(KEY.stream(an_id()), 37, tags)
     assert np.array_equal(mine, counter.draw(KEY.stream(an_id()), 37, tags))
-    mixed = np.where(np.arange(ROWS) % 10 == 0, mine, counter.draw(KEY.stream(OTHERS["epoch"]), 37, tags))
+    mixed = np.where(
+        np.arange(ROWS) % 10 == 0, mine, counter.draw(KEY.stream(OTHERS["epoch"]), 37, tags)
+    )
     assert abs(np.corrcoef(mine, mixed)[0, 1]) > 5 / math.sqrt(ROWS)
 
 

@@ -19,16 +19,26 @@ TALLIES = st.dictionaries(
 def contributions(tally: dict[str, dict[str, int]]) -> Contributions:
     keys = tuple(tally)
     labels = [label.encode() for items in tally.values() for label in items]
-    key_of_row = np.repeat(np.arange(len(keys), dtype=np.int32), [len(items) for items in tally.values()])
+    key_of_row = np.repeat(
+        np.arange(len(keys), dtype=np.int32), [len(items) for items in tally.values()]
+    )
     tags = [KEY.tags(key, [label.encode() for label in items]) for key, items in tally.items()]
     counts = np.array([n for items in tally.values() for n in items.values()], dtype=np.int64)
-    return Contributions(keys, key_of_row, np.concatenate([np.empty((0, 2), np.uint64), *tags]), Texts.of(labels), counts)
+    return Contributions(
+        keys,
+        key_of_row,
+        np.concatenate([np.empty((0, 2), np.uint64), *tags]),
+        Texts.of(labels),
+        counts,
+    )
 
 
 def as_dict(columns: Ledger, names: list[str]) -> dict[tuple[str, str], int]:
     return {
         (names[key], columns.label(row).decode()): count
-        for row, (key, count) in enumerate(zip(columns.keys.tolist(), columns.counts.tolist(), strict=True))
+        for row, (key, count) in enumerate(
+            zip(columns.keys.tolist(), columns.counts.tolist(), strict=True)
+        )
     }
 
 
@@ -39,7 +49,9 @@ def test_merging_adds_up_like_a_dictionary(parts: list[dict[str, dict[str, int]]
     expected: dict[tuple[str, str], int] = {}
     for tally in parts:
         part = contributions(tally)
-        columns.merge(part, np.array([names.index(k) for k in part.keys], dtype=np.int32), add_rows=True)
+        columns.merge(
+            part, np.array([names.index(k) for k in part.keys], dtype=np.int32), add_rows=True
+        )
         for key, items in tally.items():
             for label, n in items.items():
                 expected[key, label] = expected.get((key, label), 0) + n
@@ -47,13 +59,19 @@ def test_merging_adds_up_like_a_dictionary(parts: list[dict[str, dict[str, int]]
 
 
 @given(st.lists(TALLIES, min_size=1, max_size=4))
-def test_rows_of_keys_that_are_not_served_are_left_out(parts: list[dict[str, dict[str, int]]]) -> None:
+def test_rows_of_keys_that_are_not_served_are_left_out(
+    parts: list[dict[str, dict[str, int]]],
+) -> None:
     """A histogram that declares its keys never holds another key's items."""
     columns = Ledger()
     expected: dict[tuple[str, str], int] = {}
     for tally in parts:
         part = contributions(tally)
-        columns.merge(part, np.array([0 if k == "b" else -1 for k in part.keys], dtype=np.int32), add_rows=True)
+        columns.merge(
+            part,
+            np.array([0 if k == "b" else -1 for k in part.keys], dtype=np.int32),
+            add_rows=True,
+        )
         for label, n in tally.get("b", {}).items():
             expected["b", label] = expected.get(("b", label), 0) + n
     assert as_dict(columns, ["b"]) == expected
@@ -64,7 +82,9 @@ def test_an_unknown_item_gets_no_row_in_a_declared_domain() -> None:
     columns = Ledger()
     known = contributions({"a": {"x": 1}})
     columns.merge(known, np.array([0], dtype=np.int32), add_rows=True)
-    columns.merge(contributions({"a": {"y": 5, "x": 2}}), np.array([0], dtype=np.int32), add_rows=False)
+    columns.merge(
+        contributions({"a": {"y": 5, "x": 2}}), np.array([0], dtype=np.int32), add_rows=False
+    )
     assert as_dict(columns, ["a"]) == {("a", "x"): 3}
 
 

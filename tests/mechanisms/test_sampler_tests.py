@@ -28,7 +28,10 @@ def sampled(table: IntegerGaussian) -> Law:
     """Return the law of a table: how many of the 2^128 words give each value."""
     pairs = zip(table._high.tolist(), table._low.tolist(), strict=True)
     steps = [0, *((high << 64) + low for high, low in pairs), 1 << 128]
-    return {table._lowest + i: (above - below) * UNIT for i, (below, above) in enumerate(pairwise(steps))}
+    return {
+        table._lowest + i: (above - below) * UNIT
+        for i, (below, above) in enumerate(pairwise(steps))
+    }
 
 
 def ideal(sigma_squared: Fraction) -> Law:
@@ -64,7 +67,9 @@ def excess(one: Law, other: Law) -> Fraction:
     return Fraction(largest, 1 << BITS)
 
 
-@pytest.mark.parametrize("sigma_squared", [Fraction(1, 5), Fraction(1), Fraction(77, 3), Fraction(900)])
+@pytest.mark.parametrize(
+    "sigma_squared", [Fraction(1, 5), Fraction(1), Fraction(77, 3), Fraction(900)]
+)
 def test_a_table_passes_no_threshold_more_often_than_it_says(sigma_squared: Fraction) -> None:
     """Half a unit for the rounding of one threshold; the total variation has that of all of them."""
     table = integer_gaussian(sigma_squared)
@@ -89,20 +94,32 @@ def excess_at(counter: Counter, t: int) -> Fraction:
     """Return the exact figure of one tick."""
     terms = counter.terms(t)
     whole = math.lcm(*(c.denominator for c, _ in terms))
-    tables = [(int(c * whole), sampled(integer_gaussian(sigma_squared))) for c, sigma_squared in terms]
-    return excess(of_sum(tables), of_sum([(int(c * whole), ideal(sigma_squared)) for c, sigma_squared in terms]))
+    tables = [
+        (int(c * whole), sampled(integer_gaussian(sigma_squared))) for c, sigma_squared in terms
+    ]
+    return excess(
+        of_sum(tables),
+        of_sum([(int(c * whole), ideal(sigma_squared)) for c, sigma_squared in terms]),
+    )
 
 
 def settings(**changes: object) -> UnkBaseConfig:
     """Return settings of many ticks, with a delta far smaller than anybody needs."""
     values: dict[str, Any] = {
-        "name": "h", "tick_ms": 1000, "horizon": 1 << 17, "max_items": 2, "epsilon": 1.0, "delta": 1e-27,
+        "name": "h",
+        "tick_ms": 1000,
+        "horizon": 1 << 17,
+        "max_items": 2,
+        "epsilon": 1.0,
+        "delta": 1e-27,
         "keys": "public",
-    }  # fmt: skip
+    }
     return UnkBaseConfig(**(values | changes))
 
 
-@pytest.mark.parametrize("changes", [{}, {"counter": "tree"}, {"horizon": "unbounded", "start": EPOCH, "delta": 1e-21}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"counter": "tree"}, {"horizon": "unbounded", "start": EPOCH, "delta": 1e-21}]
+)
 def test_a_delta_that_covers_the_counts_but_not_the_tests_is_refused_and_told_what_is_enough(
     changes: dict[str, object],
 ) -> None:
@@ -132,5 +149,7 @@ def test_the_tests_of_an_epoch_are_charged_each() -> None:
     for mechanism in small:
         counter, ticks = mechanism._counter, mechanism.config.horizon_ticks
         assert ticks is not None
-        exact = 2 * ticks * Fraction(counter.test_tv) + Fraction(1 + math.e) * 2 * Fraction(counter.tv)
+        exact = 2 * ticks * Fraction(counter.test_tv) + Fraction(1 + math.e) * 2 * Fraction(
+            counter.tv
+        )
         assert exact < Fraction(mechanism._split.delta_numerical)

@@ -14,7 +14,10 @@ KEY = NoiseKey(bytes(32))
 NAMES = ("s1", "s2", "not served")
 
 MESSAGES = st.lists(
-    st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 12)), st.integers(1, 1 << 50), max_size=20), max_size=4
+    st.dictionaries(
+        st.tuples(st.integers(0, 2), st.integers(0, 12)), st.integers(1, 1 << 50), max_size=20
+    ),
+    max_size=4,
 )
 
 
@@ -26,7 +29,10 @@ def test_rows_are_the_sums_of_all_messages(messages: list[dict[tuple[int, int], 
     parts, wanted = [], Counter[tuple[int, bytes]]()
     for message in messages:
         labels = [b"item %d" % item for _, item in message]
-        tags = [KEY.tags(NAMES[key], [label])[0] for (key, _), label in zip(message, labels, strict=True)]
+        tags = [
+            KEY.tags(NAMES[key], [label])[0]
+            for (key, _), label in zip(message, labels, strict=True)
+        ]
         parts.append(
             (
                 Contributions(
@@ -44,6 +50,8 @@ def test_rows_are_the_sums_of_all_messages(messages: list[dict[tuple[int, int], 
                 wanted[int(index[key]), label] += count
     found = tick_rows(parts)
     rows = list(zip(found.keys.tolist(), found.labels, strict=True))
-    assert dict(zip(rows, found.counts.tolist(), strict=True)) == wanted and len(rows) == len(wanted)
+    assert dict(zip(rows, found.counts.tolist(), strict=True)) == wanted and len(rows) == len(
+        wanted
+    )
     for (key, label), tag in zip(rows, found.tags, strict=True):
         assert tag.tolist() == KEY.tags(NAMES[1 - key], [label])[0].tolist()

@@ -51,11 +51,16 @@ def compute_vectors() -> dict[str, object]:
         return [int(value) for value in out]
 
     def words(n: int) -> list[tuple[int, int]]:
-        return [(high, low) for i in range(n) for high, low in stream.words(tags[:1], (5, i)).tolist()]
+        return [
+            (high, low) for i in range(n) for high, low in stream.words(tags[:1], (5, i)).tolist()
+        ]
 
     noise = {
         f"{kind} {horizon} {rho_item}" + (f" {end_share}" if end_share else ""): [
-            make_counter(kind, horizon, rho_item, end_share=end_share).draw(stream, t, tags).tolist() for t in TICKS
+            make_counter(kind, horizon, rho_item, end_share=end_share)
+            .draw(stream, t, tags)
+            .tolist()
+            for t in TICKS
         ]
         for kind, horizon, rho_item, end_share in COUNTERS
     }
@@ -80,7 +85,10 @@ def picks(scale: Fraction, words: list[tuple[int, int]]) -> dict[str, object]:
     """All candidates in the order picked, and the first four down to BOTTOM without the two that are far above."""
     counts = np.array(PICK_COUNTS, dtype=np.int64)
     above, ended = gumbel_top_k_or_bottom(counts[:8], 5, scale, 4, words)
-    return {"top": gumbel_top_k(counts, scale, len(counts), words).tolist(), "or bottom": [above.tolist(), ended]}
+    return {
+        "top": gumbel_top_k(counts, scale, len(counts), words).tolist(),
+        "or bottom": [above.tolist(), ended],
+    }
 
 
 if __name__ == "__main__":

@@ -25,9 +25,15 @@ Event = tuple[str, Items, int]
 def unk(**changes: object) -> UnkBaseConfig:
     """A small unk_base with little noise."""
     values: dict[str, object] = {
-        "name": "h", "tick_ms": 10, "horizon": 8, "max_items": 2, "max_count": 1, "epsilon": 40.0, "delta": 0.1,
+        "name": "h",
+        "tick_ms": 10,
+        "horizon": 8,
+        "max_items": 2,
+        "max_count": 1,
+        "epsilon": 40.0,
+        "delta": 0.1,
         "keys": "public",
-    } | changes  # fmt: skip
+    } | changes
     return UnkBaseConfig(**values)  # type: ignore[arg-type]  # checked by the record itself
 
 
@@ -49,13 +55,19 @@ def contribute(
     readers = [reader() for _ in partitions]
     sequences = [[0] * owners for _ in partitions]
     out: list[list[bytes]] = [[] for _ in range(owners)]
-    end = max((time for events in partitions for _, _, time in events), default=0) + further_ms + grace
+    end = (
+        max((time for events in partitions for _, _, time in events), default=0)
+        + further_ms
+        + grace
+    )
     for at in range(0, max(map(len, partitions), default=0) + step, step):
         for source, intake in enumerate(intakes):
             intake.add(columns(partitions[source][at : at + step], readers[source]))
             if at >= len(partitions[source]):
                 intake.read_to_end(end)
-            for owner, message in intake.commit(source=source, sequences=sequences[source], offset=at):
+            for owner, message in intake.commit(
+                source=source, sequences=sequences[source], offset=at
+            ):
                 out[owner].append(message.encoded())
     return out
 
@@ -95,7 +107,11 @@ class Partition:
             for config in self.configs
         ]
         self.merge = Merge(
-            histograms, key=self.key, sources=self.sources, owners=self.owners, waiting_bytes_max=self.waiting_bytes_max
+            histograms,
+            key=self.key,
+            sources=self.sources,
+            owners=self.owners,
+            waiting_bytes_max=self.waiting_bytes_max,
         )
         value = self.store.get(b"progress")
         if value is None:
@@ -138,7 +154,9 @@ class Partition:
         return out
 
 
-def exact(partitions: Sequence[Sequence[Event]], config: HistogramConfig) -> dict[int, Counter[tuple[str, str]]]:
+def exact(
+    partitions: Sequence[Sequence[Event]], config: HistogramConfig
+) -> dict[int, Counter[tuple[str, str]]]:
     """What each global tick contributes, from events that are in order within their partition."""
     out: dict[int, Counter[tuple[str, str]]] = {}
     for events in partitions:

@@ -39,18 +39,33 @@ def numbered(values: list[Any]) -> list[dict[str, Any]]:
 
 CONSUMERS = example()
 LABELS = st.lists(st.text(max_size=12), max_size=30)
-ITEMS = st.lists(st.tuples(st.text(max_size=12), st.integers(-(2**53) + 1, 2**53 - 1)).map(list), max_size=30)
+ITEMS = st.lists(
+    st.tuples(st.text(max_size=12), st.integers(-(2**53) + 1, 2**53 - 1)).map(list), max_size=30
+)
 VALUE = st.one_of(
-    st.none(), st.integers(-5, 5), st.text(max_size=12), LABELS, ITEMS, st.lists(st.integers(-9, 9), max_size=30)
+    st.none(),
+    st.integers(-5, 5),
+    st.text(max_size=12),
+    LABELS,
+    ITEMS,
+    st.lists(st.integers(-9, 9), max_size=30),
 )
 FIELDS = st.one_of(
-    st.fixed_dictionaries({"query": st.just("q"), "value": VALUE, "since": st.integers(0, 9), "error": st.just(1.5)}),
-    st.fixed_dictionaries({"query": st.just("top"), "labels": LABELS, "complete": st.booleans(), "labels_left": st.just(3)}),
-    st.fixed_dictionaries({
-        "answers": st.lists(VALUE, min_size=2, max_size=6).map(numbered),
-        "since": st.just(0),
-    }),
-)  # fmt: skip
+    st.fixed_dictionaries(
+        {"query": st.just("q"), "value": VALUE, "since": st.integers(0, 9), "error": st.just(1.5)}
+    ),
+    st.fixed_dictionaries(
+        {
+            "query": st.just("top"),
+            "labels": LABELS,
+            "complete": st.booleans(),
+            "labels_left": st.just(3),
+        }
+    ),
+    st.fixed_dictionaries(
+        {"answers": st.lists(VALUE, min_size=2, max_size=6).map(numbered), "since": st.just(0)}
+    ),
+)
 
 
 @given(FIELDS, st.integers(200, 600))
@@ -70,10 +85,15 @@ def test_parts_are_short_enough_and_join_to_what_was_cut(fields: dict[str, Any],
 def test_readers_put_the_pages_of_answers_together(max_bytes: int, fields: dict[str, Any]) -> None:
     """The dashboard and the examples for consumers see the very answer that a page without a limit would hold."""
     whole = orjson.loads(
-        next(iter(snapshots(tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 10**9)))[1]
+        next(
+            iter(snapshots(tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 10**9))
+        )[1]
     )
     pages = [
-        value for _, value in snapshots(tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), max_bytes)
+        value
+        for _, value in snapshots(
+            tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), max_bytes
+        )
     ]
     assert all(len(page) <= max_bytes for page in pages)
     of_dashboard, of_consumers = DashboardPages(), CONSUMERS.Pages()
@@ -85,10 +105,15 @@ def test_readers_put_the_pages_of_answers_together(max_bytes: int, fields: dict[
 
 def test_answers_do_take_pages_where_they_are_long() -> None:
     """The control: what the tests above join has really been cut."""
-    fields = {"answers": [{"query": f"q{i}", "value": ["x" * 90] * 20} for i in range(3)], "since": 0}
+    fields = {
+        "answers": [{"query": f"q{i}", "value": ["x" * 90] * 20} for i in range(3)],
+        "since": 0,
+    }
     pages = [
         orjson.loads(value)
-        for _, value in snapshots(tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 900)
+        for _, value in snapshots(
+            tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 900
+        )
     ]
     assert len(pages) > 5
     assert [page["page"] for page in pages] == list(range(1, len(pages) + 1))

@@ -21,7 +21,9 @@ def histogram(path: Path) -> Histogram:
     """The histogram of a settings file, before its first tick."""
     settings = load(path)
     key = NoiseKey(bytes(32))
-    [found] = histograms(Histogram, settings, mechanisms(settings), key=key, stream="test", owner=0, owners=1)
+    [found] = histograms(
+        Histogram, settings, mechanisms(settings), key=key, stream="test", owner=0, owners=1
+    )
     return found
 
 
@@ -35,7 +37,9 @@ def histogram(path: Path) -> Histogram:
         ("delta = 1e-6", "delta = 1e-7", "delta = 1e-06 became 1e-07"),
     ],
 )
-def test_a_change_is_said_in_the_words_of_the_settings(tmp_path: Path, path: Path, old: str, new: str, said: str) -> None:
+def test_a_change_is_said_in_the_words_of_the_settings(
+    tmp_path: Path, path: Path, old: str, new: str, said: str
+) -> None:
     """A budget becomes variances, thresholds and scales, which nobody wrote down."""
     before, text = histogram(path), path.read_text()
     if old not in text:
@@ -43,7 +47,10 @@ def test_a_change_is_said_in_the_words_of_the_settings(tmp_path: Path, path: Pat
         return
     (tmp_path / "changed.toml").write_text(text.replace(old, new))
     stored = msgspec.json.decode(msgspec.json.encode(before.life), type=Life)
-    with pytest.raises(StateRefused, match=r"another mechanism \((.*)\): change the settings back, or set generation = 2") as caught:
+    with pytest.raises(
+        StateRefused,
+        match=r"another mechanism \((.*)\): change the settings back, or set generation = 2",
+    ) as caught:
         histogram(tmp_path / "changed.toml").check(stored)
     assert f"({said})" in str(caught.value)
     before.check(stored)

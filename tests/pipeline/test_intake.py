@@ -19,12 +19,17 @@ KEY = NoiseKey(bytes(32))
 LANES = [Lane(10, 0, 2, 1), Lane(10, 20, 1, 3), Lane(7, 3, 2, 1)]
 EVENT = st.tuples(
     st.sampled_from(["k1", "k2", "k3"]),
-    st.one_of(st.lists(st.sampled_from("abc"), max_size=3), st.dictionaries(st.sampled_from("abc"), st.integers(0, 5))),
+    st.one_of(
+        st.lists(st.sampled_from("abc"), max_size=3),
+        st.dictionaries(st.sampled_from("abc"), st.integers(0, 5)),
+    ),
     st.integers(0, 60),
 )
 
 
-def by_hand(events: list[tuple[str, object, int]], grace: int) -> dict[Lane, Counter[tuple[int, str, str]]]:
+def by_hand(
+    events: list[tuple[str, object, int]], grace: int
+) -> dict[Lane, Counter[tuple[int, str, str]]]:
     """One event at a time, in words: closed when it ends at or before the watermark; late ones count in the open tick."""
     out: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
     mark = None
@@ -41,7 +46,12 @@ def by_hand(events: list[tuple[str, object, int]], grace: int) -> dict[Lane, Cou
 
 
 @settings(deadline=None)
-@given(st.lists(EVENT, max_size=40), st.sampled_from([0, 5, 25]), st.sampled_from([1, 6, tallies.TOGETHER_ROWS]), st.data())
+@given(
+    st.lists(EVENT, max_size=40),
+    st.sampled_from([0, 5, 25]),
+    st.sampled_from([1, 6, tallies.TOGETHER_ROWS]),
+    st.data(),
+)
 def test_where_batches_and_commits_end_changes_nothing(
     events: list[tuple[str, object, int]], grace: int, together: int, data: st.DataObject
 ) -> None:
@@ -52,7 +62,9 @@ def test_where_batches_and_commits_end_changes_nothing(
         check_where_they_end(events, grace, data)
 
 
-def check_where_they_end(events: list[tuple[str, object, int]], grace: int, data: st.DataObject) -> None:
+def check_where_they_end(
+    events: list[tuple[str, object, int]], grace: int, data: st.DataObject
+) -> None:
     """Commit wherever the data say, and add up what the owners are told."""
     intake, owners = Intake(LANES, grace, KEY), 3
     sequences = [0] * owners
@@ -77,8 +89,12 @@ def check_where_they_end(events: list[tuple[str, object, int]], grace: int, data
                     assert before is None or end > before, "added to a closed tick"
                     part = section.contributions(KEY)
                     named = zip(part.key_of_row.tolist(), part.labels, strict=True)
-                    assert part.tags.tolist() == [KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named]
-                    for key, label, n in zip(part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True):
+                    assert part.tags.tolist() == [
+                        KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named
+                    ]
+                    for key, label, n in zip(
+                        part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True
+                    ):
                         assert owner_of(part.keys[key], owners) == owner
                         got[section.lane][section.tick, part.keys[key], label.decode()] += n
                 marks[owner] = message.watermark
@@ -111,7 +127,9 @@ def test_nobody_dated_ahead_moves_another_event_to_a_later_tick() -> None:
     lane = Lane(10, 0, 1, 1)
     for ahead in (13, 40, 10**9):
         intake = Intake([lane], grace_ms=0, key=KEY)
-        intake.add(columns([("k", ["a"], 11), ("k", ["ahead"], ahead), ("k", ["b"], 13)]), read_ms=14)
+        intake.add(
+            columns([("k", ["a"], 11), ("k", ["ahead"], ahead), ("k", ["b"], 13)]), read_ms=14
+        )
         assert (intake.watermark, intake.first) == (min(ahead, 14), 11)
         intake.add(columns([("k", ["c"], 12)]), read_ms=19)
         [(_, message)] = intake.commit(source=0, sequences=[0], offset=4)

@@ -25,14 +25,18 @@ def test_what_was_written_block_by_block_is_what_is_loaded(
     store: dict[str, bytes] = {}
     for tick, tally in enumerate(parts, 1):
         part = contributions(tally)
-        columns.merge(part, np.array([NAMES.index(k) for k in part.keys], dtype=np.int32), add_rows=True)
+        columns.merge(
+            part, np.array([NAMES.index(k) for k in part.keys], dtype=np.int32), add_rows=True
+        )
         if columns.n:
             columns.mark_shown(np.array([data.draw(st.integers(0, columns.n - 1))]), tick)
         store.update(ledger_blocks.changes(columns))
         columns.clean()
         again = ledger_blocks.load(sorted(store.items()))
         assert as_dict(again, NAMES) == as_dict(columns, NAMES)
-        assert np.array_equal(again.shown, columns.shown) and np.array_equal(again.tags, columns.tags)
+        assert np.array_equal(again.shown, columns.shown) and np.array_equal(
+            again.tags, columns.tags
+        )
         assert not list(ledger_blocks.changes(again))
 
 
@@ -42,16 +46,16 @@ def test_a_tick_writes_only_the_blocks_that_it_touched(n: int) -> None:
     """With millions of rows a commit must cost what changed, not what is there."""
     labels = [b"%d" % i for i in range(n)]
     columns = Ledger()
-    columns.append(
-        NoiseKey(bytes(32)).tags("k", labels),
-        np.zeros(n, np.int32),
-        Texts.of(labels),
+    columns.append(NoiseKey(bytes(32)).tags("k", labels), np.zeros(n, np.int32), Texts.of(labels))
+    assert len([name for name, _ in ledger_blocks.changes(columns) if name[0] == "L"]) == -(
+        -n // ledger_blocks.BLOCK_ROWS
     )
-    assert len([name for name, _ in ledger_blocks.changes(columns) if name[0] == "L"]) == -(-n // ledger_blocks.BLOCK_ROWS)
     columns.clean()
     part = contributions({"k": {"1500": 70_000}})
     key = NoiseKey(bytes(32))
-    part = type(part)(part.keys, part.key_of_row, key.tags("k", [b"1500"]), part.labels, part.counts)
+    part = type(part)(
+        part.keys, part.key_of_row, key.tags("k", [b"1500"]), part.labels, part.counts
+    )
     columns.merge(part, np.zeros(1, np.int32), add_rows=True)
     assert [name for name, _ in ledger_blocks.changes(columns)] == ["C00000001"]
 
@@ -93,8 +97,12 @@ def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[
         store.update(written)
         columns.clean()
         again = ledger_blocks.load(sorted(store.items()))
-        assert [again.label(row) for row in range(again.n)] == [columns.label(row) for row in range(columns.n)]
-        assert np.array_equal(again.tags, columns.tags) and np.array_equal(again.counts, columns.counts)
+        assert [again.label(row) for row in range(again.n)] == [
+            columns.label(row) for row in range(columns.n)
+        ]
+        assert np.array_equal(again.tags, columns.tags) and np.array_equal(
+            again.counts, columns.counts
+        )
         fresh = Ledger()
         grown(fresh, [len(columns.label(row)) for row in range(columns.n)], tick)
         assert {n: v for n, v in ledger_blocks.changes(fresh) if n[0] == "L"} == {
@@ -108,7 +116,14 @@ def test_a_missing_part_is_refused() -> None:
     columns = Ledger()
     grown(columns, [1024] * 3000, 1)
     blocks = dict(ledger_blocks.changes(columns))
-    assert {"L00000000", "L00000000.01", "L00000001", "L00000001.01", "L00000002", "L00000002.01"} <= set(blocks)
+    assert {
+        "L00000000",
+        "L00000000.01",
+        "L00000001",
+        "L00000001.01",
+        "L00000002",
+        "L00000002.01",
+    } <= set(blocks)
     for lost in [name for name in blocks if name[0] == "L"]:
         with pytest.raises(StateRefused, match="missing"):
             ledger_blocks.load((name, value) for name, value in blocks.items() if name != lost)
@@ -150,7 +165,9 @@ def test_a_long_block_of_an_older_version_is_cut_when_it_is_written_next() -> No
     store.update(ledger_blocks.changes(again))
     assert all(len(value) <= VALUE_BYTES for value in store.values())
     whole = ledger_blocks.load(sorted(store.items()))
-    assert [whole.label(row) for row in range(whole.n)] == [again.label(row) for row in range(again.n)]
+    assert [whole.label(row) for row in range(whole.n)] == [
+        again.label(row) for row in range(again.n)
+    ]
 
 
 @pytest.mark.parametrize("tick", [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40])

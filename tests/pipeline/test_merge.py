@@ -21,7 +21,11 @@ from workers.runtime.errors import StateRefused
 pytestmark = pytest.mark.slow
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["k1", "k2", "k3"]), st.lists(st.sampled_from("abcde"), max_size=3), st.integers(0, 150)),
+    st.tuples(
+        st.sampled_from(["k1", "k2", "k3"]),
+        st.lists(st.sampled_from("abcde"), max_size=3),
+        st.integers(0, 150),
+    ),
     max_size=30,
 ).map(lambda events: sorted(events, key=lambda e: e[2]))
 KNOWN = KnownBaseConfig(
@@ -39,13 +43,21 @@ KNOWN = KnownBaseConfig(
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.data())
-def test_crashes_anywhere_change_no_byte(partitions: list[list[Event]], data: st.DataObject) -> None:
+def test_crashes_anywhere_change_no_byte(
+    partitions: list[list[Event]], data: st.DataObject
+) -> None:
     """A restarted owner must publish the very bytes its predecessor published or would have, in each histogram's order."""
-    configs = [unk(), KNOWN, unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH)]
+    configs = [
+        unk(),
+        KNOWN,
+        unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH),
+    ]
     # An epoch is 80 ms: the one that the last event is in ends, and another begins, without a thousand ms of empty ticks behind them.
     [messages] = contribute(partitions, configs, owners=1, further_ms=100)
     whole = [(s.topic, s.key, s.value) for s in Partition(configs, len(partitions)).run(messages)]
-    crashing = Partition(configs, len(partitions), waiting_bytes_max=data.draw(st.sampled_from([0, 1 << 20])))
+    crashing = Partition(
+        configs, len(partitions), waiting_bytes_max=data.draw(st.sampled_from([0, 1 << 20]))
+    )
     published: list[tuple[str, str, bytes]] = []
     position = 0
     for _ in range(200):
@@ -53,7 +65,9 @@ def test_crashes_anywhere_change_no_byte(partitions: list[list[Event]], data: st
         position = crashing.receive(messages[position : position + size], position)
         while True:
             with patch.object(merge, "TICKS_IN_A_ROW", data.draw(st.sampled_from([1, 2, 32]))):
-                part = crashing.commit(ticks_max=data.draw(st.integers(1, 9)), by_lane=data.draw(st.booleans()))
+                part = crashing.commit(
+                    ticks_max=data.draw(st.integers(1, 9)), by_lane=data.draw(st.booleans())
+                )
             published += [(s.topic, s.key, s.value) for s in part or ()]
             if part is None or data.draw(st.booleans()):
                 break
@@ -70,7 +84,9 @@ def test_crashes_anywhere_change_no_byte(partitions: list[list[Event]], data: st
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.integers(1, 3))
-def test_released_minus_noise_is_the_exact_bounded_count(partitions: list[list[Event]], owners: int) -> None:
+def test_released_minus_noise_is_the_exact_bounded_count(
+    partitions: list[list[Event]], owners: int
+) -> None:
     """Every tick, key and item: nothing lost, nothing doubled, and the noise is the counter's own at that tick."""
     config = unk()
     mechanism = build(config)
@@ -85,7 +101,9 @@ def test_released_minus_noise_is_the_exact_bounded_count(partitions: list[list[E
         for snapshot in Partition([config], len(partitions), owner, owners).run(messages[owner]):
             body = json.loads(snapshot.value)
             tick = body["start"] // config.tick_ms + 1
-            assert body["end"] - body["start"] == config.tick_ms and body["tick"] == (tick - 1) % 8 + 1
+            assert (
+                body["end"] - body["start"] == config.tick_ms and body["tick"] == (tick - 1) % 8 + 1
+            )
             assert owner_of(snapshot.key, owners) == owner
             seen.setdefault(tick, set()).add(snapshot.key)
             if (body["epoch"], tick) != (epoch, last):
@@ -95,7 +113,9 @@ def test_released_minus_noise_is_the_exact_bounded_count(partitions: list[list[E
                 running.update(per_tick.get(tick, Counter()))
             stream = KEY.stream(bytes.fromhex(body["id"]))
             labels = [label for label, _ in body["items"]]
-            noise = counter.draw(stream, body["tick"], KEY.tags(snapshot.key, [label.encode() for label in labels]))
+            noise = counter.draw(
+                stream, body["tick"], KEY.tags(snapshot.key, [label.encode() for label in labels])
+            )
             for (label, noisy), z in zip(body["items"], noise.tolist(), strict=True):
                 assert noisy - z == running[snapshot.key, label] > 0
     ticks = [t for events in partitions for t in [(e[2]) // 10 + 1 for e in events]]
@@ -107,7 +127,9 @@ def test_released_minus_noise_is_the_exact_bounded_count(partitions: list[list[E
         )
 
 
-def run(events: list[Event], *configs: object, stop: int | None = None) -> tuple[Partition, list[bytes]]:
+def run(
+    events: list[Event], *configs: object, stop: int | None = None
+) -> tuple[Partition, list[bytes]]:
     [messages] = contribute([events], configs, owners=1, step=1)  # type: ignore[arg-type]  # the records of this file
     partition = Partition(configs, 1)  # type: ignore[arg-type]  # as above
     partition.run(messages[:stop])
@@ -126,7 +148,9 @@ TEN: list[Event] = [("k1", ["a"], 10 * i + 1) for i in range(10)]
         ({"horizon": 9}, r"\(horizon = 8 became 9\)"),
     ],
 )
-def test_a_changed_parameter_without_a_new_generation_is_refused(change: dict[str, object], said: str) -> None:
+def test_a_changed_parameter_without_a_new_generation_is_refused(
+    change: dict[str, object], said: str
+) -> None:
     """The same noise under other data or scale gives the difference away."""
     partition, _ = run(TEN, unk())
     partition.configs = [unk(**change)]
@@ -144,7 +168,9 @@ def test_a_new_generation_begins_anew_with_other_noise_and_leaves_nothing_of_the
     later = partition.release_all()
     assert later and not ids & {json.loads(s.value)["id"] for s in later}
     assert not [k for k in partition.store if k.startswith(b"h/1/")]
-    assert [(name, life.generation) for name, life in partition.merge.progress().retired] == [("h", 1)]
+    assert [(name, life.generation) for name, life in partition.merge.progress().retired] == [
+        ("h", 1)
+    ]
     partition.configs = [unk(generation=1)]
     with pytest.raises(StateRefused, match="generation 2 was already used|generation = 1"):
         partition.restart()
@@ -155,14 +181,19 @@ def test_a_histogram_that_left_the_settings_is_refused_and_goes_on_when_it_is_ba
     whole, messages = run(TEN, unk(), unk(name="other"))
     partition, _ = run(TEN, unk(), unk(name="other"), stop=5)
     partition.configs = [unk()]
-    with pytest.raises(StateRefused, match="'other' is not in the settings any more.*: quietcount retire -c FILE other"):
+    with pytest.raises(
+        StateRefused,
+        match="'other' is not in the settings any more.*: quietcount retire -c FILE other",
+    ):
         partition.restart()
     partition.configs = [unk(), unk(name="other")]
     position = partition.restart()
     partition.receive(messages[position:], position)
     partition.release_all()
     ends = {h.name: h.life for h in partition.merge.histograms}
-    assert ends == {h.name: h.life for h in whole.merge.histograms} and ends["other"].next is not None
+    assert (
+        ends == {h.name: h.life for h in whole.merge.histograms} and ends["other"].next is not None
+    )
 
 
 def test_a_histogram_that_published_nothing_may_leave_the_settings() -> None:
@@ -240,7 +271,14 @@ def test_a_changed_field_or_topic_is_a_changed_mechanism() -> None:
 
     def histogram(topic: str, items: str) -> Histogram:
         return Histogram(
-            config, build(config), worker="w", topic=topic, stream="s", events={"items": items}, key=KEY, owner=(0, 1)
+            config,
+            build(config),
+            worker="w",
+            topic=topic,
+            stream="s",
+            events={"items": items},
+            key=KEY,
+            owner=(0, 1),
         )
 
     life = histogram("t", "a").life

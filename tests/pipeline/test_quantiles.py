@@ -27,7 +27,9 @@ NUMBERS = Numeric(Buckets(EDGES), (0.5,))
 Q = st.sampled_from([0.01, 0.1, 0.25, 0.5, 0.75, 0.95, 0.999])
 
 
-def quantile(counts: Sequence[float], sd: float = 0.0, q: float = 0.5, numbers: Numeric = NUMBERS) -> dict[str, Any]:
+def quantile(
+    counts: Sequence[float], sd: float = 0.0, q: float = 0.5, numbers: Numeric = NUMBERS
+) -> dict[str, Any]:
     return numbers.quantile(np.array(counts, dtype=np.float64), sd, q)
 
 
@@ -89,7 +91,9 @@ def test_value_and_interval_fit_together(counts: list[int], q: float, sd: float)
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(-500, 5_000), min_size=5, max_size=5), Q, st.floats(1, 500))
-def test_the_interval_is_what_the_test_does_not_reject(counts: list[int], q: float, sd: float) -> None:
+def test_the_interval_is_what_the_test_does_not_reject(
+    counts: list[int], q: float, sd: float
+) -> None:
     """Against the definition: every x of a fine grid, tested by itself."""
     found = quantile(counts, sd, q)
     assume(found["bucket"] is not None)
@@ -101,8 +105,12 @@ def test_the_interval_is_what_the_test_does_not_reject(counts: list[int], q: flo
         return float(weights @ size), NORMAL_95 * sd * math.sqrt(float(weights @ weights))
 
     first, last = tested(1, 0), tested(3, 1)
-    assert (found["low"] is None) is (first[0] >= -first[1]), "open where the first edge is not clearly too low"
-    assert (found["high"] is None) is (last[0] <= last[1]), "open where the last edge is not clearly too high"
+    assert (found["low"] is None) is (first[0] >= -first[1]), (
+        "open where the first edge is not clearly too low"
+    )
+    assert (found["high"] is None) is (last[0] <= last[1]), (
+        "open where the last edge is not clearly too high"
+    )
     low, high = found["low"] or EDGES[0], EDGES[-1] if found["high"] is None else found["high"]
     for b in (1, 2, 3):
         for f in np.linspace(0, 1, 201).tolist():
@@ -119,14 +127,18 @@ DRAWS = 4_000
 TOLERANCE = 4 * math.sqrt(0.95 * 0.05 / DRAWS)
 
 
-def covered(counts: NDArray[np.float64], numbers: Numeric, q: float, drawn: float, sd: float) -> float:
+def covered(
+    counts: NDArray[np.float64], numbers: Numeric, q: float, drawn: float, sd: float
+) -> float:
     """The share of draws whose interval holds the quantile of the counts without noise."""
     truth = numbers.quantile(counts, 0.0, q)["value"]
     rng, hits = np.random.default_rng(20_261_122), 0
     for _ in range(DRAWS):
         found = numbers.quantile(np.round(counts + rng.normal(0, drawn, len(counts))), sd, q)
         assert found["bucket"] is not None
-        hits += (found["low"] is None or found["low"] <= truth) and (found["high"] is None or truth <= found["high"])
+        hits += (found["low"] is None or found["low"] <= truth) and (
+            found["high"] is None or truth <= found["high"]
+        )
     return hits / DRAWS
 
 
@@ -148,11 +160,21 @@ def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
     """Whose sd and whose independence between buckets are what the interval rests on; 1,500 stream keys."""
     buckets = parse_buckets({"from": 0, "to": 400, "count": 16})
     config: dict[str, Any] = {
-        "name": "h", "tick_ms": 10, "horizon": 64, "max_items": 1, "epsilon": 1.0, "delta": 1e-9, "keys": "public",
-        "counter": counter, "buckets": buckets, "domain": buckets.labels,
-    }  # fmt: skip
+        "name": "h",
+        "tick_ms": 10,
+        "horizon": 64,
+        "max_items": 1,
+        "epsilon": 1.0,
+        "delta": 1e-9,
+        "keys": "public",
+        "counter": counter,
+        "buckets": buckets,
+        "domain": buckets.labels,
+    }
     mechanism = build(KnownBaseConfig(**config))
-    counts = np.histogram(np.random.default_rng(2).gamma(2, 60, 20_000), bins=[-np.inf, *buckets.edges, np.inf])[0]
+    counts = np.histogram(
+        np.random.default_rng(2).gamma(2, 60, 20_000), bins=[-np.inf, *buckets.edges, np.inf]
+    )[0]
     key, keys, tick = NoiseKey(bytes(range(32))), 1_500, 21
     tags = np.concatenate([key.tags(f"k{i}", mechanism.domain()) for i in range(keys)])
     noise = mechanism.noise(key.stream(bytes(16))).at(tick, tags).reshape(keys, -1)

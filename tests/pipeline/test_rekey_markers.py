@@ -60,16 +60,21 @@ def test_headers_are_read_as_they_were_written_and_others_say_nothing(
     found, late = arrived(records, user_is_key=False)
     assert keys(found) == [key for _, _, key in cases] + [b"mark"]
     assert late.tolist() == [time for _, time, _ in cases] + [NO_TIME]
-    assert [read_headers(headers) for headers, _, _ in cases] == [(time, key) for _, time, key in cases]
+    assert [read_headers(headers) for headers, _, _ in cases] == [
+        (time, key) for _, time, key in cases
+    ]
     assert keys(arrived(records, user_is_key=True)[0]) == [b"ann"] * len(cases) + [b"mark"]
     plain = Records.of([b"{}"], [b"ann"])
-    assert keys(arrived(plain, user_is_key=False)[0]) == [None], "without Kafka's bytes nothing is known"
+    assert keys(arrived(plain, user_is_key=False)[0]) == [None], (
+        "without Kafka's bytes nothing is known"
+    )
 
 
 def marks(*said: Mark | bytes | None) -> tuple[Records, range, list[Reject]]:
     """A batch of marks, and what a reader makes of them."""
     records = Records.of(
-        [None] * len(said), [msgspec.json.encode(mark) if isinstance(mark, Mark) else mark for mark in said]
+        [None] * len(said),
+        [msgspec.json.encode(mark) if isinstance(mark, Mark) else mark for mark in said],
     )
     return records, range(len(said)), [Reject(i, "no value") for i in range(len(said))]
 
@@ -100,7 +105,13 @@ def test_marks_that_are_missing_or_come_again_are_refused_and_what_is_none_is_a_
         with pytest.raises(StateRefused, match=word):
             known.take(*marks(bad), "t[0]")
     known = Origins(2)
-    none = (b"", None, b"ann", b'{"origin": 2, "of": 2, "sequence": 0, "watermark": 1}', b'{"origin": 0}')
+    none = (
+        b"",
+        None,
+        b"ann",
+        b'{"origin": 2, "of": 2, "sequence": 0, "watermark": 1}',
+        b'{"origin": 0}',
+    )
     assert [reject.index for reject in known.take(*marks(*none), "t[0]")] == [0, 1, 2, 3, 4]
     assert known.all == Origins(2).all
     late = Origins(None)  # a replay may begin anywhere
@@ -120,8 +131,12 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
         coder = Coder(Names())
         n = len(events)
         names = coder.labels.vocabulary
-        codes = names.codes(np.frombuffer(b"a" * n, np.uint8), np.stack((np.arange(n), np.arange(n) + 1), 1))
-        columns = coder.columns(codes, names, np.arange(n), np.ones(n, np.int64), codes, np.empty(0, np.int64))
+        codes = names.codes(
+            np.frombuffer(b"a" * n, np.uint8), np.stack((np.arange(n), np.arange(n) + 1), 1)
+        )
+        columns = coder.columns(
+            codes, names, np.arange(n), np.ones(n, np.int64), codes, np.empty(0, np.int64)
+        )
         times, late = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
         intake.add(Events(np.arange(n), times, None, {"": columns}), None, late)
 
@@ -130,7 +145,11 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
     intake.told(25)
     assert intake.closes() and intake.watermark == 25
     [(_, message)] = intake.commit(source=0, sequences=[0], offset=3)
-    assert sorted((part.tick, len(part.keys)) for part in message.sections) == [(3, 1), (5, 1), (11, 1)]
+    assert sorted((part.tick, len(part.keys)) for part in message.sections) == [
+        (3, 1),
+        (5, 1),
+        (11, 1),
+    ]
     assert message.first == 25 and message.watermark == 25
     add((26, NO_TIME), (12, 25), (200, NO_TIME))
     intake.told(90)

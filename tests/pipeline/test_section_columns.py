@@ -14,7 +14,12 @@ from workers.arrays.text_columns import columns_of
 from workers.arrays.texts import fixed
 from workers.pipeline.ledger_blocks import pack
 
-ROWS = st.lists(st.tuples(st.integers(0, 1024), st.sampled_from([1, 255, 256, 65_536, 2**32 - 1, 2**32, 2**63 - 1])), max_size=20)
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 1024), st.sampled_from([1, 255, 256, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
+    ),
+    max_size=20,
+)
 
 
 def columns(way: Any, rows: list[tuple[int, int]], keys: list[int]) -> tuple[bool, list[list[int]]]:
@@ -22,12 +27,20 @@ def columns(way: Any, rows: list[tuple[int, int]], keys: list[int]) -> tuple[boo
     width, packed = pack(np.array([count for _, count in rows], dtype=np.int64))
     out = [np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)]
     lengths = fixed(np.array([length for length, _ in rows], dtype="<u2"))
-    said = way(columns_of)(lengths, fixed(np.frombuffer(packed, dtype=np.uint8)), width, np.array(keys, dtype=np.int64), *out)
+    said = way(columns_of)(
+        lengths,
+        fixed(np.frombuffer(packed, dtype=np.uint8)),
+        width,
+        np.array(keys, dtype=np.int64),
+        *out,
+    )
     return bool(said), [column.tolist() for column in out]
 
 
 @given(ROWS, st.data())
-def test_columns_are_those_that_were_packed(rows: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_columns_are_those_that_were_packed(
+    rows: list[tuple[int, int]], data: st.DataObject
+) -> None:
     """A count or label of another row would be published under a wrong name."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     keys = np.diff([0, *cuts, len(rows)]).tolist()
@@ -37,7 +50,9 @@ def test_columns_are_those_that_were_packed(rows: list[tuple[int, int]], data: s
         assert columns(way, rows, keys) == (True, [ends, [count for _, count in rows], of_row])
 
 
-@pytest.mark.parametrize("keys", [[], [1], [2, 2], [4, -1], [2**62, 2**62, 2**62, 2**62, 3], [-3, 6]])
+@pytest.mark.parametrize(
+    "keys", [[], [1], [2, 2], [4, -1], [2**62, 2**62, 2**62, 2**62, 3], [-3, 6]]
+)
 def test_keys_that_do_not_have_as_many_rows_are_refused(keys: list[int]) -> None:
     """Also where their sum would be right but for its sign, or for what 64 bits hold."""
     for way in WAYS:

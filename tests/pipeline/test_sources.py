@@ -22,9 +22,15 @@ def test_partitions_are_numbered_topic_by_topic() -> None:
     """Each number is a partition of the state: two places under one would overwrite each other."""
     assert len(BOTH) == 5
     assert [(place.number, *place.log) for place in BOTH] == [
-        (0, "orders-eu", 0), (1, "orders-eu", 1), (2, "orders-us", 0), (3, "orders-us", 1), (4, "orders-us", 2),
-    ]  # fmt: skip
-    assert [place.number for place in Sources((US,))] == [0, 1, 2], "one topic: the partition's own number"
+        (0, "orders-eu", 0),
+        (1, "orders-eu", 1),
+        (2, "orders-us", 0),
+        (3, "orders-us", 1),
+        (4, "orders-us", 2),
+    ]
+    assert [place.number for place in Sources((US,))] == [0, 1, 2], (
+        "one topic: the partition's own number"
+    )
 
 
 def test_a_partition_that_a_topic_has_got_since_is_no_other_topics_first() -> None:
@@ -39,14 +45,22 @@ def test_a_partition_that_a_topic_has_got_since_is_no_other_topics_first() -> No
     ("now", "words"),
     [
         ((EU,), "are orders-eu; the state was made with orders-eu, orders-us: another set"),
-        ((EU, US, SourceTopic("z", 1, "z")), "are orders-eu, orders-us, z; the state was made with orders-eu, orders-us:"),
+        (
+            (EU, US, SourceTopic("z", 1, "z")),
+            "are orders-eu, orders-us, z; the state was made with orders-eu, orders-us:",
+        ),
         ((EU, SourceTopic("orders-xx", 3, "id-us")), "are orders-eu, orders-xx; "),
-        ((SourceTopic("orders-eu", 1, "id-eu"), US), "orders-eu has 1 partitions; the state was made with 2"),
+        (
+            (SourceTopic("orders-eu", 1, "id-eu"), US),
+            "orders-eu has 1 partitions; the state was made with 2",
+        ),
         ((EU, SourceTopic("orders-us", 3, "new")), "orders-us was deleted and created again"),
     ],
     ids=["fewer", "more", "another", "partitions", "id"],
 )
-def test_every_other_set_is_refused_by_what_differs(now: tuple[SourceTopic, ...], words: str) -> None:
+def test_every_other_set_is_refused_by_what_differs(
+    now: tuple[SourceTopic, ...], words: str
+) -> None:
     """Numbers would mean other partitions, or offsets other events."""
     then = stored_set(BOTH.encoded())
     refuse_other_set(BOTH, then)
@@ -59,8 +73,14 @@ def restored(directory: Path, now: Sources, then: Sources, *, told: bool) -> Con
     shard = Scene(directory).contribute[0]
     shard._stream, shard._place = replace(shard._stream, sources=now), next(iter(now))
     progress = ContributeProgress(
-        version=VERSION, offset=3, watermark=None, first=None, sequences=[0], sources=len(then), topic_id=next(iter(then)).topic.id
-    )  # fmt: skip
+        version=VERSION,
+        offset=3,
+        watermark=None,
+        first=None,
+        sequences=[0],
+        sources=len(then),
+        topic_id=next(iter(then)).topic.id,
+    )
     shard._set_stored = now.plain
     stored = [(SOURCES, then.encoded())] if told else []
     shard.store.open().write([*stored, (PROGRESS, msgspec.json.encode(progress))], 1)
@@ -82,4 +102,6 @@ def test_a_shard_compares_the_whole_set_with_what_its_state_has(tmp_path: Path) 
     """Its own topic may be the same while the numbers of others have moved."""
     assert restored(tmp_path, BOTH, BOTH, told=True)._set_stored
     with pytest.raises(StateRefused, match="another set of topics"):
-        restored(tmp_path, Sources((EU, SourceTopic("orders-uz", 3, "uz")), plain=False), BOTH, told=True)
+        restored(
+            tmp_path, Sources((EU, SourceTopic("orders-uz", 3, "uz")), plain=False), BOTH, told=True
+        )

@@ -14,13 +14,23 @@ from workers.pipeline.tallies import Tally
 def count_of(tally: Tally) -> Counter[tuple[int, int]]:
     """Return the tally's counts by the codes of key and label, each from one row."""
     n = len(tally)
-    pairs, labels, counts = np.empty(n, dtype=np.uint64), np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    pairs, labels, counts = (
+        np.empty(n, dtype=np.uint64),
+        np.empty(n, dtype=np.int64),
+        np.empty(n, dtype=np.int64),
+    )
     keys = tally.write(np.zeros(len(tally.key_names), dtype=np.int32), 1, pairs, labels, counts)
     used = int(keys.starts[-1])
-    of_rows = [(int(pair) >> 32, label) for pair, label in zip(pairs[:used], labels[:used].tolist(), strict=True)]
+    of_rows = [
+        (int(pair) >> 32, label)
+        for pair, label in zip(pairs[:used], labels[:used].tolist(), strict=True)
+    ]
     found = Counter(dict(zip(of_rows, counts[:used].tolist(), strict=True)))
     assert len(found) == used == n - len(keys.names)
-    named = [keys.names[place] for place in np.repeat(np.arange(len(keys.names)), np.diff(keys.starts)).tolist()]
+    named = [
+        keys.names[place]
+        for place in np.repeat(np.arange(len(keys.names)), np.diff(keys.starts)).tolist()
+    ]
     assert named == [tally.key_names.name(key) for key, _ in of_rows]
     return found
 
@@ -38,7 +48,9 @@ def test_counts_are_the_same_while_vocabularies_and_batches_grow(seed: int) -> N
             names.codes_of(Texts.of(str(i).encode() for i in range(len(names), number)))
         of_keys = rng.integers(0, n_keys, n).astype(np.int32)
         of_labels = rng.integers(0, n_labels, n).astype(np.int32)
-        columns = EventColumns(of_keys, keys, np.arange(1, n + 1), of_labels, NO_AMOUNTS, labels, None)
+        columns = EventColumns(
+            of_keys, keys, np.arange(1, n + 1), of_labels, NO_AMOUNTS, labels, None
+        )
         tally.add(columns, np.arange(n), NO_AMOUNTS, 1, 1)
         expected.update(zip(of_keys.tolist(), of_labels.tolist(), strict=True))
         tables.add(tally._bits >= 0)

@@ -17,7 +17,9 @@ from workers.pipeline import users as user_epoch
 from workers.pipeline.users import UserEpoch
 
 Event = tuple[int, list[tuple[int, int]]]  # user, rows of pair and amount
-EVENT = st.tuples(st.integers(0, 5), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4)), max_size=6))
+EVENT = st.tuples(
+    st.integers(0, 5), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 4)), max_size=6)
+)
 
 
 def lane(most: int, max_count: int) -> Lane:
@@ -63,7 +65,9 @@ def flat(constant: int) -> Any:
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.lists(EVENT, max_size=12), max_size=6), st.integers(1, 4), st.integers(1, 3))
-def test_what_counts_is_what_a_dictionary_says(batches: list[list[Event]], most: int, max_count: int) -> None:
+def test_what_counts_is_what_a_dictionary_says(
+    batches: list[list[Event]], most: int, max_count: int
+) -> None:
     """Tables begin with room for one row, so that they grow in the middle of batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(user_epoch, "_ROOM", 1)
@@ -79,7 +83,10 @@ def test_many_users_and_pairs_over_many_blocks_are_exact() -> None:
     for most, max_count in ((4, 1), (4, 3), (10_000, 1_000_000)):
         batches = [
             [
-                (int(rng.zipf(1.3)) % 3_000, [(int(p), int(rng.integers(0, 3))) for p in rng.integers(0, 9, 3)])
+                (
+                    int(rng.zipf(1.3)) % 3_000,
+                    [(int(p), int(rng.integers(0, 3))) for p in rng.integers(0, 9, 3)],
+                )
                 for _ in range(4_000)
             ]
             for _ in range(3)
@@ -107,15 +114,31 @@ def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
     """What is read is what runs; and a hash decides how long a look-up takes, never what it finds."""
     monkeypatch.setattr(user_epoch, "_ROOM", 1)
     if not compiled:
-        for name in ("mark", "guess_users", "guess_pairs", "user_slot", "pair_slot", "number_users", "count_pairs"):
+        for name in (
+            "mark",
+            "guess_users",
+            "guess_pairs",
+            "user_slot",
+            "pair_slot",
+            "number_users",
+            "count_pairs",
+        ):
             monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
         for name in ("index_users", "index_pairs", "entries"):
             monkeypatch.setattr(kernels, name, cast(Any, getattr(kernels, name)).py_func)
     rng = np.random.default_rng(4)
     batches = [
-        [(int(rng.integers(0, 40)), [(int(p), 1) for p in rng.integers(0, 5, 2)]) for _ in range(300)] for _ in range(2)
+        [
+            (int(rng.integers(0, 40)), [(int(p), 1) for p in rng.integers(0, 5, 2)])
+            for _ in range(300)
+        ]
+        for _ in range(2)
     ]
-    spreads = [kernels.spread] if compiled else [cast(Any, kernels.spread).py_func, flat(0), flat(2**31 - 1)]
+    spreads = (
+        [kernels.spread]
+        if compiled
+        else [cast(Any, kernels.spread).py_func, flat(0), flat(2**31 - 1)]
+    )
     for spread in spreads:
         monkeypatch.setattr(kernels, "spread", spread)
         epoch = UserEpoch(lane(3, 2), keeps=True)

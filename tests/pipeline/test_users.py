@@ -47,7 +47,9 @@ VISIT = st.tuples(
 
 
 def columns(visits: Sequence[Visit]) -> Events:
-    return reading.columns([(key, items, time, user) for user, key, items, time in visits], reading.reader(users=True))
+    return reading.columns(
+        [(key, items, time, user) for user, key, items, time in visits], reading.reader(users=True)
+    )
 
 
 def tallies(messages: Sequence[tuple[int, Message]]) -> Counter[tuple[Lane, int, str, str]]:
@@ -55,7 +57,9 @@ def tallies(messages: Sequence[tuple[int, Message]]) -> Counter[tuple[Lane, int,
     for _, message in messages:
         for section in message.sections:
             found = section.contributions(KEY)
-            for at, label, n in zip(found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True):
+            for at, label, n in zip(
+                found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True
+            ):
                 total[section.lane, section.tick, found.keys[at], label.decode()] += n
     return total
 
@@ -128,16 +132,22 @@ def test_the_first_m_pairs_of_a_user_count_in_an_epoch_wherever_commits_restarts
             source.commit()
             if data.draw(st.booleans()):
                 source.restart()
-    assert source.total == by_hand(visits, LANE) + by_hand(visits, ENDLESS) + by_hand(visits, WEIGHTED)
+    assert source.total == by_hand(visits, LANE) + by_hand(visits, ENDLESS) + by_hand(
+        visits, WEIGHTED
+    )
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(VISIT, max_size=40))
-def test_taking_a_user_away_moves_at_most_m_pairs_an_epoch_by_max_count_each(visits: list[Visit]) -> None:
+def test_taking_a_user_away_moves_at_most_m_pairs_an_epoch_by_max_count_each(
+    visits: list[Visit],
+) -> None:
     """It is what every formula with D0 = m and Dinf = max_count stands on; a user's time stays, as with events."""
     for lane in (LANE, ENDLESS, WEIGHTED):
         whole = Source([lane]).run(visits)
-        without = Source([lane]).run([v if v[0] != "u1" else (v[0], v[1], [], v[3]) for v in visits])
+        without = Source([lane]).run(
+            [v if v[0] != "u1" else (v[0], v[1], [], v[3]) for v in visits]
+        )
         assert not without - whole
         moved: Counter[tuple[int, str, str]] = Counter()
         for (_, tick, key, label), n in (whole - without).items():
@@ -159,7 +169,9 @@ def test_a_cap_that_a_restart_forgets_is_found() -> None:
 def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
     """Tables grow many times, and what is read back is what was counted."""
     rng = random.Random(5)
-    visits = [(f"u{rng.randrange(900)}", "k", rng.choices("abcdefgh", k=3), i // 20) for i in range(6_000)]
+    visits = [
+        (f"u{rng.randrange(900)}", "k", rng.choices("abcdefgh", k=3), i // 20) for i in range(6_000)
+    ]
     stored, held = Source([WEIGHTED]), Intake([WEIGHTED], 0, KEY)
     total: Counter[tuple[Lane, int, str, str]] = Counter()
     for at in range(0, len(visits), 700):
@@ -180,19 +192,29 @@ def test_small_commits_make_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         source.run([(f"u{i}", "k", ["a"], 5)])
         if i % 4 == 0:
             source.restart()
-    assert [len(value) for _, value in source.store.items(b"U")] == [5 + 28 * rows for rows in (10, 10, 10, 5)]
+    assert [len(value) for _, value in source.store.items(b"U")] == [
+        5 + 28 * rows for rows in (10, 10, 10, 5)
+    ]
     assert sum(source.total.values()) == 35
 
 
 def test_nothing_counts_in_an_epoch_whose_users_are_forgotten() -> None:
     """Fail closed: its users would count again. The intake never asks, for its ticks are closed."""
     held = Users([LANE])
-    ask: Any = np.array([0, 1, -1]), np.ones((3, 2), np.uint64), np.arange(3), np.ones(3, np.int64), np.ones(3, np.uint64)
+    ask: Any = (
+        np.array([0, 1, -1]),
+        np.ones((3, 2), np.uint64),
+        np.arange(3),
+        np.ones(3, np.int64),
+        np.ones(3, np.uint64),
+    )
     held.committed(40)
     assert held.take(LANE, *ask).tolist() == [0, 1, 0]
 
 
-def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """State that only grows fills every disk; deletions of everything do not fit one transaction."""
     monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 4)
     monkeypatch.setattr(user_epoch, "TAIL_ROWS", 1)
@@ -213,14 +235,26 @@ def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(monkeypatch: pytest
     assert len(list(source.store.items(b"U"))) == 3  # of five, 33 bytes each, the first two
 
 
-def entry(lane: Lane, epoch: int, user: str, pairs: Sequence[tuple[str, str]]) -> tuple[bytes, bytes]:
+def entry(
+    lane: Lane, epoch: int, user: str, pairs: Sequence[tuple[str, str]]
+) -> tuple[bytes, bytes]:
     """What earlier versions stored of a user, as they did."""
-    place = b"u" + blake2b(repr(tuple(lane)[:6]).encode(), digest_size=8, person=b"qc-lane").digest() + epoch.to_bytes(8)
+    place = (
+        b"u"
+        + blake2b(repr(tuple(lane)[:6]).encode(), digest_size=8, person=b"qc-lane").digest()
+        + epoch.to_bytes(8)
+    )
     digests = [
-        blake2b(len(key.encode()).to_bytes(4) + key.encode() + label.encode(), digest_size=8, person=b"qc-pair").digest()
+        blake2b(
+            len(key.encode()).to_bytes(4) + key.encode() + label.encode(),
+            digest_size=8,
+            person=b"qc-pair",
+        ).digest()
         for key, label in pairs
     ]
-    return place + blake2b(user.encode(), digest_size=16, person=b"qc-user").digest(), b"\x01" + b"".join(sorted(digests))
+    return place + blake2b(
+        user.encode(), digest_size=16, person=b"qc-user"
+    ).digest(), b"\x01" + b"".join(sorted(digests))
 
 
 def test_users_stored_by_earlier_versions_count_on_and_are_deleted_when_over() -> None:
@@ -232,11 +266,24 @@ def test_users_stored_by_earlier_versions_count_on_and_are_deleted_when_over() -
         entry(LANE, 1, "ann", [("k", "c")]),
     ]
     source.store.write(old, 0)
-    source.run([("ann", "k", ["a", "b", "c"], 5), ("größe", "köln", ["a", "b", "c"], 6), ("bob", "k", ["a"], 7)])
-    assert {(key, label): n for (_, _, key, label), n in source.total.items()} == {("köln", "b"): 1, ("k", "a"): 1}
+    source.run(
+        [
+            ("ann", "k", ["a", "b", "c"], 5),
+            ("größe", "köln", ["a", "b", "c"], 6),
+            ("bob", "k", ["a"], 7),
+        ]
+    )
+    assert {(key, label): n for (_, _, key, label), n in source.total.items()} == {
+        ("köln", "b"): 1,
+        ("k", "a"): 1,
+    }
     source.restart()
     source.run([("größe", "köln", ["d"], 8), ("bob", "k", ["a", "d", "e"], 9)])
-    assert source.total == {(LANE, 1, "köln", "b"): 1, (LANE, 1, "k", "a"): 1, (LANE, 1, "k", "d"): 1}
+    assert source.total == {
+        (LANE, 1, "köln", "b"): 1,
+        (LANE, 1, "k", "a"): 1,
+        (LANE, 1, "k", "d"): 1,
+    }
     source.run([("ann", "k", ["c", "d", "e"], 41)])
     assert source.total[LANE, 5, "k", "d"] == 1 and (LANE, 5, "k", "c") not in source.total
     assert [name for name, _ in source.store.items(b"u")] == [old[2][0]]
@@ -270,14 +317,20 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
     reader = SourceReader(event_reader(events, "who"), ANY, earliest_ms=0)
     good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']
-    bad = [b'{"shop":"s","q":["a"]}', b'{"shop":"s","q":["a"],"who":1.5}', b'{"shop":"s","q":["a"],"who":true}']
+    bad = [
+        b'{"shop":"s","q":["a"]}',
+        b'{"shop":"s","q":["a"],"who":1.5}',
+        b'{"shop":"s","q":["a"],"who":true}',
+    ]
     found, rejects = one(reader.read(Records.of(good + bad)))
     assert users_of(found) == [digest("ann"), digest("17")]
     assert [r.reason for r in rejects] == ["missing field 'who'"] + [
         "field 'who' is not a string or a whole number"
     ] * 2
     at = int(murmur2(b"17") & 0x7FFFFFFF) % 64
-    placed = SourceReader(event_reader(events, "who"), ANY, Placement("murmur2", at, 64), earliest_ms=0)
+    placed = SourceReader(
+        event_reader(events, "who"), ANY, Placement("murmur2", at, 64), earliest_ms=0
+    )
     found, rejects = one(placed.read(Records.of(good)))
     assert (users_of(found), [(r.index, r.reason) for r in rejects]) == (
         [digest("17")],
@@ -285,9 +338,14 @@ def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_part
     )
     long = b'{"shop":"s","q":["a"],"who":"' + b"x" * 1025 + b'"}'
     assert [r.reason for r in one(reader.read(Records.of([long])))[1]] == ["label too long"]
-    keyed = SourceReader(event_reader(msgspec.structs.replace(events, user="$key"), "$key"), ANY, earliest_ms=0)
+    keyed = SourceReader(
+        event_reader(msgspec.structs.replace(events, user="$key"), "$key"), ANY, earliest_ms=0
+    )
     found, rejects = one(keyed.read(Records.of([good[0], good[0]], [b"ann", None])))
-    assert (users_of(found), [r.reason for r in rejects]) == ([digest("ann")], ["record key is no label"])
+    assert (users_of(found), [r.reason for r in rejects]) == (
+        [digest("ann")],
+        ["record key is no label"],
+    )
 
 
 def digest(user: str) -> bytes:
@@ -303,16 +361,26 @@ def users_of(events: Events) -> list[bytes]:
 def configs() -> Iterator[KnownBaseConfig | UnkBaseConfig]:
     for counter in ("haar", "tree"):
         shared: Any = {
-            "name": "h", "tick_ms": 10, "horizon": 8, "max_items": 1, "max_items_per_user": 7, "epsilon": 1.0,
-            "delta": 1e-6, "keys": "public", "counter": counter,
-        }  # fmt: skip
+            "name": "h",
+            "tick_ms": 10,
+            "horizon": 8,
+            "max_items": 1,
+            "max_items_per_user": 7,
+            "epsilon": 1.0,
+            "delta": 1e-6,
+            "keys": "public",
+            "counter": counter,
+        }
         yield UnkBaseConfig(**shared)
         yield KnownBaseConfig(domain=("a", "b"), **shared)
 
 
 def test_a_user_with_m_items_costs_what_an_event_with_m_items_costs() -> None:
     """D0 := m in every formula: noise and thresholds are those of max_items = 7 at event level."""
-    for config in [*configs(), *(msgspec.structs.replace(config, max_count=3) for config in configs())]:
+    for config in [
+        *configs(),
+        *(msgspec.structs.replace(config, max_count=3) for config in configs()),
+    ]:
         of_users = build(config, "user")
         of_events = build(msgspec.structs.replace(config, max_items=7, max_items_per_user=None))
         assert of_users.guarantee.unit == "user"

@@ -20,7 +20,13 @@ from workers.pipeline.intake import Intake
 from workers.settings.settings import Settings, settings_of
 
 KEY = NoiseKey(bytes(32))
-EVENTS = {"key": "shop", "items": "lines[].sku", "count": "lines[].qty", "timestamp": "ts", "missing": "empty"}
+EVENTS = {
+    "key": "shop",
+    "items": "lines[].sku",
+    "count": "lines[].qty",
+    "timestamp": "ts",
+    "missing": "empty",
+}
 OWN: list[dict[str, Any]] = [
     {"max_count": 9},
     {"items": "country", "where": [{"field": "type", "in": ["purchase"]}]},
@@ -29,9 +35,15 @@ OWN: list[dict[str, Any]] = [
 ]
 
 
-def worker(own: list[dict[str, Any]], user: str | None = None, **events: Any) -> tuple[Settings, SourceReader, Intake]:
+def worker(
+    own: list[dict[str, Any]], user: str | None = None, **events: Any
+) -> tuple[Settings, SourceReader, Intake]:
     given = settings_of(document(EVENTS | events, own, user), Path())
-    return given, SourceReader(EventReader(given.shape), declared_keys(given), earliest_ms=0), Intake(lanes(given), 0, KEY)
+    return (
+        given,
+        SourceReader(EventReader(given.shape), declared_keys(given), earliest_ms=0),
+        Intake(lanes(given), 0, KEY),
+    )
 
 
 def counted(messages: list[tuple[int, Message]], given: Settings) -> list[Counter[tuple[str, str]]]:
@@ -56,14 +68,25 @@ def records(*events: dict[str, Any]) -> Records:
     return Records.of([json.dumps(event).encode() for event in events])
 
 
-ORDER = {"shop": 1, "type": "purchase", "country": "at", "lines": [{"sku": "a", "qty": 2}, {"sku": "b", "qty": 1}], "total": 10, "ts": 5}
+ORDER = {
+    "shop": 1,
+    "type": "purchase",
+    "country": "at",
+    "lines": [{"sku": "a", "qty": 2}, {"sku": "b", "qty": 1}],
+    "total": 10,
+    "ts": 5,
+}
 PAGE = {"shop": 2, "type": "view", "page": {"type": "home"}, "ts": 6}
 
 
 def test_each_lane_counts_what_its_own_view_sees() -> None:
     """One pass over the topic; what a condition leaves out counts nowhere, and is no reject."""
     given, reader, intake = worker(OWN)
-    events, rejects = one(reader.read(records(ORDER, PAGE, ORDER | {"country": "cz", "total": 250.5}, PAGE | {"shop": 1})))
+    events, rejects = one(
+        reader.read(
+            records(ORDER, PAGE, ORDER | {"country": "cz", "total": 250.5}, PAGE | {"shop": 1})
+        )
+    )
     assert not rejects
     intake.add(events)
     assert counted(intake.commit(source=0, sequences=[0], offset=4), given) == [
@@ -78,48 +101,74 @@ def test_an_event_is_accepted_whole_or_not_at_all() -> None:
     """A view that would count it must not, if another one that looks at it cannot."""
     given, reader, intake = worker(OWN)
     bad = ORDER | {"country": ["at", 1.5]}
-    events, rejects = one(reader.read(records(bad, bad | {"type": "refund"}, PAGE | {"page": 5}, PAGE | {"country": 1.5})))
+    events, rejects = one(
+        reader.read(
+            records(bad, bad | {"type": "refund"}, PAGE | {"page": 5}, PAGE | {"country": 1.5})
+        )
+    )
     assert [(reject.index, reject.reason) for reject in rejects] == [
         (0, "field 'country' has an item that is not a string, whole number or boolean"),
         (2, "field 'page' is not an object"),
     ]
     intake.add(events)
     found = counted(intake.commit(source=0, sequences=[0], offset=4), given)
-    assert found == [{("1", "a"): 2, ("1", "b"): 1}, {}, {("all", "home"): 1}, {("1", "[10,100)"): 1}]
+    assert found == [
+        {("1", "a"): 2, ("1", "b"): 1},
+        {},
+        {("all", "home"): 1},
+        {("1", "[10,100)"): 1},
+    ]
 
 
 def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
     """Time goes on for those who count nothing; without a time it is passed over, and so is one dated too far ahead."""
     given, reader, intake = worker(OWN[1:2])
     other = {"type": "refund", "ts": 25_000}
-    batch = records({"type": "x", "ts": 3, "country": 1.5}, other, {"type": "refund"}, {"ts": "soon"})
+    batch = records(
+        {"type": "x", "ts": 3, "country": 1.5}, other, {"type": "refund"}, {"ts": "soon"}
+    )
     events, rejects = one(reader.read(batch, latest_ms=30_000))
     assert (rejects, events.times.tolist()) == ([], [3, 25_000])
     intake.add(events)
     assert intake.watermark == 25_000 and intake.closes()
     messages = intake.commit(source=0, sequences=[0], offset=4)
     assert counted(messages, given) == [{}] and not any(message.sections for _, message in messages)
-    events, rejects = one(reader.read(records(other | {"ts": 30_001}, ORDER | {"ts": 30_001}), latest_ms=30_000))
+    events, rejects = one(
+        reader.read(records(other | {"ts": 30_001}, ORDER | {"ts": 30_001}), latest_ms=30_000)
+    )
     assert (len(events), [reject.reason for reject in rejects]) == (0, ["dated too far ahead"])
 
 
 def test_each_histogram_serves_its_own_keys() -> None:
     """A key that another view declares is none of this one's; what one that looks does not serve is a reject."""
-    own: list[dict[str, Any]] = [{"keys": ["1", "2"], "where": [{"field": "type", "in": ["purchase"]}]}]
+    own: list[dict[str, Any]] = [
+        {"keys": ["1", "2"], "where": [{"field": "type", "in": ["purchase"]}]}
+    ]
     own.append({"items": "page.type", "keys": ["3"]})
     _, reader, _ = worker(own, missing="empty")
-    events, rejects = one(reader.read(records(ORDER, PAGE | {"shop": 3}, PAGE | {"shop": 4}, ORDER | {"shop": 5})))
-    assert [(reject.index, reject.reason) for reject in rejects] == [(2, "key not declared"), (3, "key not declared")]
+    events, rejects = one(
+        reader.read(records(ORDER, PAGE | {"shop": 3}, PAGE | {"shop": 4}, ORDER | {"shop": 5}))
+    )
+    assert [(reject.index, reject.reason) for reject in rejects] == [
+        (2, "key not declared"),
+        (3, "key not declared"),
+    ]
     assert len(events) == 2
 
 
 def test_users_are_bounded_in_each_lane_by_itself() -> None:
     """What a user did in one view uses up nothing in another; within a view the bound holds over all events."""
-    own: list[dict[str, Any]] = [{"max_items_per_user": 2, "max_count": 2}, {"items": "country", "max_items_per_user": 1}]
+    own: list[dict[str, Any]] = [
+        {"max_items_per_user": 2, "max_count": 2},
+        {"items": "country", "max_items_per_user": 1},
+    ]
     given, reader, intake = worker(own, user="who")
     of_17 = ORDER | {"who": 17}
     shopping = records(
-        of_17, of_17 | {"lines": [{"sku": "c", "qty": 5}]}, of_17 | {"country": "cz"}, of_17 | {"who": "ann", "country": "cz"}
+        of_17,
+        of_17 | {"lines": [{"sku": "c", "qty": 5}]},
+        of_17 | {"country": "cz"},
+        of_17 | {"who": "ann", "country": "cz"},
     )
     events, rejects = one(reader.read(shopping))
     assert not rejects

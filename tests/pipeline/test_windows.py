@@ -23,8 +23,14 @@ pytestmark = pytest.mark.slow
 ITEMS = 20_000
 TICKS = 19
 COMMON: dict[str, Any] = {
-    "name": "h", "tick_ms": 10, "horizon": 32, "max_items": 2, "epsilon": 0.5, "delta": 1e-6, "keys": ("k",),
-}  # fmt: skip
+    "name": "h",
+    "tick_ms": 10,
+    "horizon": 32,
+    "max_items": 2,
+    "epsilon": 0.5,
+    "delta": 1e-6,
+    "keys": ("k",),
+}
 DOMAIN = tuple(f"i{number}" for number in range(ITEMS))
 
 
@@ -35,13 +41,22 @@ def known(**changes: Any) -> HistogramConfig:
 def snapshots(config: HistogramConfig) -> dict[int, dict[str, Any]]:
     """A histogram of one epoch without events, by tick."""
     histogram = Histogram(
-        config, build(config), worker="w", topic="w.h", stream="test", events={"items": "items"}, key=KEY, owner=(0, 1)
+        config,
+        build(config),
+        worker="w",
+        topic="w.h",
+        stream="test",
+        events={"items": "items"},
+        key=KEY,
+        owner=(0, 1),
     )
     histogram.start_at(1)
     found: dict[int, dict[str, Any]] = {}
     for _ in range(TICKS):
         pages = [json.loads(snapshot.value) for snapshot in histogram.step([])]
-        found[pages[0]["tick"]] = pages[0] | {"items": [item for page in pages for item in page["items"]]}
+        found[pages[0]["tick"]] = pages[0] | {
+            "items": [item for page in pages for item in page["items"]]
+        }
     return found
 
 
@@ -58,23 +73,32 @@ def counts_at(bodies: Mapping[int, Mapping[str, Any]], tick: int) -> np.ndarray[
         known(windows=(10, 40, 110)),
         known(windows=(10, 40, 110), counter="tree"),
         known(windows=(40,), counter="sqrt"),
-        MECHANISMS["meta"](**COMMON | {"domain": DOMAIN, "algorithm": "known_gauss", "windows": (10, 40, 110)}),
+        MECHANISMS["meta"](
+            **COMMON | {"domain": DOMAIN, "algorithm": "known_gauss", "windows": (10, 40, 110)}
+        ),
     ],
     ids=lambda config: f"{config.mechanism} {config.counter}",
 )
-def test_counts_of_two_snapshots_differ_by_noise_of_the_stated_standard_deviation(config: HistogramConfig) -> None:
+def test_counts_of_two_snapshots_differ_by_noise_of_the_stated_standard_deviation(
+    config: HistogramConfig,
+) -> None:
     """As a reader takes it: subtract the snapshot `ticks` before, or nothing where that is the epoch's start."""
     bodies = snapshots(config)
     assert sorted(bodies) == list(range(1, TICKS + 1))
     for tick, body in bodies.items():
         assert [window["ms"] for window in body["windows"]] == list(config.windows)
-        assert [window["ticks"] for window in body["windows"]] == [min(ms // 10, tick) for ms in config.windows]
+        assert [window["ticks"] for window in body["windows"]] == [
+            min(ms // 10, tick) for ms in config.windows
+        ]
         if tick not in (1, 4, 8, 13, 16, 19):
             continue
         for window in body["windows"]:
             found = (counts_at(bodies, tick) - counts_at(bodies, tick - window["ticks"])).var()
             for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
-                assert bool(abs(found / (window["sd"] ** 2 * factor) - 1) < 0.05) is accepted, (tick, window)
+                assert bool(abs(found / (window["sd"] ** 2 * factor) - 1) < 0.05) is accepted, (
+                    tick,
+                    window,
+                )
 
 
 def test_windows_are_all_that_they_add_to_a_snapshot() -> None:
@@ -90,7 +114,9 @@ def test_windows_are_all_that_they_add_to_a_snapshot() -> None:
 def test_stored_state_goes_on_with_other_windows() -> None:
     """They cost nothing, so nothing is charged again and no generation is needed."""
     config = unk(horizon=32)
-    [messages] = contribute([[("k", {"a": 1}, 10 * tick) for tick in range(TICKS)]], [config], owners=1)
+    [messages] = contribute(
+        [[("k", {"a": 1}, 10 * tick) for tick in range(TICKS)]], [config], owners=1
+    )
     partition = Partition([config], 1)
     partition.receive(messages[:2], 0)
     before = partition.release_all()
@@ -100,7 +126,9 @@ def test_stored_state_goes_on_with_other_windows() -> None:
     after = [json.loads(snapshot.value) for snapshot in partition.release_all()]
     assert before and after and after[0]["tick"] == json.loads(before[-1].value)["tick"] + 1
     assert all("windows" in body for body in after)
-    assert {body["id"] for body in after if body["epoch"] == 1} == {json.loads(before[0].value)["id"]}
+    assert {body["id"] for body in after if body["epoch"] == 1} == {
+        json.loads(before[0].value)["id"]
+    }
 
 
 def test_the_fields_are_those_of_the_reference() -> None:
@@ -109,5 +137,7 @@ def test_the_fields_are_those_of_the_reference() -> None:
     made = Windows(config, build(config))
     sd = build(config).difference_sd(31, 1)  # type: ignore[attr-defined]  # known_base has it
     assert made.at(31) == {"windows": [{"ms": 300_000, "ticks": 30, "sd": round(sd, 4)}]}
-    assert made.at(7) == {"windows": [{"ms": 300_000, "ticks": 7, "sd": round(build(config).sd(7), 4)}]}
+    assert made.at(7) == {
+        "windows": [{"ms": 300_000, "ticks": 7, "sd": round(build(config).sd(7), 4)}]
+    }
     assert Windows(known(domain=("a", "b")), build(config)).at(7) == {}

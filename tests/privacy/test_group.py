@@ -32,7 +32,9 @@ def several(world: World, ticks: tuple[int, ...], event: Event) -> World:
 
 def excess(p: Law, q: Law, rho: float, failures: float) -> float:
     """By how much (epsilon, delta) of this price is passed, and how often one world alone names a label; at most 0 where it holds."""
-    curve = max(hockey_stick(p, q, epsilon) - delta_of(rho, epsilon) - failures for epsilon in EPSILONS)
+    curve = max(
+        hockey_stick(p, q, epsilon) - delta_of(rho, epsilon) - failures for epsilon in EPSILONS
+    )
     known = {named(outcome) for outcome in q.of}
     alone = math.fsum(mass for outcome, mass in p.of.items() if named(outcome) not in known)
     return max(curve, alone - failures - 10 * (p.lost + q.lost))
@@ -40,22 +42,52 @@ def excess(p: Law, q: Law, rho: float, failures: float) -> float:
 
 # Mechanism, its settings, the stream, the events' ticks, and what each of them holds.
 CASES: dict[str, tuple[str, dict[str, object], World, tuple[int, ...], Event]] = {
-    "known_base, one tick": ("known_base", {"rho": 0.5, "domain": ("a",)}, fixed({"a": 3}), (1, 1), {"a": 1}),
+    "known_base, one tick": (
+        "known_base",
+        {"rho": 0.5, "domain": ("a",)},
+        fixed({"a": 3}),
+        (1, 1),
+        {"a": 1},
+    ),
     "known_base, two ticks": (
-        "known_base", {"rho": 0.5, "domain": ("a",), "horizon": 2}, fixed({"a": 1}, {"a": 1}), (1, 2), {"a": 1}
+        "known_base",
+        {"rho": 0.5, "domain": ("a",), "horizon": 2},
+        fixed({"a": 1}, {"a": 1}),
+        (1, 2),
+        {"a": 1},
     ),
     "unk_base, new items": ("unk_base", {"rho": 0.25, "delta": 0.002}, fixed({}), (1, 1), {"a": 1}),
     "unk_base, three": ("unk_base", {"rho": 0.1, "delta": 2e-4}, fixed({}), (1, 1, 1), {"a": 1}),
     "unk_base, in two ticks": (
-        "unk_base", {"rho": 0.5, "delta": 0.002, "horizon": 2}, fixed({}, {}), (1, 2), {"a": 1}
+        "unk_base",
+        {"rho": 0.5, "delta": 0.002, "horizon": 2},
+        fixed({}, {}),
+        (1, 2),
+        {"a": 1},
     ),
-    "positive_gauss": ("positive_gauss", {"rho": 0.25, "delta": 0.002}, fixed({}), (1, 1), {"a": 1}),
-    "positive_laplace": ("positive_laplace", {"rho": 0.25, "delta": 0.002}, fixed({}), (1, 1), {"a": 1}),
+    "positive_gauss": (
+        "positive_gauss",
+        {"rho": 0.25, "delta": 0.002},
+        fixed({}),
+        (1, 1),
+        {"a": 1},
+    ),
+    "positive_laplace": (
+        "positive_laplace",
+        {"rho": 0.25, "delta": 0.002},
+        fixed({}),
+        (1, 1),
+        {"a": 1},
+    ),
     "pmg": ("misra_gries", {"rho": 0.25, "delta": 0.002, "size": 1}, fixed({}), (1, 1), {"a": 1}),
     "known_gumbel": (
-        "known_gumbel", {"rho": 0.1, "k": 1, "domain": ("a", "b")}, fixed({"a": 3, "b": 3}), (1, 1), {"a": 1}
+        "known_gumbel",
+        {"rho": 0.1, "k": 1, "domain": ("a", "b")},
+        fixed({"a": 3, "b": 3}),
+        (1, 1),
+        {"a": 1},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -64,7 +96,10 @@ def test_several_events_cost_no_more_than_is_stated(name: str) -> None:
     kind, settings, world, ticks, event = CASES[name]
     mechanism, k = made(kind, **settings), len(ticks)
     horizon = int(str(settings.get("horizon", 1)))
-    p, q = law_of(mechanism, world, horizon), law_of(mechanism, several(world, ticks, event), horizon)
+    p, q = (
+        law_of(mechanism, world, horizon),
+        law_of(mechanism, several(world, ticks, event), horizon),
+    )
     cost = mechanism.cost()
     one = dict(cost.deltas).get("discovery", 0.0)
     failures = group_failure(one, cost.rho, k)
@@ -81,7 +116,10 @@ def test_k_times_the_delta_of_one_event_is_refused(name: str) -> None:
     p, q = law_of(mechanism, world, 1), law_of(mechanism, several(world, ticks, event), 1)
     cost = mechanism.cost()
     one = dict(cost.deltas)["discovery"]
-    assert max(excess(q, p, cost.rho * k**2, k * one), excess(p, q, cost.rho * k**2, k * one)) > 10 * SLACK
+    assert (
+        max(excess(q, p, cost.rho * k**2, k * one), excess(p, q, cost.rho * k**2, k * one))
+        > 10 * SLACK
+    )
 
 
 @pytest.mark.parametrize("name", ["known_base, one tick", "known_base, two ticks", "known_gumbel"])
@@ -90,6 +128,9 @@ def test_k_times_rho_is_refused(name: str) -> None:
     kind, settings, world, ticks, event = CASES[name]
     mechanism, k = made(kind, **settings), len(ticks)
     horizon = int(str(settings.get("horizon", 1)))
-    p, q = law_of(mechanism, world, horizon), law_of(mechanism, several(world, ticks, event), horizon)
+    p, q = (
+        law_of(mechanism, world, horizon),
+        law_of(mechanism, several(world, ticks, event), horizon),
+    )
     rho = mechanism.cost().rho
     assert max(excess(p, q, rho * k / 2, 0.0), excess(q, p, rho * k / 2, 0.0)) > 10 * SLACK

@@ -14,8 +14,14 @@ from workers.mechanisms.registry import MECHANISMS, build
 
 DOMAIN = ("a", "b", "c", "d")
 SHARED: dict[str, object] = {
-    "name": "h", "tick_ms": 10, "horizon": 64, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": ("s",)
-}  # fmt: skip
+    "name": "h",
+    "tick_ms": 10,
+    "horizon": 64,
+    "max_items": 2,
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "keys": ("s",),
+}
 OWN: dict[str, dict[str, object]] = {
     "known_base": {"domain": DOMAIN},
     "unk_base": {},
@@ -94,7 +100,8 @@ TREE_ALONE = ("meta", "misra_gries")
 COUNTERLESS = tuple(
     name
     for name in MECHANISMS
-    if name not in ("known_base", "unk_base", "sparse_gumb", "bounded_max", "two_level", "two_level_k")
+    if name
+    not in ("known_base", "unk_base", "sparse_gumb", "bounded_max", "two_level", "two_level_k")
 )
 
 
@@ -141,12 +148,16 @@ def fields() -> list[tuple[str, str]]:
 def test_every_setting_is_in_the_mechanism_id(name: str, field: str) -> None:
     """The same noise under another scale, or under other data, is subtracted, and the data is bare."""
     changed = config(name, **SPECIAL.get((name, field), OTHER[field]))
-    assert getattr(changed, field) != getattr(config(name), field), "the two settings must differ in the field"
+    assert getattr(changed, field) != getattr(config(name), field), (
+        "the two settings must differ in the field"
+    )
     assert (an_id(changed) != an_id(config(name))) is (field not in EXEMPT)
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if "domain" in OWN[name]])
-def test_the_order_of_a_domain_is_in_the_id_wherever_it_decides_what_a_word_picks(name: str) -> None:
+def test_the_order_of_a_domain_is_in_the_id_wherever_it_decides_what_a_word_picks(
+    name: str,
+) -> None:
     """The same id must mean the same bytes, or audit finds a lie where there is none."""
     ordered = name not in ("known_base", "known_gauss")
     assert (an_id(config(name, domain=DOMAIN[::-1])) != an_id(config(name))) is ordered
@@ -155,17 +166,31 @@ def test_the_order_of_a_domain_is_in_the_id_wherever_it_decides_what_a_word_pick
 def test_meta_with_picks_has_the_order_of_its_domain_in_the_id() -> None:
     """Its cells pick as `known_gumbel` does."""
     own: dict[str, object] = {"algorithm": "known_gumbel", "k": 2, "kbar": None}
-    assert an_id(config("meta", **own, domain=DOMAIN)) != an_id(config("meta", **own, domain=DOMAIN[::-1]))
+    assert an_id(config("meta", **own, domain=DOMAIN)) != an_id(
+        config("meta", **own, domain=DOMAIN[::-1])
+    )
 
 
 def test_pure_misra_gries_has_its_domain_in_its_order_and_its_budget_in_the_id() -> None:
     """The tags of the domain are stored in the order declared; of a pure epsilon the noise is another one."""
     own: dict[str, object] = {"release": "pure", "domain": DOMAIN}
     changes: list[dict[str, object]] = [
-        {}, {"domain": DOMAIN[::-1]}, {"domain": DOMAIN[:3]}, {"epsilon": 1.1}, {"delta": 1e-7}, {"size": 9}, {"max_count": 2},
-        {"max_items": 3}, {"horizon": 65}, {"radix": 7}, {"release": "pmg", "domain": None}, {"release": "merge", "domain": None},
-    ]  # fmt: skip
-    assert len({an_id(config("misra_gries", **(own | change))) for change in changes}) == len(changes)
+        {},
+        {"domain": DOMAIN[::-1]},
+        {"domain": DOMAIN[:3]},
+        {"epsilon": 1.1},
+        {"delta": 1e-7},
+        {"size": 9},
+        {"max_count": 2},
+        {"max_items": 3},
+        {"horizon": 65},
+        {"radix": 7},
+        {"release": "pmg", "domain": None},
+        {"release": "merge", "domain": None},
+    ]
+    assert len({an_id(config("misra_gries", **(own | change))) for change in changes}) == len(
+        changes
+    )
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -178,12 +203,16 @@ def test_the_unit_is_in_the_id(name: str) -> None:
 
 def with_buckets(name: str, edges: tuple[float, ...], **more: object) -> HistogramConfig:
     buckets = Buckets(edges)
-    own: dict[str, object] = {"algorithm": "known_gauss", "k": None, "kbar": None} if name == "meta" else {}
+    own: dict[str, object] = (
+        {"algorithm": "known_gauss", "k": None, "kbar": None} if name == "meta" else {}
+    )
     own |= {"release": "pure"} if name == "misra_gries" else {}
     return config(name, buckets=buckets, domain=buckets.labels, **own, **more)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__]
+)
 def test_edges_are_in_the_mechanism_id(name: str) -> None:
     """They say what a count is of; labels alone are in it already, and a domain may have the same."""
     first, other = with_buckets(name, (0, 1, 2.5)), with_buckets(name, (0, 1, 2.25))

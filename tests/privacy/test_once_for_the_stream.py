@@ -71,7 +71,9 @@ def _made(use: int, segment: int, interval: int) -> Counts:
     return np.random.default_rng((use, segment, interval)).integers(-5, 5, size=len(DOMAIN))
 
 
-def published(mechanism: OrderStatistics, ticks: Sequence[Event], noise: Given, watch: int | None = None) -> list[object]:
+def published(
+    mechanism: OrderStatistics, ticks: Sequence[Event], noise: Given, watch: int | None = None
+) -> list[object]:
     """All answers, and the values that AboveThreshold sees in runs after the event's.
 
     `watch` notes the watched values that the close or end at or after this tick sees, before it happens.
@@ -81,10 +83,17 @@ def published(mechanism: OrderStatistics, ticks: Sequence[Event], noise: Given, 
     mechanism.meet_key(state, 0, KEY.tags(STREAM_KEY, mechanism.domain()), mechanism.domain())
     answers: list[object] = []
     for t, event in enumerate(ticks, start=1):
-        if watch is not None and t >= watch and noise.watched is None and t in noise.closes | noise.ends:
+        if (
+            watch is not None
+            and t >= watch
+            and noise.watched is None
+            and t in noise.closes | noise.ends
+        ):
             one: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
             added = np.array([event.get(label, 0) for label in DOMAIN])
-            noise.watched = mechanism.queries.values(state.ledger.counts + added + one.start + one.noise)
+            noise.watched = mechanism.queries.values(
+                state.ledger.counts + added + one.start + one.noise
+            )
         state, release = mechanism.step(state, t, parts(event), noise)
         answers.append(release.of_key[0])
         after: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
@@ -95,7 +104,9 @@ def published(mechanism: OrderStatistics, ticks: Sequence[Event], noise: Given, 
     return answers
 
 
-def same_without(kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]) -> bool:
+def same_without(
+    kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]
+) -> bool:
     """Whether the event's absence, with noise moved once, leaves all that is published as it was."""
     settings_: dict[str, Any] = {
         "horizon": TICKS,
@@ -109,7 +120,9 @@ def same_without(kind: str, ticks: Sequence[Event], at: int, event: Event, close
     assert isinstance(made, OrderStatistics)
     one = made.intervals(1)
     # Planted in what is frozen: an interval closes at every growth by two.
-    object.__setattr__(made, "_intervals", (type(one)(2, one.clearance, TICKS, one.error, one.spread),) * 40)
+    object.__setattr__(
+        made, "_intervals", (type(one)(2, one.clearance, TICKS, one.error, one.spread),) * 40
+    )
     with_event, without = Given(made, closes, ends), Given(made, closes, ends)
     richer: list[Event] = list(ticks)
     richer[at - 1] = {label: ticks[at - 1].get(label, 0) + event.get(label, 0) for label in DOMAIN}
@@ -127,16 +140,16 @@ def same_without(kind: str, ticks: Sequence[Event], at: int, event: Event, close
     return expected == published(made, ticks, without)
 
 
-streams = st.lists(st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 6)), min_size=TICKS, max_size=TICKS)
+streams = st.lists(
+    st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 6)), min_size=TICKS, max_size=TICKS
+)
 some_ticks = st.sets(st.integers(1, TICKS))
 events = st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 3))
 
 
 @pytest.mark.parametrize("kind", QUERIES)
 @settings(max_examples=60, deadline=None)
-@given(
-    ticks=streams, at=st.integers(1, TICKS), event=events, closes=some_ticks, ends=some_ticks
-)  # fmt: skip
+@given(ticks=streams, at=st.integers(1, TICKS), event=events, closes=some_ticks, ends=some_ticks)
 def test_an_event_meets_each_noise_that_is_charged_for_it_once(
     kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]
 ) -> None:
@@ -160,7 +173,9 @@ END: Callable[..., None] = OrderStatistics._end_segment
 CLOSE: Callable[..., None] = OrderStatistics._close_interval
 
 
-@pytest.mark.parametrize(("member", "flaw"), [("_end_segment", exact_again), ("_close_interval", fresh_again)])
+@pytest.mark.parametrize(
+    ("member", "flaw"), [("_end_segment", exact_again), ("_close_interval", fresh_again)]
+)
 def test_an_event_that_meets_noise_twice_is_seen(member: str, flaw: Callable[..., None]) -> None:
     """Planted: a segment or an interval that starts from exact sums pays for an event again and again."""
     ticks: list[Event] = [{"a": 2, "b": 1}] * TICKS

@@ -36,7 +36,13 @@ DELTA = 1e-4
 
 def made(name: str, **changes: object) -> Mechanism:
     """A mechanism whose scales are easily worked out: one item of one an event."""
-    settings: dict[str, Any] = {"name": "h", "tick_ms": 1, "max_items": 1, "delta": DELTA, "keys": "public"} | changes
+    settings: dict[str, Any] = {
+        "name": "h",
+        "tick_ms": 1,
+        "max_items": 1,
+        "delta": DELTA,
+        "keys": "public",
+    } | changes
     return build(MECHANISMS[name](**settings))
 
 
@@ -59,7 +65,9 @@ def agrees(observed: Callable[[Probe], Mapping[object, int]], law: Law) -> None:
     assert pvalue(observed(Probe(keep_values=False, factor=WIDER**2)), law) < FALSE_ALARM
 
 
-def peeled(weights: Mapping[object, float], k: int, end: object = None) -> dict[tuple[object, ...], float]:
+def peeled(
+    weights: Mapping[object, float], k: int, end: object = None
+) -> dict[tuple[object, ...], float]:
     """Probability of each order of k picks without replacement; `end` ends them, and stands in the order."""
     law: dict[tuple[object, ...], float] = {}
     for order in itertools.permutations(weights, min(k, len(weights))):
@@ -72,7 +80,9 @@ def peeled(weights: Mapping[object, float], k: int, end: object = None) -> dict[
     return law
 
 
-def together(law: Mapping[tuple[object, ...], float], outcome: Callable[[tuple[object, ...]], object]) -> Law:
+def together(
+    law: Mapping[tuple[object, ...], float], outcome: Callable[[tuple[object, ...]], object]
+) -> Law:
     """The law of what is seen of an order."""
     found: dict[object, float] = {}
     for order, probability in law.items():
@@ -85,13 +95,17 @@ def weighed(scores: Mapping[Any, int], b: float) -> dict[object, float]:
     return {name: math.exp((score - max(scores.values())) / b) for name, score in scores.items()}
 
 
-def shown(mechanism: Mechanism, counts: Mapping[str, int], probe: Probe, keys: int, ticks: int) -> Counter[object]:
+def shown(
+    mechanism: Mechanism, counts: Mapping[str, int], probe: Probe, keys: int, ticks: int
+) -> Counter[object]:
     """How often each outcome of one tick was published: labels in order of an answer, else the set of them."""
     names, observed = tuple(f"k{i}" for i in range(keys)), Counter[object]()
     with probe.watching():
         run = Run(mechanism, 11, names)
         for t in range(1, ticks + 1):
-            again = not isinstance(mechanism.init(), MaxState) and (mechanism.kind != "pay_what_you_get" or t == 1)
+            again = not isinstance(mechanism.init(), MaxState) and (
+                mechanism.kind != "pay_what_you_get" or t == 1
+            )
             release = run.step(t, dict.fromkeys(names, counts) if again else {})
             if isinstance(release, Answers):
                 for answer in release.of_key.values():
@@ -107,7 +121,9 @@ def shown(mechanism: Mechanism, counts: Mapping[str, int], probe: Probe, keys: i
 def labels_of(run: Run, release: Release | Items) -> list[tuple[int, str]]:
     """(stream key, label) of everything shown."""
     if isinstance(release, Items):
-        return list(zip(release.keys.tolist(), (label.decode() for label in release.labels), strict=True))
+        return list(
+            zip(release.keys.tolist(), (label.decode() for label in release.labels), strict=True)
+        )
     rows = release.rows.tolist()
     columns = run.state.ledger
     return [(int(columns.keys[row]), columns.label(row).decode()) for row in rows]
@@ -138,7 +154,8 @@ def test_limit_dom_publishes_labels_until_bottom_as_enumerated() -> None:
     mechanism = made("limit_dom", k=k, kbar=kbar, rho=rho, horizon=20)
     scores: dict[object, int] = {label: counts[label] for label in "abc"}
     law = together(
-        peeled(weighed(scores | {None: 20 + above}, b), k, end=None), lambda order: frozenset(order) - {None}
+        peeled(weighed(scores | {None: 20 + above}, b), k, end=None),
+        lambda order: frozenset(order) - {None},
     )
     agrees(lambda probe: shown(mechanism, counts, probe, 500, 20), law)
 
@@ -149,7 +166,16 @@ def test_pay_what_you_get_publishes_its_labels_in_the_order_of_the_law() -> None
     b = math.sqrt(8 / (8 * rho))
     above = height(b, DELTA / 2 / answers)
     counts = {"a": 9 + above + 2, "b": 9 + above, "c": 9 + above - 1, "d": 9}
-    mechanism = made("pay_what_you_get", k=k, kbar=kbar, labels=8, queries=answers, every=1, rho=rho, horizon=answers)
+    mechanism = made(
+        "pay_what_you_get",
+        k=k,
+        kbar=kbar,
+        labels=8,
+        queries=answers,
+        every=1,
+        rho=rho,
+        horizon=answers,
+    )
     scores: dict[object, int] = {label: counts[label] for label in "abc"}
     law = together(
         peeled(weighed(scores | {None: 9 + above}, b), k, end=None),
@@ -183,7 +209,13 @@ def test_above_threshold_stops_at_the_ticks_of_its_law(name: str, accounting: st
     epsilon, ticks, keys = 4.0, 6, 2_500
     further: dict[str, object] = {"c_max": 2_000} if name == "bounded_max" else {}
     mechanism = made(
-        name, domain=("a", "b"), epsilon=epsilon, accounting=accounting, horizon=ticks, query="max", **further
+        name,
+        domain=("a", "b"),
+        epsilon=epsilon,
+        accounting=accounting,
+        horizon=ticks,
+        query="max",
+        **further,
     )
     assert isinstance(mechanism, OrderStatistics)
     inner = name == "bounded_max"

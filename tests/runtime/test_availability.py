@@ -16,7 +16,9 @@ from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
 from workers.runtime.logs import log_to_stderr
 
 
-def test_an_outage_is_two_lines_however_often_it_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_two_lines_however_often_it_is_noticed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A hundred clients notice it, and each goes on noticing it."""
     clock = [100.0]
     away = Away(lambda: clock[0])
@@ -25,7 +27,12 @@ def test_an_outage_is_two_lines_however_often_it_is_noticed(caplog: pytest.LogCa
     away.lost("no broker answers.", since_s=95.0)
     clock[0] = 130.0
     away.lost("a commit failed")
-    assert (away.is_so, away.seconds, away.outages, away.reason) == (True, 35.0, 1, "a commit failed")
+    assert (away.is_so, away.seconds, away.outages, away.reason) == (
+        True,
+        35.0,
+        1,
+        "a commit failed",
+    )
     away.found()
     away.found()
     assert (away.is_so, away.seconds, away.outages) == (False, 0.0, 1)
@@ -50,19 +57,34 @@ def answers(*given: object) -> Callable[[], str]:
     return ask
 
 
-def test_it_waits_for_a_kafka_that_is_away_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_waits_for_a_kafka_that_is_away_and_for_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A wrong setting would be waited for, for ever."""
     monkeypatch.setattr(outages, "LOOK_S", 0.0)
     away, waited = Away(), list[bool]()
     silent = KafkaException(KafkaError(KafkaError._TIMED_OUT))
-    assert wait_for(answers(KafkaAway("no broker"), silent, "topics"), away, lambda: waited.append(away.is_so)) == "topics"
+    assert (
+        wait_for(
+            answers(KafkaAway("no broker"), silent, "topics"),
+            away,
+            lambda: waited.append(away.is_so),
+        )
+        == "topics"
+    )
     assert waited == [True, True] and not away.is_so and away.outages == 1
-    for refused in (SettingsError("no such topic"), KafkaRefuses("wrong password"), KafkaException(KafkaError(29))):
+    for refused in (
+        SettingsError("no such topic"),
+        KafkaRefuses("wrong password"),
+        KafkaException(KafkaError(29)),
+    ):
         with pytest.raises(type(refused)):
             wait_for(answers(refused, "topics"), Away())
 
 
-def test_a_refusal_after_an_outage_is_believed_when_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_after_an_outage_is_believed_when_it_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A broker that has just started may not know its users yet; one that does must not be asked for ever."""
     monkeypatch.setattr(outages, "LOOK_S", 0.0)
     away = Away()
@@ -78,7 +100,10 @@ def test_a_refusal_after_an_outage_is_believed_when_it_stays(monkeypatch: pytest
 
 def test_a_broker_that_nobody_reaches_is_named_by_its_address() -> None:
     """It may be a wrong one."""
-    with pytest.raises(KafkaAway, match=r"127\.0\.0\.1:1.*refused"), Connection("127.0.0.1:1").introduce(0.5):
+    with (
+        pytest.raises(KafkaAway, match=r"127\.0\.0\.1:1.*refused"),
+        Connection("127.0.0.1:1").introduce(0.5),
+    ):
         pass
 
 
@@ -105,8 +130,14 @@ def test_what_clients_say_of_each_attempt_is_held_back_and_what_a_broker_refuses
             "FAIL [rdkafka#producer-4] [thrd:x]: SASL authentication error: Authentication failed",
             "something else",
         ),
-        "aiokafka.conn": ("Unable connect to node with id 1: refused", "Topic x is not authorized for this client"),
-        "workers.kafka.clients": ("Kafka client: _TRANSPORT: refused", "Kafka client: _AUTHENTICATION: no"),
+        "aiokafka.conn": (
+            "Unable connect to node with id 1: refused",
+            "Topic x is not authorized for this client",
+        ),
+        "workers.kafka.clients": (
+            "Kafka client: _TRANSPORT: refused",
+            "Kafka client: _AUTHENTICATION: no",
+        ),
         "workers.runtime.availability": ("Kafka is away: x. Waiting", "Kafka is away: x. Waiting"),
     }
     for name, texts in said.items():
@@ -114,6 +145,9 @@ def test_what_clients_say_of_each_attempt_is_held_back_and_what_a_broker_refuses
             logging.getLogger(name).error("%s", text)
     lines = [line.split(" ERROR   ")[-1] for line in capfd.readouterr().err.splitlines()]
     assert lines == [
-        said["librdkafka"][1], "something else", said["aiokafka.conn"][1], said["workers.kafka.clients"][1],
+        said["librdkafka"][1],
+        "something else",
+        said["aiokafka.conn"][1],
+        said["workers.kafka.clients"][1],
         *said["workers.runtime.availability"],
-    ]  # fmt: skip
+    ]

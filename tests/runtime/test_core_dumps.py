@@ -64,7 +64,11 @@ keys = "public"
 def told(directory: Path, *arguments: str) -> list[str]:
     """What a command told, and its other lines on stderr."""
     done = subprocess.run(
-        [sys.executable, "-c", TELLING, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", TELLING, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
@@ -81,9 +85,19 @@ def test_processes_of_a_backtest_cannot_be_dumped_either(tmp_path: Path) -> None
     """They inherit the key, so they must inherit this too."""
     (tmp_path / "orders.toml").write_text(SETTINGS)
     told(tmp_path, "key", "new", str(tmp_path / "noise.key"))
-    events = [{"shop": "s", "products": [f"p{i % 3}"], "ts": 1_795_300_000_000 + 100 * i} for i in range(100)]
+    events = [
+        {"shop": "s", "products": [f"p{i % 3}"], "ts": 1_795_300_000_000 + 100 * i}
+        for i in range(100)
+    ]
     (tmp_path / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    arguments = ["--input", str(tmp_path / "events.jsonl"), "--report", str(tmp_path / "report"), "--seeds", "4"]
+    arguments = [
+        "--input",
+        str(tmp_path / "events.jsonl"),
+        "--report",
+        str(tmp_path / "report"),
+        "--seeds",
+        "4",
+    ]
     lines = told(tmp_path, "replay", "-c", str(tmp_path / "orders.toml"), *arguments)
     of_key = [line for line in lines if line.startswith("key: ")]
     of_children = [line for line in lines if line.startswith("child: ")]

@@ -47,14 +47,47 @@ class Changing(msgspec.Struct):
 
 
 WHOLE = (
-    1, 2.5, "s", b"b", None, True, Fraction(1, 3), np.int64(3), np.dtype(np.int16), int, (), (1, (2, "x")), frozenset((1, "a")),
-    MappingProxyType({"a": (1,)}), read_only(np.zeros(3)), Loose((1,)), Record("x"), threading.local(), HaarCounter(8, 0.1), len,
-)  # fmt: skip
+    1,
+    2.5,
+    "s",
+    b"b",
+    None,
+    True,
+    Fraction(1, 3),
+    np.int64(3),
+    np.dtype(np.int16),
+    int,
+    (),
+    (1, (2, "x")),
+    frozenset((1, "a")),
+    MappingProxyType({"a": (1,)}),
+    read_only(np.zeros(3)),
+    Loose((1,)),
+    Record("x"),
+    threading.local(),
+    HaarCounter(8, 0.1),
+    len,
+)
 CHANGEABLE: tuple[object, ...] = (
-    [], {}, set(), bytearray(), np.zeros(3), (1, []), MappingProxyType({"a": []}), Loose([]), Record({}), Changing(1),
-    [].append, {}.get, lambda: None, object(), np.array([[]], dtype=object), functools.lru_cache(lambda: None),
-    functools.partial(len), threading.Lock(),
-)  # fmt: skip
+    [],
+    {},
+    set(),
+    bytearray(),
+    np.zeros(3),
+    (1, []),
+    MappingProxyType({"a": []}),
+    Loose([]),
+    Record({}),
+    Changing(1),
+    [].append,
+    {}.get,
+    lambda: None,
+    object(),
+    np.array([[]], dtype=object),
+    functools.lru_cache(lambda: None),
+    functools.partial(len),
+    threading.Lock(),
+)
 
 
 @pytest.mark.parametrize("value", WHOLE, ids=lambda value: type(value).__name__)

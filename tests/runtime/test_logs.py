@@ -25,7 +25,9 @@ def _restored() -> Iterator[None]:
     root.handlers[:], root.level = handlers, level
 
 
-def test_a_line_is_not_repeated_at_once_and_what_ends_the_worker_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_line_is_not_repeated_at_once_and_what_ends_the_worker_is_one_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """A broker that is away would fill the disk with one sentence; the reason to stop looks as in every other command."""
     log_to_stderr(debug=False)
     for _ in range(3):
@@ -33,7 +35,10 @@ def test_a_line_is_not_repeated_at_once_and_what_ends_the_worker_is_one_line(cap
     logging.getLogger("workers.kafka.transport").info("[^--Consumer]: Starting...")
     logging.getLogger("workers.kafka.handover").critical("state\nrefused")
     lines = capfd.readouterr().err.splitlines()
-    assert [line.split(" WARNING ")[-1] for line in lines] == ["the broker is away", "quietcount: state refused"]
+    assert [line.split(" WARNING ")[-1] for line in lines] == [
+        "the broker is away",
+        "quietcount: state refused",
+    ]
 
 
 def test_json_is_one_object_a_line_with_what_it_is_about_and_no_message_of_a_strange_error(
@@ -55,7 +60,9 @@ def test_json_is_one_object_a_line_with_what_it_is_about_and_no_message_of_a_str
     assert "KeyError: " not in second["error"]["traceback"]
 
 
-def test_an_error_that_nobody_caught_in_a_thread_is_a_line_of_the_log(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_that_nobody_caught_in_a_thread_is_a_line_of_the_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     """Python's own report would show its message, and break the JSON."""
 
     def fail() -> None:
@@ -71,7 +78,10 @@ def test_an_error_that_nobody_caught_in_a_thread_is_a_line_of_the_log(capfd: pyt
 
 def test_errors_about_kafka_files_and_settings_keep_their_message() -> None:
     """These are what an operator can act on."""
-    assert describe(FileNotFoundError(2, "No such file", "key")) == "FileNotFoundError: [Errno 2] No such file: 'key'"
+    assert (
+        describe(FileNotFoundError(2, "No such file", "key"))
+        == "FileNotFoundError: [Errno 2] No such file: 'key'"
+    )
     assert describe(StateRefused("topic\n was cut")) == "StateRefused: topic was cut"
     assert "timed out" in describe(KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out")))
     assert describe(KeyError("Planted")) == "KeyError"

@@ -20,12 +20,15 @@ def test_a_duration_is_read_back_as_it_was_written(duration_ms: int) -> None:
 @settings(deadline=None)
 def test_a_duration_is_its_number_times_its_unit(number: int, unit: str) -> None:
     """Against a table of its own: a wrong unit would change every tick."""
-    factor = {"ms": 1, "s": 1000, "m": 60 * 1000, "h": 60 * 60 * 1000, "d": 24 * 60 * 60 * 1000}[unit]
+    factor = {"ms": 1, "s": 1000, "m": 60 * 1000, "h": 60 * 60 * 1000, "d": 24 * 60 * 60 * 1000}[
+        unit
+    ]
     assert parse_duration(f"{number}{unit}") == number * factor
 
 
 @pytest.mark.parametrize(
-    "text", ["", "10", "s", "1.5s", "-1s", "10 s", "10S", "10s\n", "1w", "1h30m", "٣s", 10, None, True]
+    "text",
+    ["", "10", "s", "1.5s", "-1s", "10 s", "10S", "10s\n", "1w", "1h30m", "٣s", 10, None, True],
 )
 def test_anything_else_is_no_duration(text: object) -> None:
     """What is not understood is refused, with what is allowed."""

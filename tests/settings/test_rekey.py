@@ -22,13 +22,23 @@ def test_users_may_come_from_several_topics_where_they_are_brought_together(tmp_
     assert found.internal_topics[4:] == ("orders.by-user", "orders.rekey-state")
     assert len(loaded(tmp_path, with_users("max_items_per_user = 5\n")).internal_topics) == 4
     assert not loaded(tmp_path, GOOD).privacy.rekey
-    ahead = rekeyed().replace('user = "customer"', 'user = "customer"\ntimestamp = "at"\nmax_ahead = "2h"')
-    assert loaded(tmp_path, ahead).events.max_ahead_ms == 7_200_000, "the record's time does not count"
+    ahead = rekeyed().replace(
+        'user = "customer"', 'user = "customer"\ntimestamp = "at"\nmax_ahead = "2h"'
+    )
+    assert loaded(tmp_path, ahead).events.max_ahead_ms == 7_200_000, (
+        "the record's time does not count"
+    )
 
 
 BAD = {
-    "rekey for events": (GOOD + "[privacy]\nrekey = true\n", ['privacy.rekey = true: only with privacy.unit = "user"']),
-    "rekey that is a word": (GOOD + '[privacy]\nrekey = "yes"\n', ['privacy.rekey = "yes"', "true or false"]),
+    "rekey for events": (
+        GOOD + "[privacy]\nrekey = true\n",
+        ['privacy.rekey = true: only with privacy.unit = "user"'],
+    ),
+    "rekey that is a word": (
+        GOOD + '[privacy]\nrekey = "yes"\n',
+        ['privacy.rekey = "yes"', "true or false"],
+    ),
     "rekey by another partitioner": (
         rekeyed().replace('user = "customer"', 'user = "customer"\npartitioner = "crc32"'),
         ['events.partitioner = "crc32": only without privacy.rekey'],

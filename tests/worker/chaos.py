@@ -54,17 +54,24 @@ class Oracle:
             counts = items if isinstance(items, dict) else Counter(items)
             for label, n in list(counts.items())[: lane.max_items]:
                 if n:
-                    self.total[Contributed(lane, tick, event["key"], label)] += min(n, lane.max_count)
+                    self.total[Contributed(lane, tick, event["key"], label)] += min(
+                        n, lane.max_count
+                    )
 
 
 def make_event(rng: random.Random, at: int) -> dict[str, Any]:
     """An event: a list with repeats, or counts, of Zipf-like labels."""
-    labels = [LABELS[min(int(rng.paretovariate(0.9)) - 1, len(LABELS) - 1)] for _ in range(rng.choice((1, 2, 2, 3, 4)))]
+    labels = [
+        LABELS[min(int(rng.paretovariate(0.9)) - 1, len(LABELS) - 1)]
+        for _ in range(rng.choice((1, 2, 2, 3, 4)))
+    ]
     items: object = labels if rng.random() < 0.8 else {label: rng.randrange(4) for label in labels}
     return {"key": rng.choice(KEYS), "items": items, "ts": at}
 
 
-def backlog(rng: random.Random, events: int, end_ms: int, span_ms: int) -> Iterator[tuple[int, dict[str, Any]]]:
+def backlog(
+    rng: random.Random, events: int, end_ms: int, span_ms: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Events of the past, nearly in order; one in twenty is late, some beyond the grace."""
     for i in range(events):
         at = end_ms - span_ms + span_ms * i // events
@@ -95,8 +102,14 @@ def chaos(
     """
     rng = random.Random(seed)
     site = Site(
-        bootstrap, directory, HISTOGRAMS, partitions=SOURCES, topics=topics, owners=OWNERS, events={"grace": f"{GRACE_MS}ms"}
-    )  # fmt: skip
+        bootstrap,
+        directory,
+        HISTOGRAMS,
+        partitions=SOURCES,
+        topics=topics,
+        owners=OWNERS,
+        events={"grace": f"{GRACE_MS}ms"},
+    )
     lanes = list(dict.fromkeys(histogram.lane for histogram in site.settings.histograms))
     oracle = Oracle(lanes)
     # The backlog is of the past: an event dated ahead moves the watermark no further than to the clock.
@@ -116,15 +129,22 @@ def chaos(
             due = min(int((time.monotonic() - started) * rate) + 1, events - events // 2)
             for _ in range(due - sent):
                 last = time.time_ns() // 1_000_000 + AHEAD_MS
-                partition, event = rng.randrange(SOURCES), make_event(rng, last - rng.randrange(2_000))
+                partition, event = (
+                    rng.randrange(SOURCES),
+                    make_event(rng, last - rng.randrange(2_000)),
+                )
                 site.produce(partition, [event], flush=False)
                 oracle.take(partition, event)
             sent = max(sent, due)
-            site.produce(0, [])  # flush: an event is in the log long before the clock can close its tick
+            site.produce(
+                0, []
+            )  # flush: an event is in the log long before the clock can close its tick
             if killed < kills and time.monotonic() >= next_kill:
                 victim = rng.randrange(2)
                 if not workers[victim].running():
-                    raise AssertionError(f"a worker ended by itself:\n{workers[victim].output()[-3000:]}")
+                    raise AssertionError(
+                        f"a worker ended by itself:\n{workers[victim].output()[-3000:]}"
+                    )
                 workers[victim].kill()
                 killed += 1
                 restarts.append((time.monotonic() + rng.uniform(0, 1.5), victim))
@@ -137,11 +157,17 @@ def chaos(
         for _, victim in restarts:
             workers[victim] = site.worker(("one", "two")[victim])
         site.wait_published(last + 2_000)
-        assert [worker.stop() for worker in workers] == [0, 0], "\n".join(worker.output()[-2000:] for worker in workers)
+        assert [worker.stop() for worker in workers] == [0, 0], "\n".join(
+            worker.output()[-2000:] for worker in workers
+        )
     finally:
         for worker in workers:
             worker.kill()
-    return check(site, oracle) | {"seconds": round(time.monotonic() - started, 1), "kills": killed, "events": events}
+    return check(site, oracle) | {
+        "seconds": round(time.monotonic() - started, 1),
+        "kills": killed,
+        "events": events,
+    }
 
 
 def check(site: Site, oracle: Oracle) -> dict[str, Any]:
@@ -168,14 +194,24 @@ def check(site: Site, oracle: Oracle) -> dict[str, Any]:
 
 def main() -> None:
     """The long version."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--least-gap", type=float, default=1.0)
     parser.add_argument("--most-gap", type=float, default=18.0)
-    parser.add_argument("--topics", type=int, nargs="*", default=(), help=f"partitions of each events topic, {SOURCES} in all")
-    parser.add_argument("--directory", type=Path, default=None, help="kept; default: a temporary one")
+    parser.add_argument(
+        "--topics",
+        type=int,
+        nargs="*",
+        default=(),
+        help=f"partitions of each events topic, {SOURCES} in all",
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="kept; default: a temporary one"
+    )
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
@@ -184,7 +220,13 @@ def main() -> None:
         gap = (given.least_gap, given.most_gap)
         print(
             chaos(
-                bootstrap, directory, events=given.events, kills=given.kills, seed=seed, gap_s=gap, topics=given.topics
+                bootstrap,
+                directory,
+                events=given.events,
+                kills=given.kills,
+                seed=seed,
+                gap_s=gap,
+                topics=given.topics,
             )
         )
 

@@ -75,9 +75,15 @@ def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
 def unk(name: str = "items", **changes: object) -> dict[str, object]:
     """An unk_base histogram with so little noise that items show."""
     return {
-        "name": name, "mechanism": "unk_base", "tick": "1s", "horizon": HORIZON, "max_items": 2,
-        "epsilon": 20.0, "delta": 1e-6, "keys": "public",
-    } | changes  # fmt: skip
+        "name": name,
+        "mechanism": "unk_base",
+        "tick": "1s",
+        "horizon": HORIZON,
+        "max_items": 2,
+        "epsilon": 20.0,
+        "delta": 1e-6,
+        "keys": "public",
+    } | changes
 
 
 def known(name: str = "known", **changes: object) -> dict[str, object]:
@@ -97,13 +103,18 @@ class Worker:
             if runner is None:
                 self.process = launch(arguments, output, output)
             else:
-                self.process = subprocess.Popen([sys.executable, *runner, *arguments], cwd=ROOT, stdout=output, stderr=output)
+                self.process = subprocess.Popen(
+                    [sys.executable, *runner, *arguments], cwd=ROOT, stdout=output, stderr=output
+                )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill()
         if kind is not None:
@@ -127,7 +138,10 @@ class Worker:
 
     def stop(self) -> int:
         """SIGTERM, once it is at work: sooner it might come before Python can handle it; returns the exit status."""
-        until(lambda: "took over" in self.output() or not self.running(), "it has taken partitions over")
+        until(
+            lambda: "took over" in self.output() or not self.running(),
+            "it has taken partitions over",
+        )
         self.signal(signal.SIGTERM)
         return self.ended()
 
@@ -159,24 +173,40 @@ class Site:
         self.name = f"t{uuid.uuid4().hex[:12]}"
         self._made_ms = time.time_ns() // 1_000_000
         self.topic = f"{self.name}-events"
-        self.topics = {f"{self.topic}-{i}": n for i, n in enumerate(topics)} or {self.topic: partitions}
-        self.places = [(topic, partition) for topic, n in self.topics.items() for partition in range(n)]
+        self.topics = {f"{self.topic}-{i}": n for i, n in enumerate(topics)} or {
+            self.topic: partitions
+        }
+        self.places = [
+            (topic, partition) for topic, n in self.topics.items() for partition in range(n)
+        ]
         named = list(self.topics) if topics else self.topic
         self.admin = admin_of(self.connection)
         self._workers = 0
         self._next: dict[tuple[str, int], int] = {}
         self._ends: dict[str, dict[bytes | None, int]] = {}
-        self._producer = self.connection.producer(None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
+        self._producer = self.connection.producer(
+            None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
+        )
         self.document: dict[str, Any] = {
             "worker": {
-                "name": self.name, "data_dir": "data", "key_file": "key", "commit_interval": "500ms",
-                "owner_partitions": owners, **(worker or {}),
+                "name": self.name,
+                "data_dir": "data",
+                "key_file": "key",
+                "commit_interval": "500ms",
+                "owner_partitions": owners,
+                **(worker or {}),
             },
             "kafka": {"bootstrap": bootstrap},
-            "events": {"topic": named, "key": "key", "items": "items", "timestamp": "ts", **(events or {})},
+            "events": {
+                "topic": named,
+                "key": "key",
+                "items": "items",
+                "timestamp": "ts",
+                **(events or {}),
+            },
             "privacy": {"unit": "event", **(privacy or {})},
             "histogram": [dict(histogram) for histogram in histograms],
-        }  # fmt: skip
+        }
         directory.mkdir(parents=True, exist_ok=True)
         new_key(directory / "key")
         self.config = self.write(self.document)
@@ -187,7 +217,10 @@ class Site:
     def write(self, document: Mapping[str, Any], name: str = "settings.toml") -> Path:
         """Writes a settings file."""
         path = self.directory / name
-        calm = [{**histogram, "horizon": self._horizon(histogram)} for histogram in document["histogram"]]
+        calm = [
+            {**histogram, "horizon": self._horizon(histogram)}
+            for histogram in document["histogram"]
+        ]
         path.write_text(toml({**document, "histogram": calm}))
         return path
 
@@ -196,8 +229,13 @@ class Site:
         if histogram["horizon"] != HORIZON or "start" in histogram:
             return histogram["horizon"]
         tick = self._made_ms // parse_duration(str(histogram["tick"]))
-        calm = {horizon: min(tick % horizon, horizon - tick % horizon) for horizon in (HORIZON, *OTHER_HORIZONS)}
-        return HORIZON if calm[HORIZON] > CALM_TICKS else max(calm, key=lambda horizon: calm[horizon])
+        calm = {
+            horizon: min(tick % horizon, horizon - tick % horizon)
+            for horizon in (HORIZON, *OTHER_HORIZONS)
+        }
+        return (
+            HORIZON if calm[HORIZON] > CALM_TICKS else max(calm, key=lambda horizon: calm[horizon])
+        )
 
     @property
     def settings(self) -> Settings:
@@ -247,7 +285,9 @@ class Site:
 
         `runner` is what a Python of its own runs as `quietcount`; None: it is forked where that is imported already.
         """
-        config = self.write(self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml")
+        config = self.write(
+            self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml"
+        )
         self._workers += 1
         return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
 
@@ -277,7 +317,9 @@ class Site:
         """Sends events (objects become JSON, bytes go as they are) to one source partition, or one of `topic`."""
         place = self.places[partition] if topic is None else (topic, partition)
         for event in events:
-            value = event if isinstance(event, bytes) or event is None else json.dumps(event).encode()
+            value = (
+                event if isinstance(event, bytes) or event is None else json.dumps(event).encode()
+            )
             while True:
                 try:
                     self._producer.produce(place[0], value, key, place[1])
@@ -298,7 +340,9 @@ class Site:
         """All published snapshots, in the order of their partitions."""
         settings = self.settings
         topics = [settings.output_topic(histogram) for histogram in settings.histograms]
-        return [json.loads(message.value() or b"") for topic in topics for message in self.read(topic)]
+        return [
+            json.loads(message.value() or b"") for topic in topics for message in self.read(topic)
+        ]
 
     def published_to(self) -> dict[str, int]:
         """Where each histogram stands: the least end over its stream keys, ms; a histogram without snapshots has 0."""
@@ -308,16 +352,24 @@ class Site:
             ends = self._ends.setdefault(topic, {})
             for partition in self.admin.list_topics(timeout=60).topics[topic].partitions:
                 # What was read before is not read again: who waits asks four times a second.
-                for message in read_partition(self.connection, topic, partition, since=self._next.get((topic, partition), 0)):
+                for message in read_partition(
+                    self.connection, topic, partition, since=self._next.get((topic, partition), 0)
+                ):
                     self._next[topic, partition] = (message.offset() or 0) + 1
-                    ends[message.key()] = max(ends.get(message.key(), 0), message.timestamp()[1])  # a snapshot's is its end
+                    ends[message.key()] = max(
+                        ends.get(message.key(), 0), message.timestamp()[1]
+                    )  # a snapshot's is its end
             reached[histogram.name] = min(ends.values(), default=0)
         return reached
 
     def wait_published(self, time_ms: int, patience_s: float = PATIENCE_S) -> None:
         """Waits until every stream key of every histogram has a snapshot of a tick that ends after `time_ms`."""
 
-        until(lambda: min(self.published_to().values()) > time_ms, f"snapshots up to {time_ms}", patience_s)
+        until(
+            lambda: min(self.published_to().values()) > time_ms,
+            f"snapshots up to {time_ms}",
+            patience_s,
+        )
 
     def contributed(self) -> Counter[Contributed]:
         """The contributions topic, added up."""
@@ -325,9 +377,16 @@ class Site:
         for message in self.read(self.settings.contributions_topic):
             for section in decode(message.value() or b"").sections:
                 columns = section.contributions(self.key)
-                rows = zip(columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True)
+                rows = zip(
+                    columns.key_of_row.tolist(),
+                    columns.labels,
+                    columns.counts.tolist(),
+                    strict=True,
+                )
                 for index, label, count in rows:
-                    total[Contributed(section.lane, section.tick, columns.keys[index], label.decode())] += count
+                    total[
+                        Contributed(section.lane, section.tick, columns.keys[index], label.decode())
+                    ] += count
         return total
 
     def rejects(self) -> list[tuple[bytes | None, dict[str, str]]]:
@@ -335,7 +394,9 @@ class Site:
         found = []
         for message in self.read(self.settings.rejects_topic):
             named = cast(list[tuple[str, bytes]], message.headers())
-            headers = {name: bytes(value).decode() for name, value in named if not name.startswith(OWN)}
+            headers = {
+                name: bytes(value).decode() for name, value in named if not name.startswith(OWN)
+            }
             if "reason" in headers:
                 found.append((message.value(), headers))
 
@@ -368,7 +429,9 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, *QUIETCOUNT, *arguments]
 
 
-def quietcount(*arguments: str, patience_s: float = 2 * PATIENCE_S) -> subprocess.CompletedProcess[str]:
+def quietcount(
+    *arguments: str, patience_s: float = 2 * PATIENCE_S
+) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
     return run(arguments, patience_s)
 
@@ -388,7 +451,13 @@ def toml_value(value: object) -> str:
     if isinstance(value, Bare):
         return value
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(name)} = {toml_value(inner)}" for name, inner in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(
+                f"{json.dumps(name)} = {toml_value(inner)}" for name, inner in value.items()
+            )
+            + " }"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     return json.dumps(value)

@@ -40,7 +40,9 @@ def hold_first_picks(threads: int) -> None:
     gates: dict[Fraction, threading.Barrier] = {}
     seen: set[tuple[int, Fraction]] = set()
 
-    def held(counts: Any, bottom: int | None, scale: Fraction, k: int, words: Sequence[tuple[int, int]]) -> Any:
+    def held(
+        counts: Any, bottom: int | None, scale: Fraction, k: int, words: Sequence[tuple[int, int]]
+    ) -> Any:
         me = threading.get_ident(), scale
         with lock:
             first = me not in seen
@@ -50,7 +52,9 @@ def hold_first_picks(threads: int) -> None:
             try:
                 gate.wait(_HELD_S)
             except threading.BrokenBarrierError:
-                print(f"not all threads came to a pick of scale {float(scale):.3g}", file=sys.stderr)
+                print(
+                    f"not all threads came to a pick of scale {float(scale):.3g}", file=sys.stderr
+                )
         return peel(counts, bottom, scale, k, words)
 
     selection._peel = held

@@ -47,8 +47,13 @@ def burst(site: Site) -> None:
     """Events of this moment; waits until they are published."""
     at = time.time_ns() // 1_000_000
     for partition in range(site.partitions):
-        site.produce(partition, ({"key": f"k{i % 4}", "items": ["a", f"secret-{i % 7}"], "ts": at} for i in range(101)))
-    site.wait_published(time.time_ns() // 1_000_000)  # a busy broker may have taken longer than a tick
+        site.produce(
+            partition,
+            ({"key": f"k{i % 4}", "items": ["a", f"secret-{i % 7}"], "ts": at} for i in range(101)),
+        )
+    site.wait_published(
+        time.time_ns() // 1_000_000
+    )  # a busy broker may have taken longer than a tick
 
 
 def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
@@ -56,7 +61,11 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
 ) -> None:
     """A generation or histogram that the settings forgot was published all the same: its price must not vanish."""
     site = Site(
-        bootstrap, tmp_path, [unk(horizon=3), known(epsilon=2.0), unk("gone", epsilon=1.0)], partitions=2, owners=2
+        bootstrap,
+        tmp_path,
+        [unk(horizon=3), known(epsilon=2.0), unk("gone", epsilon=1.0)],
+        partitions=2,
+        owners=2,
     )
     nothing = command.json(site)
     assert (nothing["state"], nothing["histograms"], nothing["total"]) == ("empty", [], None)
@@ -71,14 +80,19 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     assert status == 0 and "generation 1: unk_base, running" in text and "secret-" not in text
     assert max(map(len, text.splitlines())) <= 100
     assert_equal_to_snapshots(command.json(site), published)
-    assert len({s["id"] for s in published if s["histogram"] == "known"}) in (1, 2)  # one for each owner's first tick
+    assert len({s["id"] for s in published if s["histogram"] == "known"}) in (
+        1,
+        2,
+    )  # one for each owner's first tick
 
     site.document["histogram"] = [unk(horizon=3, epsilon=5.0, generation=2), known(epsilon=2.0)]
     site.config = site.write(site.document)
     before = command.json(site)
     assert {(h["name"], g["status"]) for h in before["histograms"] for g in h["generations"]} == {
-        ("items", "left out"), ("known", "running"), ("gone", "left out"),
-    }  # fmt: skip
+        ("items", "left out"),
+        ("known", "running"),
+        ("gone", "left out"),
+    }
     assert before["not_begun"] == ["items"]
     assert execute(["retire", "-c", str(site.config), "gone"]) == 0
     with site.worker() as worker:
@@ -87,7 +101,10 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     found = command.json(site)
     gone = [s for s in published if s["histogram"] == "gone"]
     assert_equal_to_snapshots(found, site.snapshots() + gone)
-    assert [(h["name"], [(g["generation"], g["status"]) for g in h["generations"]]) for h in found["histograms"]] == [
+    assert [
+        (h["name"], [(g["generation"], g["status"]) for g in h["generations"]])
+        for h in found["histograms"]
+    ] == [
         ("items", [(1, "ended"), (2, "running")]),
         ("known", [(1, "running")]),
         ("gone", [(1, "ended")]),
@@ -127,8 +144,12 @@ def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, A
         assert all(s["guarantee"] == promise for s in own)
     for histogram in found["histograms"]:
         own = [s for s in snapshots if s["histogram"] == histogram["name"]]
-        assert max(s["end"] for s in own) == max(g["published_to"] for g in histogram["generations"])
-        assert min(s["start"] for s in own) >= min(g["published_from"] for g in histogram["generations"])
+        assert max(s["end"] for s in own) == max(
+            g["published_to"] for g in histogram["generations"]
+        )
+        assert min(s["start"] for s in own) >= min(
+            g["published_from"] for g in histogram["generations"]
+        )
 
 
 def test_budget_of_a_worker_that_never_ran_and_of_a_broker_that_is_away_is_one_clear_line(

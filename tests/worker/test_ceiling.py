@@ -21,7 +21,15 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     """Either histogram fits by itself. In the epoch in which they meet both are too much. No epoch ends while this runs."""
     privacy = {"unit": "user", "max_epsilon": 4.0, "max_delta": 1e-4, "period": "epoch"}
     users: dict[str, Any] = {"max_items": 1, "epsilon": 1.0, "max_items_per_user": 1}
-    site = Site(bootstrap, tmp_path, [unk(**users)], partitions=1, owners=1, events={"user": "user"}, privacy=privacy)
+    site = Site(
+        bootstrap,
+        tmp_path,
+        [unk(**users)],
+        partitions=1,
+        owners=1,
+        events={"user": "user"},
+        privacy=privacy,
+    )
     at = time.time_ns() // 1_000_000
     site.produce(0, [{"key": "k", "items": ["a"], "user": "u", "ts": at} for _ in range(5)])
     with site.worker() as worker:
@@ -35,9 +43,15 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     assert execute(["retire", "-c", str(site.config), "items"]) == 0
     site.set("privacy", max_epsilon=_just_enough(site, capsys))
     with site.worker() as worker:
-        site.produce(0, [{"key": "k", "items": ["a"], "user": "u", "ts": time.time_ns() // 1_000_000}])
+        site.produce(
+            0, [{"key": "k", "items": ["a"], "user": "u", "ts": time.time_ns() // 1_000_000}]
+        )
         assert worker.ended() == 2
-        said = [line for line in worker.output().splitlines() if "would bring one user to epsilon" in line]
+        said = [
+            line
+            for line in worker.output().splitlines()
+            if "would bring one user to epsilon" in line
+        ]
     assert said and "No tick of it is published, and its contributions wait" in said[0]
     assert site.snapshots() == []
     capsys.readouterr()

@@ -18,7 +18,9 @@ LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
 TICKS = 70  # the examples' horizon is 64: an epoch ends within
 
 
-def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(bootstrap: str, tmp_path: Path) -> None:
+def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """State, noise and budgets of each come back from the changelog as they were."""
     histograms = []
     for name in (*MECHANISMS, "misra_gries_pure"):
@@ -38,7 +40,9 @@ def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(bootstrap: st
                     (
                         {
                             "key": rng.choice(["s1", "s2"]),
-                            "items": rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=2),
+                            "items": rng.choices(
+                                LABELS, [2.0**-i for i in range(len(LABELS))], k=2
+                            ),
                             "ts": base + 1000 * tick + 10 * i,
                         }
                         for i in range(20)
@@ -52,7 +56,11 @@ def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(bootstrap: st
         until(lambda: min(site.published_to().values()) > 0, "every histogram has published")
         # One event counts in all of them: what that promises together is said before anything is published.
         said = worker.output()
-        assert "WARNING" in said and "all histograms together: epsilon = " in said and "is above 5" in said
+        assert (
+            "WARNING" in said
+            and "all histograms together: epsilon = " in said
+            and "is above 5" in said
+        )
         worker.kill()
     send(range(half, TICKS))
     with site.worker() as worker:

@@ -76,7 +76,10 @@ def web_log(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str,
 def sensors(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
     buckets = settings.histograms[0].buckets
     assert buckets is not None
-    return ((e["at"] // 1000, e["type"], buckets.labels[bisect_right(buckets.edges, e["value"])], 1) for _, e in events)
+    return (
+        (e["at"] // 1000, e["type"], buckets.labels[bisect_right(buckets.edges, e["value"])], 1)
+        for _, e in events
+    )
 
 
 def users(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
@@ -84,25 +87,56 @@ def users(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, s
     pairs: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
     for _, event in events:
         at = time_ms(event["context"]["when"], "iso")
-        assert at is not None and isinstance(histogram.horizon, int) and histogram.max_items_per_user is not None
+        assert (
+            at is not None
+            and isinstance(histogram.horizon, int)
+            and histogram.max_items_per_user is not None
+        )
         used = pairs[at // (histogram.tick_ms * histogram.horizon), event["session"]]
         for tag in event["tags"][: histogram.max_items]:
-            if used[tag] < histogram.max_count and (tag in used or len(used) < histogram.max_items_per_user):
+            if used[tag] < histogram.max_count and (
+                tag in used or len(used) < histogram.max_items_per_user
+            ):
                 used[tag] += 1
                 yield at, "all", tag, 1
 
 
-CASES: dict[str, tuple[list[str], Callable[[Settings, list[Keyed]], Iterator[tuple[int, str, str, int]]], dict[str, object]]] = {
-    "flights": (["--keys", "public"], flights, {"key": "origin", "items": "dest", "timestamp": "departed"}),
-    "orders": (["--keys", "declare"], orders, {"items": "order.lines[].sku", "count": "order.lines[].qty", "timestamp_unit": "s"}),
+CASES: dict[
+    str,
+    tuple[
+        list[str],
+        Callable[[Settings, list[Keyed]], Iterator[tuple[int, str, str, int]]],
+        dict[str, object],
+    ],
+] = {
+    "flights": (
+        ["--keys", "public"],
+        flights,
+        {"key": "origin", "items": "dest", "timestamp": "departed"},
+    ),
+    "orders": (
+        ["--keys", "declare"],
+        orders,
+        {"items": "order.lines[].sku", "count": "order.lines[].qty", "timestamp_unit": "s"},
+    ),
     "web-log": ([], web_log, {"key": "$all", "items": "path", "timestamp": "ts"}),
-    "sensors": (["--keys", "public"], sensors, {"key": "type", "items": "value", "timestamp_unit": "us", "format": "avro"}),
-    "users": (["--users"], users, {"user": "session", "items": "tags", "timestamp": "context.when"}),
-}  # fmt: skip
+    "sensors": (
+        ["--keys", "public"],
+        sensors,
+        {"key": "type", "items": "value", "timestamp_unit": "us", "format": "avro"},
+    ),
+    "users": (
+        ["--users"],
+        users,
+        {"user": "session", "items": "tags", "timestamp": "context.when"},
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_what_init_writes_counts_right(kind: str, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_what_init_writes_counts_right(
+    kind: str, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
     """The way that a new user goes; a day that begins meanwhile begins an epoch."""
     options, reference, guessed = CASES[kind]
     topic = f"{kind}-{uuid.uuid4().hex[:8]}"
@@ -115,7 +149,9 @@ def test_what_init_writes_counts_right(kind: str, bootstrap: str, request: pytes
         options = [*options, "--schema-registry", url]
     events = fill(bootstrap, topic, kind, encode)
     file = tmp_path / "first.toml"
-    done = quietcount("init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(file), *options)
+    done = quietcount(
+        "init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(file), *options
+    )
     assert done.returncode == 0, done.stderr
     text = file.read_text()
     file.write_text(text.replace("epsilon = 1.0\n", "epsilon = 8.0\n"))
@@ -131,7 +167,11 @@ def test_what_init_writes_counts_right(kind: str, bootstrap: str, request: pytes
     counted = list(reference(settings, events))
     last_ms = max(at for at, *_ in counted)
     with Worker(file, tmp_path / "worker.log") as worker:
-        until(lambda: published_to(settings) > last_ms or not worker.running(), "all ticks are published", 120)
+        until(
+            lambda: published_to(settings) > last_ms or not worker.running(),
+            "all ticks are published",
+            120,
+        )
         assert worker.stop() == 0
     audited = quietcount("audit", "-c", str(file))
     assert audited.returncode == 0, audited.stderr
@@ -151,7 +191,9 @@ def fill(bootstrap: str, topic: str, kind: str, encode: Encode) -> list[Keyed]:
     admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
         future.result()
-    producer = connection.producer(None, **{"linger.ms": 50, "queue.buffering.max.messages": 2 * EVENTS})
+    producer = connection.producer(
+        None, **{"linger.ms": 50, "queue.buffering.max.messages": 2 * EVENTS}
+    )
     rng, found = random.Random(kind), []
     start = time.time_ns() // 1_000_000 - AGO_MS - SPAN_MS // 2
     for i in range(EVENTS):
@@ -167,7 +209,11 @@ def snapshots(settings: Settings) -> list[dict[str, Any]]:
     [histogram] = settings.histograms
     topic = settings.output_topic(histogram)
     partitions = admin_of(connection).list_topics(topic, timeout=60).topics[topic].partitions
-    return [json.loads(m.value() or b"") for partition in partitions for m in read_partition(connection, topic, partition)]
+    return [
+        json.loads(m.value() or b"")
+        for partition in partitions
+        for m in read_partition(connection, topic, partition)
+    ]
 
 
 def published_to(settings: Settings) -> int:
@@ -191,9 +237,17 @@ def assert_right(settings: Settings, counted: list[tuple[int, str, str, int]]) -
                 exact[label] += n
         found = dict(snapshot["items"])
         for label, n in found.items():
-            assert abs(n - exact[label]) <= SDS * sd + 1, (snapshot["key"], snapshot["tick"], label, n, exact[label])
+            assert abs(n - exact[label]) <= SDS * sd + 1, (
+                snapshot["key"],
+                snapshot["tick"],
+                label,
+                n,
+                exact[label],
+            )
         passing = snapshot["threshold"] or 0
-        missing = {label for label, n in exact.items() if label not in found and n > passing + SDS * sd}
+        missing = {
+            label for label, n in exact.items() if label not in found and n > passing + SDS * sd
+        }
         assert not missing, (snapshot["key"], snapshot["tick"], missing)
         seen, shown = seen + 1, shown + len(found)
     assert seen > 2 and shown > 2 * seen

@@ -39,7 +39,9 @@ def contribute_up_to_now(factory: Factory) -> None:
 def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Release all that is complete, and leave its transaction open with the snapshots in the log."""
     shard = factory.release(0)
-    assert shard.merge.turns is factory.contribute(factory.sources.topics[0], 0)._turns  # one for all shards
+    assert (
+        shard.merge.turns is factory.contribute(factory.sources.topics[0], 0)._turns
+    )  # one for all shards
     shard.open()
 
     insist = shard.transactions._insist
@@ -53,7 +55,10 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
     monkeypatch.setattr(shard.transactions, "_insist", die)
     start = shard.offset or 0
     records = list(read_partition(site.connection, f"{site.name}.contributions", 0, since=start))
-    values, offsets = [record.value() for record in records], [record.offset() or 0 for record in records]
+    values, offsets = (
+        [record.value() for record in records],
+        [record.offset() or 0 for record in records],
+    )
     batch = Batch(start, offsets[-1] + 1, Records.of(values, offsets=offsets))
     with pytest.raises(Died):
         shard.feed(batch)
@@ -78,7 +83,9 @@ def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same tick under other noise is a second measurement of every event in it, for who reads uncommitted records."""
-    site = Site(bootstrap, tmp_path, [known("items", keys=["k"]), known(keys=["k"])], partitions=1, owners=1)
+    site = Site(
+        bootstrap, tmp_path, [known("items", keys=["k"]), known(keys=["k"])], partitions=1, owners=1
+    )
     at = time.time_ns() // 1_000_000
     site.produce(0, [{"key": "k", "items": "a", "ts": at}])
     with site.worker() as worker:
@@ -87,7 +94,9 @@ def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     topics = [f"{site.name}.items", f"{site.name}.known"]
     time.sleep(3)  # ticks that nobody has worked on
     before = [ends(site, topic, "read_uncommitted") for topic in topics]
-    factory = Factory(site.settings, site.connection, check_topics(site.settings, site.connection), site.key, None)
+    factory = Factory(
+        site.settings, site.connection, check_topics(site.settings, site.connection), site.key, None
+    )
     contribute_up_to_now(factory)
     die_before_the_commit(factory, site, monkeypatch)
     raised: dict[str, Any] = site.document["histogram"][0]

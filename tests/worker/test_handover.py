@@ -23,7 +23,10 @@ def burst(site: Site, number: int) -> int:
     """Sends some events of this moment to every partition; returns the time when all are there: a busy broker takes ticks for them."""
     at = now_ms()
     for partition in range(site.partitions):
-        site.produce(partition, ({"key": f"k{i % 3}", "items": ["a", f"x{i % 7}"], "ts": at} for i in range(number)))
+        site.produce(
+            partition,
+            ({"key": f"k{i % 3}", "items": ["a", f"x{i % 7}"], "ts": at} for i in range(number)),
+        )
     return now_ms()
 
 
@@ -34,7 +37,9 @@ def total(site: Site) -> int:
     return sum(n for what, n in counted.items() if what.lane == lane)
 
 
-def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(bootstrap: str, tmp_path: Path) -> None:
+def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """A machine that pauses and comes back is the classic way to have two owners of one partition."""
     site = Site(bootstrap, tmp_path, [unk(), known()])
     sent = 0
@@ -44,7 +49,9 @@ def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(bootstrap
             until(lambda: any((tmp_path / "two").glob("contribute-*")), "partitions move")
             burst(site, 5_000)  # at work while it freezes
             one.signal(signal.SIGSTOP)
-            site.wait_published(burst(site, 500))  # every partition goes on: the other one has them all
+            site.wait_published(
+                burst(site, 500)
+            )  # every partition goes on: the other one has them all
             one.signal(signal.SIGCONT)
             burst(site, 5_000)
             site.wait_published(burst(site, 500))
@@ -57,7 +64,9 @@ def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(bootstrap
     site.assert_clean()
 
 
-def test_worker_whose_transactional_id_is_taken_by_a_stranger_exits_75(bootstrap: str, tmp_path: Path) -> None:
+def test_worker_whose_transactional_id_is_taken_by_a_stranger_exits_75(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Two that both believe to own a partition must not both publish, and a supervisor must hear of it."""
     site = Site(bootstrap, tmp_path, [unk()])
     with site.worker() as worker:

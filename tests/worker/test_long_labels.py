@@ -23,7 +23,10 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 def fillers(at: int) -> list[object]:
     """Events with labels of 1,024 bytes that lz4 finds nothing in, under a stream key of control characters."""
     rng = random.Random(1)
-    return [{"key": "\x01" * 900, "items": ["".join(rng.choices(LETTERS, k=1_024))], "ts": at} for _ in range(FILLERS)]
+    return [
+        {"key": "\x01" * 900, "items": ["".join(rng.choices(LETTERS, k=1_024))], "ts": at}
+        for _ in range(FILLERS)
+    ]
 
 
 @pytest.mark.parametrize("mechanism", ["unk_base", "meta", "pay_what_you_get"])
@@ -34,7 +37,9 @@ def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_s
     histogram = {
         "unk_base": unk("items"),
         "meta": unk("items", mechanism="meta", algorithm="unk_gauss", kbar=100),
-        "pay_what_you_get": unk("items", mechanism="pay_what_you_get", k=3, kbar=100, labels=60_000, queries=10_000),
+        "pay_what_you_get": unk(
+            "items", mechanism="pay_what_you_get", k=3, kbar=100, labels=60_000, queries=10_000
+        ),
     }[mechanism]
     at = time.time_ns() // 1_000_000
     for world in ("without", "with"):
@@ -54,6 +59,9 @@ def goes_on(site: Site, at: int) -> None:
     """Starts the worker again; it publishes what comes next."""
     site.produce(0, [{"key": "other", "items": ["a"], "ts": at}])
     with site.worker() as worker:
-        until(lambda: not worker.running() or min(site.published_to().values()) > at, "the next tick is published")
+        until(
+            lambda: not worker.running() or min(site.published_to().values()) > at,
+            "the next tick is published",
+        )
         assert worker.running(), worker.output()
         assert worker.stop() == 0

@@ -44,7 +44,10 @@ def metrics(worker: Worker) -> dict[str, list[tuple[dict[str, str], float]]]:
 def total(name: str, *workers: Worker, **labels: str) -> float:
     """Sum of a series over workers."""
     return sum(
-        value for worker in workers for found, value in metrics(worker).get(name, []) if labels.items() <= found.items()
+        value
+        for worker in workers
+        for found, value in metrics(worker).get(name, [])
+        if labels.items() <= found.items()
     )
 
 
@@ -61,9 +64,13 @@ def ready(worker: Worker) -> bool:
     return ask(worker, "/readyz")[0] == 200
 
 
-def test_figures_stay_exact_and_gauges_move_when_partitions_do(bootstrap: str, tmp_path: Path) -> None:
+def test_figures_stay_exact_and_gauges_move_when_partitions_do(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """An operator adds two workers' figures up: nothing may be counted twice, and no partition shown by two."""
-    site = Site(bootstrap, tmp_path, [unk(), known()], partitions=4, owners=2, worker={"metrics_port": 0})
+    site = Site(
+        bootstrap, tmp_path, [unk(), known()], partitions=4, owners=2, worker={"metrics_port": 0}
+    )
     sent = 0
 
     def send(number: int) -> None:
@@ -79,13 +86,25 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(bootstrap: str, t
         until(lambda: total("quietcount_events_total", one) == sent, "every event is counted")
         assert total("quietcount_partitions_assigned", one, stage="contribute") == 4
         with site.worker("two") as two:
-            until(lambda: ready(two) and owned(two, "contribute") and ready(one), "the second has its share")
+            until(
+                lambda: ready(two) and owned(two, "contribute") and ready(one),
+                "the second has its share",
+            )
             send(500)
-            until(lambda: total("quietcount_events_total", one, two) >= sent, "what came since is counted")
+            until(
+                lambda: total("quietcount_events_total", one, two) >= sent,
+                "what came since is counted",
+            )
             for stage, number in (("contribute", 4), ("release", 2)):
                 shown = [str(partition) for partition in range(number)]
-                until(lambda s=stage, p=shown: sorted([*owned(one, s), *owned(two, s)]) == p, "each is shown by one")  # type: ignore[misc]  # bound now
-            until(lambda: total("quietcount_rejects_total", one, two, reason="not JSON") >= 8, "and what is broken")
+                until(
+                    lambda s=stage, p=shown: sorted([*owned(one, s), *owned(two, s)]) == p,
+                    "each is shown by one",
+                )  # type: ignore[misc]  # bound now
+            until(
+                lambda: total("quietcount_rejects_total", one, two, reason="not JSON") >= 8,
+                "and what is broken",
+            )
             assert total("quietcount_rejects_total", one, two, reason="not JSON") == 8
             assert total("quietcount_events_total", one, two) == sent
             assert total("quietcount_partitions_given_up_total", one) >= 6
@@ -96,9 +115,13 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(bootstrap: str, t
         until(lambda: owned(one, "release") == {"0", "1"}, "all is back")
         until(lambda: ready(one), "and caught up")
         seen = metrics(one)
-        snapshots = Counter(s["histogram"] for s in site.snapshots())  # asked for later: it goes on publishing
+        snapshots = Counter(
+            s["histogram"] for s in site.snapshots()
+        )  # asked for later: it goes on publishing
         assert seen["quietcount_snapshots_total"][0][1] <= snapshots["items"]
-        rows = {labels["histogram"]: value for labels, value in seen["quietcount_ledger_rows"] if value}
+        rows = {
+            labels["histogram"]: value for labels, value in seen["quietcount_ledger_rows"] if value
+        }
         assert rows == {"items": 1, "known": 3}
         for name in ("quietcount_watermark_lag_seconds", "quietcount_release_lag_seconds"):
             assert all(-1 < value < 600 for _, value in seen[name]), seen[name]  # s, not ms
@@ -107,7 +130,9 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(bootstrap: str, t
         assert one.stop() == 0
 
 
-def test_a_port_that_another_worker_has_ends_the_second_one_with_one_line(bootstrap: str, tmp_path: Path) -> None:
+def test_a_port_that_another_worker_has_ends_the_second_one_with_one_line(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Two workers with one settings file on one machine: say it, and say the way out."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1, worker={"metrics_port": 0})
     with site.worker() as worker:

@@ -57,9 +57,15 @@ class Counted:
 
     def __init__(self, kafka: OwnBroker, directory: Path) -> None:
         self.site = Site(
-            kafka.bootstrap, directory, [unk(max_items_per_user=1)], partitions=2, owners=1, events={"user": "who"},
-            worker={"metrics_port": 0, "user_partitions": 2}, privacy={"unit": "user", "rekey": True},
-        )  # fmt: skip
+            kafka.bootstrap,
+            directory,
+            [unk(max_items_per_user=1)],
+            partitions=2,
+            owners=1,
+            events={"user": "who"},
+            worker={"metrics_port": 0, "user_partitions": 2},
+            privacy={"unit": "user", "rekey": True},
+        )
         self.sent: Counter[str] = Counter()
         self.broken = 0
 
@@ -68,7 +74,16 @@ class Counted:
         at = time.time_ns() // 1_000_000
         for i in range(events):
             self.site.produce(
-                i % 2, [{"key": "k", "items": [label], "ts": at, "who": f"{label}-{self.sent[label] + i}"}], flush=False
+                i % 2,
+                [
+                    {
+                        "key": "k",
+                        "items": [label],
+                        "ts": at,
+                        "who": f"{label}-{self.sent[label] + i}",
+                    }
+                ],
+                flush=False,
             )
         self.sent[label] += events
         self.site.produce(0, [f"broken {self.broken}".encode()], flush=flush)
@@ -89,7 +104,9 @@ def assert_two_lines(output: str) -> None:
     """Of an outage these are said, in turn, and nothing else that worries; a busy broker may seem to be away once more."""
     said = re.findall(r"Kafka is (away|back)", output)
     assert len(said) > 1 and said == (["away", "back"] * len(said))[: len(said)], output
-    assert not re.search(r"Traceback| ERROR |^quietcount: |rdkafka#|Kafka client", output, re.MULTILINE), output
+    assert not re.search(
+        r"Traceback| ERROR |^quietcount: |rdkafka#|Kafka client", output, re.MULTILINE
+    ), output
 
 
 def away(worker: Worker) -> bool:
@@ -109,10 +126,24 @@ def away(worker: Worker) -> bool:
 def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
     """`quietcount dashboard`: the process, its address, its log."""
     log = site.directory / "dashboard.log"
-    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(site.config), "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "workers.cli",
+        "dashboard",
+        "-c",
+        str(site.config),
+        "--port",
+        "0",
+    ]
     with log.open("w") as errors:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            cwd=ROOT,
+            env=dict(os.environ),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
     try:
         assert process.stdout is not None
@@ -125,11 +156,15 @@ def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
 def away_seconds(url: str) -> float:
     """What the dashboard's metrics say."""
     with urllib.request.urlopen(url + "metrics", timeout=60) as answer:
-        [value] = re.findall(r"^quietcount_kafka_away_seconds\{.*\} (.*)$", answer.read().decode(), re.MULTILINE)
+        [value] = re.findall(
+            r"^quietcount_kafka_away_seconds\{.*\} (.*)$", answer.read().decode(), re.MULTILINE
+        )
     return float(value)
 
 
-def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(kafka: OwnBroker, tmp_path: Path) -> None:
+def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(
+    kafka: OwnBroker, tmp_path: Path
+) -> None:
     """Killed in the middle of commits and while partitions change hands; one worker is started without it."""
     counted = Counted(kafka, tmp_path)
     site = counted.site
@@ -148,15 +183,26 @@ def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(kafka:
                 four.signal(signal.SIGTERM)
                 assert four.ended() == 0
                 until(lambda: away(one) and away(two), "those at work notice")
-                until(lambda: away_seconds(url) > 0 and AWAY in log.read_text(), "so does the dashboard")
-                until(lambda: "gave up" in one.output().partition(AWAY)[2], "the partitions are let go")
+                until(
+                    lambda: away_seconds(url) > 0 and AWAY in log.read_text(),
+                    "so does the dashboard",
+                )
+                until(
+                    lambda: "gave up" in one.output().partition(AWAY)[2],
+                    "the partitions are let go",
+                )
                 kafka.start()
                 at = counted.send("after", 2_000)
                 workers = (one, two, three)
-                until(lambda: all(BACK in worker.output() for worker in workers), "all of them notice")
+                until(
+                    lambda: all(BACK in worker.output() for worker in workers), "all of them notice"
+                )
                 site.wait_published(at)
                 until(lambda: any(ready(worker) for worker in workers), "one is ready")
-                until(lambda: away_seconds(url) == 0 and "Kafka is back" in log.read_text(), "so does the dashboard")
+                until(
+                    lambda: away_seconds(url) == 0 and "Kafka is back" in log.read_text(),
+                    "so does the dashboard",
+                )
                 for worker in workers:
                     worker.signal(signal.SIGTERM)
                 assert [worker.ended() for worker in workers] == [0, 0, 0]
@@ -194,7 +240,10 @@ def test_a_kafka_that_is_frozen_is_waited_for_and_sigterm_ends_a_worker_meanwhil
 
 
 def test_a_commit_that_takes_long_is_said_and_goes_through_once(
-    living: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    living: OwnBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its outcome is not known meanwhile: to abort it, or to send it again, could publish a tick twice."""
     cluster = Cluster(living.bootstrap, tmp_path)
@@ -202,7 +251,10 @@ def test_a_commit_that_takes_long_is_said_and_goes_through_once(
     monkeypatch.setattr(transaction, "_LONG_S", 1.0)
     living.freeze()
     try:
-        commits = Thread(target=shard.transact, args=([Outgoing(cluster.output, 0, b"k", b"once")], [(b"offset", b"1")], 1))
+        commits = Thread(
+            target=shard.transact,
+            args=([Outgoing(cluster.output, 0, b"k", b"once")], [(b"offset", b"1")], 1),
+        )
         commits.start()
         said = f"{cluster.name}: Kafka answers, but to commit has taken"
         until(lambda: said in caplog.text, "it is said")
@@ -223,7 +275,9 @@ class Slow:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
         yield b"first", b"k", 0, 1, None
         connection, topic = self.cluster.connection, self.cluster.output
-        until(lambda: read(connection, topic, isolation="read_uncommitted"), "the first is in the log")
+        until(
+            lambda: read(connection, topic, isolation="read_uncommitted"), "the first is in the log"
+        )
         settled(connection, topic)
         yield b"second", b"k", 0, 1, None
 

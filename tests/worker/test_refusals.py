@@ -23,7 +23,11 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
     """Exit 2, and one line on stderr with these words."""
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    lines = [line for line in done.stderr.splitlines() if " INFO " not in line and " WARNING " not in line]
+    lines = [
+        line
+        for line in done.stderr.splitlines()
+        if " INFO " not in line and " WARNING " not in line
+    ]
     assert len(lines) == 1, done.stderr
     for word in words:
         assert word in lines[0]
@@ -82,13 +86,18 @@ def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) ->
     assert_refused(site.run_to_end(), f"{site.name}.contributions", "quietcount topics", "--create")
 
 
-def test_broker_that_does_not_answer_is_waited_for_and_named_by_the_worker_and_refused_by_commands(bare: Site) -> None:
+def test_broker_that_does_not_answer_is_waited_for_and_named_by_the_worker_and_refused_by_commands(
+    bare: Site,
+) -> None:
     """A wrong address looks like a Kafka that is away, for which a worker waits: the line must show the address."""
     bare.document["kafka"]["bootstrap"] = "127.0.0.1:1"
     done = quietcount("topics", "-c", str(bare.write(bare.document)))
     assert_refused(done, "kafka.bootstrap", "127.0.0.1:1")
     with bare.worker() as worker:
-        until(lambda: "Kafka is away: kafka.bootstrap = '127.0.0.1:1'" in worker.output(), "it says which")
+        until(
+            lambda: "Kafka is away: kafka.bootstrap = '127.0.0.1:1'" in worker.output(),
+            "it says which",
+        )
         assert "Traceback" not in worker.output()
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
@@ -98,7 +107,9 @@ def test_a_mechanism_that_is_not_supported_is_refused_before_kafka_is_asked(bare
     """It would be waited for, for ever, if it looked like a Kafka that is away."""
     table = '{ "security.protocol" = "SASL_SSL", "sasl.mechanism" = "OAUTHBEARER" }'
     bare.document["kafka"] = {"bootstrap": "127.0.0.1:1", "client": Bare(table)}
-    assert_refused(bare.run_to_end(), "kafka.client.sasl.mechanism = 'OAUTHBEARER'", "SCRAM-SHA-512")
+    assert_refused(
+        bare.run_to_end(), "kafka.client.sasl.mechanism = 'OAUTHBEARER'", "SCRAM-SHA-512"
+    )
 
 
 def test_another_key_file_on_old_state_is_refused(ran: Site) -> None:
@@ -123,7 +134,8 @@ def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
     with site.worker() as worker:
         site.produce(1, [{"key": "k", "items": "b", "ts": at}])
         until(
-            lambda: any(s["id"] not in old and s["end"] > at for s in site.snapshots()), "the new generation publishes"
+            lambda: any(s["id"] not in old and s["end"] > at for s in site.snapshots()),
+            "the new generation publishes",
         )
         assert worker.stop() == 0
     assert site.audit().returncode == 0
@@ -170,7 +182,10 @@ def enlarge(site: Site, topic: str, partitions: int) -> None:
     """Gives a topic more partitions, and waits until everybody sees them."""
     for future in site.admin.create_partitions([NewPartitions(topic, partitions)]).values():
         future.result()
-    until(lambda: len(site.admin.list_topics(timeout=60).topics[topic].partitions) == partitions, "the new partitions")
+    until(
+        lambda: len(site.admin.list_topics(timeout=60).topics[topic].partitions) == partitions,
+        "the new partitions",
+    )
 
 
 def test_partition_that_appears_while_the_worker_runs_is_refused_too(site: Site) -> None:

@@ -14,10 +14,16 @@ pytestmark = pytest.mark.waits
 
 
 def event(i: int, **changes: object) -> dict[str, object]:
-    return {"key": "k", "items": [f"p{i % 3}"], "ts": time.time_ns() // 1_000_000 - 1_000 + i} | changes
+    return {
+        "key": "k",
+        "items": [f"p{i % 3}"],
+        "ts": time.time_ns() // 1_000_000 - 1_000 + i,
+    } | changes
 
 
-def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(bootstrap: str, tmp_path: Path) -> None:
+def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """`/readyz`, the metric and the log agree; and the command that they name is there."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, worker={"metrics_port": 0})
     site.produce(0, [event(i, key=None) for i in range(300)])

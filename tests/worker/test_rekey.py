@@ -32,7 +32,15 @@ KEYS = ["k0", "k1", "k2"]
 LABELS = [f"item-{i}" for i in range(200)]
 HISTOGRAMS = (
     unk("seen", horizon=16, max_items_per_user=3),
-    known("known", tick="2s", horizon=16, max_items_per_user=5, max_count=3, keys=KEYS, domain=LABELS[:20]),
+    known(
+        "known",
+        tick="2s",
+        horizon=16,
+        max_items_per_user=5,
+        max_count=3,
+        keys=KEYS,
+        domain=LABELS[:20],
+    ),
 )
 
 
@@ -42,11 +50,14 @@ def place(user: str) -> int:
 
 def site_of(bootstrap: str, directory: Path, **events: object) -> Site:
     return Site(
-        bootstrap, directory, HISTOGRAMS, topics=TOPICS,
+        bootstrap,
+        directory,
+        HISTOGRAMS,
+        topics=TOPICS,
         events={"user": "who", "grace": f"{GRACE_MS}ms"} | events,
         worker={"commit_interval": "100ms", "user_partitions": USER_PARTITIONS},
         privacy={"unit": "user", "rekey": True},
-    )  # fmt: skip
+    )
 
 
 def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
@@ -57,13 +68,25 @@ def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]
         user = USERS[min(int(rng.paretovariate(0.5)) - 1, len(USERS) - 1)]
         at = end_ms - 60_000 + 60_000 * i // EVENTS - (20_000 if origin == ORIGINS - 1 else 0)
         at -= rng.randrange(3 * GRACE_MS) if rng.random() < 0.1 else 0
-        out.append((origin, {"key": rng.choice(KEYS), "items": rng.choices(LABELS, k=rng.randint(1, 3)), "ts": at, "who": user}))
+        out.append(
+            (
+                origin,
+                {
+                    "key": rng.choice(KEYS),
+                    "items": rng.choices(LABELS, k=rng.randint(1, 3)),
+                    "ts": at,
+                    "who": user,
+                },
+            )
+        )
     return out
 
 
 def by_user(site: Site) -> list[Any]:
     """The records of the topic that are no marks, partition by partition."""
-    return [message for message in site.read(site.settings.by_user_topic) if message.value() is not None]
+    return [
+        message for message in site.read(site.settings.by_user_topic) if message.value() is not None
+    ]
 
 
 def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Contributed]:
@@ -114,7 +137,9 @@ def send(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
     site.produce(0, [])
 
 
-def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(bootstrap: str, tmp_path: Path) -> None:
+def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """A copy that is made twice, or half, breaks the counts; a lagging partition whose events come late breaks the ticks."""
     rng = random.Random(7)
     site = site_of(bootstrap, tmp_path)
@@ -149,9 +174,13 @@ class Collected:
     def take(self, message: Message, offset: int) -> None:
         for section in message.sections:
             columns = section.contributions(self._key)
-            rows = zip(columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True)
+            rows = zip(
+                columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True
+            )
             for index, label, count in rows:
-                self.total[Contributed(section.lane, section.tick, columns.keys[index], label.decode())] += count
+                self.total[
+                    Contributed(section.lane, section.tick, columns.keys[index], label.decode())
+                ] += count
 
     def reached(self, position: int) -> None: ...
 
@@ -166,7 +195,11 @@ def replayed(site: Site) -> dict[Contributed, int]:
     collected = Collected(site.key)
     with open_topic(site.settings, None, None) as source:
         offline = Offline(
-            site.settings, site.key, fresh_histograms(site.settings, site.key), partitions=source.partitions, merge=collected
+            site.settings,
+            site.key,
+            fresh_histograms(site.settings, site.key),
+            partitions=source.partitions,
+            merge=collected,
         )
         for batch in source.batches():
             offline.add(batch, source.ended())
@@ -186,16 +219,28 @@ def counted(site: Site) -> Counter[tuple[str, str]]:
     return total
 
 
-def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootstrap: str, tmp_path: Path) -> None:
+def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """A stream key that is the record key must still be it; and what nobody looks at needs no user."""
     site = Site(
-        bootstrap, tmp_path, [unk(max_items_per_user=50)], topics=(1, 2), owners=1,
-        events={"user": "who", "key": "$key", "where": Bare('[{ field = "type", not_in = ["ping"] }]')},
+        bootstrap,
+        tmp_path,
+        [unk(max_items_per_user=50)],
+        topics=(1, 2),
+        owners=1,
+        events={
+            "user": "who",
+            "key": "$key",
+            "where": Bare('[{ field = "type", not_in = ["ping"] }]'),
+        },
         privacy={"unit": "user", "rekey": True},
-    )  # fmt: skip
+    )
     at = time.time_ns() // 1_000_000 - 5_000
     one, two = site.topics
-    escaped = b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at  # only the general reader reads it
+    escaped = (
+        b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at
+    )  # only the general reader reads it
     sent: list[tuple[str, int, bytes | None, object, list[tuple[str, str | bytes | None]]]] = [
         (one, 0, b"session-1", event("ann", "a", at), [("trace", b"1"), ("none", None)]),
         (two, 0, b"session-2", event("ann", "a", at), []),
@@ -211,19 +256,35 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
         (two, 1, b"s", event("ann", "c", at - 8 * 86_400_000), []),
         (two, 1, b"s", event("ann", "c", at // 1_000), []),
         (two, 1, b"s", event("ann", None, at), []),
-        (two, 1, b"session-3", event("ann", "d", at - 3_600_000), [(HEADER, b"not ours, but under this name")]),
+        (
+            two,
+            1,
+            b"session-3",
+            event("ann", "d", at - 3_600_000),
+            [(HEADER, b"not ours, but under this name")],
+        ),
         (two, 1, b"s", event("ann", "e", at, more="x" * 992_000), []),
     ]
     for topic, partition, key, value, headers in sent:
         encoded = value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
-        site.producer.produce(topic, encoded, key, partition, headers=headers, timestamp=at - 60_000)
+        site.producer.produce(
+            topic, encoded, key, partition, headers=headers, timestamp=at - 60_000
+        )
     site.produce(0, [])  # flush
     with site.worker() as worker:
         until(lambda: len(site.rejects()) == 10, "all rejects")
         site.wait_published(at)
         assert worker.stop() == 0
-    assert counted(site) == {("session-1", "a"): 1, ("session-2", "a"): 1, ("session-1", "b"): 2, ("session-3", "d"): 1}
-    rejects = Counter((headers["topic"].removeprefix(site.name), headers["reason"]) for _, headers in site.rejects())
+    assert counted(site) == {
+        ("session-1", "a"): 1,
+        ("session-2", "a"): 1,
+        ("session-1", "b"): 2,
+        ("session-3", "d"): 1,
+    }
+    rejects = Counter(
+        (headers["topic"].removeprefix(site.name), headers["reason"])
+        for _, headers in site.rejects()
+    )
     assert rejects == {
         ("-events-1", "field 'who' is not a string or a whole number"): 1,
         ("-events-1", "missing field 'who'"): 1,
@@ -237,7 +298,11 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
         (".by-user", "field 'items' is not a string, list or object"): 1,
     }
     found = by_user(site)
-    assert Counter(message.key() for message in found) == {b"ann": 8, b"17": 1, 'bob\u00e4"'.encode(): 1}
+    assert Counter(message.key() for message in found) == {
+        b"ann": 8,
+        b"17": 1,
+        'bob\u00e4"'.encode(): 1,
+    }
     assert {message.timestamp()[1] for message in found} == {at - 60_000}
     own = [message.headers()[1:] for message in found if message.headers()]
     assert sorted(map(repr, filter(None, own))) == sorted(
@@ -246,12 +311,15 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
     assert sorted(message.value() for message in found) == sorted(
         value if isinstance(value, bytes) else msgspec.json.encode(value)
         for *_, value, _ in sent
-        if value == escaped or (isinstance(value, dict) and value.get("who") in ("ann", 17) and "more" not in value)
+        if value == escaped
+        or (isinstance(value, dict) and value.get("who") in ("ann", 17) and "more" not in value)
     )
     site.assert_clean()
 
 
-def test_a_state_of_other_topics_or_without_this_stage_is_refused(bootstrap: str, tmp_path: Path) -> None:
+def test_a_state_of_other_topics_or_without_this_stage_is_refused(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Users would lie in other partitions, or events be sent on twice: each way the promise to them breaks."""
     site = site_of(bootstrap, tmp_path)
     at = time.time_ns() // 1_000_000 - 5_000
@@ -260,22 +328,36 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(bootstrap: str
         until(lambda: len(site.contributed()) > 0, "something is contributed")
         assert worker.stop() == 0
     site.set("worker", user_partitions=5)
-    assert_refused(site.run_to_end(), "worker.user_partitions = 5", "has 3 partitions", "hashed onto them")
+    assert_refused(
+        site.run_to_end(), "worker.user_partitions = 5", "has 3 partitions", "hashed onto them"
+    )
     del site.document["worker"]["user_partitions"]
     events = site.document["events"]["topic"]
     site.set("events", topic=events[1])
-    assert_refused(site.run_to_end(), f"{events[1]} has 3 partitions", f"{site.name}.rekey-state was made for 4")
+    assert_refused(
+        site.run_to_end(),
+        f"{events[1]} has 3 partitions",
+        f"{site.name}.rekey-state was made for 4",
+    )
     site.create_topic(f"{site.topic}-9", 1)
     site.set("events", topic=[events[1], f"{site.topic}-9"])
     # Each of two stages refuses them, in words of its own, and which is first is chance.
     done = site.run_to_end()
     of_release = "its state belongs to another mechanism" in done.stderr
-    assert_refused(done, *(["events.topic"] if of_release else ["the state was made with", "another set of topics"]))
+    assert_refused(
+        done,
+        *(["events.topic"] if of_release else ["the state was made with", "another set of topics"]),
+    )
     site.set("events", topic=events[1])
     site.set("privacy", rekey=False)
     done = site.run_to_end()
     of_release = "its state belongs to another mechanism" in done.stderr
-    assert_refused(done, "events.rekey = true became null" if of_release else "privacy.rekey = false, but the state was made with it")
+    assert_refused(
+        done,
+        "events.rekey = true became null"
+        if of_release
+        else "privacy.rekey = false, but the state was made with it",
+    )
     site.set("events", topic=events)
     site.set("privacy", rekey=True)
     # Whoever deletes the state of the stage makes it send everything again.

@@ -27,7 +27,9 @@ pytestmark = pytest.mark.waits
 COUNT, EVENTS = 25_307, 3
 SECRETS = ("Planted", "PLANTED", "Zm9yLXlvdXI")
 # As whole numbers only: a long fraction, or a random name, may hold any digits. Prometheus writes 5 as 5.0.
-COUNTS = re.compile("|".join(rf"(?<![\w.]){n * COUNT}(?:\.0)?(?![\w.])" for n in (1, EVENTS, 2 * EVENTS)))
+COUNTS = re.compile(
+    "|".join(rf"(?<![\w.]){n * COUNT}(?:\.0)?(?![\w.])" for n in (1, EVENTS, 2 * EVENTS))
+)
 
 #: A worker whose stage 1 fails over an event, with the event's label in the message of the exception.
 FAILING = """\
@@ -61,7 +63,12 @@ def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
         worker={"metrics_port": 0},
     )
     at = time.time_ns() // 1_000_000
-    event = {"key": "PlantedKey", "items": {"PlantedLabel": COUNT}, "ts": at, "customer": "PlantedUser"}
+    event = {
+        "key": "PlantedKey",
+        "items": {"PlantedLabel": COUNT},
+        "ts": at,
+        "customer": "PlantedUser",
+    }
     for partition in range(2):
         made.produce(partition, [event] * EVENTS, key=b"PlantedRecordKey")
         made.produce(
@@ -97,7 +104,12 @@ class Run(Worker):
 def assert_silent(site: Site, text: str) -> None:
     """No planted secret, and no form of the key, is in a text."""
     key = (site.directory / "key").read_bytes()
-    forms = (key.hex(), base64.b64encode(key).decode(), base64.urlsafe_b64encode(key).decode(), repr(key)[2:-1])
+    forms = (
+        key.hex(),
+        base64.b64encode(key).decode(),
+        base64.urlsafe_b64encode(key).decode(),
+        repr(key)[2:-1],
+    )
     assert text
     for secret in (*SECRETS, *(form[:10] for form in forms)):
         assert secret not in text, [line for line in text.splitlines() if secret in line]
@@ -112,7 +124,9 @@ def objects(text: str) -> list[dict[str, object]]:
     return found
 
 
-def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_debug(site: Site) -> None:
+def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_debug(
+    site: Site,
+) -> None:
     """The log goes to machines that may not hold exact data."""
     with Run(site, "fenced", "--debug", "run", "--log-format", "json") as worker:
         until(lambda: ready(worker) or not worker.running(), "it is ready")
@@ -127,7 +141,9 @@ def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_d
         assert worker.stop() == 0
         entries = objects(worker.output())
     assert_silent(site, worker.output())
-    assert {"rejected", "fenced", "acquired", "given_up"} <= {entry.get("event") for entry in entries}
+    assert {"rejected", "fenced", "acquired", "given_up"} <= {
+        entry.get("event") for entry in entries
+    }
     assert {"debug", "info", "warning"} <= {entry["level"] for entry in entries}
 
 
@@ -138,7 +154,9 @@ def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
     """Exceptions of libraries hold what they were given; whoever reads the log needs the place, not the data."""
     at = time.time_ns() // 1_000_000
     site.produce(1, [{"key": "PlantedKey", "items": "PlantedLabel", "ts": at}])
-    with Run(site, f"failing-{form}", *options, "run", "--log-format", form, code=FAILING) as worker:
+    with Run(
+        site, f"failing-{form}", *options, "run", "--log-format", form, code=FAILING
+    ) as worker:
         assert worker.ended() == 70
     text = worker.output()
     assert_silent(site, text)
@@ -165,9 +183,21 @@ def test_refused_state_is_told_without_what_was_found(site: Site) -> None:
 def test_settings_that_are_refused_are_json_too_where_that_was_asked_for(tmp_path: Path) -> None:
     """A collector of logs that expects JSON would lose the one line that matters."""
     done = subprocess.run(
-        [sys.executable, "-m", "workers.cli", "run", "--log-format", "json", "-c", str(tmp_path / "none.toml")],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "workers.cli",
+            "run",
+            "--log-format",
+            "json",
+            "-c",
+            str(tmp_path / "none.toml"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
     [entry] = objects(done.stderr)
     assert (entry["level"], "no such file" in str(entry["message"])) == ("critical", True)

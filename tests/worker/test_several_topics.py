@@ -53,9 +53,13 @@ def site(bootstrap: str, tmp_path: Path) -> Site:
     return Site(bootstrap, tmp_path, [unk()], topics=(1, 2), owners=1)
 
 
-def test_after_kills_every_event_of_two_topics_counts_once_in_its_own_tick(bootstrap: str, tmp_path: Path) -> None:
+def test_after_kills_every_event_of_two_topics_counts_once_in_its_own_tick(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """A source partition under another's number would be counted twice, or go on where the other one was."""
-    figures = chaos(bootstrap, tmp_path, events=20_000, kills=2, seed=11, gap_s=(3.0, 6.0), topics=TOPICS)
+    figures = chaos(
+        bootstrap, tmp_path, events=20_000, kills=2, seed=11, gap_s=(3.0, 6.0), topics=TOPICS
+    )
     assert figures["kills"] == 2
     assert figures["snapshots"] > 200
 
@@ -72,12 +76,22 @@ def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(
         log = worker.output()
     eu, us = site.topics
     assert [(h["topic"], h["partition"], h["offset"]) for _, h in site.rejects()] == [
-        (eu, "0", "0"), (us, "0", "0"), (us, "1", "0"),
-    ]  # fmt: skip
-    assert f"{us}[1]: records rejected: not JSON" in log and f"source partitions 1 to 2 are those of topic {us}" in log
+        (eu, "0", "0"),
+        (us, "0", "0"),
+        (us, "1", "0"),
+    ]
+    assert (
+        f"{us}[1]: records rejected: not JSON" in log
+        and f"source partitions 1 to 2 are those of topic {us}" in log
+    )
     assert counted(site) == {"from-0": 1, "from-1": 1, "from-2": 1}
-    keys = [(message.partition() or 0, message.key()) for message in site.read(f"{site.name}.contribute-state")]
-    assert sorted(where for where, key in keys if key == SET) == [0, 1, 2], "once for each source partition"
+    keys = [
+        (message.partition() or 0, message.key())
+        for message in site.read(f"{site.name}.contribute-state")
+    ]
+    assert sorted(where for where, key in keys if key == SET) == [0, 1, 2], (
+        "once for each source partition"
+    )
     site.assert_clean()
 
 
@@ -87,7 +101,12 @@ def test_another_set_of_topics_is_refused(site: Site) -> None:
     run_once(site)
     site.create_topic(f"{site.topic}-9", 1)
     site.set("events", topic=[eu, us, f"{site.topic}-9"])
-    assert_refused(site.run_to_end(), f"{eu}, {us}, {site.topic}-9 together have 4 partitions", "made for 3", "set of topics")
+    assert_refused(
+        site.run_to_end(),
+        f"{eu}, {us}, {site.topic}-9 together have 4 partitions",
+        "made for 3",
+        "set of topics",
+    )
     site.set("events", topic=[us, f"{site.topic}-9"])  # as many, but the other numbers
     site.document["histogram"][0]["generation"] = 2  # what is counted is part of the mechanism too
     assert_refused(site.run_to_end(), f"the state was made with {eu}, {us}", "new worker name")
@@ -111,23 +130,35 @@ def test_a_topic_of_several_that_was_made_anew_is_refused(site: Site) -> None:
     site.create_topic(us, 2)
     for source in (1, 2):
         site.produce(source, [event("b", 1)] * 10)
-    assert_refused(site.run_to_end(), f"the events topic {us} was deleted and created again", "new worker name")
+    assert_refused(
+        site.run_to_end(), f"the events topic {us} was deleted and created again", "new worker name"
+    )
 
 
 def test_a_regular_expression_means_what_it_matched_at_first(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bootstrap: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A topic that appears later would shift the numbers of all that follow it; and nobody may take it for counted."""
     site = Site(bootstrap, tmp_path, [unk()], topics=(1, 2), owners=1, create=False)
-    site.set("events", topic=f"^{site.name}.*")  # its own topics, and everything that begins like them
+    site.set(
+        "events", topic=f"^{site.name}.*"
+    )  # its own topics, and everything that begins like them
     refused = quietcount("topics", "-c", str(site.config))
-    assert refused.returncode == 2 and f"events.topic = '^{site.name}.*': matches no topic on" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and f"events.topic = '^{site.name}.*': matches no topic on" in refused.stderr
+    )
     site.create_events()
     site.create_topics()
     run_once(site)
     assert counted(site) == {"a": 3}
     shown = names_on(site.connection)
-    assert site.topic + "-0" in shown and "__transaction_state" not in shown, "Kafka's own are no events"
+    assert site.topic + "-0" in shown and "__transaction_state" not in shown, (
+        "Kafka's own are no events"
+    )
     early, late = f"{site.topic}-05", f"{site.topic}-late"
     monkeypatch.setattr(module, "LOOK_S", 0.2)
     metrics = Metrics()
@@ -136,7 +167,10 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     with watching(site.settings, site.connection, topics, metrics):
         assert metrics.registry.get_sample_value("quietcount_unread_topics") == 0
         site.create_topic(early, 2)  # between the two of the first start
-        until(lambda: metrics.registry.get_sample_value("quietcount_unread_topics") == 1, "it is noticed")
+        until(
+            lambda: metrics.registry.get_sample_value("quietcount_unread_topics") == 1,
+            "it is noticed",
+        )
     site.create_topic(late, 1)
     site.produce(0, [event("never", now_ms())], topic=late)
     with site.worker() as worker:
@@ -155,5 +189,8 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     assert all(name in said.out for name in site.topics) and late not in said.out
     for future in site.admin.delete_topics([next(iter(site.topics))]).values():
         future.result()
-    until(lambda: next(iter(site.topics)) not in site.admin.list_topics(timeout=60).topics, "the topic is gone")
+    until(
+        lambda: next(iter(site.topics)) not in site.admin.list_topics(timeout=60).topics,
+        "the topic is gone",
+    )
     assert_refused(site.run_to_end(), f"events.topic = '{next(iter(site.topics))}': no such topic")

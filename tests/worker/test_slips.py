@@ -49,7 +49,11 @@ STEPS = "no whole number of ticks of …; nearest: …"
 
 def said(output: str, message: str) -> str:
     """The one line that is this message, which docs/operations.md must have as it is here."""
-    documented = [cell for row in rows("## Messages", GUIDE.read_text()) for cell in re.findall(r"`([^`]+)`", row[0])]
+    documented = [
+        cell
+        for row in rows("## Messages", GUIDE.read_text())
+        for cell in re.findall(r"`([^`]+)`", row[0])
+    ]
     assert message in documented, f"not in docs/operations.md: {message}"
     shape = re.compile(".*".join(map(re.escape, message.split(HOLE))))
     lines = [line for line in output.splitlines() if shape.search(line)]
@@ -75,7 +79,9 @@ def run_once(site: Site, label: str = "a") -> None:
 @pytest.fixture(scope="module")
 def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """Two histograms with state. The tests below change the settings one after the other, and each puts them back."""
-    site = Site(bootstrap, tmp_path_factory.mktemp("slips"), [unk(), known()], partitions=2, owners=2)
+    site = Site(
+        bootstrap, tmp_path_factory.mktemp("slips"), [unk(), known()], partitions=2, owners=2
+    )
     run_once(site)
     return site
 
@@ -99,7 +105,9 @@ def ends(site: Site) -> dict[str, list[int]]:
     }
 
 
-def test_a_histogram_that_leaves_the_settings_is_refused_before_anything_is_written(without: Site) -> None:
+def test_a_histogram_that_leaves_the_settings_is_refused_before_anything_is_written(
+    without: Site,
+) -> None:
     """Stage 1 of one worker must not go on without it until stage 2 of another one notices."""
     before = ends(without)
     without.produce(0, [{"key": "k", "items": "b", "ts": time.time_ns() // 1_000_000}])
@@ -113,7 +121,9 @@ def test_put_back_it_goes_on_where_it_was(site: Site) -> None:
     """Nothing was counted without it, and no tick is missing; the audit computes all of it again."""
     run_once(site, "c")
     site.assert_clean()
-    assert len({s["id"] for s in site.snapshots() if s["histogram"] == "known"}) <= 2, "one for each owner"
+    assert len({s["id"] for s in site.snapshots() if s["histogram"] == "known"}) <= 2, (
+        "one for each owner"
+    )
     counted = {item.label for item in site.contributed()}
     assert counted >= {"a", "b", "c"}, "the event of the time without it too"
 
@@ -122,10 +132,14 @@ def test_retire_ends_only_what_nobody_counts_any_more(site: Site) -> None:
     """By a slip it would end what is published, and charge it again."""
     assert_refused(quietcount("retire", "-c", str(site.config), "known"), "'known'")
     refused(quietcount("retire", "-c", str(site.config), "known"), THERE)
-    assert refused(quietcount("retire", "-c", str(site.config), "knwon"), UNKNOWN).endswith("it has items, known")
+    assert refused(quietcount("retire", "-c", str(site.config), "knwon"), UNKNOWN).endswith(
+        "it has items, known"
+    )
     with site.worker() as worker:
         until(lambda: "took over" in worker.output(), "it is at work")
-        other = site.write(site.document | {"histogram": site.document["histogram"][:1]}, "without.toml")
+        other = site.write(
+            site.document | {"histogram": site.document["histogram"][:1]}, "without.toml"
+        )
         refused(quietcount("retire", "-c", str(other), "known"), RUNNING)
         assert worker.stop() == 0
 
@@ -158,9 +172,14 @@ def test_durations_count_ticks_where_they_are_whole(site: Site) -> None:
     histogram: dict[str, Any] = dict(site.document["histogram"][0])
 
     def with_horizon(horizon: str) -> Path:
-        return site.write(site.document | {"histogram": [histogram | {"tick": "7s", "horizon": horizon}]}, "ticks.toml")
+        return site.write(
+            site.document | {"histogram": [histogram | {"tick": "7s", "horizon": horizon}]},
+            "ticks.toml",
+        )
 
-    assert 'nearest: "5999s" and "6006s"' in refused(quietcount("run", "-c", str(with_horizon("100m"))), STEPS)
+    assert 'nearest: "5999s" and "6006s"' in refused(
+        quietcount("run", "-c", str(with_horizon("100m"))), STEPS
+    )
     planned = quietcount("plan", "-c", str(with_horizon("7d")), "--json")
     assert json.loads(planned.stdout)["histograms"][0]["horizon"] == 86_400
 
@@ -170,7 +189,9 @@ def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> N
     done = quietcount("retire", "-c", str(without.config), "known")
     assert done.returncode == 0, done.stderr
     assert "generation 1 is over" in done.stdout and "generation = 2" in done.stdout
-    assert quietcount("retire", "-c", str(without.config), "known").returncode == 2, "there is nothing more to end"
+    assert quietcount("retire", "-c", str(without.config), "known").returncode == 2, (
+        "there is nothing more to end"
+    )
     run_once(without, "d")
     without.assert_clean()
     spent = json.loads(quietcount("budget", "-c", str(without.config), "--json").stdout)
@@ -194,8 +215,12 @@ def test_topics_is_3_where_something_is_missing(bootstrap: str, tmp_path: Path) 
 
 def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
     """Its groups and transactions have no topics yet, which takes seconds; an operator who sees ERROR looks for a fault."""
-    with local_broker("offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n") as address:
-        site = Site(address, tmp_path, [unk()], partitions=2, owners=1, worker={"log_format": "json"})
+    with local_broker(
+        "offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n"
+    ) as address:
+        site = Site(
+            address, tmp_path, [unk()], partitions=2, owners=1, worker={"log_format": "json"}
+        )
         at = time.time_ns() // 1_000_000
         site.produce(0, [{"key": "k", "items": "a", "ts": at}])
         with site.worker() as worker:

@@ -78,7 +78,12 @@ def visits_of(seed: int) -> list[Visit]:
     """Four users in four epochs, more pairs and more of each than may count."""
     rng = random.Random(seed)
     return [
-        (f"u{rng.randrange(4)}", rng.choice(["k1", "k2"]), rng.choices("abcde", k=rng.randint(0, 4)), i)
+        (
+            f"u{rng.randrange(4)}",
+            rng.choice(["k1", "k2"]),
+            rng.choices("abcde", k=rng.randint(0, 4)),
+            i,
+        )
         for i in range(156)
     ]
 
@@ -96,7 +101,9 @@ class Source:
     def shard(self, *, local_copy: bool) -> ContributeShard:
         """The next owner; without the local copy it reads everything from the changelog."""
         self.opened += not local_copy
-        events = EventsSettings(topic="t", key="shop", items="q", user="who", timestamp="ts", grace_ms=0)
+        events = EventsSettings(
+            topic="t", key="shop", items="q", user="who", timestamp="ts", grace_ms=0
+        )
         state, sources = f"{self.name}.state", Sources((SourceTopic("t", 1, None),))
         made = ContributeShard(
             self.connection,
@@ -127,7 +134,8 @@ class Source:
         start = shard.offset or 0
         some = self.visits[start : start + SIZE]
         values: list[bytes | None] = [
-            json.dumps({"who": user, "shop": key, "q": items, "ts": at}).encode() for user, key, items, at in some
+            json.dumps({"who": user, "shop": key, "q": items, "ts": at}).encode()
+            for user, key, items, at in some
         ]
         end = start + len(some)
         shard.feed(Batch(start, end, Records.of(values, offsets=range(start, end))))
@@ -136,7 +144,9 @@ class Source:
     def contributed(self) -> Any:
         topic = f"{self.name}.contributions"
         settled(self.connection, topic)
-        return tallies([(0, decode(message.value() or b"")) for message in read(self.connection, topic)])
+        return tallies(
+            [(0, decode(message.value() or b"")) for message in read(self.connection, topic)]
+        )
 
 
 @pytest.mark.parametrize("local_copy", [True, False])
@@ -159,7 +169,9 @@ def test_caps_hold_through_a_kill_at_every_step_of_every_commit(
                 after = source.shard(local_copy=local_copy)
                 done = after.offset or 0
                 after.store.close()
-    assert source.contributed() == sum((by_hand(source.visits, lane) for lane in LANES[1:]), by_hand(source.visits, LANE))
+    assert source.contributed() == sum(
+        (by_hand(source.visits, lane) for lane in LANES[1:]), by_hand(source.visits, LANE)
+    )
     assert kills > 2 * len(STEPS)
     last = source.shard(local_copy=local_copy)
     # Of the lanes with epochs nothing is left but of the one that is open.
@@ -178,4 +190,6 @@ def test_a_shard_that_forgets_its_users_is_found(bootstrap: str, tmp_path: Path)
         shard._intake.user_changes = list
         done = source.feed(shard)
         shard.store.close()
-    assert source.contributed() != sum((by_hand(source.visits, lane) for lane in LANES[1:]), by_hand(source.visits, LANE))
+    assert source.contributed() != sum(
+        (by_hand(source.visits, lane) for lane in LANES[1:]), by_hand(source.visits, LANE)
+    )

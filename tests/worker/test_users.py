@@ -37,11 +37,18 @@ def events(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
         items = rng.choices(LABELS, k=rng.randint(1, 3))
         at = end_ms - 60_000 + 60_000 * i // EVENTS
         wrong = rng.random() < 0.01
-        out.append(((place(user) + wrong) % SOURCES, {"key": rng.choice(KEYS), "items": items, "ts": at, "who": user}))
+        out.append(
+            (
+                (place(user) + wrong) % SOURCES,
+                {"key": rng.choice(KEYS), "items": items, "ts": at, "who": user},
+            )
+        )
     return out
 
 
-def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> tuple[Counter[Contributed], int]:
+def expected(
+    site: Site, sent: list[tuple[int, dict[str, Any]]]
+) -> tuple[Counter[Contributed], int]:
     """What must be contributed, and how many events are rejected; in words, event by event."""
     total: Counter[Contributed] = Counter()
     pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
@@ -65,7 +72,9 @@ def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> tuple[Counte
     return +total, rejected
 
 
-def test_each_user_counts_at_most_m_times_an_epoch_through_kills(bootstrap: str, tmp_path: Path) -> None:
+def test_each_user_counts_at_most_m_times_an_epoch_through_kills(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """A cap that a crash forgets, or that commits apart from the counts it bounds, breaks the promise to users."""
     rng = random.Random(11)
     site = Site(
@@ -73,7 +82,15 @@ def test_each_user_counts_at_most_m_times_an_epoch_through_kills(bootstrap: str,
         tmp_path,
         [
             unk("seen", horizon=16, max_items_per_user=3),
-            known("known", tick="2s", horizon=16, max_items_per_user=5, max_count=3, keys=KEYS, domain=LABELS[:20]),
+            known(
+                "known",
+                tick="2s",
+                horizon=16,
+                max_items_per_user=5,
+                max_count=3,
+                keys=KEYS,
+                domain=LABELS[:20],
+            ),
         ],
         partitions=SOURCES,
         events={"user": "who"},
@@ -101,7 +118,11 @@ def test_each_user_counts_at_most_m_times_an_epoch_through_kills(bootstrap: str,
     site.assert_clean()
     assert {snapshot["guarantee"]["unit"] for snapshot in site.snapshots()} == {"user"}
 
-    one = [json.dumps(event) for partition, event in sent if partition == 0 and place(event["who"]) == 0]
+    one = [
+        json.dumps(event)
+        for partition, event in sent
+        if partition == 0 and place(event["who"]) == 0
+    ]
     (tmp_path / "events.jsonl").write_text("\n".join(one) + "\n")
     done = quietcount("replay", "-c", str(site.config), "--input", str(tmp_path / "events.jsonl"))
     assert done.returncode == 0, done.stderr

@@ -47,19 +47,56 @@ BY_TICK, RUNNING = one_key_an_owner("t"), one_key_an_owner("r")
 
 def picking() -> list[dict[str, object]]:
     """Histograms that pick one label with noise of a scale above 1.43: up to there a gap of 256 weighs nothing by itself."""
-    base: dict[str, object] = {"tick": "1s", "horizon": HORIZON, "max_items": 2, "max_count": MAX_COUNT, "delta": 1e-6}
+    base: dict[str, object] = {
+        "tick": "1s",
+        "horizon": HORIZON,
+        "max_items": 2,
+        "max_count": MAX_COUNT,
+        "delta": 1e-6,
+    }
     of_two: dict[str, object] = {"domain": ["a", "b"]}
     return [
-        base | of_two | {"name": "gumbel", "mechanism": "known_gumbel", "rho": 4.0, "k": 1, "keys": BY_TICK},
-        base | {"name": "limit", "mechanism": "limit_dom", "rho": 4.0, "k": 1, "kbar": 2, "keys": BY_TICK},
         base
         | of_two
-        | {"name": "cells", "mechanism": "meta", "algorithm": "known_gumbel", "rho": 16.0, "k": 1, "keys": BY_TICK},
+        | {"name": "gumbel", "mechanism": "known_gumbel", "rho": 4.0, "k": 1, "keys": BY_TICK},
+        base
+        | {
+            "name": "limit",
+            "mechanism": "limit_dom",
+            "rho": 4.0,
+            "k": 1,
+            "kbar": 2,
+            "keys": BY_TICK,
+        },
         base
         | of_two
-        | {"name": "sparse", "mechanism": "sparse_gumb", "rho": 8.0, "top_k": 1, "switches": 1, "keys": RUNNING},
+        | {
+            "name": "cells",
+            "mechanism": "meta",
+            "algorithm": "known_gumbel",
+            "rho": 16.0,
+            "k": 1,
+            "keys": BY_TICK,
+        },
         base
-        | {"name": "pay", "mechanism": "pay_what_you_get", "rho": 12.0, "k": 1, "kbar": 2, "keys": RUNNING}
+        | of_two
+        | {
+            "name": "sparse",
+            "mechanism": "sparse_gumb",
+            "rho": 8.0,
+            "top_k": 1,
+            "switches": 1,
+            "keys": RUNNING,
+        },
+        base
+        | {
+            "name": "pay",
+            "mechanism": "pay_what_you_get",
+            "rho": 12.0,
+            "k": 1,
+            "kbar": 2,
+            "keys": RUNNING,
+        }
         | {"labels": 8, "queries": 8, "every": 1},
     ]
 
@@ -70,16 +107,23 @@ def attack(bootstrap: str, directory: Path) -> dict[str, tuple[int, int]]:
     base = int(time.time()) * 1000 - 1000 * TICKS
     for tick in range(TICKS):
         for key in BY_TICK:
-            site.produce(0, _events(key, base + 1000 * tick, A_COUNT, A_COUNT - GAPS[tick % 2]), flush=False)
+            site.produce(
+                0, _events(key, base + 1000 * tick, A_COUNT, A_COUNT - GAPS[tick % 2]), flush=False
+            )
         for i, key in enumerate(RUNNING):
             first = tick == 0
             site.produce(
-                0, _events(key, base + 1000 * tick, A_COUNT, A_COUNT - (GAPS[i % 2] if first else 0)), flush=False
+                0,
+                _events(key, base + 1000 * tick, A_COUNT, A_COUNT - (GAPS[i % 2] if first else 0)),
+                flush=False,
             )
     site.produce(0, [])
     with site.worker(runner=switching("1e-6", OWNERS)) as worker:
         until(
-            lambda: not worker.running() or min(site.published_to().values()) >= base + 1000 * TICKS, "all is published"
+            lambda: (
+                not worker.running() or min(site.published_to().values()) >= base + 1000 * TICKS
+            ),
+            "all is published",
         )
         assert worker.stop() == 0, worker.output()
     site.assert_clean()
@@ -87,7 +131,9 @@ def attack(bootstrap: str, directory: Path) -> dict[str, tuple[int, int]]:
     for body in site.snapshots():
         if base <= body["start"] < base + 1000 * TICKS:
             found.update((body["histogram"], label) for label in _labels(body))
-    return {str(h["name"]): (found[str(h["name"]), "a"], found[str(h["name"]), "b"]) for h in picking()}
+    return {
+        str(h["name"]): (found[str(h["name"]), "a"], found[str(h["name"]), "b"]) for h in picking()
+    }
 
 
 def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
@@ -121,7 +167,10 @@ def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
     site.produce(0, [])
     with site.worker(runner=switching(f"random:{seed}", OWNERS)) as worker:
         until(
-            lambda: not worker.running() or min(site.published_to().values()) >= base + 1000 * ticks, "all is published"
+            lambda: (
+                not worker.running() or min(site.published_to().values()) >= base + 1000 * ticks
+            ),
+            "all is published",
         )
         assert worker.stop() == 0, worker.output()[-3000:]
     site.assert_clean()

@@ -35,7 +35,14 @@ from workers.pipeline.intake import Intake
 from workers.pipeline.ledger_blocks import joined, pages
 from workers.pipeline.progress import PROGRESS
 from workers.pipeline.rekey_markers import Origin, Origins, arrived
-from workers.pipeline.sources import SOURCES, Place, Sources, refuse_other_set, refuse_other_topic, stored_set
+from workers.pipeline.sources import (
+    SOURCES,
+    Place,
+    Sources,
+    refuse_other_set,
+    refuse_other_topic,
+    stored_set,
+)
 from workers.pipeline.watermark import behind_rejects
 from workers.runtime.errors import StateRefused
 from workers.runtime.gil_lock import Turns
@@ -136,7 +143,9 @@ class ContributeShard(Shard):
         )
         of_users = any(lane.max_items_per_user for lane in lanes)
         placement = (
-            Placement(stream.events.partitioner, place.partition, place.topic.partitions) if of_users else None
+            Placement(stream.events.partitioner, place.partition, place.topic.partitions)
+            if of_users
+            else None
         )
         self._reader = SourceReader(reader, declared, placement, form(self))
         self._origins = None if stream.origins is None else Origins(stream.origins)
@@ -241,15 +250,22 @@ class ContributeShard(Shard):
 
     def _due(self) -> bool:
         """Tell whether it is time to commit: by the interval, or because a tick has closed."""
-        return time.monotonic() - self._last_commit_s >= self._interval_s or self._intake.close_due()
+        return (
+            time.monotonic() - self._last_commit_s >= self._interval_s or self._intake.close_due()
+        )
 
     def _commit_all(self, offset: int) -> None:
         """Commit contributions, rejects, users' pairs and progress in one transaction."""
         closed = self._intake.ticks_closed()
         users = self._intake.user_changes()
         with self._turns.one(self._intake.rows):
-            said = self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
-            messages = [Outgoing(self._stream.contributions, owner, None, message.encoded()) for owner, message in said]
+            said = self._intake.commit(
+                source=self.partition, sequences=self._sequences, offset=offset
+            )
+            messages = [
+                Outgoing(self._stream.contributions, owner, None, message.encoded())
+                for owner, message in said
+            ]
         progress = ContributeProgress(
             version=VERSION,
             offset=offset,

@@ -54,13 +54,19 @@ GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
         "build_info": (("version", "python", "librdkafka"), "What runs here; always 1"),
         "ready": ((), "1 when /readyz says so"),
         "partitions_assigned": (("stage",), "Partitions that this worker owns"),
-        "topic_partitions": (("stage",), "Partitions of the stage's input topics; the workers together must own all"),
+        "topic_partitions": (
+            ("stage",),
+            "Partitions of the stage's input topics; the workers together must own all",
+        ),
         "tick_seconds": (("histogram",), "Width of a tick"),
         "grace_seconds": (
             (),
             "How long a tick stays open for late events: what always lies between clock and watermark",
         ),
-        "rejecting": (("topic",), "1 while nearly all records of a topic are rejected; /readyz says the commonest reason"),
+        "rejecting": (
+            ("topic",),
+            "1 while nearly all records of a topic are rejected; /readyz says the commonest reason",
+        ),
         "watermark_lag_seconds": (
             ("topic", "partition"),
             "Seconds from the time up to which a source partition closed its ticks to now",
@@ -69,7 +75,10 @@ GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
             ("histogram", "partition"),
             "Seconds from the end of the last tick that an owner partition released to now",
         ),
-        "consumer_lag_records": (("stage", "topic", "partition"), "Records in the log that are not processed"),
+        "consumer_lag_records": (
+            ("stage", "topic", "partition"),
+            "Records in the log that are not processed",
+        ),
         "consumer_lag_seconds": (
             ("stage", "topic", "partition"),
             "Seconds for which the log has had records that are not processed",
@@ -84,7 +93,10 @@ GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
         ),
         "ledger_rows": (("histogram", "partition"), "Rows of the ledger: items of all stream keys"),
         "ledger_bytes": (("histogram", "partition"), "Bytes of the ledger's columns in memory"),
-        "waiting_bytes": (("partition", "place"), "Bytes of contributions that wait for a slower source partition"),
+        "waiting_bytes": (
+            ("partition", "place"),
+            "Bytes of contributions that wait for a slower source partition",
+        ),
     }
 )
 
@@ -114,10 +126,20 @@ class Partitions(Collector):
         def show(name: str, value: float, *labels: object) -> None:
             families[name].add_metric([str(label) for label in labels], value)
 
-        show("build_info", 1, version() or "unknown", platform.python_version(), confluent_kafka.libversion()[0])
+        show(
+            "build_info",
+            1,
+            version() or "unknown",
+            platform.python_version(),
+            confluent_kafka.libversion()[0],
+        )
         show("ready", 0 if self._health.not_ready(now_s, now_ms) else 1)
         shards = list(self._handover.shards.items())
-        for stage, kind in ((REKEY, RekeyShard), (CONTRIBUTE, ContributeShard), (RELEASE, ReleaseShard)):
+        for stage, kind in (
+            (REKEY, RekeyShard),
+            (CONTRIBUTE, ContributeShard),
+            (RELEASE, ReleaseShard),
+        ):
             if stage not in self._topic_partitions:
                 continue
             show("partitions_assigned", sum(isinstance(shard, kind) for _, shard in shards), stage)
@@ -126,7 +148,11 @@ class Partitions(Collector):
         for name, tick_ms in self._ticks_ms.items():
             show("tick_seconds", tick_ms / 1000, name)
         for topic in topics_read(self._handover):
-            show("rejecting", self._handover.metrics.rejecting.reason(topic, now_s) is not None, topic)
+            show(
+                "rejecting",
+                self._handover.metrics.rejecting.reason(topic, now_s) is not None,
+                topic,
+            )
         for tp, shard in shards:
             if shard.closed:  # taken over by another worker, which shows it
                 continue
@@ -152,7 +178,10 @@ class Partitions(Collector):
 
 
 def _families() -> dict[str, GaugeMetricFamily]:
-    return {name: GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels) for name, (labels, text) in GAUGES.items()}
+    return {
+        name: GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+        for name, (labels, text) in GAUGES.items()
+    }
 
 
 #: The loop turns every 0.2 s.
@@ -168,7 +197,9 @@ COMMIT_MARGIN_S = 60.0
 class Health:
     """Judges a hand-over and its shards; may be asked from any thread."""
 
-    def __init__(self, handover: Handover, *, commit_interval_s: float, tick_s: float, grace_ms: int) -> None:
+    def __init__(
+        self, handover: Handover, *, commit_interval_s: float, tick_s: float, grace_ms: int
+    ) -> None:
         """Take what the time between two commits depends on; the tick is the narrowest."""
         self._handover, self._grace_ms = handover, grace_ms
         # Closing a tick is a commit, even when nothing was read.
@@ -183,7 +214,9 @@ class Health:
         for shard in list(self._handover.shards.values()):
             since_s = shard.busy_since_s
             if since_s is not None and now_s - since_s > SHARD_S:
-                found.append(f"{shard.transactional_id} has been at one piece of work for {now_s - since_s:.0f} s")
+                found.append(
+                    f"{shard.transactional_id} has been at one piece of work for {now_s - since_s:.0f} s"
+                )
         return found
 
     def not_ready(self, now_s: float, now_ms: int) -> list[str]:
@@ -230,13 +263,21 @@ class Health:
         if shard.offset != shard.committed:
             return self._idle_s
         # Ticks close by the clock; events dated ahead closed some of them early.
-        ahead_ms = 0 if shard.watermark is None else max(0, shard.watermark + self._grace_ms - now_ms)
+        ahead_ms = (
+            0 if shard.watermark is None else max(0, shard.watermark + self._grace_ms - now_ms)
+        )
         return self._idle_s + self._tick_s + ahead_ms / 1000
 
 
 def topics_read(handover: Handover) -> list[str]:
     """Return the events topics of which partitions are read here."""
-    return list(dict.fromkeys(tp[0] for tp, shard in list(handover.shards.items()) if isinstance(shard, ContributeShard | RekeyShard)))
+    return list(
+        dict.fromkeys(
+            tp[0]
+            for tp, shard in list(handover.shards.items())
+            if isinstance(shard, ContributeShard | RekeyShard)
+        )
+    )
 
 
 Answer = tuple[int, dict[str, object]]
@@ -264,7 +305,11 @@ def answers(health: Health, handover: Handover) -> dict[str, Callable[[], Answer
                     "commit_age_seconds": round(now_s - committed_s, 1) if committed_s else None,
                 }
             )
-        return 503 if reasons else 200, {"ready": not reasons, "reasons": reasons, "partitions": shards}
+        return 503 if reasons else 200, {
+            "ready": not reasons,
+            "reasons": reasons,
+            "partitions": shards,
+        }
 
     return {"/healthz": healthz, "/readyz": readyz}
 
@@ -347,7 +392,9 @@ class OperatorsPort:
         app = _application(self._shown)
 
         async def run(stopped: asyncio.Event, ready: Callable[[], None]) -> None:
-            runner = web.AppRunner(app, handle_signals=False, access_log=None, shutdown_timeout=CLOSING_S)
+            runner = web.AppRunner(
+                app, handle_signals=False, access_log=None, shutdown_timeout=CLOSING_S
+            )
             await runner.setup()
             try:
                 await web.SockSite(runner, listener).start()
@@ -359,7 +406,9 @@ class OperatorsPort:
         self._open.enter_context(listener)
         self._open.enter_context(InThread(run, "monitor"))
         self.address = url_of(listener.getsockname()[0], listener)
-        logger.info("metrics, health and readiness (exact: for the operator only): %s/metrics", self.address)
+        logger.info(
+            "metrics, health and readiness (exact: for the operator only): %s/metrics", self.address
+        )
 
 
 class _Shown:

@@ -111,11 +111,29 @@ class Sent:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         data, noted = self.data, (self.keys[:, 0] >= 0) | (self.late != NO_TIME) | (self.own > 0)
         if not noted.any():  # nearly always
-            ends = (self.users[:, 0], self.users[:, 1], self.values[:, 0], self.values[:, 1], self.partitions, self.times)
-            for user, stop, value, end, partition, time_ms in zip(*(column.tolist() for column in ends), strict=True):
+            ends = (
+                self.users[:, 0],
+                self.users[:, 1],
+                self.values[:, 0],
+                self.values[:, 1],
+                self.partitions,
+                self.times,
+            )
+            for user, stop, value, end, partition, time_ms in zip(
+                *(column.tolist() for column in ends), strict=True
+            ):
                 yield data[value:end], data[user:stop], partition, time_ms, None
             return
-        columns = (self.users, self.values, self.keys, self.late, self.partitions, self.times, noted, self.own)
+        columns = (
+            self.users,
+            self.values,
+            self.keys,
+            self.late,
+            self.partitions,
+            self.times,
+            noted,
+            self.own,
+        )
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for (user, stop), (value, end), (key, key_end), late, partition, time_ms, says, own in rows:
             headers: Headers | None = None
@@ -258,7 +276,9 @@ class RekeyShard(Shard):
         rows = np.flatnonzero(found.known)
         if not len(rows):
             return []
-        keys = records.keys[rows] if self._with_keys else np.full((len(rows), 2), -1, dtype=np.int64)
+        keys = (
+            records.keys[rows] if self._with_keys else np.full((len(rows), 2), -1, dtype=np.int64)
+        )
         # Brokers refuse a record that is dated too far ahead. Where its time counts none is.
         times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
         partitions = partitions_of(found.data, found.users[rows], self._stream.topic.partitions)
@@ -268,7 +288,9 @@ class RekeyShard(Shard):
         data, own = found.data.tobytes(), np.zeros(len(rows), dtype=np.int64)
         for row in with_own.tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
-            own[row] = MESSAGE_BYTES if headers is None else Outgoing("", None, None, None, headers).nbytes
+            own[row] = (
+                MESSAGE_BYTES if headers is None else Outgoing("", None, None, None, headers).nbytes
+            )
         sent = Sent(data, found.users[rows], values, keys, late[rows], partitions, times, own)
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):
@@ -317,7 +339,9 @@ class RekeyShard(Shard):
         ]
         sources = [] if self._set_stored else pages(SOURCES, stream.origins.encoded())
         changes = [*sources, *pages(PROGRESS, msgspec.json.encode(progress))]
-        self.transact(marks + self._rejects.messages, changes, offset, self._pending, stream.topic.name)
+        self.transact(
+            marks + self._rejects.messages, changes, offset, self._pending, stream.topic.name
+        )
         self._set_stored, self._sequence = True, progress.sequence
         self._pending, self._records, self._bytes = [], 0, 0
         self._last_commit_s = time.monotonic()

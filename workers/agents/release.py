@@ -75,7 +75,10 @@ class ReleaseShard(Shard):
         super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
         self.merge, self._contributions, self._guard = merge, contributions, guard
         merge.reserving = guard is not None
-        self._apart_s, self._released_s = apart_s([histogram.lane for histogram in merge.histograms]), -math.inf
+        self._apart_s, self._released_s = (
+            apart_s([histogram.lane for histogram in merge.histograms]),
+            -math.inf,
+        )
         self._grace_ms = grace_ms
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
         for histogram in merge.histograms:
@@ -128,7 +131,9 @@ class ReleaseShard(Shard):
             self._release()
 
     def _release(self) -> None:
-        if time.monotonic() - self._released_s < self._apart_s and is_behind(self.merge.complete_ms, self._grace_ms):
+        if time.monotonic() - self._released_s < self._apart_s and is_behind(
+            self.merge.complete_ms, self._grace_ms
+        ):
             return
         while True:
             before, started, began_s = self._ticks(), time.perf_counter(), time.monotonic()
@@ -137,7 +142,14 @@ class ReleaseShard(Shard):
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
                 self._commit(
                     [
-                        Outgoing(snapshot.topic, None, snapshot.key.encode(), snapshot.value, (), snapshot.end_ms)
+                        Outgoing(
+                            snapshot.topic,
+                            None,
+                            snapshot.key.encode(),
+                            snapshot.value,
+                            (),
+                            snapshot.end_ms,
+                        )
                         for snapshot in released.snapshots
                     ]
                 )
@@ -158,7 +170,9 @@ class ReleaseShard(Shard):
         if self._guard is None:
             raise RuntimeError(f"{self.transactional_id}: nothing keeps the ceiling")
         epochs = _next_epochs(histograms)
-        self._guard.check(self.merge.progress(), epochs)  # by what is known: then nothing is charged in vain
+        self._guard.check(
+            self.merge.progress(), epochs
+        )  # by what is known: then nothing is charged in vain
         for histogram in histograms:
             histogram.reserve()
         self._commit([])

@@ -155,7 +155,12 @@ def announcements(settings: Settings, connection: Connection) -> list[str]:
     where the state may not be read.
     """
     names = [config.name for config in settings.histograms]
-    gone = {name: None for state in _known(settings, connection) if state for name in left_out(state.histograms, names)}
+    gone = {
+        name: None
+        for state in _known(settings, connection)
+        if state
+        for name in left_out(state.histograms, names)
+    }
     return [refusal_of_left_out(name) for name in gone]
 
 
@@ -198,9 +203,15 @@ def retire(settings: Settings, connection: Connection, name: str) -> Retired:
             f"histogram {name!r} is in the settings: take its [[histogram]] out first, for every worker of this name"
         )
     states = read_states(connection, settings.worker.name) or []
-    found = {owner: state for owner, state in enumerate(states) if state is not None and name in state.histograms}
+    found = {
+        owner: state
+        for owner, state in enumerate(states)
+        if state is not None and name in state.histograms
+    }
     if not found:
-        there = sorted({known for state in states if state is not None for known in state.histograms})
+        there = sorted(
+            {known for state in states if state is not None for known in state.histograms}
+        )
         raise SettingsError(
             f"histogram {name!r}: the state of worker {settings.worker.name!r} has no such histogram running; "
             f"{'it has ' + ', '.join(there) if there else 'it has none'}"
@@ -246,7 +257,9 @@ class _Owner(Shard):
         progress.retired.append((name, life))
         kept = self.store.items(f"{name}/{life.generation}/".encode())
         changes: list[Change] = [(key, None) for key, _ in kept]
-        self.transact([], [*changes, *pages(PROGRESS, msgspec.json.encode(progress))], progress.offset)
+        self.transact(
+            [], [*changes, *pages(PROGRESS, msgspec.json.encode(progress))], progress.offset
+        )
 
 
 def _refuse_running(settings: Settings, connection: Connection) -> None:

@@ -39,9 +39,7 @@ logger = logging.getLogger(__name__)
 
 #: How often a cluster is asked for topics that match and are not counted.
 LOOK_S = 60.0
-FIXED = (
-    "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
-)
+FIXED = "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +157,10 @@ def source_partitions(settings: Settings, connection: Connection) -> list[Source
         SettingsError: one is missing, or no broker answers.
     """
     sources = check_events(settings, connection, as_produced=True)
-    return [SourcePartition(place.topic.name, place.partition, place.topic.partitions) for place in sources]
+    return [
+        SourcePartition(place.topic.name, place.partition, place.topic.partitions)
+        for place in sources
+    ]
 
 
 def partitions_by_user(settings: Settings, connection: Connection) -> list[SourcePartition]:
@@ -170,7 +171,11 @@ def partitions_by_user(settings: Settings, connection: Connection) -> list[Sourc
         return []
     name = settings.by_user_topic
     found = describe(connection, [name]).get(name)
-    return [] if found is None else [SourcePartition(name, p, found.partitions) for p in range(found.partitions)]
+    return (
+        []
+        if found is None
+        else [SourcePartition(name, p, found.partitions) for p in range(found.partitions)]
+    )
 
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
@@ -192,7 +197,9 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
     return topics
 
 
-def check_events(settings: Settings, connection: Connection, *, as_produced: bool = False) -> Sources:
+def check_events(
+    settings: Settings, connection: Connection, *, as_produced: bool = False
+) -> Sources:
     """Return the source partitions: those of the events topics, or of the one with their events by
     user (unless `as_produced`). They must be there; nothing else need be.
 
@@ -218,7 +225,9 @@ def check_events(settings: Settings, connection: Connection, *, as_produced: boo
 # ---- a regular expression ------------------------------------------------------------------------
 
 
-def events_topics(settings: Settings, connection: Connection) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def events_topics(
+    settings: Settings, connection: Connection
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the events topics, and those that match too and are not counted; asks the cluster only
     where the settings have a regular expression.
 
@@ -230,7 +239,9 @@ def events_topics(settings: Settings, connection: Connection) -> tuple[tuple[str
         return wanted.names, ()
     there = names_on(connection)
     found = matching(settings, there)
-    state = settings.rekey_state_topic if settings.privacy.rekey else settings.contribute_state_topic
+    state = (
+        settings.rekey_state_topic if settings.privacy.rekey else settings.contribute_state_topic
+    )
     stored = _stored(connection, state) if state in there else None
     if stored is None:
         if not found:
@@ -252,17 +263,24 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
     A worker's own topics are no events, whatever they are called: neither those of this one nor the
     internal ones of another.
     """
-    own = {*settings.internal_topics, *(settings.output_topic(config) for config in settings.histograms)}
+    own = {
+        *settings.internal_topics,
+        *(settings.output_topic(config) for config in settings.histograms),
+    }
     for name in there:
         worker = name.rpartition(".")[0]
         internal = internal_topics(worker)
         if name in (*internal, *rekey_topics(worker)) and all(topic in there for topic in internal):
             own.add(name)
-    return [name for name in sorted(there) if name not in own and settings.events.topics.matches(name)]
+    return [
+        name for name in sorted(there) if name not in own and settings.events.topics.matches(name)
+    ]
 
 
 @contextmanager
-def watching(settings: Settings, connection: Connection, topics: Topics, metrics: Metrics) -> Iterator[None]:
+def watching(
+    settings: Settings, connection: Connection, topics: Topics, metrics: Metrics
+) -> Iterator[None]:
     """Look now and then, while the block runs, for topics that match and are not counted: each is
     said once, and their number is a metric.
     """
@@ -283,7 +301,13 @@ def watching(settings: Settings, connection: Connection, topics: Topics, metrics
     def look() -> None:
         while not ended.wait(LOOK_S):
             try:
-                tell([name for name in matching(settings, names_on(connection)) if name not in topics.events])
+                tell(
+                    [
+                        name
+                        for name in matching(settings, names_on(connection))
+                        if name not in topics.events
+                    ]
+                )
             except (KafkaException, QuietcountError) as error:
                 logger.debug("the topics could not be looked at: %s", describe_error(error))
 
@@ -323,7 +347,9 @@ def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | Non
 
 
 def _missing(names: Sequence[str]) -> SettingsError:
-    return SettingsError(f"missing topics: {', '.join(names)}: create them with `quietcount topics -c FILE --create`")
+    return SettingsError(
+        f"missing topics: {', '.join(names)}: create them with `quietcount topics -c FILE --create`"
+    )
 
 
 def _no_such_topic(settings: Settings, name: str) -> SettingsError:

@@ -69,16 +69,29 @@ class Factory:
     """
 
     def __init__(
-        self, settings: Settings, connection: Connection, topics: Topics, key: NoiseKey, data_dir: Path | None,
+        self,
+        settings: Settings,
+        connection: Connection,
+        topics: Topics,
+        key: NoiseKey,
+        data_dir: Path | None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._settings, self._connection, self._topics, self._key = settings, connection, topics, key
+        self._settings, self._connection, self._topics, self._key = (
+            settings,
+            connection,
+            topics,
+            key,
+        )
         self._data_dir, self.sources = data_dir, topics.sources
         self.metrics = Metrics() if metrics is None else metrics
         # Every owner partition's thread steps these.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
         check_ceiling(settings, self.mechanisms)
-        self._ceiling, self._others = Ceiling.of(settings.privacy), OtherWorkers(settings, connection)
+        self._ceiling, self._others = (
+            Ceiling.of(settings.privacy),
+            OtherWorkers(settings, connection),
+        )
         self._reader = reader_of(settings)
         self._forms = Forms(settings, self._reader, self.metrics)
         self._turns = Turns()
@@ -121,13 +134,22 @@ class Factory:
         """What makes the shard of a partition of each topic with events."""
         found: dict[str, Callable[[int], Shard]] = {}
         if self._by_user is not None:
-            found |= {topic.name: partial(self.rekey, topic) for topic in self._by_user.origins.topics}
-        return found | {topic.name: partial(self.contribute, topic) for topic in self.sources.topics}
+            found |= {
+                topic.name: partial(self.rekey, topic) for topic in self._by_user.origins.topics
+            }
+        return found | {
+            topic.name: partial(self.contribute, topic) for topic in self.sources.topics
+        }
 
     def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard:
         """Return the stage before stage 1 of a partition of an events topic."""
-        assert self._by_user is not None and self._users is not None, "only where events are sent on by user"
-        place, state = self._by_user.origins.place(topic, partition), self._settings.rekey_state_topic
+        assert self._by_user is not None and self._users is not None, (
+            "only where events are sent on by user"
+        )
+        place, state = (
+            self._by_user.origins.place(topic, partition),
+            self._settings.rekey_state_topic,
+        )
         name, store = self._own(REKEY, place.number, state)
         return RekeyShard(
             self._connection,
@@ -147,7 +169,10 @@ class Factory:
 
     def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard:
         """Return stage 1 of a partition of an events topic."""
-        place, state = self._stream.sources.place(topic, partition), self._settings.contribute_state_topic
+        place, state = (
+            self._stream.sources.place(topic, partition),
+            self._settings.contribute_state_topic,
+        )
         name, store = self._own("contribute", place.number, state)
         return ContributeShard(
             self._connection,
@@ -173,7 +198,12 @@ class Factory:
         guard = None
         if self._ceiling is not None:
             guard = CeilingGuard(
-                self._ceiling, self._settings, self._connection, partition, self._stream.owners, self._others
+                self._ceiling,
+                self._settings,
+                self._connection,
+                partition,
+                self._stream.owners,
+                self._others,
             )
         return ReleaseShard(
             self._connection,
@@ -218,7 +248,9 @@ class Factory:
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
     """Return the Faust application: an agent over the shards of each stage."""
     of_events = factory.events
-    handover = Handover({**of_events, settings.contributions_topic: factory.release}, metrics=factory.metrics)
+    handover = Handover(
+        {**of_events, settings.contributions_topic: factory.release}, metrics=factory.metrics
+    )
     app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)
 
     async def feed(stream: AsyncIterable[FetchedRecords]) -> None:
@@ -227,7 +259,11 @@ def build_app(settings: Settings, factory: Factory, connection: Connection) -> Q
 
     sources = tuple(topic.name for topic in factory.sources.topics)
     origins = tuple(name for name in of_events if name not in sources)
-    for stage, topics in ((REKEY, origins), (CONTRIBUTE, sources), (RELEASE, (settings.contributions_topic,))):
+    for stage, topics in (
+        (REKEY, origins),
+        (CONTRIBUTE, sources),
+        (RELEASE, (settings.contributions_topic,)),
+    ):
         if topics:
             app.agent(app.topic(*topics, schema=BatchSchema()), name=stage)(feed)
     return app
@@ -264,7 +300,9 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     with OperatorsPort(settings, port) as operator:
         while True:
             topics = _topics(settings, connection, metrics, operator)
-            factory = Factory(settings, connection, topics, key, None if topics.embedded else data_dir, metrics)
+            factory = Factory(
+                settings, connection, topics, key, None if topics.embedded else data_dir, metrics
+            )
             if not prepared:
                 if not topics.embedded:
                     check_states(settings, connection, key, factory.merge)
@@ -281,7 +319,9 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             time.sleep(AGAIN_S)
 
 
-def _topics(settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort) -> Topics:
+def _topics(
+    settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort
+) -> Topics:
     """Return the topics, as `check_topics` does, once Kafka is there."""
     nothing_yet = Handover({}, metrics=metrics)
 
@@ -336,7 +376,11 @@ def _prepare() -> None:
 
 
 def _work(
-    settings: Settings, connection: Connection, topics: Topics, factory: Factory, operator: OperatorsPort
+    settings: Settings,
+    connection: Connection,
+    topics: Topics,
+    factory: Factory,
+    operator: OperatorsPort,
 ) -> int:
     """Run the worker until it ends or Kafka goes away; what is left then is what a kill leaves."""
     asyncio.set_event_loop(asyncio.new_event_loop())  # that of an earlier run is closed

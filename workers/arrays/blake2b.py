@@ -33,11 +33,17 @@ DIGEST_BYTES_MAX: Final = 64
 
 _IV = np.array(
     [
-        0x6A09E667F3BCC908, 0xBB67AE8584CAA73B, 0x3C6EF372FE94F82B, 0xA54FF53A5F1D36F1,
-        0x510E527FADE682D1, 0x9B05688C2B3E6C1F, 0x1F83D9ABFB41BD6B, 0x5BE0CD19137E2179,
+        0x6A09E667F3BCC908,
+        0xBB67AE8584CAA73B,
+        0x3C6EF372FE94F82B,
+        0xA54FF53A5F1D36F1,
+        0x510E527FADE682D1,
+        0x9B05688C2B3E6C1F,
+        0x1F83D9ABFB41BD6B,
+        0x5BE0CD19137E2179,
     ],
     dtype=np.uint64,
-)  # fmt: skip
+)
 # Which word of the block each half of a G takes; rounds 10 and 11 repeat 0 and 1.
 _SIGMA = np.array(
     [
@@ -111,7 +117,9 @@ def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: 
     for at in range(0, done, BLOCK_BYTES):
         block = np.frombuffer(absorbed, dtype=np.uint64, count=16, offset=at)
         compress(words, block, np.uint64(at + BLOCK_BYTES), _MORE)
-    rest = np.frombuffer(absorbed, dtype=np.uint8, offset=done) if absorbed else np.empty(0, np.uint8)
+    rest = (
+        np.frombuffer(absorbed, dtype=np.uint8, offset=done) if absorbed else np.empty(0, np.uint8)
+    )
     # Frozen, as threads share it; and one type of array for the compiler, whatever the prefix.
     words.flags.writeable = rest.flags.writeable = False
     return State(words, rest, len(absorbed))
@@ -138,7 +146,9 @@ def mix(
 
 
 @kernel
-def compress(words: NDArray[np.uint64], block: NDArray[np.uint64], length: np.uint64, last: np.uint64) -> None:
+def compress(
+    words: NDArray[np.uint64], block: NDArray[np.uint64], length: np.uint64, last: np.uint64
+) -> None:
     """Absorb a block into the state words, in place: F of RFC 7693.
 
     Args:

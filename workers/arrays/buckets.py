@@ -33,7 +33,9 @@ def bucket(value: float, edges: NDArray[np.float64]) -> int:
 
 
 @kernel
-def buckets(values: NDArray[np.float64], edges: NDArray[np.float64], found: NDArray[np.int64]) -> None:
+def buckets(
+    values: NDArray[np.float64], edges: NDArray[np.float64], found: NDArray[np.int64]
+) -> None:
     """Find the bucket of each number of a column.
 
     Args:
@@ -59,7 +61,9 @@ def sd_below(edge: int, edges: int, sd: float, q: float) -> float:
 
 
 @kernel_part
-def root(bucket: int, start: float, count: float, others: int, times: float, sd: float, q: float) -> float:
+def root(
+    bucket: int, start: float, count: float, others: int, times: float, sd: float, q: float
+) -> float:
     """Return the fraction of a bucket at which G + times sqrt(V) passes 0, from below.
 
     Args:

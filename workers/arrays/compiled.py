@@ -60,7 +60,11 @@ _OTHERS_KEPT = 7
 def _name() -> str:
     """Return the name of the directory for this text of the kernels, on this machine."""
     config = cast(Any, numba.config)
-    target = (config.CPU_NAME or llvmlite.binding.get_host_cpu_name(), config.CPU_FEATURES, sys.version_info[:2])
+    target = (
+        config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
+        config.CPU_FEATURES,
+        sys.version_info[:2],
+    )
     text = blake2b(repr((numba.__version__, llvmlite.__version__, *target)).encode(), digest_size=8)
     for path in sorted(_PACKAGE.rglob("*.py")):
         code = path.read_bytes()
@@ -98,8 +102,6 @@ class KeptKernels(UserProvidedCacheLocator):
             cast(Any, super()).ensure_cache_path()
 
 
-
-
 def _count_from_the_front() -> None:
     """Have an index that is not checked mean the place that it says.
 
@@ -113,7 +115,9 @@ def _count_from_the_front() -> None:
     def place(context: Any, builder: Any, kind: Any, index: Any, length: Any) -> Any:
         if context.enable_boundscheck:
             return from_either_end(context, builder, kind, index, length)
-        return context.cast(builder, index, kind, numba.types.intp if kind.signed else numba.types.uintp)
+        return context.cast(
+            builder, index, kind, numba.types.intp if kind.signed else numba.types.uintp
+        )
 
     arrays.fix_integer_index = place
 

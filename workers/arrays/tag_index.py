@@ -34,7 +34,9 @@ class TagIndex:
         find_rows(self._slots, of_rows, fixed(tags), rows)
         return rows
 
-    def add(self, totals: NDArray[np.int64], of_rows: Tags, tags: Tags, counts: NDArray[np.int64]) -> tuple[Rows, int]:
+    def add(
+        self, totals: NDArray[np.int64], of_rows: Tags, tags: Tags, counts: NDArray[np.int64]
+    ) -> tuple[Rows, int]:
         """Add counts to the totals of the rows of `tags`; return these rows, -1 where absent, and
         how many are.
 

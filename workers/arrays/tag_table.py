@@ -69,13 +69,7 @@ def find_rows(slots: Slots, of_rows: Tags, tags: Tags, rows: Rows) -> None:
 
 @kernel
 def add_to_rows(
-    slots: Slots,
-    of_rows: Tags,
-    totals: Rows,
-    tags: Tags,
-    counts: Rows,
-    rows: Rows,
-    elsewhere: Rows,
+    slots: Slots, of_rows: Tags, totals: Rows, tags: Tags, counts: Rows, rows: Rows, elsewhere: Rows
 ) -> int:
     """Add the counts of tags that have a row to the totals of these rows.
 

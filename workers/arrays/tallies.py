@@ -143,7 +143,9 @@ def distinct_labels(
                 for j in range(at):
                     out_amounts[j] = 1
             if found >= 0:
-                out_amounts[found] = amount if last else min(out_amounts[found] + amount, amount_max)
+                out_amounts[found] = (
+                    amount if last else min(out_amounts[found] + amount, amount_max)
+                )
                 continue
             if not short:
                 met[label] = at
@@ -265,7 +267,9 @@ def bound_events(ends: Longs, amounts: Longs, max_items: int, max_count: int, ou
     begin = 0
     for i in range(len(ends)):
         for k in range(begin, ends[i]):
-            out[k] = 0 if k >= begin + max_items else (min(amounts[k], max_count) if weighted else 1)
+            out[k] = (
+                0 if k >= begin + max_items else (min(amounts[k], max_count) if weighted else 1)
+            )
         begin = ends[i]
 
 

@@ -168,7 +168,11 @@ def items_as_numbers(
         row = rows[i]
         if row >= len(ranks) or ranks[row] < 0:
             return UNMET, 0, 0, 0
-        largest, least, highest = max(largest, counts[i]), min(least, counts[i]), max(highest, ranks[row])
+        largest, least, highest = (
+            max(largest, counts[i]),
+            min(least, counts[i]),
+            max(highest, ranks[row]),
+        )
         size += lengths[row]
     rank_bits = bits_of(np.uint64(highest))
     # Their difference may have 64 bits; a number without a sign holds it.
@@ -177,7 +181,9 @@ def items_as_numbers(
         return TOO_LONG, 0, 0, 0
     for i in range(len(rows)):
         row = rows[i]
-        numbers[i] = (np.int64(key_of[row]) << shift) | ((largest - counts[i]) << rank_bits) | ranks[row]
+        numbers[i] = (
+            (np.int64(key_of[row]) << shift) | ((largest - counts[i]) << rank_bits) | ranks[row]
+        )
     return shift, rank_bits, largest, size
 
 
@@ -218,7 +224,10 @@ def numbers_as_json(
         at += 1
         first = k
         while k < len(numbers) and numbers[k] >> shift == i:
-            row, count = by_rank[numbers[k] & of_rank], largest - ((numbers[k] & of_list) >> rank_bits)
+            row, count = (
+                by_rank[numbers[k] & of_rank],
+                largest - ((numbers[k] & of_list) >> rank_bits),
+            )
             begin, length = begins[row], lengths[row]
             for place in range(0, length, WORD):
                 put_word(out, at + place, word_at(text, begin + place))

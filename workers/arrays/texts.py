@@ -33,7 +33,9 @@ class Texts:
     def __post_init__(self) -> None:
         last = int(self.ends[-1]) if len(self.ends) else 0
         if last != len(self.text):
-            raise ValueError(f"ends: {len(self.ends)} texts end at {last} of {len(self.text)} bytes")
+            raise ValueError(
+                f"ends: {len(self.ends)} texts end at {last} of {len(self.text)} bytes"
+            )
         object.__setattr__(self, "text", fixed(self.text))
         object.__setattr__(self, "ends", fixed(self.ends))
 

@@ -121,7 +121,9 @@ class Auditor:
             return None
         stored = read_progress(value)
         known, again = self._merge(owner), self._merge(owner)
-        known.restore(stored, store.items)  # refuses what belongs to another key, topic or mechanism
+        known.restore(
+            stored, store.items
+        )  # refuses what belongs to another key, topic or mechanism
         ends = {h.name: h.next for h in known.histograms if h.next is not None}
         for before, histogram in zip(known.histograms, again.histograms, strict=True):
             first = before.life.first
@@ -130,15 +132,25 @@ class Auditor:
         return again, ends, stored.position
 
     def _merge(self, owner: int) -> Merge:
-        stream = self._topics.stream(self._settings.contributions_topic, self._settings.release_state_topic)
+        stream = self._topics.stream(
+            self._settings.contributions_topic, self._settings.release_state_topic
+        )
         fresh = histograms(
-            Repeated, self._settings, self._built, key=self._key, stream=stream, owner=owner, owners=self._owners
+            Repeated,
+            self._settings,
+            self._built,
+            key=self._key,
+            stream=stream,
+            owner=owner,
+            owners=self._owners,
         )
         return Merge(fresh, key=self._key, sources=len(self._topics.sources), owners=self._owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
         """Release an owner partition's ticks again; strike each snapshot off the published."""
-        for message in read_partition(self._connection, self._settings.contributions_topic, owner, whole=True):
+        for message in read_partition(
+            self._connection, self._settings.contributions_topic, owner, whole=True
+        ):
             offset = message.offset() or 0
             if offset >= position:
                 break
@@ -164,7 +176,10 @@ class Auditor:
         by_topic = {h.topic: h for h in merge.histograms}
         # A worker stopped while catching up has released fewer ticks than the contributions allow.
         while (
-            any((histogram.next or 0) < ends.get(histogram.name, 0) for histogram in merge.histograms)
+            any(
+                (histogram.next or 0) < ends.get(histogram.name, 0)
+                for histogram in merge.histograms
+            )
             and (released := merge.release(ticks_max=50 if self._exact is None else 1)).ticks
         ):
             merge.changes()
@@ -174,7 +189,9 @@ class Auditor:
                     self._strike_off(histogram, snapshot)
                     if self._exact is not None:
                         self._exact.write(_with_exact(histogram, snapshot))
-            self._progress.update(f"{sum(t.snapshots for t in self.tallies.values()):,} snapshots compared")
+            self._progress.update(
+                f"{sum(t.snapshots for t in self.tallies.values()):,} snapshots compared"
+            )
 
     def _strike_off(self, histogram: Histogram, snapshot: Snapshot) -> None:
         plain = _plain(snapshot.value)
@@ -199,7 +216,9 @@ class Auditor:
         for message in self._all(snapshot.topic):
             if message.key() == snapshot.key.encode():
                 found = orjson.loads(message.value() or b"null")
-                if isinstance(found, dict) and all(found.get(k) == wanted[k] for k in ("start", "id", "page")):
+                if isinstance(found, dict) and all(
+                    found.get(k) == wanted[k] for k in ("start", "id", "page")
+                ):
                     fields = [k for k in wanted if found.get(k) != wanted[k] and k != "windows"]
                     return f"{_name(snapshot.value)}: published {_cut(found, fields)}, computed {_cut(wanted, fields)}"
         return f"{_name(snapshot.value)}: missing"
@@ -214,13 +233,19 @@ class Auditor:
                 try:
                     found = orjson.loads(value)
                     known = found["id"] in self._ids
-                    newer = found["start"] >= self._next.get((found["histogram"], found["key"]), -1) >= 0
+                    newer = (
+                        found["start"]
+                        >= self._next.get((found["histogram"], found["key"]), -1)
+                        >= 0
+                    )
                 except (ValueError, KeyError, TypeError):
                     raise Difference(
                         f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"
                     ) from None
                 if known and not newer:
-                    raise Difference(f"{_name(value)}: published, but it does not follow from the contributions")
+                    raise Difference(
+                        f"{_name(value)}: published, but it does not follow from the contributions"
+                    )
                 self.others += not newer
 
 
@@ -230,7 +255,12 @@ def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
     counts = histogram.exact(snapshot.key)
     # A mechanism without running counts has no exact ones to show.
     items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
-    return orjson.dumps({**{k: body[k] for k in ("histogram", "key", "epoch", "tick", "page")}, "items": items}) + b"\n"
+    return (
+        orjson.dumps(
+            {**{k: body[k] for k in ("histogram", "key", "epoch", "tick", "page")}, "items": items}
+        )
+        + b"\n"
+    )
 
 
 def audit(settings: Settings, exact: Path | None = None) -> int:
@@ -260,9 +290,13 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
             f"{len(tally.keys):,} stream keys, equal byte for byte"
         )
     if auditor.other_windows:
-        print(f"audit: {auditor.other_windows:,} snapshots with other windows than now, compared without them")
+        print(
+            f"audit: {auditor.other_windows:,} snapshots with other windows than now, compared without them"
+        )
     if auditor.others:
-        print(f"audit: {auditor.others:,} snapshots of earlier generations or settings, not recomputed")
+        print(
+            f"audit: {auditor.others:,} snapshots of earlier generations or settings, not recomputed"
+        )
     print(f"audit: {auditor.messages:,} contributions, no gap and none twice: clean")
     return 0
 
@@ -276,13 +310,17 @@ def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise SettingsError(f"--exact {path}: {error.strerror}; give the name of a new file") from error
+        raise SettingsError(
+            f"--exact {path}: {error.strerror}; give the name of a new file"
+        ) from error
     with open(descriptor, "wb") as file:
         yield file
 
 
 def _digest(topic: str, key: bytes, value: bytes) -> bytes:
-    return hashlib.blake2b(b"%d %d " % (len(topic), len(key)) + topic.encode() + key + value, digest_size=16).digest()
+    return hashlib.blake2b(
+        b"%d %d " % (len(topic), len(key)) + topic.encode() + key + value, digest_size=16
+    ).digest()
 
 
 def _plain(value: bytes) -> bytes:

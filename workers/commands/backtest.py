@@ -22,7 +22,15 @@ from workers.settings.settings import Settings
 
 PROGRESS_INTERVAL_S = 0.2
 ROWS_SHOWN = 40
-METRICS_SHOWN = ("shown", "error_mean", "recall_unbounded", "recall", "rank_correlation", "coverage", "lost")
+METRICS_SHOWN = (
+    "shown",
+    "error_mean",
+    "recall_unbounded",
+    "recall",
+    "rank_correlation",
+    "coverage",
+    "lost",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +65,9 @@ class Prepared:
             SettingsError: an option is wrong.
         """
         if options.vary and snapshots is not None:
-            raise SettingsError("--snapshots writes those of one run, so it cannot be used with --vary")
+            raise SettingsError(
+                "--snapshots writes those of one run, so it cannot be used with --vary"
+            )
         self._options = options
         self._grid = make_grid(settings, options.config, options.vary)
         #: By these the source is to be read.
@@ -114,7 +124,9 @@ class Prepared:
         yield f"replay: results and report in {directory} ({seconds:.1f} s): exact data, for the operator only"
 
 
-def _now_and_then(progress: ProgressLine, where: Callable[[Summary], str]) -> Callable[[Summary], None]:
+def _now_and_then(
+    progress: ProgressLine, where: Callable[[Summary], str]
+) -> Callable[[Summary], None]:
     """Return what shows where the work is, but not at each of a thousand ticks."""
     last = 0.0
 

@@ -139,8 +139,10 @@ def _other_process() -> Iterator[Callable[[], object]]:
         return
     with subprocess.Popen(
         [sys.executable, "-m", "workers.commands.compiling", _APART],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    ) as other:  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as other:
         try:
             yield other.wait
         finally:
@@ -176,9 +178,22 @@ class _Unscanned(Json):
 
 def _events() -> list[bytes]:
     """Return events of all shapes, some of which only the general reader can read."""
-    shapes: list[object] = ["a", ["a", "b"], {"a": 1, "b": 2}, [f"item-{i}" for i in range(20)] * 2, ["\u00e4\n"]]
+    shapes: list[object] = [
+        "a",
+        ["a", "b"],
+        {"a": 1, "b": 2},
+        [f"item-{i}" for i in range(20)] * 2,
+        ["\u00e4\n"],
+    ]
     events = [
-        json.dumps({"key": f"k{i % 3}", "items": shapes[i % len(shapes)], "user": f"u{i % 7}", "ts": i * 100}).encode()
+        json.dumps(
+            {
+                "key": f"k{i % 3}",
+                "items": shapes[i % len(shapes)],
+                "user": f"u{i % 7}",
+                "ts": i * 100,
+            }
+        ).encode()
         for i in range(_EVENTS)
     ]
     # A name that occurs twice.
@@ -199,7 +214,16 @@ def _of_noise() -> None:
     narrow, wide = np.zeros((1, 1), dtype=np.int16), np.zeros((1, 1), dtype=np.int32)
     widths: tuple[number_blocks.Narrow, ...] = (narrow[0], wide[0])
     for noise in widths:
-        number_blocks.look_up(fixed(noise), np.uint64(48), -1, fixed(words[0]), fixed(words[0]), 0, fixed(words), noise)
+        number_blocks.look_up(
+            fixed(noise),
+            np.uint64(48),
+            -1,
+            fixed(words[0]),
+            fixed(words[0]),
+            0,
+            fixed(words),
+            noise,
+        )
     for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
         number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
     number_blocks.mark_blocks(fixed(one), 10, np.zeros(1, dtype=np.bool_))
@@ -231,19 +255,34 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
         builder.append(i, i * 100, f"u{i % 7}".encode(), value, [])
     lanes = [Lane(_TICK_MS, 0, 2, 1), Lane(_TICK_MS, 0, 2, 3, 2, 4)]
     store = Store(None, Changelog("state", 0)).open()
-    for key, timestamp, user in (("key", "ts", "user"), ("$key", None, "$key"), ("$all", "ts", "user")):
+    for key, timestamp, user in (
+        ("key", "ts", "user"),
+        ("$key", None, "$key"),
+        ("$all", "ts", "user"),
+    ):
         response = PartitionRecords(
-            TopicPartition("t", 0), RecordSet(bytes(builder.build())), None, 0, None, None, True, READ_COMMITTED
+            TopicPartition("t", 0),
+            RecordSet(bytes(builder.build())),
+            None,
+            0,
+            None,
+            None,
+            True,
+            READ_COMMITTED,
         )
         [fetched] = ColumnRecords.of(response).take(0, _EVENTS).parts()
         records = fetched.records
-        shape = shape_of(EventsSettings(topic="t", key=key, items="items", timestamp=timestamp), user)
+        shape = shape_of(
+            EventsSettings(topic="t", key=key, items="items", timestamp=timestamp), user
+        )
         users, events = UserReader(shape, max_bytes=1_000_000), EventReader(shape)
         sent_on = users.read(records, 1 << 62, form(users.tree), form(events.layout.tree))
         partitions_of(sent_on.data, sent_on.users, 3)
         arrived(records, user_is_key=user == RECORD_KEY)
         for partitioner in PARTITIONERS:
-            reader = SourceReader(events, {"": None}, Placement(partitioner, 0, 1), form(events.layout.tree))
+            reader = SourceReader(
+                events, {"": None}, Placement(partitioner, 0, 1), form(events.layout.tree)
+            )
             intake = Intake(lanes, 0, _KEY, store)
             sequences = [0, 0]
             for part in (records, records.part(0, _EVENTS // 2)):
@@ -261,7 +300,13 @@ def _of_replay() -> None:
     for unit, more in (("event", {}), ("user", {"max_items_per_user": 3})):
         settings = _settings(unit, more)
         histograms = fresh_histograms(settings, _KEY)
-        replay(settings, _KEY, JsonLines(settings, "text", io.BytesIO(text), total=len(text)), lambda _: None, histograms=histograms)
+        replay(
+            settings,
+            _KEY,
+            JsonLines(settings, "text", io.BytesIO(text), total=len(text)),
+            lambda _: None,
+            histograms=histograms,
+        )
         for histogram in histograms:
             ledger: Ledger = histogram._state.ledger
             ledger.clean_rows = 0
@@ -279,7 +324,9 @@ def _of_avro() -> None:
     log, stack = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME))
     avro = (_longs(1, avro_scanner.COLUMNS), parts, _longs(1, 3), _longs(1, 4))
     avro_scanner.event(data, 0, 0, 0, 0, *avro, log, stack)
-    avro_scanner.logs(data, _longs(1, 2), parts, 0, *avro, stack, 0, np.zeros(1, dtype=np.int64), log, 0)
+    avro_scanner.logs(
+        data, _longs(1, 2), parts, 0, *avro, stack, 0, np.zeros(1, dtype=np.int64), log, 0
+    )
     zigzag(data, 0, 1)
     pairs, numbers = np.zeros((1, 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
     for named in (False, True):
@@ -290,16 +337,30 @@ def _of_protobuf() -> None:
     """Read an empty record with the scanner of Protobuf."""
     data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
     log, stack, lists = (
-        np.zeros((1, columns), dtype=np.int64) for columns in (4, protobuf_scanner.FRAME, protobuf_scanner.LIST_COLUMNS)
+        np.zeros((1, columns), dtype=np.int64)
+        for columns in (4, protobuf_scanner.FRAME, protobuf_scanner.LIST_COLUMNS)
     )
-    messages, fields = _longs(1, protobuf_scanner.MESSAGE_COLUMNS), _longs(1, protobuf_scanner.FIELD_COLUMNS)
+    messages, fields = (
+        _longs(1, protobuf_scanner.MESSAGE_COLUMNS),
+        _longs(1, protobuf_scanner.FIELD_COLUMNS),
+    )
     schema = (messages, fields, _longs(1, 6), _longs(1, 3))
-    protobuf_scanner.logs(data, _longs(1, 2), parts, 0, *schema, stack, lists, 0, np.zeros(1, dtype=np.int64), log, 0)
+    protobuf_scanner.logs(
+        data, _longs(1, 2), parts, 0, *schema, stack, lists, 0, np.zeros(1, dtype=np.int64), log, 0
+    )
 
 
 def _settings(unit: str, more: Mapping[str, object]) -> Settings:
     """Return settings with a histogram of each kind that has loops of its own."""
-    shared = {"tick": "1s", "horizon": 64, "max_items": 2, "epsilon": 4.0, "delta": 1e-6, "keys": ["k0", "k1", "k2"], **more}
+    shared = {
+        "tick": "1s",
+        "horizon": 64,
+        "max_items": 2,
+        "epsilon": 4.0,
+        "delta": 1e-6,
+        "keys": ["k0", "k1", "k2"],
+        **more,
+    }
     kinds: list[dict[str, object]] = [
         {"mechanism": "unk_base"},
         {"mechanism": "known_base", "domain": ["a", "b"]},
@@ -307,7 +368,13 @@ def _settings(unit: str, more: Mapping[str, object]) -> Settings:
     if unit == "event":
         kinds += [
             {"mechanism": "misra_gries", "size": 8, "release": "pmg"},
-            {"mechanism": "misra_gries", "size": 5, "release": "pure", "delta": 1e-20, "domain": ["a", "b"]},
+            {
+                "mechanism": "misra_gries",
+                "size": 5,
+                "release": "pure",
+                "delta": 1e-20,
+                "domain": ["a", "b"],
+            },
         ]
     histograms = [shared | kind | {"name": f"h{i}"} for i, kind in enumerate(kinds)]
     document = {

@@ -25,6 +25,9 @@ def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None
             file=sys.stderr,
         )
     if token_file is not None and token_file.stat().st_mode & 0o077:
-        print(f"quietcount: {token_file}: others on this machine may read the token: `chmod 600`", file=sys.stderr)
+        print(
+            f"quietcount: {token_file}: others on this machine may read the token: `chmod 600`",
+            file=sys.stderr,
+        )
     dashboard = Dashboard(settings, host=host, port=port, token=token)
     return serve(dashboard, lambda url: print(f"Dashboard of {settings.worker}: {url}", flush=True))

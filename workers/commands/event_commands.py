@@ -12,7 +12,12 @@ from workers.commands.options import config_option, load_settings, only_one_line
 @click.command()
 @config_option
 @click.option(
-    "--records", type=click.IntRange(1, 100_000), default=1_000, show_default=True, metavar="N", help="How many to look at."
+    "--records",
+    type=click.IntRange(1, 100_000),
+    default=1_000,
+    show_default=True,
+    metavar="N",
+    help="How many to look at.",
 )
 @click.option(
     "--input",
@@ -38,10 +43,19 @@ def check(context: click.Context, config: Path, records: int, source: str | None
 @click.command()
 @config_option
 @click.option("--reason", metavar="R", help="Only rejects with this reason.")
-@click.option("--show", type=click.IntRange(1, 10_000), metavar="N", help="Print up to N of them, as they are.")
-@click.option("--retry", is_flag=True, help="Send those back that would be accepted now, each once.")
+@click.option(
+    "--show",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Print up to N of them, as they are.",
+)
+@click.option(
+    "--retry", is_flag=True, help="Send those back that would be accepted now, each once."
+)
 @click.pass_context
-def rejects(context: click.Context, config: Path, reason: str | None, show: int | None, retry: bool) -> int:
+def rejects(
+    context: click.Context, config: Path, reason: str | None, show: int | None, retry: bool
+) -> int:
     """List what was rejected, by reason; send back what is accepted by now.
 
     What --show prints is exact: for the operator only.

@@ -30,4 +30,6 @@ def only_one_line(context: click.Context) -> None:
     """Hide the clients' log lines where the command itself reports errors; --debug shows them."""
     import logging
 
-    logging.basicConfig(level=logging.DEBUG if context.find_root().obj["debug"] else logging.CRITICAL)
+    logging.basicConfig(
+        level=logging.DEBUG if context.find_root().obj["debug"] else logging.CRITICAL
+    )

@@ -15,7 +15,9 @@ from workers.privacy.plan.text import show
 from workers.settings.settings import Settings
 
 
-def show_plan(settings: Settings, *, as_json: bool, report: Path | None = None, force: bool = False) -> int:
+def show_plan(
+    settings: Settings, *, as_json: bool, report: Path | None = None, force: bool = False
+) -> int:
     """Print the plan, as one JSON object (docs/plan.md) if `as_json`.
 
     A page with charts goes into the directory `report`, if it is given.

@@ -101,7 +101,12 @@ class Printer:
         text = printable(text)
         first, further = " " * indent, " " * (indent + 2)
         lines = textwrap.wrap(
-            text, self.width, initial_indent=first, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+            text,
+            self.width,
+            initial_indent=first,
+            subsequent_indent=further,
+            break_long_words=False,
+            break_on_hyphens=False,
         )
         for part in lines or [""]:
             self._console.print(Text(part, style=style), soft_wrap=True, highlight=False)
@@ -115,12 +120,20 @@ class Printer:
             shown += "..."
         self._console.print(Text(shown), soft_wrap=True, highlight=False)
 
-    def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,), indent: int = 2) -> None:
+    def table(
+        self,
+        headings: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        left: Sequence[int] = (0,),
+        indent: int = 2,
+    ) -> None:
         """Print a table; columns in `left` are text and may wrap, the others are numbers."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(headings))
         for number, heading in enumerate(headings):
             text = number in left
-            table.add_column(Text(heading, style="dim"), justify="left" if text else "right", no_wrap=not text)
+            table.add_column(
+                Text(heading, style="dim"), justify="left" if text else "right", no_wrap=not text
+            )
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         self._console.print(Padding(table, (0, 0, 0, indent)), highlight=False)
@@ -134,7 +147,11 @@ def printable(text: str) -> str:
 def when(milliseconds: int) -> str:
     """Return a time as text."""
     try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(milliseconds / 1000, UTC)
+            .isoformat(timespec="seconds")
+            .replace("+00:00", "Z")
+        )
     except (OverflowError, ValueError, OSError):  # beyond the year 9999
         return f"{milliseconds:,} ms since 1970"
 

@@ -84,7 +84,10 @@ def partitions_of(settings: Settings, connection: Connection) -> int:
 
 
 def by_reason(
-    settings: Settings, connection: Connection, wanted: Callable[[str], bool], take: Callable[[Rejected, bool], object]
+    settings: Settings,
+    connection: Connection,
+    wanted: Callable[[str], bool],
+    take: Callable[[Rejected, bool], object],
 ) -> dict[str, OfReason]:
     """Return the rejects by reason, the commonest first.
 
@@ -101,7 +104,10 @@ def by_reason(
             reject = reject_of(message)
             if reject is None or not wanted(reject.reason):
                 continue
-            one, was_sent = found.setdefault(reject.reason, OfReason()), (message.offset() or 0) in sent
+            one, was_sent = (
+                found.setdefault(reject.reason, OfReason()),
+                (message.offset() or 0) in sent,
+            )
             at = message.timestamp()[1]
             one.number += 1
             one.sent += was_sent
@@ -218,7 +224,9 @@ def transactional_id(settings: Settings) -> str:
     return f"{settings.worker.name}-rejects-retry"
 
 
-def retry_rejects(settings: Settings, connection: Connection, wanted: Callable[[str], bool]) -> Outcome:
+def retry_rejects(
+    settings: Settings, connection: Connection, wanted: Callable[[str], bool]
+) -> Outcome:
     """Send those rejects back that would be accepted now.
 
     Args:
@@ -232,7 +240,9 @@ def retry_rejects(settings: Settings, connection: Connection, wanted: Callable[[
     """
     judge, outcome = _Judge(settings, connection), Outcome()
     partitions = partitions_of(settings, connection)
-    transactions = Transactions(connection, transactional_id(settings), (settings.rejects_topic, 0), _Alone())
+    transactions = Transactions(
+        connection, transactional_id(settings), (settings.rejects_topic, 0), _Alone()
+    )
     # Ends the transaction of a run that was killed; only then is it settled what that one sent.
     transactions.take_over()
     try:
@@ -256,8 +266,13 @@ def note(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
 def sent_again(reject: Rejected) -> Outgoing:
     """Return the record that was rejected; shorter than its reject, which has more headers."""
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
-    headers = [*((name, content) for name, content in reject.headers if name != RETRY), (RETRY, origin)]
-    return Outgoing(reject.topic, reject.partition, reject.key, reject.value, headers, reject.time_ms)
+    headers = [
+        *((name, content) for name, content in reject.headers if name != RETRY),
+        (RETRY, origin),
+    ]
+    return Outgoing(
+        reject.topic, reject.partition, reject.key, reject.value, headers, reject.time_ms
+    )
 
 
 def _chunks(
@@ -291,7 +306,9 @@ class _Judge:
         self._sources |= {source.log: source for source in partitions_by_user(settings, connection)}
         self._readers: dict[tuple[str, int], SourceReader] = {}
 
-    def good(self, rejects: Sequence[tuple[int, Rejected]], outcome: Outcome) -> list[tuple[int, Rejected]]:
+    def good(
+        self, rejects: Sequence[tuple[int, Rejected]], outcome: Outcome
+    ) -> list[tuple[int, Rejected]]:
         """Return those that would be accepted; the others are counted."""
         whole: dict[tuple[str, int], list[tuple[int, Rejected]]] = {}
         of_record = self._settings.events.timestamp is None
@@ -317,7 +334,11 @@ class _Judge:
         source = self._sources[log]
         if log not in self._readers:
             self._readers[log] = source_reader_of(
-                self._settings, self._reader, source.partition, source.partitions, self._forms.form()
+                self._settings,
+                self._reader,
+                source.partition,
+                source.partitions,
+                self._forms.form(),
             )
         records = Records.of(
             [reject.value for reject in rejects],
@@ -354,6 +375,7 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
         SettingsError: there is no rejects topic, or it cannot be read.
     """
     say, connection = Printer(Console(highlight=False)), connection_of(settings)
+
     def wanted(text: str) -> bool:
         return reason is None or reason in text
 
@@ -382,26 +404,45 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
     say.line(f"topic {settings.rejects_topic}: {many(number, 'reject')}", style="bold")
     for text, one in found.items():
         say.line(f"{text}: {one.number:,}", 2)
-        say.line(f"{when(one.first_ms)} to {when(one.last_ms)}, from {', '.join(sorted(one.topics))}", 6)
+        say.line(
+            f"{when(one.first_ms)} to {when(one.last_ms)}, from {', '.join(sorted(one.topics))}", 6
+        )
         if one.sent:
             say.line(f"{one.sent:,} sent back", 6)
         if one.cut:
             say.line(f"{one.cut:,} not whole, as the record was too long: cannot be sent back", 6)
     if show is not None:
         say.line()
-        say.line(f"The first {len(shown):,} that were not sent back. Exact: for the operator only.", style="bold")
+        say.line(
+            f"The first {len(shown):,} that were not sent back. Exact: for the operator only.",
+            style="bold",
+        )
         for reject in shown:
             at = "" if reject.time_ms is None else f", {when(reject.time_ms)}"
-            say.line(f"{reject.topic}[{reject.partition}] offset {reject.offset:,}{at}: {reject.reason}", 2)
-            say.exact("no value" if reject.value is None else reject.value.decode(errors="backslashreplace"), 6)
+            say.line(
+                f"{reject.topic}[{reject.partition}] offset {reject.offset:,}{at}: {reject.reason}",
+                2,
+            )
+            say.exact(
+                "no value"
+                if reject.value is None
+                else reject.value.decode(errors="backslashreplace"),
+                6,
+            )
     return 0
 
 
 def _retried(outcome: Outcome, say: Printer) -> None:
     """Print what became of the rejects."""
-    say.line(f"sent back: {many(outcome.sent, 'record')}, to the topics and partitions they came from", style="bold")
+    say.line(
+        f"sent back: {many(outcome.sent, 'record')}, to the topics and partitions they came from",
+        style="bold",
+    )
     if outcome.sent:
-        say.line("a worker counts each in the tick that is open when it reads it, if its own tick is closed by then", 2)
+        say.line(
+            "a worker counts each in the tick that is open when it reads it, if its own tick is closed by then",
+            2,
+        )
         say.line("a worker that still runs with other settings may reject them again", 2)
     for number, text in (
         (outcome.refused, "would not be accepted now, and stay"),

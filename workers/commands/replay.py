@@ -29,7 +29,9 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
 
-def replay_file(settings: Settings, *, source: str, snapshots: str | None, options: Options | None = None) -> int:
+def replay_file(
+    settings: Settings, *, source: str, snapshots: str | None, options: Options | None = None
+) -> int:
     """Run the histograms over the file `source` ("-": standard input); see `_run`."""
     if snapshots is not None and _same_file(source, snapshots):
         raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")

@@ -58,17 +58,25 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
         for topic in missing(plan, existing):
             if topic.purpose == EVENTS:
                 number = many(topic.partitions, "partition")
-                print(f"quietcount: creating the events topic {topic.name} with {number}", file=sys.stderr)
+                print(
+                    f"quietcount: creating the events topic {topic.name} with {number}",
+                    file=sys.stderr,
+                )
     wanted = [topic for topic in plan if events_topic or topic.purpose != EVENTS]
     created = create_missing(connection, wanted, existing) if create else []
-    if create and len(created) < len(missing(wanted, existing)):  # somebody else made them meanwhile
+    if create and len(created) < len(
+        missing(wanted, existing)
+    ):  # somebody else made them meanwhile
         existing = look_at_topics(settings, connection).existing
     absent = [topic for topic in missing(plan, existing) if topic.name not in created]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
     wrong = problems(plan, existing)
     for name in found.others:
-        print(f"quietcount: {name} matches events.topic too, but is not counted: {FIXED}", file=sys.stderr)
+        print(
+            f"quietcount: {name} matches events.topic too, but is not counted: {FIXED}",
+            file=sys.stderr,
+        )
     for problem in (*wrong, *cautions(plan, existing)):
         print(f"quietcount: {problem}", file=sys.stderr)
     for topic in absent:
@@ -76,7 +84,10 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
             print(f"quietcount: {_no_events(topic, plan, connection)}", file=sys.stderr)
     own = [topic.name for topic in absent if topic.purpose != EVENTS]
     if own:
-        print(f"quietcount: missing: {', '.join(own)}; --create creates what is missing", file=sys.stderr)
+        print(
+            f"quietcount: missing: {', '.join(own)}; --create creates what is missing",
+            file=sys.stderr,
+        )
     for announcement in announcements(settings, connection):
         print(f"quietcount: {announcement}", file=sys.stderr)
     if wrong:
@@ -97,12 +108,17 @@ def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> s
 
 
 def _print(
-    plan: Sequence[Topic], existing: Mapping[str, Existing], created: Sequence[str], may_be_public: set[str]
+    plan: Sequence[Topic],
+    existing: Mapping[str, Existing],
+    created: Sequence[str],
+    may_be_public: set[str],
 ) -> None:
     """Print one row per topic: as it is if it exists, else as it should be."""
     table = Table(box=None, pad_edge=False)
     for heading in ("topic", "state", "partitions", "cleanup", "retention", "holds", "readers"):
-        table.add_column(heading, no_wrap=True, justify="right" if heading == "partitions" else "left")
+        table.add_column(
+            heading, no_wrap=True, justify="right" if heading == "partitions" else "left"
+        )
     for topic in plan:
         here = existing.get(topic.name)
         state = "there" if here else "created" if topic.name in created else "missing"

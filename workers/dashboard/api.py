@@ -54,7 +54,11 @@ class Connection(web.RequestHandler):
     __slots__ = ()
 
     def handle_error(
-        self, request: Any, status: int = 500, exc: BaseException | None = None, message: str | None = None
+        self,
+        request: Any,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
     ) -> web.StreamResponse:
         """Return the answer to an unreadable request, or after a fault of ours, which is logged."""
         if status >= 500:
@@ -176,7 +180,9 @@ def _serve(page: Page) -> Handler:
         if any(tag.value == page.tag for tag in request.if_none_match or ()):
             response = web.Response(status=304, headers=headers)
         else:
-            response = web.Response(body=page.body, content_type=page.kind, charset="utf-8", headers=headers)
+            response = web.Response(
+                body=page.body, content_type=page.kind, charset="utf-8", headers=headers
+            )
             response.enable_compression()
         response.etag = page.tag
         return response
@@ -190,7 +196,9 @@ async def _snapshots(request: web.Request) -> web.Response:
         raise Unknown("no such histogram; /api/histograms lists them")
     if "at" in query or "tick" in query:
         return await tick(query, history, request.app.get(STORE))
-    only_known(query, {"histogram", "key", "after", "limit", "item", "top", "at", "epoch", "tick", "id"})
+    only_known(
+        query, {"histogram", "key", "after", "limit", "item", "top", "at", "epoch", "tick", "id"}
+    )
     if "epoch" in query or "id" in query:
         raise Question("epoch and id: only with tick, or id with at")
     stream, named = stream_of(query), items_of(query)
@@ -225,8 +233,12 @@ async def _stream(request: web.Request) -> web.StreamResponse:
         return refusal(400, str(error))
     hub = request.app[HUB]
     if len(hub) >= VIEWERS:
-        return refusal(503, f"{VIEWERS:,} viewers are connected already", **{hdrs.RETRY_AFTER: "10"})
-    response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"})
+        return refusal(
+            503, f"{VIEWERS:,} viewers are connected already", **{hdrs.RETRY_AFTER: "10"}
+        )
+    response = web.StreamResponse(
+        headers={hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
+    )
     if request.method == hdrs.METH_HEAD:
         await response.prepare(request)
         return response
@@ -256,5 +268,7 @@ async def _send(request: web.Request, response: web.StreamResponse, viewer: View
             beat_at = time.monotonic() + BEAT_S
         async with asyncio.timeout(STALLED_S):
             await response.write(line)
-            while isinstance(transport, asyncio.WriteTransport) and transport.get_write_buffer_size():
+            while (
+                isinstance(transport, asyncio.WriteTransport) and transport.get_write_buffer_size()
+            ):
                 await asyncio.sleep(DRAIN_S)

@@ -152,7 +152,10 @@ def routes(store: Store, known: frozenset[str], memory: History) -> list[web.Rou
         except Unknown:
             return _nothing_yet(asked, request, memory, store)
 
-    return [web.get("/api/history", refusing(ask_history)), web.get("/api/epochs", refusing(ask_epochs))]
+    return [
+        web.get("/api/history", refusing(ask_history)),
+        web.get("/api/epochs", refusing(ask_epochs)),
+    ]
 
 
 async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
@@ -221,10 +224,19 @@ def _nothing_yet(
         raise Unknown("no such key: nothing is kept of it; /api/histograms lists the keys")
     first, last = held[0].end, held[-1].end
     kept = {"first": first, "last": last, "ticks": first, "hours": first}
-    about: dict[str, object] = {"complete": False, "reading": store.reading, "more": False, "kept": kept}
+    about: dict[str, object] = {
+        "complete": False,
+        "reading": store.reading,
+        "more": False,
+        "kept": kept,
+    }
     if isinstance(asked, EpochsQuestion):
         return json_of({"epochs": []} | about)
-    place = {"histogram": asked.stream.histogram, "key": asked.stream.key, "items": list(asked.items)}
+    place = {
+        "histogram": asked.stream.histogram,
+        "key": asked.stream.key,
+        "items": list(asked.items),
+    }
     times = {"from": asked.range.since, "to": asked.range.until, "step": asked.step, "next": None}
     return json_of(place | times | about | {"series": [], "entries": []})
 
@@ -250,7 +262,9 @@ async def _answer(
         raise Question("format: json, csv or parquet")
     with store.place_for_a_file():
         file = await store.make_file(
-            lambda cursor: history_file(cursor, asked, store.reading, cast(Format, wanted), store.path)
+            lambda cursor: history_file(
+                cursor, asked, store.reading, cast(Format, wanted), store.path
+            )
         )
         try:
             return await _send(request, file, wanted)
@@ -310,7 +324,9 @@ def _step(query: MultiMapping[str]) -> int | None:
     except ValueError:
         step = 0
     if not 1 <= step <= TIMES:
-        raise Question("step: a whole number of ms, at least 1, or a duration such as 10s, 5m, 1h or 1d")
+        raise Question(
+            "step: a whole number of ms, at least 1, or a duration such as 10s, 5m, 1h or 1d"
+        )
     return step
 
 
@@ -333,8 +349,14 @@ def _nearest(held: list[SeenSnapshot], asked: TickQuestion) -> dict[str, object]
 
     at = (asked.at,) if asked.at is not None else (asked.epoch or 0, asked.tick or 0)
     able = sorted((one for one in held if asked.id in (None, one.id)), key=place)
-    before, after = [one for one in able if place(one) < at], [one for one in able if place(one) > at]
-    return {"before": _named(before[-1] if before else None), "after": _named(after[0] if after else None)}
+    before, after = (
+        [one for one in able if place(one) < at],
+        [one for one in able if place(one) > at],
+    )
+    return {
+        "before": _named(before[-1] if before else None),
+        "after": _named(after[0] if after else None),
+    }
 
 
 def _named(snapshot: SeenSnapshot | None) -> dict[str, object] | None:

@@ -21,7 +21,13 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.runtime.errors import SettingsError
 from workers.settings.durations import count_ticks
 from workers.settings.files import client_values, read_file
-from workers.settings.settings import HistorySettings, KafkaSettings, WorkerSettings, from_file, history_of
+from workers.settings.settings import (
+    HistorySettings,
+    KafkaSettings,
+    WorkerSettings,
+    from_file,
+    history_of,
+)
 
 TOKEN_CHARACTERS = 16
 
@@ -77,7 +83,9 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
         if not isinstance(document.get(section), dict):
             raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
     worker = _value(WorkerSettings, "name", document["worker"], "worker.")
-    kafka = {name: value for name, value in document["kafka"].items() if name in ("bootstrap", "client")}
+    kafka = {
+        name: value for name, value in document["kafka"].items() if name in ("bootstrap", "client")
+    }
     if "bootstrap" not in kafka:
         raise ValueError("kafka.bootstrap is missing: " + _rule(KafkaSettings, "bootstrap").allowed)
     if "client" in kafka:
@@ -86,11 +94,16 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
     histograms = document.get("histogram")
     if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
         raise ValueError("histogram is missing: one or more sections, each begun by [[histogram]]")
-    found = [_histogram(one, f"histogram {position}: ", worker) for position, one in enumerate(histograms, 1)]
+    found = [
+        _histogram(one, f"histogram {position}: ", worker)
+        for position, one in enumerate(histograms, 1)
+    ]
     for unique in ("name", "topic"):
         values = [getattr(one, unique) for one in found]
         if twice := next((value for value in values if values.count(value) > 1), None):
-            raise ValueError(f"two histograms have the {unique} {display(twice)}: each needs its own")
+            raise ValueError(
+                f"two histograms have the {unique} {display(twice)}: each needs its own"
+            )
     return DashboardSettings(
         worker=worker,
         connection=Connection(settings.bootstrap, settings.client),
@@ -101,7 +114,9 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
 
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
     name = _value(HistogramConfig, "name", values, where)
-    topic = _value(HistogramConfig, "topic", values, where) if "topic" in values else f"{worker}.{name}"
+    topic = (
+        _value(HistogramConfig, "topic", values, where) if "topic" in values else f"{worker}.{name}"
+    )
     counted = {known: values[known] for known in ("tick", "horizon") if known in values}
     with suppress(ValueError):  # the worker says what is wrong
         count_ticks(counted, where)

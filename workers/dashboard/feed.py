@@ -119,7 +119,9 @@ class Feed:
                 self._tell(missing)
             except KafkaException as failed:
                 if not self._assigned:
-                    await self._call(lambda: consumer.poll(0))  # calls only `_note`: nothing is assigned
+                    await self._call(
+                        lambda: consumer.poll(0)
+                    )  # calls only `_note`: nothing is assigned
                 self._complain(failed.args[0])
                 topics_at = 0.0
                 await asyncio.sleep(RETRY_S)
@@ -128,7 +130,9 @@ class Feed:
 
     def _assign(self, consumer: Consumer) -> list[str]:
         """Begin to read partitions that are not read yet; return the topics that are missing."""
-        metadata = consumer.list_topics(timeout=ANSWER_S)  # all of them: asking for one by name may create it
+        metadata = consumer.list_topics(
+            timeout=ANSWER_S
+        )  # all of them: asking for one by name may create it
         found: list[Place] = []
         missing: list[str] = []
         for topic in self._topics:
@@ -141,7 +145,9 @@ class Feed:
         if new:
             self._unread.update(new)
             self._assigned.update(self._starts(new))
-            consumer.incremental_assign([TopicPartition(*place, self._assigned[place]) for place in new])
+            consumer.incremental_assign(
+                [TopicPartition(*place, self._assigned[place]) for place in new]
+            )
         return missing
 
     def _check(self, consumer: Consumer) -> None:
@@ -172,15 +178,24 @@ class Feed:
             self._strange += 1
             if self._strange.bit_count() == 1:  # the first, second, fourth, ...
                 place = f"{topic}[{partition}]"
-                logger.warning("%s offset %s: %s; skipped, %d so far", place, message.offset(), error, self._strange)
+                logger.warning(
+                    "%s offset %s: %s; skipped, %d so far",
+                    place,
+                    message.offset(),
+                    error,
+                    self._strange,
+                )
             return None
 
     def _starts(self, places: list[Place]) -> dict[Place, int]:
         """Return the offset at which the last ticks of each partition begin."""
-        with_end = self._connection.consumer(**{"enable.partition.eof": True, "error_cb": self._note})
+        with_end = self._connection.consumer(
+            **{"enable.partition.eof": True, "error_cb": self._note}
+        )
         try:
             bounds = {
-                place: with_end.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S) for place in places
+                place: with_end.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
+                for place in places
             }
             since = self._since(with_end, bounds)
             wanted = [TopicPartition(*place, time_ms) for place, time_ms in since.items()]
@@ -192,16 +207,25 @@ class Feed:
         for place, (low, high) in bounds.items():
             # The embedded cluster cannot look up a time, and answers with the end.
             offset = found.get(place, -1)
-            starts[place] = max(offset if low <= offset < high else low, high - HISTORY_RECORDS, low)
+            starts[place] = max(
+                offset if low <= offset < high else low, high - HISTORY_RECORDS, low
+            )
         return starts
 
-    def _since(self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:
+    def _since(
+        self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]
+    ) -> dict[Place, int]:
         """Return the time at which each partition's history begins, judged by its last records."""
         since: dict[Place, int] = {}
         open_ends = {place for place, (low, high) in bounds.items() if low < high}
         if not open_ends:
             return since
-        consumer.assign([TopicPartition(*place, max(bounds[place][0], bounds[place][1] - TAIL)) for place in open_ends])
+        consumer.assign(
+            [
+                TopicPartition(*place, max(bounds[place][0], bounds[place][1] - TAIL))
+                for place in open_ends
+            ]
+        )
         deadline = time.monotonic() + TAIL_S
         while open_ends and time.monotonic() < deadline and not self._halted:
             for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
@@ -233,7 +257,10 @@ class Feed:
 
     def _say(self, state: Mapping[str, object]) -> None:
         before = self._hub.state["kafka"]
-        if self._hub.set_state(state) and "away" not in (before, state["kafka"]):  # an outage has its own lines
+        if self._hub.set_state(state) and "away" not in (
+            before,
+            state["kafka"],
+        ):  # an outage has its own lines
             logger.info("Kafka: %s", state["kafka"])
 
     def _complain(self, error: KafkaError) -> None:

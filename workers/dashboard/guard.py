@@ -62,12 +62,20 @@ def guard(host: str, token: str | None) -> Middleware:
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             return refusal(405, "read-only: GET", Allow=ALLOWED)
-        if local_only and _name(request.headers.get(hdrs.HOST, "")) not in (*LOCAL_NAMES, _name(host)):
+        if local_only and _name(request.headers.get(hdrs.HOST, "")) not in (
+            *LOCAL_NAMES,
+            _name(host),
+        ):
             return refusal(
-                403, "without a token this dashboard answers to localhost only (the Host header names another)"
+                403,
+                "without a token this dashboard answers to localhost only (the Host header names another)",
             )
         if digest is not None and request.path.startswith(PROTECTED) and not _may(request, digest):
-            return refusal(401, "a token is needed: Authorization: Bearer ...", **{hdrs.WWW_AUTHENTICATE: "Bearer"})
+            return refusal(
+                401,
+                "a token is needed: Authorization: Bearer ...",
+                **{hdrs.WWW_AUTHENTICATE: "Bearer"},
+            )
         try:
             return await handler(request)
         except web.HTTPException as error:
@@ -78,7 +86,9 @@ def guard(host: str, token: str | None) -> Middleware:
     return middleware
 
 
-def headers_for(host: str, token: str | None) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
+def headers_for(
+    host: str, token: str | None
+) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
     """Return the signal handler that sets the headers of every response."""
     by = framed_by(host, token)
 

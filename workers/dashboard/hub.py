@@ -70,7 +70,9 @@ class History:
         found = [kept[-1] for kept in self._of.values() if kept and kept[-1].number > after]
         return sorted(found, key=lambda snapshot: snapshot.number)
 
-    def page(self, stream: Stream, after: int | None, limit: int) -> tuple[list[SeenSnapshot], bool]:
+    def page(
+        self, stream: Stream, after: int | None, limit: int
+    ) -> tuple[list[SeenSnapshot], bool]:
         """Return at most `limit` snapshots of a stream, oldest first, and whether there are more.
 
         They are the oldest whose tick ends after the time `after`; None: the newest.
@@ -235,13 +237,21 @@ class Hub:
             if snapshot is None:
                 raise KeyError(stream)
             line = only(snapshot, top=top)
-            made[top] = b"id: %s-%d\nevent: snapshot\ndata: %s\n\n" % (self.run.encode(), snapshot.number, line)
+            made[top] = b"id: %s-%d\nevent: snapshot\ndata: %s\n\n" % (
+                self.run.encode(),
+                snapshot.number,
+                line,
+            )
         return made[top]
 
     def _number(self, last_event: str | None) -> int:
         """Return the number in an event's id; 0 if this run did not send it."""
         run, _, number = (last_event or "").partition("-")
-        return int(number) if run == self.run and number.isascii() and number.isdigit() and len(number) < 16 else 0
+        return (
+            int(number)
+            if run == self.run and number.isascii() and number.isdigit() and len(number) < 16
+            else 0
+        )
 
 
 def event(name: str, data: Mapping[str, object]) -> bytes:
@@ -254,7 +264,9 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> list[dict[str, object]]:
+def catalogue(
+    history: History, known: Collection[tuple[str, int | None]]
+) -> list[dict[str, object]]:
     """Return each histogram with its stream keys and what its newest snapshot says of itself.
 
     `known` is name and horizon of the histograms of the settings, in their order.
@@ -266,7 +278,12 @@ def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> li
     for snapshot in history.all_newest():
         newest[snapshot.histogram] = snapshot
     return [
-        {"histogram": name, "keys": sorted(keys[name]), "horizon": horizon, **_about(newest.get(name))}
+        {
+            "histogram": name,
+            "keys": sorted(keys[name]),
+            "horizon": horizon,
+            **_about(newest.get(name)),
+        }
         for name, horizon in known
     ]
 
@@ -274,4 +291,8 @@ def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> li
 def _about(snapshot: SeenSnapshot | None) -> dict[str, object]:
     fields = ("mechanism", "id", "epoch", "tick", "end", "guarantee")
     about = {name: getattr(snapshot, name, None) for name in fields}
-    return about if snapshot is None else about | {"guarantee": msgspec.structs.asdict(snapshot.guarantee)}
+    return (
+        about
+        if snapshot is None
+        else about | {"guarantee": msgspec.structs.asdict(snapshot.guarantee)}
+    )

@@ -21,7 +21,9 @@ LARGEST = 1e9
 Price: TypeAlias = tuple[str, float, float, float, int | None]
 
 
-def together_of(history: History, known: Collection[tuple[str, int | None]]) -> dict[str, object] | None:
+def together_of(
+    history: History, known: Collection[tuple[str, int | None]]
+) -> dict[str, object] | None:
     """Return the total and the table, as in docs/api.md; None before anything was published.
 
     `known` is name and horizon of the histograms of the settings, in their order.
@@ -31,9 +33,15 @@ def together_of(history: History, known: Collection[tuple[str, int | None]]) -> 
     units = {snapshot.guarantee.unit for snapshot, _ in seen}
     prices = tuple(_price(snapshot, horizon) for snapshot, horizon in seen)
     # Nothing published, settings whose unit was changed, or a topic that somebody else writes to.
-    if len(units) != 1 or any(max(rho, epsilon) > LARGEST or delta > 1 for _, rho, epsilon, delta, _ in prices):
+    if len(units) != 1 or any(
+        max(rho, epsilon) > LARGEST or delta > 1 for _, rho, epsilon, delta, _ in prices
+    ):
         return None
-    return {"unit": units.pop(), "histograms": [snapshot.histogram for snapshot, _ in seen], **_total(prices)}
+    return {
+        "unit": units.pop(),
+        "histograms": [snapshot.histogram for snapshot, _ in seen],
+        **_total(prices),
+    }
 
 
 def _price(snapshot: SeenSnapshot, horizon: int | None) -> Price:
@@ -44,7 +52,10 @@ def _price(snapshot: SeenSnapshot, horizon: int | None) -> Price:
 
 @lru_cache(maxsize=16)
 def _total(prices: tuple[Price, ...]) -> dict[str, object]:
-    charges = [Charge(stated(kind, rho, epsilon, delta), epoch_ms) for kind, rho, epsilon, delta, epoch_ms in prices]
+    charges = [
+        Charge(stated(kind, rho, epsilon, delta), epoch_ms)
+        for kind, rho, epsilon, delta, epoch_ms in prices
+    ]
     found = together([charge.part for charge in charges])
     return {
         "rho": found.rho,

@@ -54,7 +54,13 @@ class Dashboard:
             keep_ms={"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms},
         )
         self._app = application(
-            self.hub, histograms, name=settings.worker, host=host, token=token, further=further, store=self.store
+            self.hub,
+            histograms,
+            name=settings.worker,
+            host=host,
+            token=token,
+            further=further,
+            store=self.store,
         )
         self._app.add_routes(routes)
         self._feed = Feed(settings.connection, topics, self.hub)
@@ -99,21 +105,27 @@ class Dashboard:
         try:
             return listening(self._host, self._port, SEND_BUFFER)
         except socket.gaierror as error:
-            raise SettingsError(f"--host {self._host}: not an address to listen on ({error.strerror})") from None
+            raise SettingsError(
+                f"--host {self._host}: not an address to listen on ({error.strerror})"
+            ) from None
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise SettingsError(
                     f"--port {self._port}: taken on {self._host} by another program; "
                     "choose another port (0: any free one)"
                 ) from None
-            raise SettingsError(f"--host {self._host} --port {self._port}: {error.strerror}") from None
+            raise SettingsError(
+                f"--host {self._host} --port {self._port}: {error.strerror}"
+            ) from None
 
 
 async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Server:
     """Answer on a socket, without an access log: addresses of the page name labels."""
     options: dict[str, Any] = {"loop": asyncio.get_running_loop(), "access_log": None}
     manager = cast(web.Server, runner.server)
-    return await asyncio.get_running_loop().create_server(lambda: Connection(manager, **options), sock=listener)
+    return await asyncio.get_running_loop().create_server(
+        lambda: Connection(manager, **options), sock=listener
+    )
 
 
 def serve(dashboard: Dashboard, say: Callable[[str], None]) -> int:

@@ -115,11 +115,17 @@ class Pages:
             NotASnapshot: the record is something else. The message does not quote it.
         """
         frame = _decoded(value or b"")
-        if frame.histogram != histogram or not 1 <= frame.page <= frame.pages or frame.start >= frame.end:
+        if (
+            frame.histogram != histogram
+            or not 1 <= frame.page <= frame.pages
+            or frame.start >= frame.end
+        ):
             raise NotASnapshot("a record that is no snapshot of this histogram")
         if frame.pages == 1:
             line = value or b""
-            return _snapshot(frame, line if b"\n" not in line and b"\r" not in line else _one_line(line))
+            return _snapshot(
+                frame, line if b"\n" not in line and b"\r" not in line else _one_line(line)
+            )
         fields = orjson.loads(value or b"")
         if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise NotASnapshot("a record that is no snapshot: a page that lists nothing")
@@ -134,7 +140,9 @@ class Pages:
         return _snapshot(frame, _joined([pages[number] for number in sorted(pages)]))
 
 
-def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None) -> bytes:
+def only(
+    snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None
+) -> bytes:
     """Return a snapshot's JSON with fewer items, those named or the largest, and `total_items`.
 
     One without items stays as it is, and of numbers all buckets are kept unless some are named.
@@ -146,7 +154,9 @@ def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: i
     if all_items is None:
         return snapshot.json
     kept = all_items if items is None else [item for item in all_items if item[0] in items]
-    document["items"] = kept if top is None or (items is None and "edges" in document) else kept[:top]
+    document["items"] = (
+        kept if top is None or (items is None and "edges" in document) else kept[:top]
+    )
     document["total_items"] = len(all_items)
     return orjson.dumps(document)
 
@@ -160,13 +170,19 @@ def _decoded(value: bytes) -> Frame:
         orjson.dumps(orjson.loads(value))  # reads the fields that the decoder skipped
     except msgspec.DecodeError as error:  # its text names fields and types only
         raise NotASnapshot(f"a record that is no snapshot: {error}") from None
-    except (ValueError, TypeError, RecursionError):  # not UTF-8, half a surrogate, nested too deeply
+    except (
+        ValueError,
+        TypeError,
+        RecursionError,
+    ):  # not UTF-8, half a surrogate, nested too deeply
         raise NotASnapshot("a record that is no snapshot: not JSON") from None
     return frame
 
 
 def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
-    return SeenSnapshot(json=line, **{name: getattr(frame, name) for name in Head.__struct_fields__})
+    return SeenSnapshot(
+        json=line, **{name: getattr(frame, name) for name in Head.__struct_fields__}
+    )
 
 
 def _one_line(value: bytes) -> bytes:
@@ -182,5 +198,7 @@ def _joined(pages: list[bytes]) -> bytes:
     try:
         whole = joined([orjson.loads(page) for page in pages])
     except (KeyError, TypeError):
-        raise NotASnapshot("a record that is no snapshot: a page without what the others list") from None
+        raise NotASnapshot(
+            "a record that is no snapshot: a page without what the others list"
+        ) from None
     return orjson.dumps({**whole, "page": 1, "pages": 1})

@@ -56,7 +56,9 @@ def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) 
 
 
 @kernel
-def remember(pairs: Words, rows: Longs, of_rows: Words, held: Words, values: Words, out: Words) -> None:
+def remember(
+    pairs: Words, rows: Longs, of_rows: Words, held: Words, values: Words, out: Words
+) -> None:
     """Hold what belongs to some rows' pairs, and write it to `out` too.
 
     Args:
@@ -350,17 +352,34 @@ class Coder:
         ends, seen = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.bool_)
         found, sums = np.empty(len(labels), dtype=np.int32), np.empty(len(labels), dtype=np.int64)
         uneven, all_seen = distinct_labels(
-            fixed(first), fixed(number), fixed(labels), fixed(amounts), AMOUNT_MAX, last, self._met,
-            ends, seen, found, sums,
-        )  # fmt: skip
+            fixed(first),
+            fixed(number),
+            fixed(labels),
+            fixed(amounts),
+            AMOUNT_MAX,
+            last,
+            self._met,
+            ends,
+            seen,
+            found,
+            sums,
+        )
         m = int(ends[-1]) if n else 0
         return EventColumns(
-            keys, key_names, ends, found[:m], sums[:m] if uneven else NO_AMOUNTS, names, None if all_seen else seen
+            keys,
+            key_names,
+            ends,
+            found[:m],
+            sums[:m] if uneven else NO_AMOUNTS,
+            names,
+            None if all_seen else seen,
         )
 
 
 def rows_of(first: Longs, number: Longs) -> Longs:
     """Return the indices first[i] .. first[i] + number[i] - 1 of all i, end to end."""
     ends = np.cumsum(number)
-    rows: Longs = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(first - (ends - number), number)
+    rows: Longs = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(
+        first - (ends - number), number
+    )
     return rows

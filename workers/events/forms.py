@@ -21,7 +21,9 @@ _PATIENCE_S = 30.0
 class Forms:
     """The formats of a worker's records, with one registry for all threads."""
 
-    def __init__(self, settings: Settings, reader: EventReader, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, settings: Settings, reader: EventReader, metrics: Metrics | None = None
+    ) -> None:
         """
         Args:
             settings: of the worker.
@@ -32,13 +34,17 @@ class Forms:
             SettingsError: what reads a format is not installed, or its schema cannot be used.
         """
         self._name, self._tree = settings.events.format, reader.layout.tree
-        self._schema = None if settings.schema_registry is None else settings.schema_registry.reader_schema
+        self._schema = (
+            None if settings.schema_registry is None else settings.schema_registry.reader_schema
+        )
         self._registry: Registry | None = None
         self._url = "" if settings.schema_registry is None else settings.schema_registry.url
         if self._name in ("avro", "protobuf") and settings.schema_registry is not None:
             form_of(self._name, self._tree, self._schema)  # says what is not installed
             asked = settings.schema_registry
-            self._registry = Registry(Access(asked.url, asked.client(), asked.unknown_wait_ms / 1000), metrics)
+            self._registry = Registry(
+                Access(asked.url, asked.client(), asked.unknown_wait_ms / 1000), metrics
+            )
 
     def form(self, waiting: Waiting | None = None, tree: Node | None = None) -> Format | None:
         """Return what reads the records of one source partition, in one thread; None: plain JSON.
@@ -54,7 +60,9 @@ class Forms:
         if self._registry is None:
             return None
         form = form_of(self._name, tree, self._schema)
-        return FormatReader(form, self._registry, _Command(self._url) if waiting is None else waiting)
+        return FormatReader(
+            form, self._registry, _Command(self._url) if waiting is None else waiting
+        )
 
 
 class _Command:

@@ -116,7 +116,9 @@ class _Rows:
     def fill(self, row: int, node: Node) -> None:
         """Add the rows of what hangs on a node."""
         first = len(self.rows)
-        children = [(self.add(child, name.encode()), child) for name, child in node.children.items()]
+        children = [
+            (self.add(child, name.encode()), child) for name, child in node.children.items()
+        ]
         self.rows[row][FIRST], self.rows[row][LAST] = first, first + len(children)
         if node.elements is not None:
             self.rows[row][ELEMENTS] = self.add(node.elements, b"")
@@ -126,7 +128,15 @@ class _Rows:
 
 
 def _sort(node: Node) -> int:
-    wants = [sort for sort, is_one in ((ITEMS, node.many), (OBJECT, node.children), (ELEMENTS_OF, node.elements)) if is_one]
+    wants = [
+        sort
+        for sort, is_one in (
+            (ITEMS, node.many),
+            (OBJECT, node.children),
+            (ELEMENTS_OF, node.elements),
+        )
+        if is_one
+    ]
     return ONE if not wants else wants[0] if len(wants) == 1 else SEVERAL
 
 
@@ -141,7 +151,6 @@ def _levels(node: Node) -> int:
 # Lists and objects in each other. CPython lets about 1,000 calls lie in each other, ours included,
 # and which of msgspec's it counts differs between versions. All of them allow this many.
 NESTED_MAX = 512
-
 
 
 class Json(Frozen):
@@ -164,7 +173,18 @@ class Json(Frozen):
             # No text is longer decoded than written: one record always has room.
             decoded = np.empty_like(data)
             done, _, filled = logs(
-                bytes_of, places, self._tree.nodes, self._tree.names, begin, stack, seen, number, rows, 0, decoded, 0
+                bytes_of,
+                places,
+                self._tree.nodes,
+                self._tree.names,
+                begin,
+                stack,
+                seen,
+                number,
+                rows,
+                0,
+                decoded,
+                0,
             )
             return (np.concatenate([data, decoded[:filled]]) if filled else data), done
 

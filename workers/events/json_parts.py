@@ -27,7 +27,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.compiled import kernel_part, part_reads_outside, reads_outside_in_place, reads_outside_with_arrays
+from workers.arrays.compiled import (
+    kernel_part,
+    part_reads_outside,
+    reads_outside_in_place,
+    reads_outside_with_arrays,
+)
 from workers.arrays.words import past_digits, past_plain, same_bytes
 from workers.events.log import FULL, OTHER, TEXT, put
 

@@ -219,9 +219,16 @@ def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child:
 
 @part_reads_outside
 def child_escaped(
-    data: Bytes, at: int, stop: int, decoded: Bytes, filled: int,
-    nodes: Longs, names: Bytes, node: int, hint: int,
-) -> tuple[int, int]:  # fmt: skip
+    data: Bytes,
+    at: int,
+    stop: int,
+    decoded: Bytes,
+    filled: int,
+    nodes: Longs,
+    names: Bytes,
+    node: int,
+    hint: int,
+) -> tuple[int, int]:
     """Return the closing quote of the name at `at`, which is not plain, and the child it names.
 
     It is decoded only to be compared. FULL, or REFUSED, in place of the quote.
@@ -264,7 +271,14 @@ def opened(
             if at == REFUSED or used == FULL:
                 return REFUSED, used, filled
             for other in range(row + 1, name, 2):
-                if same_text(data, decoded, log[name, START], log[name, STOP], log[other, START], log[other, STOP]):
+                if same_text(
+                    data,
+                    decoded,
+                    log[name, START],
+                    log[name, STOP],
+                    log[other, START],
+                    log[other, STOP],
+                ):
                     return REFUSED, used, filled
             at = space(data, at, stop)
             if look(data, at, stop) != COLON:
@@ -292,9 +306,18 @@ def opened(
 
 @reads_outside_in_place
 def event(
-    data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, log: Longs, used: int,
-    stack: Longs, seen: Longs, decoded: Bytes, filled: int,
-) -> tuple[int, int]:  # fmt: skip
+    data: Bytes,
+    at: int,
+    stop: int,
+    nodes: Longs,
+    names: Bytes,
+    log: Longs,
+    used: int,
+    stack: Longs,
+    seen: Longs,
+    decoded: Bytes,
+    filled: int,
+) -> tuple[int, int]:
     """Log one record, data[at:stop].
 
     Args:
@@ -328,7 +351,9 @@ def event(
             elif sort in (ONE, ITEMS):
                 end, kind = one(data, at, stop)
                 if kind == ESCAPED:
-                    end, used, filled = put_decoded(data, at, stop, decoded, filled, log, used, slot)
+                    end, used, filled = put_decoded(
+                        data, at, stop, decoded, filled, log, used, slot
+                    )
                 else:
                     used = put_one(log, used, slot, kind, at, end)
                 at = end
@@ -394,7 +419,9 @@ def event(
             if end != REFUSED:
                 child = child_named(data, at + 1, end, nodes, names, node, hint)
             elif look(data, at, stop) == QUOTE:
-                end, child = child_escaped(data, at, stop, decoded, filled, nodes, names, node, hint)
+                end, child = child_escaped(
+                    data, at, stop, decoded, filled, nodes, names, node, hint
+                )
             if end < 0:
                 return (FULL if end == FULL else DECLINED), filled
         if child != NONE:
@@ -414,9 +441,19 @@ def event(
 
 @reads_outside
 def logs(
-    data: Bytes, values: Longs, nodes: Longs, names: Bytes, begin: int,
-    stack: Longs, seen: Longs, number: Longs, rows: Longs, used: int, decoded: Bytes, filled: int,
-) -> tuple[int, int, int]:  # fmt: skip
+    data: Bytes,
+    values: Longs,
+    nodes: Longs,
+    names: Bytes,
+    begin: int,
+    stack: Longs,
+    seen: Longs,
+    number: Longs,
+    rows: Longs,
+    used: int,
+    decoded: Bytes,
+    filled: int,
+) -> tuple[int, int, int]:
     """Log the records from `begin` on one by one, until there is no room.
 
     Args:
@@ -438,7 +475,17 @@ def logs(
         number[i] = DECLINED
         if values[i, 0] >= 0:
             end, more = event(
-                data, values[i, 0], values[i, 1], nodes, names, rows, used, stack, seen, decoded, filled
+                data,
+                values[i, 0],
+                values[i, 1],
+                nodes,
+                names,
+                rows,
+                used,
+                stack,
+                seen,
+                decoded,
+                filled,
             )
             if end == FULL:
                 return i, used, filled

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from workers.arrays.words import WORD
 from workers.events.log_values import ISO, MS, NS, US, S
 from workers.events.tree import NO_SLOT, Node, Wanted, build
-from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Path, Shape, View, parse
+from workers.mechanisms.config.views import (
+    ALL_KEYS,
+    RECORD_KEY,
+    Condition,
+    Path,
+    Shape,
+    View,
+    parse,
+)
 from workers.runtime.frozen import Frozen, read_only
 
 # What becomes of an event.
@@ -112,7 +120,9 @@ class Layout(Frozen):
         self.names = tuple(shape.views)
         self.keys = tuple(dict.fromkeys(view.key for view in shape.views.values()))
         self.key_of = tuple(self.keys.index(view.key) for view in shape.views.values())
-        self.key_slots = read_only(np.array([_slot_of(slots, key) for key in self.keys], dtype=np.int64))
+        self.key_slots = read_only(
+            np.array([_slot_of(slots, key) for key in self.keys], dtype=np.int64)
+        )
         self.time_slot = NO_SLOT if shape.time is None else slots.of(shape.time)
         self.unit = _UNITS[shape.unit]
         self.user_slot = NO_SLOT if shape.user is None else _slot_of(slots, shape.user)
@@ -123,7 +133,10 @@ class Layout(Frozen):
             _row(view, key, slots, columns, asked, edges)
             for view, key in zip(shape.views.values(), self.key_of, strict=True)
         ]
-        self.views, self.columns = _rows(rows, VIEW_COLUMNS), _rows(list(columns.values()), COLUMN_COLUMNS)
+        self.views, self.columns = (
+            _rows(rows, VIEW_COLUMNS),
+            _rows(list(columns.values()), COLUMN_COLUMNS),
+        )
         self.items_of = tuple(columns)
         self.column_of = tuple(row[COLUMN] for row in rows)
         self.conditions = _rows(asked.rows, 4)
@@ -131,7 +144,9 @@ class Layout(Frozen):
         starts = ends - np.array([len(word) for word in asked.words], dtype=np.int64)
         self.words = read_only(np.stack((starts, ends), axis=1))
         # What is behind the last lets it be compared a machine word at a time as well.
-        self.text = read_only(np.frombuffer(b"".join(asked.words) + bytes(WORD), dtype=np.uint8).copy())
+        self.text = read_only(
+            np.frombuffer(b"".join(asked.words) + bytes(WORD), dtype=np.uint8).copy()
+        )
         self.reals = read_only(np.array(asked.reals, dtype=np.float64))
         self.edges = read_only(np.array(edges, dtype=np.float64))
         self.tree = build(list(slots.wanted.values()))
@@ -140,7 +155,9 @@ class Layout(Frozen):
 
 def _rows(rows: Sequence[Sequence[int]], width: int) -> Longs:
     """Return rows of numbers as an array that nobody can change."""
-    return read_only(np.array(rows, dtype=np.int64) if rows else np.empty((0, width), dtype=np.int64))
+    return read_only(
+        np.array(rows, dtype=np.int64) if rows else np.empty((0, width), dtype=np.int64)
+    )
 
 
 class _Conditions:
@@ -176,7 +193,12 @@ def _slot_of(slots: _Slots, field: Path | str) -> int:
 
 
 def _row(
-    view: View, key: int, slots: _Slots, columns: dict[Items, list[int]], asked: _Conditions, edges: list[float]
+    view: View,
+    key: int,
+    slots: _Slots,
+    columns: dict[Items, list[int]],
+    asked: _Conditions,
+    edges: list[float],
 ) -> list[int]:
     """Return a view's row of numbers, and add that of its labels if it is the first with them."""
     items = Items(view.items, view.count, view.edges)

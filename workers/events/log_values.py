@@ -13,7 +13,19 @@ from numpy.typing import NDArray
 from workers.arrays.compiled import kernel_in_place, part_reads_outside, reads_outside_in_place
 from workers.arrays.words import WORD, digits_at
 from workers.events.json_parts import PLUS, SMALL_E, ZERO, byte_at
-from workers.events.log import EXPONENT, FALSE, KIND, NUMBER, REAL, START, STOP, TEXT, TRUE, VALUE, WHOLE
+from workers.events.log import (
+    EXPONENT,
+    FALSE,
+    KIND,
+    NUMBER,
+    REAL,
+    START,
+    STOP,
+    TEXT,
+    TRUE,
+    VALUE,
+    WHOLE,
+)
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -172,7 +184,11 @@ def amount(data: Bytes, log: Longs, row: int) -> int:
     """Return how often an event brings an item; -1: that is no count, or a very long one."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     if kind == WHOLE:
-        return digits_of(data, start, stop) if stop - start <= COUNT_DIGITS and data[start] != 45 else -1
+        return (
+            digits_of(data, start, stop)
+            if stop - start <= COUNT_DIGITS and data[start] != 45
+            else -1
+        )
     if kind == VALUE:
         return min(start, COUNT_MAX) if start >= 0 else -1
     return -1
@@ -194,19 +210,34 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
     length = stop - start
     if length < 19:
         return -1
-    century, year, month, day = two(data, start), two(data, start + 2), two(data, start + 5), two(data, start + 8)
+    century, year, month, day = (
+        two(data, start),
+        two(data, start + 2),
+        two(data, start + 5),
+        two(data, start + 8),
+    )
     hour, minute, second = two(data, start + 11), two(data, start + 14), two(data, start + 17)
     if min(century, year, month, day, hour, minute, second) < 0:
         return -1
     if (
-        data[start + 4] != 45 or data[start + 7] != 45 or data[start + 13] != 58 or data[start + 16] != 58
+        data[start + 4] != 45
+        or data[start + 7] != 45
+        or data[start + 13] != 58
+        or data[start + 16] != 58
         or (data[start + 10] != 84 and data[start + 10] != 32)
-    ):  # fmt: skip
+    ):
         return -1
     year += 100 * century
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     days = 30 + ((month + (month > 7)) & 1) if month != 2 else 28 + leap
-    if year < 1970 or not 1 <= month <= 12 or not 1 <= day <= days or hour > 23 or minute > 59 or second > 59:
+    if (
+        year < 1970
+        or not 1 <= month <= 12
+        or not 1 <= day <= days
+        or hour > 23
+        or minute > 59
+        or second > 59
+    ):
         return -1
     at, fraction, scale = start + 19, 0, 100
     if at < stop and data[at] == 46:
@@ -226,7 +257,16 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
             return -1
     # Days since 1970 in the Gregorian calendar, of years that begin in March.
     years, months = (year, month - 3) if month > 2 else (year - 1, month + 9)
-    passed = 365 * years + years // 4 - years // 100 + years // 400 + (153 * months + 2) // 5 + day - 1 - 719_468
+    passed = (
+        365 * years
+        + years // 4
+        - years // 100
+        + years // 400
+        + (153 * months + 2) // 5
+        + day
+        - 1
+        - 719_468
+    )
     return (((passed * 24 + hour) * 60 + minute) * 60 + second) * 1000 + fraction
 
 
@@ -241,7 +281,13 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
         stop -= 3 if unit == US else 6
         found = -1 if data[start] == 45 else digits_of(data, start, stop) if stop > start else 0
     elif kind in (WHOLE, VALUE):
-        value = start if kind == VALUE else digits_of(data, start, stop) if stop - start <= INT64_DIGITS else -1
+        value = (
+            start
+            if kind == VALUE
+            else digits_of(data, start, stop)
+            if stop - start <= INT64_DIGITS
+            else -1
+        )
         if unit == MS:
             found = value
         elif unit == S:

@@ -84,7 +84,10 @@ def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterato
             number[begin], done = DECLINED, begin + 1
         room, first = 0, 0
         while True:
-            ends, status = np.empty(done - begin, dtype=np.int64), np.empty(done - begin, dtype=np.int8)
+            ends, status = (
+                np.empty(done - begin, dtype=np.int64),
+                np.empty(done - begin, dtype=np.int8),
+            )
             m = ended(number[begin:done], values[begin:done], DECLINED_BYTES, ends, status)
             last = first + int(ends[m - 1]) if m else first
             yield Logs(begin, data, rows[first:last], ends[:m], status[:m], decode)

@@ -25,7 +25,8 @@ from workers.runtime.frozen import Frozen
 # Whole numbers in a time unit to a second.
 PER_SECOND = MappingProxyType({"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000})
 ISO = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?", re.ASCII
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?",
+    re.ASCII,
 )
 UNIT_WORDS = MappingProxyType(
     {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -136,7 +137,13 @@ class Projection(Frozen):
 
 
 _TIMES = MappingProxyType(
-    {"ms": "a time in ms", "s": "a time in s", "us": "a time in us", "ns": "a time in ns", "iso": "an ISO time"}
+    {
+        "ms": "a time in ms",
+        "s": "a time in s",
+        "us": "a time in us",
+        "ns": "a time in ns",
+        "iso": "an ISO time",
+    }
 )
 
 
@@ -177,7 +184,9 @@ class _ViewOf(Frozen):
         """Return labels, or numbers, with their amounts."""
         items, count = self._view.items, self._view.count
         if items.list_at is not None and items.list_at < len(items.steps):
-            return self._of_elements(record, items.steps[: items.list_at], items.steps[items.list_at :])
+            return self._of_elements(
+                record, items.steps[: items.list_at], items.steps[items.list_at :]
+            )
         found = _at(record, items.steps)
         if found is None and self._empty:
             found = _ABSENT
@@ -204,7 +213,9 @@ class _ViewOf(Frozen):
     def _of_list(self, found: list[Any]) -> tuple[list[Any], list[int]]:
         kept = [value for value in found if value is not None] if self._empty else found
         if not all(map(self._fits, kept)):
-            raise _Wrong(f"field {_name(Path(self._view.items.steps))} has an item that is not {self._kind}")
+            raise _Wrong(
+                f"field {_name(Path(self._view.items.steps))} has an item that is not {self._kind}"
+            )
         return [self._label(value) for value in kept], [1] * len(kept)
 
     def _of_object(self, found: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
@@ -254,7 +265,11 @@ class _ViewOf(Frozen):
     def _fits(self, value: object) -> bool:
         if self._view.edges is None:
             return isinstance(value, str | int)
-        return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and not _is_nan(value)
+        return (
+            isinstance(value, int | float | Decimal)
+            and not isinstance(value, bool)
+            and not _is_nan(value)
+        )
 
     def _label(self, value: Any) -> Any:
         return _text(value) if self._view.edges is None else value
@@ -297,7 +312,9 @@ def time_ms(value: object, unit: str) -> int | None:
         found = _iso(value)
     elif type(value) is int:
         found = value * 1000 // PER_SECOND[unit]
-    elif unit == "s" and isinstance(value, Decimal) and value.is_finite() and abs(value) <= TIME_MAX:
+    elif (
+        unit == "s" and isinstance(value, Decimal) and value.is_finite() and abs(value) <= TIME_MAX
+    ):
         found = int(value.quantize(_MILLI, ROUND_FLOOR, _EXACT).scaleb(3, _EXACT))
     elif unit == "s" and isinstance(value, float) and abs(value) <= TIME_MAX:
         # A float in a binary format is the nearest to what was meant: to the microsecond.
@@ -335,7 +352,9 @@ def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None =
             return _ABSENT
         if not isinstance(found, Mapping):
             before = steps[:place]
-            path = Path(before) if within is None else Path(within.steps + before, len(within.steps))
+            path = (
+                Path(before) if within is None else Path(within.steps + before, len(within.steps))
+            )
             raise _Wrong(f"field {_name(path)} is not an object")
         found = found.get(name, _ABSENT)
         if found is _ABSENT:

@@ -54,7 +54,11 @@ def early(time_ms: int, unit: str, *, of_record: bool) -> str:
         unit: the unit that it was read in.
         of_record: whether it is the record's own time.
     """
-    return NO_RECORD_TIME if of_record and time_ms <= _NO_RECORD_TIME_MAX else with_unit(EARLY, time_ms, unit)
+    return (
+        NO_RECORD_TIME
+        if of_record and time_ms <= _NO_RECORD_TIME_MAX
+        else with_unit(EARLY, time_ms, unit)
+    )
 
 
 def with_unit(reason: str, time_ms: int, unit: str) -> str:
@@ -78,7 +82,6 @@ MADE_FORESEEN = 1 << 16
 # Amounts of most columns, of as many labels as a batch seldom has more of.
 _ONES: Longs = read_only(np.ones(1 << 17, dtype=np.int64))
 _NONE: Longs = read_only(np.empty(0, dtype=np.int64))
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +248,12 @@ class EventReader(Frozen):
             declined.tolist(), records.values[declined].tolist(), strict=True
         ):
             event = self._read_one(logs, row, start, stop)
-            if isinstance(event, Event) and named is not None and not named[row] and self._needs_name(event):
+            if (
+                isinstance(event, Event)
+                and named is not None
+                and not named[row]
+                and self._needs_name(event)
+            ):
                 event = "record key is no label"
             if isinstance(event, str):
                 rejects.append(Reject(row, event))
@@ -271,7 +279,9 @@ class EventReader(Frozen):
     def _needs_name(self, event: Event) -> bool:
         """Return whether the record key is the stream key of a view that looks, or the user."""
         looks = [view is not None for view in event.views]
-        of_key = any(needed and looked for needed, looked in zip(self._of_record_key, looks, strict=True))
+        of_key = any(
+            needed and looked for needed, looked in zip(self._of_record_key, looks, strict=True)
+        )
         return of_key or (self._user_is_key and any(looks))
 
 
@@ -284,25 +294,58 @@ class _Rows:
         self.times = np.empty(n if layout.time_slot >= 0 else 0, dtype=np.int64)
         self.users = np.empty((n if layout.user_slot >= 0 else 0, 2), dtype=np.int64)
         self.keys = np.empty((len(layout.keys), n, 2), dtype=np.int64)
-        self.first, self.number = np.empty((views, n), dtype=np.int64), np.empty((views, n), dtype=np.int64)
-        self.used, self.uneven = np.zeros(columns, dtype=np.int64), np.zeros(columns, dtype=np.int64)
+        self.first, self.number = (
+            np.empty((views, n), dtype=np.int64),
+            np.empty((views, n), dtype=np.int64),
+        )
+        self.used, self.uneven = (
+            np.zeros(columns, dtype=np.int64),
+            np.zeros(columns, dtype=np.int64),
+        )
         data, rows, ends = fixed(logs.data), fixed(logs.rows), fixed(logs.ends)
         longest = longest_log(ends)
         room = min(len(logs.rows), LABELS_FORESEEN * n + longest)
-        self.labels, self.amounts = np.empty((columns, room, 2), dtype=np.int64), np.empty((columns, room), dtype=np.int64)
+        self.labels, self.amounts = (
+            np.empty((columns, room, 2), dtype=np.int64),
+            np.empty((columns, room), dtype=np.int64),
+        )
         # Only binary formats make texts, of their whole numbers.
         self.made = np.empty(MADE_FORESEEN, dtype=np.uint8)
         at, found = np.empty(layout.slots, dtype=np.int64), np.empty(columns, dtype=np.int64)
         begin, made = 0, 0
         while True:
             begin, made = see(
-                data, rows, ends, begin,
-                layout.time_slot, layout.unit, layout.user_slot, layout.key_slots, layout.views, layout.columns,
-                layout.conditions, layout.text, layout.words, layout.reals, layout.edges, layout.shape.empty,
-                at, found, self.made, made,
-                self.status, self.times, self.users, self.keys, self.first, self.number,
-                self.labels, self.amounts, self.uneven, self.used,
-            )  # fmt: skip
+                data,
+                rows,
+                ends,
+                begin,
+                layout.time_slot,
+                layout.unit,
+                layout.user_slot,
+                layout.key_slots,
+                layout.views,
+                layout.columns,
+                layout.conditions,
+                layout.text,
+                layout.words,
+                layout.reals,
+                layout.edges,
+                layout.shape.empty,
+                at,
+                found,
+                self.made,
+                made,
+                self.status,
+                self.times,
+                self.users,
+                self.keys,
+                self.first,
+                self.number,
+                self.labels,
+                self.amounts,
+                self.uneven,
+                self.used,
+            )
             if begin == n:
                 break
             if room < len(logs.rows) and int(self.used.max(initial=0)) + longest > room:
@@ -389,16 +432,22 @@ class _Found:
             return column if whole else column[events]
 
         keys = tuple(
-            None if key == ALL_KEYS else kept(record_keys if key == RECORD_KEY else rows.keys[place])
+            None
+            if key == ALL_KEYS
+            else kept(record_keys if key == RECORD_KEY else rows.keys[place])
             for place, key in enumerate(layout.keys)
         )
         user = layout.shape.user
         users = None if user is None else kept(record_keys if user == RECORD_KEY else rows.users)
         views = tuple(
-            ViewSpans(kept(first), kept(number)) for first, number in zip(rows.first, rows.number, strict=True)
+            ViewSpans(kept(first), kept(number))
+            for first, number in zip(rows.first, rows.number, strict=True)
         )
         columns = tuple(
-            LabelSpans(_joined(rows.labels[column, :used], self._labels[column]), *self._amounts_of(column, used))
+            LabelSpans(
+                _joined(rows.labels[column, :used], self._labels[column]),
+                *self._amounts_of(column, used),
+            )
             for column, used in enumerate(self._used)
         )
         times = rows.times if layout.time_slot >= 0 else record_times
@@ -414,4 +463,6 @@ def _joined(column: Longs, more: array[int]) -> Longs:
     """Return a column with the numbers of further rows behind it."""
     if not more:
         return column
-    return np.concatenate([column, np.frombuffer(more, dtype=np.int64).reshape(-1, *column.shape[1:])])
+    return np.concatenate(
+        [column, np.frombuffer(more, dtype=np.int64).reshape(-1, *column.shape[1:])]
+    )

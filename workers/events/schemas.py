@@ -149,7 +149,9 @@ class Registry:
                 if asking is None:
                     asking = self._asking[schema_id] = _Asking()
                     name = f"schema-{schema_id}"
-                    threading.Thread(target=self._ask, args=(schema_id, asking), name=name, daemon=True).start()
+                    threading.Thread(
+                        target=self._ask, args=(schema_id, asking), name=name, daemon=True
+                    ).start()
                 asking.waiting += 1
             try:
                 while not asking.done.wait(_LOOK_S):
@@ -246,7 +248,10 @@ class Registry:
             since = self._away.pop(schema_id, None)
             last = since is not None and not self._away
         if last and since is not None:
-            logger.info("the schema registry answers again, after %.1f s: records go on", time.monotonic() - since)
+            logger.info(
+                "the schema registry answers again, after %.1f s: records go on",
+                time.monotonic() - since,
+            )
 
     def _given_up(self, schema_id: int, begun: float) -> bool:
         """Tell whether an id that the registry does not know is not to be asked for again now."""

@@ -11,10 +11,27 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.events.columns import NO_AMOUNTS, Coder, EventColumns, Events, Longs, Names, user_digests
+from workers.events.columns import (
+    NO_AMOUNTS,
+    Coder,
+    EventColumns,
+    Events,
+    Longs,
+    Names,
+    user_digests,
+)
 from workers.events.layout import UNSEEN
 from workers.events.logs import Format
-from workers.events.reader import AHEAD, EARLIEST_MS, EARLY, EventReader, EventSpans, Reject, early, with_unit
+from workers.events.reader import (
+    AHEAD,
+    EARLIEST_MS,
+    EARLY,
+    EventReader,
+    EventSpans,
+    Reject,
+    early,
+    with_unit,
+)
 from workers.events.vocabulary import Codes
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
@@ -58,20 +75,27 @@ class SourceReader:
         self._names = [Names() for _ in layout.keys]
         self._declared: list[int | None] = [None for _ in layout.keys]
         for place in range(len(layout.keys)):
-            served = [declared[name] for name, of in zip(layout.names, layout.key_of, strict=True) if of == place]
+            served = [
+                declared[name]
+                for name, of in zip(layout.names, layout.key_of, strict=True)
+                if of == place
+            ]
             given = [keys for keys in served if keys is not None]
             if len(given) == len(served):
                 first = frozenset().union(*given)
                 self._declared[place], self._names[place] = len(first), Names(first)
         of_fields: dict[Path, Names] = {}
         of_columns = [
-            of_fields.setdefault(items.path, Names()) if items.edges is None else Names(Buckets(items.edges).labels)
+            of_fields.setdefault(items.path, Names())
+            if items.edges is None
+            else Names(Buckets(items.edges).labels)
             for items in layout.items_of
         ]
         self._coders = [Coder(names) for names in of_columns]
         self._labels = of_columns
         self._views_of = [
-            [view for view, of in enumerate(layout.column_of) if of == column] for column in range(len(of_columns))
+            [view for view, of in enumerate(layout.column_of) if of == column]
+            for column in range(len(of_columns))
         ]
         #: Events of the last part that only the general reader could read.
         self.declined = 0
@@ -135,7 +159,9 @@ class SourceReader:
             index, times, users = index[good], times[good], None if users is None else users[good]
         of_place: dict[int, EventColumns] = {}
         for column in range(len(layout.columns)):
-            of_place.update(self._columns(column, spans, keys, labels[column], amounts[column], good))
+            of_place.update(
+                self._columns(column, spans, keys, labels[column], amounts[column], good)
+            )
         views = {name: of_place[place] for place, name in enumerate(layout.names)}
         return Events(index, times, users, views), rejects
 
@@ -154,7 +180,9 @@ class SourceReader:
             return labels[:, 0].astype(np.int32)
         return self._labels[place].vocabulary.codes(spans.data, labels)
 
-    def _refused(self, spans: EventSpans, keys: list[Codes], latest_ms: int | None) -> NDArray[np.int8]:
+    def _refused(
+        self, spans: EventSpans, keys: list[Codes], latest_ms: int | None
+    ) -> NDArray[np.int8]:
         """Return for each event the number of the reason why it is refused, 0: it is not."""
         refused = np.zeros(len(spans), dtype=np.int8)
         if self._placement is not None and spans.users is not None:
@@ -180,7 +208,13 @@ class SourceReader:
         return with_unit(AHEAD, time_ms, shape.unit) if _REASONS[why] == AHEAD else _REASONS[why]
 
     def _columns(
-        self, column: int, spans: EventSpans, keys: Sequence[Codes], labels: Codes, amounts: Longs, good: Longs | None
+        self,
+        column: int,
+        spans: EventSpans,
+        keys: Sequence[Codes],
+        labels: Codes,
+        amounts: Longs,
+        good: Longs | None,
     ) -> Iterator[tuple[int, EventColumns]]:
         """Yield what each view with a column of labels sees, of all events or of good ones.
 
@@ -194,15 +228,23 @@ class SourceReader:
             if int(number.min(initial=0)) > UNSEEN:
                 break
             # To all views that look at an event its labels are in the same place.
-            first, number = np.where(number == UNSEEN, other_first, first), np.maximum(number, other)
+            first, number = (
+                np.where(number == UNSEEN, other_first, first),
+                np.maximum(number, other),
+            )
         columns = None
         for view, own in zip(views, numbers, strict=True):
             key = self._reader.layout.key_of[view]
             keys_of_view, names = _kept(keys[key], good), self._names[key].vocabulary
             if columns is None:
-                columns = self._coders[column].columns(keys_of_view, names, first, number, labels, amounts)
-            yield view, columns if own is number else replace(
-                columns, keys=keys_of_view, key_names=names, seen=own != UNSEEN
+                columns = self._coders[column].columns(
+                    keys_of_view, names, first, number, labels, amounts
+                )
+            yield (
+                view,
+                columns
+                if own is number
+                else replace(columns, keys=keys_of_view, key_names=names, seen=own != UNSEEN),
             )
 
 

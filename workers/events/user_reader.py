@@ -45,9 +45,17 @@ HAS_KEY = 1
 
 @reads_outside
 def whose(
-    data: Bytes, log: Longs, ends: Longs, time_slot: int, unit: int, user_slot: int, made: Bytes,
-    status: Flags, times: Longs, users: Longs,
-) -> int:  # fmt: skip
+    data: Bytes,
+    log: Longs,
+    ends: Longs,
+    time_slot: int,
+    unit: int,
+    user_slot: int,
+    made: Bytes,
+    status: Flags,
+    times: Longs,
+    users: Longs,
+) -> int:
     """Write the user and the time of each event; return how much of `made` is used.
 
     Args:
@@ -169,7 +177,11 @@ class UserReader(Frozen):
         self.tree = self._layout.tree
 
     def read(
-        self, records: Records, latest_ms: int, form: Format | None = None, whole: Format | None = None
+        self,
+        records: Records,
+        latest_ms: int,
+        form: Format | None = None,
+        whole: Format | None = None,
     ) -> Whose:
         """Return the users of a batch.
 
@@ -185,16 +197,26 @@ class UserReader(Frozen):
         if self.user_is_key:
             plain &= are_texts(fixed(records.data), fixed(records.keys), LABEL_BYTES_MAX)
         users, known = np.zeros((n, 2), dtype=np.int64), np.empty(n, dtype=np.bool_)
-        times = records.times.copy() if layout.time_slot < 0 else np.full(n, NO_TIME, dtype=np.int64)
+        times = (
+            records.times.copy() if layout.time_slot < 0 else np.full(n, NO_TIME, dtype=np.int64)
+        )
         # Behind the bytes of the records: texts of one part after those of the other.
         behind, end, number = [records.data], len(records.data), 0
         for logs in (form or self._json).scan(records.data, records.values, plain):
             part, status = slice(logs.begin, logs.begin + len(logs.status)), logs.status
             made = np.empty(WRITTEN_MAX * len(status), dtype=np.uint8)
             used = whose(
-                fixed(logs.data), fixed(logs.rows), fixed(logs.ends), layout.time_slot, layout.unit, layout.user_slot,
-                made, status, times[part], users[part],
-            )  # fmt: skip
+                fixed(logs.data),
+                fixed(logs.rows),
+                fixed(logs.ends),
+                layout.time_slot,
+                layout.unit,
+                layout.user_slot,
+                made,
+                status,
+                times[part],
+                users[part],
+            )
             of_part = users[part]
             of_part[of_part[:, 0] >= len(records.data)] += end - len(records.data)
             behind += [logs.data[len(records.data) :], made[:used]]
@@ -224,7 +246,9 @@ class UserReader(Frozen):
         data = np.concatenate(behind) if end > len(records.data) else records.data
         return Whose(data, users, known, times, rejects, number)
 
-    def _rejects(self, records: Records, unknown: Longs, times: Longs, whole: Format | None) -> list[Reject]:
+    def _rejects(
+        self, records: Records, unknown: Longs, times: Longs, whole: Format | None
+    ) -> list[Reject]:
         """Return which records without a user are no events, taking their times away."""
         if not len(unknown):
             return []
@@ -241,7 +265,9 @@ class UserReader(Frozen):
             late = spans.looked_at
             rejects += [
                 Reject(row, with_unit(AHEAD, time, "ms"))
-                for row, time in zip(spans.index[late].tolist(), spans.times[late].tolist(), strict=True)
+                for row, time in zip(
+                    spans.index[late].tolist(), spans.times[late].tolist(), strict=True
+                )
             ]
             found += [Reject(int(unknown[reject.index]), reject.reason) for reject in rejects]
         times[[reject.index for reject in found]] = NO_TIME

@@ -85,7 +85,15 @@ Floats = NDArray[np.float64]
 
 @kernel_in_place
 def is_word(
-    data: Bytes, made: Bytes, used: int, log: Longs, row: int, text: Bytes, words: Longs, first: int, last: int
+    data: Bytes,
+    made: Bytes,
+    used: int,
+    log: Longs,
+    row: int,
+    text: Bytes,
+    words: Longs,
+    first: int,
+    last: int,
 ) -> tuple[bool, bool]:
     """Return whether a value is written as one of words[first:last], and whether it has a text."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
@@ -93,7 +101,11 @@ def is_word(
     if kind == VALUE:
         start, stop, made_here = used, written(made, used, start), True
     elif (kind in (TRUE, FALSE)) and start < 0:
-        start, stop, made_here = used, copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD), True
+        start, stop, made_here = (
+            used,
+            copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD),
+            True,
+        )
     elif kind not in (TEXT, WHOLE, TRUE, FALSE):
         return False, False
     for word in range(first, last):
@@ -104,7 +116,15 @@ def is_word(
 
 @kernel_in_place
 def fulfilled(
-    data: Bytes, made: Bytes, used: int, log: Longs, row: int, condition: Longs, text: Bytes, words: Longs, reals: Floats
+    data: Bytes,
+    made: Bytes,
+    used: int,
+    log: Longs,
+    row: int,
+    condition: Longs,
+    text: Bytes,
+    words: Longs,
+    reals: Floats,
 ) -> int:
     """Return whether a condition holds, 1 or 0; DECLINED where that is not sure.
 
@@ -154,9 +174,19 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
 
 @kernel_in_place
 def add(
-    data: Bytes, made: Bytes, done: int, log: Longs, row: int, times: int, edges: Floats, column: Longs,
-    labels: Longs, amounts: Longs, uneven: Longs, used: int,
-) -> int:  # fmt: skip
+    data: Bytes,
+    made: Bytes,
+    done: int,
+    log: Longs,
+    row: int,
+    times: int,
+    edges: Floats,
+    column: Longs,
+    labels: Longs,
+    amounts: Longs,
+    uneven: Longs,
+    used: int,
+) -> int:
     """Add one item of a column, the value in row `row`, and return how much of `made` is used then.
 
     Args:
@@ -192,9 +222,20 @@ def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
 
 @kernel_in_place
 def of_elements(
-    data: Bytes, made: Bytes, done: int, log: Longs, row: int, stop: int, edges: Floats, column: Longs, empty: bool,
-    labels: Longs, amounts: Longs, uneven: Longs, used: int,
-) -> tuple[int, int]:  # fmt: skip
+    data: Bytes,
+    made: Bytes,
+    done: int,
+    log: Longs,
+    row: int,
+    stop: int,
+    edges: Floats,
+    column: Longs,
+    empty: bool,
+    labels: Longs,
+    amounts: Longs,
+    uneven: Longs,
+    used: int,
+) -> tuple[int, int]:
     """Add the items of a list of objects, log[row:stop] its rows, with one item in each element.
 
     Returns:
@@ -213,7 +254,9 @@ def of_elements(
         if item == stop:
             return DECLINED, used
         if log[item, KIND] != NULL or not empty:
-            done = add(data, made, done, log, item, times, edges, column, labels, amounts, uneven, used)
+            done = add(
+                data, made, done, log, item, times, edges, column, labels, amounts, uneven, used
+            )
             if done < 0:
                 return DECLINED, used
             used += 1
@@ -223,9 +266,21 @@ def of_elements(
 
 @kernel_in_place
 def of_value(
-    data: Bytes, made: Bytes, done: int, log: Longs, row: int, stop: int, count: int, edges: Floats, column: Longs,
-    empty: bool, labels: Longs, amounts: Longs, uneven: Longs, used: int,
-) -> tuple[int, int]:  # fmt: skip
+    data: Bytes,
+    made: Bytes,
+    done: int,
+    log: Longs,
+    row: int,
+    stop: int,
+    count: int,
+    edges: Floats,
+    column: Longs,
+    empty: bool,
+    labels: Longs,
+    amounts: Longs,
+    uneven: Longs,
+    used: int,
+) -> tuple[int, int]:
     """Add the items of a column that are one value, row `row`; `count` is the row of their count.
 
     Returns:
@@ -240,7 +295,9 @@ def of_value(
                 continue
             # For a 1 that is written here `add` would be compiled once more.
             once = int(np.int64(1))
-            done = add(data, made, done, log, item, once, edges, column, labels, amounts, uneven, used)
+            done = add(
+                data, made, done, log, item, once, edges, column, labels, amounts, uneven, used
+            )
             if done < 0:
                 return DECLINED, used
             used += 1
@@ -253,7 +310,9 @@ def of_value(
         for entry in range(log[row, START]):
             name = row + 1 + 2 * entry
             times = amount(data, log, name + 1)
-            done = add(data, made, done, log, name, times, edges, column, labels, amounts, uneven, used)
+            done = add(
+                data, made, done, log, name, times, edges, column, labels, amounts, uneven, used
+            )
             if done < 0:
                 return DECLINED, used
             used += 1
@@ -272,13 +331,37 @@ Flags = NDArray[np.int8]
 
 @kernel
 def see(
-    data: Bytes, log: Longs, ends: Longs, begin: int,
-    time_slot: int, unit: int, user_slot: int, key_slots: Longs, views: Longs, columns: Longs,
-    conditions: Longs, text: Bytes, words: Longs, reals: Floats, edges: Floats, empty: bool,
-    at: Longs, found: Longs, made: Bytes, made_used: int,
-    status: Flags, times: Longs, users: Longs, keys: Longs, first: Longs, number: Longs,
-    labels: Longs, amounts: Longs, uneven: Longs, used: Longs,
-) -> tuple[int, int]:  # fmt: skip
+    data: Bytes,
+    log: Longs,
+    ends: Longs,
+    begin: int,
+    time_slot: int,
+    unit: int,
+    user_slot: int,
+    key_slots: Longs,
+    views: Longs,
+    columns: Longs,
+    conditions: Longs,
+    text: Bytes,
+    words: Longs,
+    reals: Floats,
+    edges: Floats,
+    empty: bool,
+    at: Longs,
+    found: Longs,
+    made: Bytes,
+    made_used: int,
+    status: Flags,
+    times: Longs,
+    users: Longs,
+    keys: Longs,
+    first: Longs,
+    number: Longs,
+    labels: Longs,
+    amounts: Longs,
+    uneven: Longs,
+    used: Longs,
+) -> tuple[int, int]:
     """Write what the views see of the events from `begin` on, until the room is used.
 
     Args:
@@ -321,7 +404,9 @@ def see(
         if made_used + WRITTEN_MAX * (len(views) + 2) * (stop - row + 2) > len(made):
             texts = 0
             for place in range(row, stop):
-                texts += log[place, KIND] == VALUE or (log[place, KIND] in (TRUE, FALSE) and log[place, START] < 0)
+                texts += log[place, KIND] == VALUE or (
+                    log[place, KIND] in (TRUE, FALSE) and log[place, START] < 0
+                )
             # Each may be a label of each column; keys, the user, and what a condition compares.
             if made_used + WRITTEN_MAX * (texts * len(columns) + len(key_slots) + 2) > len(made):
                 return event, made_used
@@ -348,7 +433,9 @@ def see(
             holds = 1
             for condition in range(views[view, CONDITION], views[view, CONDITIONS_STOP]):
                 asked = conditions[condition]
-                given = fulfilled(data, made, done, log, at[asked[FIELD]], asked, text, words, reals)
+                given = fulfilled(
+                    data, made, done, log, at[asked[FIELD]], asked, text, words, reals
+                )
                 if given == DECLINED:
                     status[event] = DECLINED
                 holds &= given
@@ -370,14 +457,37 @@ def see(
             elif opened < 0:
                 count = at[columns[column, COUNT]] if columns[column, COUNT] >= 0 else -1
                 done, now = of_value(
-                    data, made, done, log, place, stop, count, edges, columns[column], empty, labels[column],
-                    amounts[column], uneven[column : column + 1], now,
-                )  # fmt: skip
+                    data,
+                    made,
+                    done,
+                    log,
+                    place,
+                    stop,
+                    count,
+                    edges,
+                    columns[column],
+                    empty,
+                    labels[column],
+                    amounts[column],
+                    uneven[column : column + 1],
+                    now,
+                )
             elif log[place, KIND] == LIST:
                 done, now = of_elements(
-                    data, made, done, log, place, stop, edges, columns[column], empty, labels[column],
-                    amounts[column], uneven[column : column + 1], now,
-                )  # fmt: skip
+                    data,
+                    made,
+                    done,
+                    log,
+                    place,
+                    stop,
+                    edges,
+                    columns[column],
+                    empty,
+                    labels[column],
+                    amounts[column],
+                    uneven[column : column + 1],
+                    now,
+                )
             else:
                 status[event] = DECLINED
             if done < 0:

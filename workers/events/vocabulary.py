@@ -202,7 +202,16 @@ def code_texts(
         if not inside(places[block:stop_at], len(data)):
             return OUTSIDE, used
         if large:
-            guess_codes(data, places[block:stop_at], secret, slots, hashes, used, found, codes[block:stop_at])
+            guess_codes(
+                data,
+                places[block:stop_at],
+                secret,
+                slots,
+                hashes,
+                used,
+                found,
+                codes[block:stop_at],
+            )
         for i in range(block, stop_at):
             start, stop = places[i, 0], places[i, 1]
             if large and codes[i] >= 0 and _same(data, start, stop, text, ends, codes[i]):
@@ -217,7 +226,11 @@ def code_texts(
                     behind = np.uint64(4 * (WORD - (stop - start)))
                     head = head << behind << behind
                 place = recent_place(head, tail)
-                if recent[place, 0] == head and recent[place, 1] == tail and recent[place, 2] >> _HALF == size:
+                if (
+                    recent[place, 0] == head
+                    and recent[place, 1] == tail
+                    and recent[place, 2] >> _HALF == size
+                ):
                     known = int(np.int64(recent[place, 2] & _LOWER))
                     if stop - start <= 2 * WORD or _same(data, start, stop, text, ends, known):
                         codes[i] = known
@@ -228,7 +241,11 @@ def code_texts(
                 code = slots[slot]
                 if code < 0:
                     begin = ends[used - 1] if used else 0
-                    if 2 * (used + 1) > len(slots) or used == len(ends) or begin + stop - start > len(text):
+                    if (
+                        2 * (used + 1) > len(slots)
+                        or used == len(ends)
+                        or begin + stop - start > len(text)
+                    ):
                         return i, used
                     slots[slot] = code = used
                     hashes[used] = hashed
@@ -242,7 +259,11 @@ def code_texts(
                 slot = slot + np.uint64(1) & mask
             codes[i] = code
             if place >= 0:
-                recent[place, 0], recent[place, 1], recent[place, 2] = head, tail, size << _HALF | np.uint64(code)
+                recent[place, 0], recent[place, 1], recent[place, 2] = (
+                    head,
+                    tail,
+                    size << _HALF | np.uint64(code),
+                )
     return len(places), used
 
 
@@ -277,7 +298,6 @@ TEXTS_MAX = 1 << 21
 BYTES_MAX = 128 << 20
 _FIRST_TEXTS = 1 << 10
 NAMES_KEPT = 10_000
-
 
 
 class Vocabulary:

@@ -41,7 +41,13 @@ _TLS_NAMES = frozenset(
     }
 )
 _SASL_NAMES = frozenset(
-    {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.kerberos.service.name"}
+    {
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+        "sasl.kerberos.service.name",
+    }
 )
 
 #: What no waiting will cure, and where to look.
@@ -54,15 +60,29 @@ _REFUSED = MappingProxyType(
 #: What librdkafka says of brokers that it cannot reach, and brokers of themselves when they start.
 _UNREACHABLE = frozenset(
     (
-        KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT,
-        KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._WAIT_COORD, KafkaError._PURGE_QUEUE,
-        KafkaError._PURGE_INFLIGHT, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
-        KafkaError.NOT_CONTROLLER, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._WAIT_COORD,
+        KafkaError._PURGE_QUEUE,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         KafkaError.KAFKA_STORAGE_ERROR,
     )
-)  # fmt: skip
+)
 _ASK_S = 0.5
 
 #: A client's logs go to Python's `logging`; without this librdkafka writes to stderr by itself.
@@ -88,7 +108,9 @@ class Connection:
         # A copy of its own, read only: the threads of all shards make their clients from it.
         object.__setattr__(self, "client", MappingProxyType(dict(self.client)))
         if not self.bootstrap.strip():
-            raise SettingsError("kafka.bootstrap is empty: give host:port, or several separated by commas")
+            raise SettingsError(
+                "kafka.bootstrap is empty: give host:port, or several separated by commas"
+            )
         for name in self.client:
             if name in CLIENT_OURS:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
@@ -155,7 +177,9 @@ class Connection:
         with self.asking(errors) as admin:
             yield admin, self._first_answer(admin, errors, within_s)
 
-    def _first_answer(self, admin: AdminClient, errors: list[KafkaError], within_s: float) -> ClusterMetadata:
+    def _first_answer(
+        self, admin: AdminClient, errors: list[KafkaError], within_s: float
+    ) -> ClusterMetadata:
         deadline, ask_s = time.monotonic() + within_s, _ASK_S
         while True:
             try:
@@ -166,14 +190,22 @@ class Connection:
                 left_s = deadline - time.monotonic()
                 if refused is not None or left_s <= 0:
                     raise self._unreachable(refused, errors, exc.args[0], within_s) from exc
-                ask_s = min(2 * ask_s, max(left_s, _ASK_S))  # a busy broker may need longer for one answer
+                ask_s = min(
+                    2 * ask_s, max(left_s, _ASK_S)
+                )  # a busy broker may need longer for one answer
 
     def _unreachable(
-        self, refused: KafkaError | None, errors: list[KafkaError], cause: KafkaError, within_s: float
+        self,
+        refused: KafkaError | None,
+        errors: list[KafkaError],
+        cause: KafkaError,
+        within_s: float,
     ) -> SettingsError:
         where = f"kafka.bootstrap = {self.bootstrap!r}"
         if refused is not None:
-            return KafkaRefuses(f"{where}: {' '.join(refused.str().split())}. {_REFUSED[refused.code()]}")
+            return KafkaRefuses(
+                f"{where}: {' '.join(refused.str().split())}. {_REFUSED[refused.code()]}"
+            )
         # The client's own errors say more than what became of the question.
         text = _said(errors) or cause.str()
         return KafkaAway(
@@ -181,19 +213,29 @@ class Connection:
             "there, and [kafka.client]: security.protocol and what it needs"
         )
 
-
     def silence(self, errors: list[KafkaError]) -> str:
         """Return what to say of a cluster that answered once and does not now."""
         text = next((e.str() for e in errors if e.code() in _REFUSED), None) or _said(errors)
-        return f"no broker of {self.bootstrap} answers" + (f" ({' '.join(text.split())})" if text else "")
+        return f"no broker of {self.bootstrap} answers" + (
+            f" ({' '.join(text.split())})" if text else ""
+        )
 
 
 def _said(errors: list[KafkaError]) -> str | None:
     """Return what a client last said of a connection."""
-    return next((e.str() for e in reversed(errors) if e.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE)), None)
+    return next(
+        (
+            e.str()
+            for e in reversed(errors)
+            if e.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE)
+        ),
+        None,
+    )
 
 
-def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
+def faust_credentials(
+    connection: Connection,
+) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
     """Return Faust's `broker_credentials` for the security names of a connection (None: plaintext).
 
     Raises:
@@ -202,11 +244,18 @@ def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredential
     client = connection.client
     protocol = client.get("security.protocol", "plaintext").lower()
     if protocol not in _PROTOCOLS:
-        raise SettingsError(f"kafka.client.security.protocol = {protocol!r}: use one of {', '.join(_PROTOCOLS)}")
+        raise SettingsError(
+            f"kafka.client.security.protocol = {protocol!r}: use one of {', '.join(_PROTOCOLS)}"
+        )
     for name in client:
-        if name.startswith(("ssl.", "sasl.", "enable.ssl.", "https.")) and name not in _TLS_NAMES | _SASL_NAMES:
+        if (
+            name.startswith(("ssl.", "sasl.", "enable.ssl.", "https."))
+            and name not in _TLS_NAMES | _SASL_NAMES
+        ):
             known = ", ".join(sorted(_TLS_NAMES | _SASL_NAMES))
-            raise SettingsError(f"kafka.client.{name}: not supported by the Faust consumer; it knows {known}")
+            raise SettingsError(
+                f"kafka.client.{name}: not supported by the Faust consumer; it knows {known}"
+            )
     context = _tls_context(client) if protocol in ("ssl", "sasl_ssl") else None
     if protocol == "plaintext":
         return None
@@ -215,7 +264,9 @@ def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredential
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "GSSAPI")).upper()
     if mechanism == "GSSAPI":
         service = client.get("sasl.kerberos.service.name", "kafka")
-        return GSSAPICredentials(kerberos_service_name=service, ssl_context=context, mechanism=mechanism)
+        return GSSAPICredentials(
+            kerberos_service_name=service, ssl_context=context, mechanism=mechanism
+        )
     if mechanism not in _PASSWORD_MECHANISMS:
         allowed = ", ".join((*_PASSWORD_MECHANISMS, "GSSAPI"))
         raise SettingsError(f"kafka.client.sasl.mechanism = {mechanism!r}: use one of {allowed}")
@@ -244,7 +295,11 @@ def text_of(error: BaseException) -> str:
     first = error.args[0] if error.args else None
     if isinstance(first, KafkaError):
         return " ".join(first.str().split())
-    return " ".join(str(error).split()) if isinstance(error, ConsumerError | KafkaAway) else describe(error)
+    return (
+        " ".join(str(error).split())
+        if isinstance(error, ConsumerError | KafkaAway)
+        else describe(error)
+    )
 
 
 def unreachable(error: BaseException) -> bool:
@@ -256,7 +311,9 @@ def unreachable(error: BaseException) -> bool:
     if isinstance(error, KafkaException):
         first = error.args[0] if error.args else None
         return isinstance(first, KafkaError) and (first.code() in _UNREACHABLE or first.retriable())
-    if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):  # that will be so for ever
+    if not isinstance(error, ConsumerError) or isinstance(
+        error, CorruptRecordException
+    ):  # that will be so for ever
         return False
     # A coordinator that moves counts, wrong rights do not. What aiokafka did not expect of a broker
     # has no kind of its own.
@@ -285,7 +342,9 @@ def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
                 client.get("ssl.key.password") or None,
             )
     except OSError as exc:  # SSLError is one
-        raise SettingsError(f"kafka.client.ssl.*: a certificate or key could not be read: {exc}") from exc
+        raise SettingsError(
+            f"kafka.client.ssl.*: a certificate or key could not be read: {exc}"
+        ) from exc
     if client.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
         context.check_hostname = False
     if client.get("enable.ssl.certificate.verification", "true").lower() == "false":

@@ -128,14 +128,27 @@ class RecordBatch:
             # A message that holds others has the offset of the last of them.
             self.base_offset, _, _, magic, attributes = _MESSAGE.unpack_from(response, start)
             self.next_offset, self.number = self.base_offset + 1, 1
-            (self.last_ms,) = _MESSAGE_TIME.unpack_from(response, start + _MESSAGE.size) if magic else (0,)
+            (self.last_ms,) = (
+                _MESSAGE_TIME.unpack_from(response, start + _MESSAGE.size) if magic else (0,)
+            )
             self.producer_id, self.is_control_batch, self.is_transactional = None, False, False
             self.codec = attributes & _CODEC
             return
         (
-            self.base_offset, _, _, _, self._crc, self._attributes, last, self._first_ms, self.last_ms,
-            self.producer_id, _, _, self.number,
-        ) = _HEADER.unpack_from(response, start)  # fmt: skip
+            self.base_offset,
+            _,
+            _,
+            _,
+            self._crc,
+            self._attributes,
+            last,
+            self._first_ms,
+            self.last_ms,
+            self.producer_id,
+            _,
+            _,
+            self.number,
+        ) = _HEADER.unpack_from(response, start)
         self.next_offset = self.base_offset + last + 1
         self.is_control_batch = bool(self._attributes & _CONTROL)
         self.is_transactional = bool(self._attributes & _TRANSACTIONAL)
@@ -178,7 +191,11 @@ class RecordBatch:
         """Yield the records of a batch of an old format, as aiokafka does: all of them are
         decompressed at once, so they may have `PART_BYTES` at most.
         """
-        at = self.start + _MESSAGE.size + (_MESSAGE_TIME.size if self.response[self.start + _MAGIC_AT] else 0)
+        at = (
+            self.start
+            + _MESSAGE.size
+            + (_MESSAGE_TIME.size if self.response[self.start + _MAGIC_AT] else 0)
+        )
         key_length = int.from_bytes(self.response[at : at + 4], signed=True)
         packed = memoryview(self.response)[at + 8 + max(0, key_length) : self.stop]
         if self.codec and longer_than(self.codec, packed, PART_BYTES):
@@ -216,7 +233,9 @@ class _Decode:
                 yield batch
                 del batch
         except CorruptRecordException as error:
-            raise CorruptRecordException(f"{self.name} from offset {at}: {error.args[0]}") from error
+            raise CorruptRecordException(
+                f"{self.name} from offset {at}: {error.args[0]}"
+            ) from error
 
     def _batches(self, longest: int) -> Iterator[Batch]:
         if self.check_crcs and not _undamaged(self.batches):
@@ -247,7 +266,9 @@ class _Decode:
 
 def _undamaged(batches: list[RecordBatch]) -> bool:
     """Tell whether the bytes of all batches, which came in one response, match their CRCs."""
-    crcs = np.array([batch.crc for batch in batches if not batch.is_legacy], dtype=np.int64).reshape(-1, 3)
+    crcs = np.array(
+        [batch.crc for batch in batches if not batch.is_legacy], dtype=np.int64
+    ).reshape(-1, 3)
     if len(crcs):
         data = np.frombuffer(batches[0].response, dtype=np.uint8)
         if first_damaged(data, fixed(crcs[:, :2]), fixed(crcs[:, 2]), _TABLES) < len(crcs):
@@ -337,7 +358,9 @@ def _found(
     data: NDArray[np.uint8], batches: Sequence[RecordBatch], starts: list[int], ends: list[int]
 ) -> Iterator[Records]:
     """Yield the records of batches that lie in `data`."""
-    rows = np.array([batch.row(*at) for batch, *at in zip(batches, starts, ends, strict=True)], dtype=np.int64)
+    rows = np.array(
+        [batch.row(*at) for batch, *at in zip(batches, starts, ends, strict=True)], dtype=np.int64
+    )
     place, left = _beginning(), sum(batch.number for batch in batches)
     while left:
         n = min(left, PART_RECORDS)
@@ -385,7 +408,9 @@ def _streamed(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
         place[AT] = 0
 
 
-def _shortened(stream: Stream, batch: RecordBatch, longest: int, most: int, place: Longs) -> Records:
+def _shortened(
+    stream: Stream, batch: RecordBatch, longest: int, most: int, place: Longs
+) -> Records:
     """Return a record with more than `most` bytes, cut so that it is no longer than needed to be
     too long: its value is cut, or filled up where something else of it is so long.
     """
@@ -443,7 +468,9 @@ def _beginning() -> Longs:
     return place
 
 
-def _next_records(data: NDArray[np.uint8], rows: Longs, place: Longs, n: int) -> tuple[Records, bool]:
+def _next_records(
+    data: NDArray[np.uint8], rows: Longs, place: Longs, n: int
+) -> tuple[Records, bool]:
     """Return room for n records, with as many of them as `place` says then, and whether they are
     all.
     """
@@ -463,7 +490,9 @@ def _next_records(data: NDArray[np.uint8], rows: Longs, place: Longs, n: int) ->
 
 
 def _no_records(batch: RecordBatch) -> CorruptRecordException:
-    return CorruptRecordException(f"the record batch at offset {batch.base_offset} holds no records")
+    return CorruptRecordException(
+        f"the record batch at offset {batch.base_offset} holds no records"
+    )
 
 
 class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is untyped
@@ -529,7 +558,9 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
                 number += batch.number
                 last_ms = max(last_ms, batch.last_ms)
         end = self.next_fetch_offset
-        decode = _Decode(f"{self._tp.topic}[{self._tp.partition}]", batches, start, end, first, self._check_crcs)
+        decode = _Decode(
+            f"{self._tp.topic}[{self._tp.partition}]", batches, start, end, first, self._check_crcs
+        )
         return FetchedRecords(start, end, number, last_ms, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:

@@ -143,11 +143,15 @@ def longer_than(codec: int, packed: memoryview, most: int) -> bool:
 
 def _pieces(codec: int, packed: memoryview) -> Pieces:
     if codec not in _STREAMS:
-        raise CorruptRecordException(f"a record batch is compressed by codec {codec}, which no version of Kafka knows")
+        raise CorruptRecordException(
+            f"a record batch is compressed by codec {codec}, which no version of Kafka knows"
+        )
     try:
         yield from _STREAMS[codec](packed)
     except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError) as error:
-        raise CorruptRecordException(f"a record batch cannot be decompressed: {NAMES[codec]}: {error}") from error
+        raise CorruptRecordException(
+            f"a record batch cannot be decompressed: {NAMES[codec]}: {error}"
+        ) from error
 
 
 def _plain(packed: memoryview) -> Pieces:
@@ -204,7 +208,9 @@ def _snappy(packed: memoryview) -> Pieces:
     for block in _snappy_blocks(packed):
         size = cramjam.snappy.decompress_raw_len(block)
         if size > _SNAPPY_MOST * len(block):
-            raise CorruptRecordException(f"a record batch says that {len(block)} bytes of snappy are {size}")
+            raise CorruptRecordException(
+                f"a record batch says that {len(block)} bytes of snappy are {size}"
+            )
         room = bytearray(size)
         yield memoryview(room)[: int(cramjam.snappy.decompress_raw_into(block, room))]
 

@@ -52,12 +52,20 @@ class EmbeddedCluster:
     def start(self) -> Self:
         """Start the cluster and learn the ports it listens on."""
         if self._owner is None:
-            owner = Producer({"bootstrap.servers": "unused", "test.mock.num.brokers": self._brokers, "log_level": 2})
+            owner = Producer(
+                {
+                    "bootstrap.servers": "unused",
+                    "test.mock.num.brokers": self._brokers,
+                    "log_level": 2,
+                }
+            )
             try:
                 metadata = owner.list_topics(timeout=60)
             except KafkaException as exc:
                 raise SettingsError(f"the embedded Kafka did not start: {exc}") from exc
-            self._bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in metadata.brokers.values())
+            self._bootstrap = ",".join(
+                f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()
+            )
             self._id = metadata.cluster_id or ""
             self._owner = owner
         return self
@@ -70,6 +78,9 @@ class EmbeddedCluster:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.stop()

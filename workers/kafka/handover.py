@@ -121,11 +121,15 @@ class Handover:
         await self.release()
         if not still_ours():
             return {}
-        self.shards = new = {tp: self.factories[tp[0]](tp[1]) for tp in partitions if tp[0] in self.factories}
+        self.shards = new = {
+            tp: self.factories[tp[0]](tp[1]) for tp in partitions if tp[0] in self.factories
+        }
         if not new:
             self.assigned = still_ours()
             return {}
-        opened = await asyncio.gather(*(shard.call(shard.open) for shard in new.values()), return_exceptions=True)
+        opened = await asyncio.gather(
+            *(shard.call(shard.open) for shard in new.values()), return_exceptions=True
+        )
         if not still_ours() or self.shards is not new:
             return {}
         for shard, failure in zip(new.values(), opened, strict=True):
@@ -133,11 +137,15 @@ class Handover:
                 self._failed(shard, failure)
         if self.exit_status is not None:
             return {}
-        offsets = await self._positions({tp: shard for tp, shard in new.items() if not shard.closed}, still_ours)
+        offsets = await self._positions(
+            {tp: shard for tp, shard in new.items() if not shard.closed}, still_ours
+        )
         recovery_s = time.perf_counter() - started
         self.metrics.acquired.inc(len(offsets))
         self.metrics.recovery_seconds.observe(recovery_s)
-        self.metrics.recovered_records.inc(sum(shard.stats.loaded_records for shard in new.values()))
+        self.metrics.recovered_records.inc(
+            sum(shard.stats.loaded_records for shard in new.values())
+        )
         self.lags = {tp: Lag() for tp in offsets}
         self.assigned = still_ours()
         logger.info(
@@ -226,7 +234,9 @@ class Handover:
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():
             self._start_once(shard, "idle", shard.tick_idle)
-        asked = [tp for tp, shard in shards.items() if not shard.ends.full and shard.wants_end(now_ms)]
+        asked = [
+            tp for tp, shard in shards.items() if not shard.ends.full and shard.wants_end(now_ms)
+        ]
         try:
             for tp, offset in (await self._reader().ends(asked) if asked else {}).items():
                 if self.shards.get(tp) is shards[tp]:
@@ -243,7 +253,9 @@ class Handover:
         if time.monotonic() < self._next_group_commit:
             return
         self._next_group_commit = time.monotonic() + _GROUP_COMMIT_S
-        offsets = {tp: shard.committed for tp, shard in shards.items() if shard.committed is not None}
+        offsets = {
+            tp: shard.committed for tp, shard in shards.items() if shard.committed is not None
+        }
         changed = {tp: offset for tp, offset in offsets.items() if self._told.get(tp) != offset}
         if changed:
             await self._reader().commit_group(changed)
@@ -329,7 +341,11 @@ class Handover:
             self._start(shard.shutdown())
 
     async def _run(
-        self, shard: Shard, function: Callable[..., None], *args: Any, done: Callable[[], None] | None = None
+        self,
+        shard: Shard,
+        function: Callable[..., None],
+        *args: Any,
+        done: Callable[[], None] | None = None,
     ) -> None:
         try:
             if not shard.closed:
@@ -340,12 +356,16 @@ class Handover:
             if done is not None:
                 done()
 
-    def _start_once(self, shard: Shard, kind: str, function: Callable[..., None], *args: Any) -> None:
+    def _start_once(
+        self, shard: Shard, kind: str, function: Callable[..., None], *args: Any
+    ) -> None:
         """Start `function` in the shard's thread unless its kind is still to be done."""
         entry = (shard, kind)
         if entry not in self._at_work:
             self._at_work.add(entry)
-            self._start(self._run(shard, function, *args, done=lambda: self._at_work.discard(entry)))
+            self._start(
+                self._run(shard, function, *args, done=lambda: self._at_work.discard(entry))
+            )
 
     def _start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)

@@ -33,14 +33,39 @@ from workers.runtime.errors import KafkaAway, SettingsError
 
 #: How their lines begin, by logger; aiokafka's are of one request that failed and is repeated.
 _AIOKAFKA = (
-    "Unable connect to", "Unable to request metadata", "Unable to update metadata", "Failed fetch messages from",
-    "Failed fetch offsets from", "Error sending ", "Marking the coordinator dead", "Heartbeat send request failed",
-    "Heartbeat session expired", "Heartbeat failed", "Group Coordinator Request failed", "LeaveGroup request failed",
-    "OffsetCommit failed", "No broker metadata found", "Unexpected error in coordinator routine",
+    "Unable connect to",
+    "Unable to request metadata",
+    "Unable to update metadata",
+    "Failed fetch messages from",
+    "Failed fetch offsets from",
+    "Error sending ",
+    "Marking the coordinator dead",
+    "Heartbeat send request failed",
+    "Heartbeat session expired",
+    "Heartbeat failed",
+    "Group Coordinator Request failed",
+    "LeaveGroup request failed",
+    "OffsetCommit failed",
+    "No broker metadata found",
+    "Unexpected error in coordinator routine",
     "Unexpected error in fetcher routine",
-)  # fmt: skip
-_LIBRDKAFKA = ("FAIL", "METADATAUPDATE", "GETPID", "REQTMOUT", "TIMEOUT", "TXNERR", "COORDQUERY", "TXNCOORD")
-_OURS = ("Kafka client: _TRANSPORT", "Kafka client: _ALL_BROKERS_DOWN", "Kafka client: _TIMED_OUT", "Kafka client: _RESOLVE")
+)
+_LIBRDKAFKA = (
+    "FAIL",
+    "METADATAUPDATE",
+    "GETPID",
+    "REQTMOUT",
+    "TIMEOUT",
+    "TXNERR",
+    "COORDQUERY",
+    "TXNCOORD",
+)
+_OURS = (
+    "Kafka client: _TRANSPORT",
+    "Kafka client: _ALL_BROKERS_DOWN",
+    "Kafka client: _TIMED_OUT",
+    "Kafka client: _RESOLVE",
+)
 _FAUST = ("Thread keepalive is not responding", "No active partitions for")
 _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECASE)
 
@@ -95,7 +120,9 @@ def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> It
         yield
         return
     ended = threading.Event()
-    thread = threading.Thread(target=_look, args=(connection, away, gone, ended), name="kafka-watch", daemon=True)
+    thread = threading.Thread(
+        target=_look, args=(connection, away, gone, ended), name="kafka-watch", daemon=True
+    )
     thread.start()
     try:
         yield
@@ -105,7 +132,9 @@ def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> It
         thread.join(_END_S)
 
 
-def _look(connection: Connection, away: Away, gone: Callable[[], None], ended: threading.Event) -> None:
+def _look(
+    connection: Connection, away: Away, gone: Callable[[], None], ended: threading.Event
+) -> None:
     errors: list[KafkaError] = []
     eager = {name: value for name, value in _EAGER.items() if name not in connection.client}
     if "reconnect.backoff.ms" in connection.client:

@@ -88,7 +88,13 @@ def places_of(data: Bytes, places: Longs, partitions: int, out: Longs) -> None:
 
 @kernel
 def placed(
-    data: Bytes, places: Longs, by_murmur2: bool, table: NDArray[np.uint32], partition: int, partitions: int, out: NDArray[np.bool_]
+    data: Bytes,
+    places: Longs,
+    by_murmur2: bool,
+    table: NDArray[np.uint32],
+    partition: int,
+    partitions: int,
+    out: NDArray[np.bool_],
 ) -> None:
     """Write which texts belong in a partition.
 
@@ -132,11 +138,21 @@ class Placement:
             places: int64 (n, 2), start and stop of each user's text in `data`.
         """
         found = np.empty(len(places), dtype=np.bool_)
-        placed(fixed(data), fixed(places), self._by_murmur2, _TABLE, self._partition, self._partitions, found)
+        placed(
+            fixed(data),
+            fixed(places),
+            self._by_murmur2,
+            _TABLE,
+            self._partition,
+            self._partitions,
+            found,
+        )
         return found
 
 
-def partitions_of(data: NDArray[np.uint8], places: NDArray[np.int64], partitions: int) -> NDArray[np.int64]:
+def partitions_of(
+    data: NDArray[np.uint8], places: NDArray[np.int64], partitions: int
+) -> NDArray[np.int64]:
     """Return the partition of each user by murmur2, int64 (n,).
 
     Args:

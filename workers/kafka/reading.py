@@ -76,7 +76,9 @@ def bounds_of(
     deadline = time.monotonic() + _ASK_S
     while True:
         try:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_LOOK_S)
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=_LOOK_S
+            )
         except KafkaException as error:
             if not unreachable(error) or time.monotonic() > deadline:
                 raise
@@ -106,7 +108,9 @@ def take(
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
     consumer.assign([TopicPartition(*where, start) for where, (start, _) in spans.items()])
-    problem = KafkaError(KafkaError._TIMED_OUT, "reading " + ", ".join(f"{t}[{p}]" for t, p in sorted(spans)))
+    problem = KafkaError(
+        KafkaError._TIMED_OUT, "reading " + ", ".join(f"{t}[{p}]" for t, p in sorted(spans))
+    )
     deadline = time.monotonic() + _PATIENCE_S
     while spans:
         if gone := assigned - spans.keys():

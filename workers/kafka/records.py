@@ -333,11 +333,18 @@ class Records:
         """Return the records start..stop-1; their bytes are not copied."""
         rows = slice(start, stop)
         return Records(
-            self.data, self.keys[rows], self.values[rows], self.times[rows], self.offsets[rows], self.framed
+            self.data,
+            self.keys[rows],
+            self.values[rows],
+            self.times[rows],
+            self.offsets[rows],
+            self.framed,
         )
 
 
-def headers_at(data: NDArray[np.uint8] | bytes, at: int, most: int) -> list[tuple[str, bytes | None]] | None:
+def headers_at(
+    data: NDArray[np.uint8] | bytes, at: int, most: int
+) -> list[tuple[str, bytes | None]] | None:
     """Return the headers of a record of today's format, from their number on, None where they have
     more than `most` bytes; one with a name that is not UTF-8 is left out.
     """

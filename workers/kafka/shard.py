@@ -80,7 +80,9 @@ class Shard:
         self.stats = ShardStats()
         self.metrics = Metrics() if metrics is None else metrics
         self._counted = self.metrics.stage(self.stage)
-        self.transactions = Transactions(connection, transactional_id, (state_topic, partition), self)
+        self.transactions = Transactions(
+            connection, transactional_id, (state_topic, partition), self
+        )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
         self._closing: asyncio.Future[None] | None = None
 
@@ -286,6 +288,8 @@ class Shard:
         try:
             await asyncio.wait_for(asyncio.shield(self._closing), wait_s)
         except TimeoutError:
-            logger.warning("%s: still at work %g s after it was given up", self.transactional_id, wait_s)
+            logger.warning(
+                "%s: still at work %g s after it was given up", self.transactional_id, wait_s
+            )
             return False
         return True

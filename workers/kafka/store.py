@@ -121,7 +121,9 @@ class Disk:
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         start = _DATA + prefix
         with self._failing("be read"):
-            rows: Any = self._db.iter()  # its `items` would end at a damaged block as if there were no more
+            rows: Any = (
+                self._db.iter()
+            )  # its `items` would end at a damaged block as if there were no more
             rows.seek(start)
         while rows.valid():
             key: bytes = rows.key()
@@ -169,7 +171,11 @@ class Disk:
         try:
             yield
         except Exception as error:
-            words = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+            words = (
+                error.strerror
+                if isinstance(error, OSError) and error.strerror
+                else " ".join(str(error).split())
+            )
             raise CopyFailed(f"{self.path} cannot {what}: {words}") from error
 
 
@@ -194,7 +200,9 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
                     logger.warning("%s; it is discarded", failed)
                 shutil.rmtree(candidate, ignore_errors=True)
             return Disk(candidate)
-    raise SettingsError(f"worker.data_dir: {path} and {_MOST_COPIES - 1} copies of it are in use by other processes")
+    raise SettingsError(
+        f"worker.data_dir: {path} and {_MOST_COPIES - 1} copies of it are in use by other processes"
+    )
 
 
 def _options() -> Options:
@@ -336,10 +344,14 @@ class Store:
             if self._offset is None or self._offset < high:
                 start = low if self._offset is None else self._offset
                 for taken in take(consumer, {(log.topic, log.partition): (start, high)}, waiting):
-                    changes = [(message.key() or b"", message.value()) for message in taken.messages]
+                    changes = [
+                        (message.key() or b"", message.value()) for message in taken.messages
+                    ]
                     self.write(changes, max(taken.position, self._offset or 0))
                     records += len(changes)
-        self._check_id(connection)  # after reading: what was read is then of the topic that has this id
+        self._check_id(
+            connection
+        )  # after reading: what was read is then of the topic that has this id
         rebuilt, self._wiped = self._wiped, False
         return Loading(records, time.perf_counter() - started, rebuilt)
 
@@ -376,7 +388,9 @@ class Store:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"
         if not low <= self._offset <= high:
-            logger.warning("%s: the local copy is at %d, the log is %d..%d", name, self._offset, low, high)
+            logger.warning(
+                "%s: the local copy is at %d, the log is %d..%d", name, self._offset, low, high
+            )
         elif self._offset < high and time.time() - self._written_s > _TRUSTED_S:
             logger.warning("%s: the local copy is too old to have seen every deletion", name)
         else:
@@ -418,7 +432,8 @@ class Store:
         """Return an empty copy in memory, and say why there is none on disk."""
         if not self.in_memory:
             logger.warning(
-                "worker.data_dir: %s. Going on without this local copy, in memory; tried again now and then", error
+                "worker.data_dir: %s. Going on without this local copy, in memory; tried again now and then",
+                error,
             )
         self.in_memory, self._look_s, self._pause_s = True, time.monotonic(), RETRY_S
         return Memory()
@@ -460,7 +475,9 @@ class Store:
             self._look_s = time.monotonic()
             return
         self._copy, self.in_memory = disk, False
-        logger.warning("worker.data_dir: %s can be written again: the local copy is there", self.path)
+        logger.warning(
+            "worker.data_dir: %s can be written again: the local copy is there", self.path
+        )
 
     def _look(self) -> None:
         """Raise `CopyFailed`, now and then, where the files of the copy are gone: RocksDB would go

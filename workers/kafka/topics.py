@@ -79,7 +79,10 @@ def stream_name(*topics: tuple[str, str | None]) -> str:
     Args:
         topics: an id is None on the embedded cluster only.
     """
-    named = ((name, None if topic_id is None else checked_id(name, topic_id)) for name, topic_id in topics)
+    named = (
+        (name, None if topic_id is None else checked_id(name, topic_id))
+        for name, topic_id in topics
+    )
     return " ".join(f"{name}#{topic_id or ''}" for name, topic_id in named)
 
 
@@ -167,7 +170,10 @@ def plan_topics(
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     of_events = _of_events(
-        events_topics, existing, rekey_topics(name)[1] if rekey else contribute_state, events_partitions
+        events_topics,
+        existing,
+        rekey_topics(name)[1] if rekey else contribute_state,
+        events_partitions,
     )
     sources = sum(of_events.values())
     of_rekeying: list[Topic] = []
@@ -175,7 +181,9 @@ def plan_topics(
         by_user, rekey_state = rekey_topics(name)
         of_rekeying.append(Topic(rekey_state, sources, "compact", None, TOPIC_BYTES, REKEY_STATE))
         sources = _user_partitions(by_user, existing, user_partitions) or sources
-        of_rekeying.insert(0, Topic(by_user, sources, "delete", BY_USER_RETENTION_MS, TOPIC_BYTES, BY_USER))
+        of_rekeying.insert(
+            0, Topic(by_user, sources, "delete", BY_USER_RETENTION_MS, TOPIC_BYTES, BY_USER)
+        )
     siblings = [topic for topic in (contributions, release_state) if topic in existing]
     for topic in siblings:
         found = existing[topic].partitions
@@ -192,13 +200,19 @@ def plan_topics(
         )
     owners = counts.pop() if counts else owners or sources
     return [
-        *(Topic(topic, partitions, "delete", None, None, EVENTS) for topic, partitions in of_events.items()),
+        *(
+            Topic(topic, partitions, "delete", None, None, EVENTS)
+            for topic, partitions in of_events.items()
+        ),
         *of_rekeying,
         Topic(contributions, owners, "delete", INFINITE, TOPIC_BYTES, "contributions"),
         Topic(contribute_state, sources, "compact", None, TOPIC_BYTES, "state of stage 1"),
         Topic(release_state, owners, "compact", None, TOPIC_BYTES, "state of stage 2"),
         Topic(rejects, sources, "delete", None, TOPIC_BYTES, "dead letters"),
-        *(Topic(topic, owners, "delete", INFINITE, TOPIC_BYTES, "snapshots") for topic in histogram_topics),
+        *(
+            Topic(topic, owners, "delete", INFINITE, TOPIC_BYTES, "snapshots")
+            for topic in histogram_topics
+        ),
     ]
 
 
@@ -217,7 +231,9 @@ def _of_events(
     return {topic: there.get(topic, wanted or DEFAULT_PARTITIONS) for topic in topics}
 
 
-def _user_partitions(by_user: str, existing: Mapping[str, Existing], wanted: int | None) -> int | None:
+def _user_partitions(
+    by_user: str, existing: Mapping[str, Existing], wanted: int | None
+) -> int | None:
     """Return how many partitions the topic of events by user has, or is to have; None: nobody
     said.
     """
@@ -234,7 +250,10 @@ def _user_partitions(by_user: str, existing: Mapping[str, Existing], wanted: int
 
 def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing]:
     """Return those of `names` that the cluster has; one without ids, or silent, is refused."""
-    with _introduce(connection) as (admin, metadata):  # all topics: asking for one by name may create it
+    with _introduce(connection) as (
+        admin,
+        metadata,
+    ):  # all topics: asking for one by name may create it
         found = {
             name: Existing(name, len(metadata.topics[name].partitions))
             for name in dict.fromkeys(names)
@@ -244,17 +263,26 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
             return found
         ids = {
             name: checked_id(name, future.result().topic_id)
-            for name, future in admin.describe_topics(TopicCollection(list(found)), request_timeout=_ANSWER_S).items()
+            for name, future in admin.describe_topics(
+                TopicCollection(list(found)), request_timeout=_ANSWER_S
+            ).items()
         }
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
         configs: dict[str, dict[str, str]] = {}
-        for resource, future in admin.describe_configs(resources, request_timeout=_ANSWER_S).items():
+        for resource, future in admin.describe_configs(
+            resources, request_timeout=_ANSWER_S
+        ).items():
             try:
                 entries = future.result()
             except KafkaException:  # not authorised to see them: the rest is still worth showing
                 continue
-            configs[resource.name] = {key: str(entries[key].value) for key in _SHOWN if key in entries}
-    return {name: replace(topic, topic_id=ids[name], config=configs.get(name, {})) for name, topic in found.items()}
+            configs[resource.name] = {
+                key: str(entries[key].value) for key in _SHOWN if key in entries
+            }
+    return {
+        name: replace(topic, topic_id=ids[name], config=configs.get(name, {}))
+        for name, topic in found.items()
+    }
 
 
 def default_partitions(connection: Connection) -> int:
@@ -278,14 +306,20 @@ def partitions_on(connection: Connection) -> dict[str, int]:
     """Return how many partitions each of these topics has."""
     with _introduce(connection) as (_, metadata):
         pass
-    shown = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+    shown = {
+        name: len(topic.partitions)
+        for name, topic in metadata.topics.items()
+        if topic.error is None
+    }
     return {name: shown[name] for name in sorted(shown) if not name.startswith(KAFKAS_OWN)}
 
 
 def current_id(connection: Connection, topic: str) -> str:
     """Return the id that a topic has now, refusing a cluster that gives none."""
     with connection.admin() as admin:
-        [future] = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S).values()
+        [future] = admin.describe_topics(
+            TopicCollection([topic]), request_timeout=_ANSWER_S
+        ).values()
         return checked_id(topic, future.result().topic_id)
 
 
@@ -296,9 +330,13 @@ def _introduce(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMet
         yield admin, _with_controller(connection, admin, metadata)
 
 
-def _with_controller(connection: Connection, admin: AdminClient, metadata: ClusterMetadata) -> ClusterMetadata:
+def _with_controller(
+    connection: Connection, admin: AdminClient, metadata: ClusterMetadata
+) -> ClusterMetadata:
     if connection.embedded is not None:
-        known = connection.embedded.startswith(_EMBEDDED) and metadata.cluster_id == connection.embedded
+        known = (
+            connection.embedded.startswith(_EMBEDDED) and metadata.cluster_id == connection.embedded
+        )
         if not known or metadata.controller_id in metadata.brokers:
             raise SettingsError(
                 f"kafka.bootstrap = {connection.bootstrap!r}: not the embedded Kafka that it is said to be; "
@@ -329,7 +367,10 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         if here is None:
             continue
         # Rejects and snapshots go where librdkafka's partitioner puts them: any number will do.
-        if here.partitions != topic.partitions and topic.purpose not in ("dead letters", "snapshots"):
+        if here.partitions != topic.partitions and topic.purpose not in (
+            "dead letters",
+            "snapshots",
+        ):
             found.append(
                 f"{f'{by_user[0]} has' if by_user and topic.purpose != REKEY_STATE else have} {topic.partitions} partitions, "
                 f"but {topic.name} was made for {here.partitions}: a changed "
@@ -339,9 +380,13 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
             )
         policy = here.config.get("cleanup.policy", topic.cleanup_policy)
         if topic.cleanup_policy == "compact" and policy != "compact":
-            found.append(f"{topic.name} has cleanup.policy = {policy} and needs compact: state would be lost")
+            found.append(
+                f"{topic.name} has cleanup.policy = {policy} and needs compact: state would be lost"
+            )
         if topic.purpose in ("contributions", BY_USER) and "compact" in policy:
-            found.append(f"{topic.name} has cleanup.policy = {policy} and needs delete: records would vanish")
+            found.append(
+                f"{topic.name} has cleanup.policy = {policy} and needs delete: records would vanish"
+            )
         limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
         if topic.max_message_bytes is not None and limit < BATCH_BYTES:
             found.append(
@@ -369,7 +414,9 @@ def missing(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[Top
     return [topic for topic in plan if topic.name not in existing]
 
 
-def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
+def create_missing(
+    connection: Connection, plan: Sequence[Topic], existing: Mapping[str, Existing]
+) -> list[str]:
     """Create what is missing and return its names; what exists is never touched."""
     wanted = missing(plan, existing)
     if not wanted:
@@ -380,17 +427,25 @@ def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapp
                 admin.list_topics(topic.name, timeout=_ANSWER_S)
             return [topic.name for topic in wanted]
         created = []
-        requests = [NewTopic(topic.name, topic.partitions, -1, config=topic.config()) for topic in wanted]
+        requests = [
+            NewTopic(topic.name, topic.partitions, -1, config=topic.config()) for topic in wanted
+        ]
         for name, future in admin.create_topics(requests, operation_timeout=_ANSWER_S).items():
             try:
                 future.result()
             except KafkaException as exc:
-                if exc.args[0].name() != "TOPIC_ALREADY_EXISTS":  # created by somebody else meanwhile is as good
-                    raise SettingsError(f"topic {name} could not be created: {exc.args[0].str()}") from exc
+                if (
+                    exc.args[0].name() != "TOPIC_ALREADY_EXISTS"
+                ):  # created by somebody else meanwhile is as good
+                    raise SettingsError(
+                        f"topic {name} could not be created: {exc.args[0].str()}"
+                    ) from exc
             else:
                 created.append(name)
         _wait_until_seen(admin, [topic.name for topic in wanted])
-    describe(connection, [topic.name for topic in wanted])  # on an empty cluster the first to show whether it gives ids
+    describe(
+        connection, [topic.name for topic in wanted]
+    )  # on an empty cluster the first to show whether it gives ids
     return created
 
 

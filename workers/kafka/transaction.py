@@ -37,7 +37,9 @@ from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, Change
 logger = logging.getLogger(__name__)
 
 #: How librdkafka says that a newer producer has our transactional id.
-_FENCED = frozenset((KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED))
+_FENCED = frozenset(
+    (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+)
 #: Delivery failures that repeating the transaction cannot cure.
 _HOPELESS = frozenset(
     (
@@ -95,7 +97,9 @@ class Owner(Protocol):
 class Transactions:
     """The producer of one transactional id, used by its shard's thread only."""
 
-    def __init__(self, connection: Connection, transactional_id: str, state: tuple[str, int], owner: Owner) -> None:
+    def __init__(
+        self, connection: Connection, transactional_id: str, state: tuple[str, int], owner: Owner
+    ) -> None:
         """Describe them; `state` is the topic and partition of the state changes."""
         self._connection, self._id, self._owner = connection, transactional_id, owner
         self._state_topic, self._state_partition = state
@@ -228,7 +232,10 @@ class Transactions:
 
     def _refuse_unsendable(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> None:
         """Raise where a message is longer than any encoder makes one: a last line of defence."""
-        for message in (*messages, *(Outgoing(self._state_topic, None, key, value) for key, value in changes)):
+        for message in (
+            *messages,
+            *(Outgoing(self._state_topic, None, key, value) for key, value in changes),
+        ):
             if message.nbytes > MESSAGE_BYTES:
                 raise MessageTooLong(
                     f"{message.topic}: a message of {message.nbytes:,} bytes, at most {MESSAGE_BYTES:,}: "
@@ -313,7 +320,13 @@ class Transactions:
             options["timestamp"] = message.timestamp_ms
         while True:
             try:
-                producer.produce(message.topic, message.value, message.key, on_delivery=self._delivered, **options)
+                producer.produce(
+                    message.topic,
+                    message.value,
+                    message.key,
+                    on_delivery=self._delivered,
+                    **options,
+                )
                 return
             except BufferError:
                 self._call(producer.poll, 0.1)
@@ -327,7 +340,9 @@ class Transactions:
             try:
                 produce(topic, value, key, partition, None, None, time_ms, headers)
             except BufferError:
-                self._produce(producer, Outgoing(topic, partition, key, value, headers or (), time_ms))
+                self._produce(
+                    producer, Outgoing(topic, partition, key, value, headers or (), time_ms)
+                )
 
     def _call(self, call: Callable[[float], object], wait_s: float) -> None:
         """Call librdkafka, raising `KafkaException` for a fatal error that a callback met."""
@@ -375,11 +390,17 @@ class Transactions:
             if self._waiting() < left:  # large and under way
                 left, going_s = self._waiting(), now_s
             if now_s - going_s >= _STUCK_S:
-                raise KafkaAway(f"{self._id}: to {name} has taken {now_s - began_s:.0f} s: {error.str()}")
+                raise KafkaAway(
+                    f"{self._id}: to {name} has taken {now_s - began_s:.0f} s: {error.str()}"
+                )
             if now_s - said_s >= _LONG_S:
                 said_s = now_s
                 logger.warning(
-                    "%s: Kafka answers, but to %s has taken %.0f s so far: %s", self._id, name, now_s - began_s, error.str()
+                    "%s: Kafka answers, but to %s has taken %.0f s so far: %s",
+                    self._id,
+                    name,
+                    now_s - began_s,
+                    error.str(),
                 )
             time.sleep(_AGAIN_S)
 
@@ -396,7 +417,9 @@ class Transactions:
         if error.code() in _FENCED:
             took_s = time.monotonic() - self._begun_s
             if took_s >= TRANSACTION_TIMEOUT_MS / 1000:  # then the broker itself fences a producer
-                raise KafkaAway(f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}") from KafkaException(error)
+                raise KafkaAway(
+                    f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}"
+                ) from KafkaException(error)
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from KafkaException(error)
         # Such as after requests that came late or twice.
         if error.fatal() and error.code() not in _HOPELESS:

@@ -65,13 +65,17 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = MappingProxyType(
     {
         State.NEW: MappingProxyType({Event.INITIALIZED: State.READY, **_ENDS}),
         State.READY: MappingProxyType({Event.BEGIN: State.OPEN, **_ENDS}),
-        State.OPEN: MappingProxyType({Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING, **_ENDS}),
-        State.COMMITTING: MappingProxyType({
-            Event.COMMITTED: State.READY,
-            Event.COMMITTED_IN_DOUBT: State.TAINTED,
-            Event.ABORT: State.ABORTING,
-            **_ENDS,
-        }),
+        State.OPEN: MappingProxyType(
+            {Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING, **_ENDS}
+        ),
+        State.COMMITTING: MappingProxyType(
+            {
+                Event.COMMITTED: State.READY,
+                Event.COMMITTED_IN_DOUBT: State.TAINTED,
+                Event.ABORT: State.ABORTING,
+                **_ENDS,
+            }
+        ),
         # Nothing is aborted in normal running, so an abort is never worth the question whether its
         # EndTxn, or that of the commit before it, was sent twice.
         State.ABORTING: MappingProxyType({Event.ABORTED: State.TAINTED, **_ENDS}),

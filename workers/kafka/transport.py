@@ -80,9 +80,13 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         super().__post_init__()
         self.epoch = -1
         self._error: Exception | None = None
-        self._room: asyncio.Future[None] | None = None  # while records are waited for, not of all shards
+        self._room: asyncio.Future[None] | None = (
+            None  # while records are waited for, not of all shards
+        )
         self._chain: dict[Partition, int] = {}  # where the next batch starts
-        self._consumed: dict[Partition, int] = {}  # aiokafka's position: beyond that, past records nobody may see
+        self._consumed: dict[
+            Partition, int
+        ] = {}  # aiokafka's position: beyond that, past records nobody may see
 
     async def on_start(self) -> None:
         """Start aiokafka's consumer; without a broker have the hand-over let go, and wait."""
@@ -112,7 +116,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         keep_bytes()
-        consumer = super()._create_worker_consumer(transport)  # only made: start() comes later and reads these
+        consumer = super()._create_worker_consumer(
+            transport
+        )  # only made: start() comes later and reads these
         consumer._isolation_level = "read_committed"
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         return consumer
@@ -159,8 +165,14 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
         """Return the last stable offset that each log has now; nothing if a seek came meanwhile."""
         consumer = self._ensure_consumer()
-        ends = await asyncio.wait_for(consumer.end_offsets([TopicPartition(*tp) for tp in partitions]), _ASK_S)
-        return {(tp.topic, tp.partition): end for tp, end in ends.items()} if self.epoch == epoch else {}
+        ends = await asyncio.wait_for(
+            consumer.end_offsets([TopicPartition(*tp) for tp in partitions]), _ASK_S
+        )
+        return (
+            {(tp.topic, tp.partition): end for tp, end in ends.items()}
+            if self.epoch == epoch
+            else {}
+        )
 
     async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
         """Return first position and last stable offset of each log."""
@@ -174,14 +186,22 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Commit the group's offsets, or do not: nothing depends on them."""
         consumer = self._ensure_consumer()
         assigned = consumer.assignment()
-        group = {TopicPartition(*tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()}
+        group = {
+            TopicPartition(*tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()
+        }
         try:
-            await asyncio.wait_for(consumer.commit({tp: at for tp, at in group.items() if tp in assigned}), _ASK_S)
+            await asyncio.wait_for(
+                consumer.commit({tp: at for tp, at in group.items() if tp in assigned}), _ASK_S
+            )
         except (ConsumerError, TimeoutError, AssertionError) as exc:
             logger.debug("group offsets were not committed: %s", describe(exc))
 
     async def _fetch_records(
-        self, consumer: Any, active_partitions: Any, timeout: float | None = None, max_records: int | None = None
+        self,
+        consumer: Any,
+        active_partitions: Any,
+        timeout: float | None = None,
+        max_records: int | None = None,
     ) -> Any:
         """Take what was fetched, waiting up to `timeout`; replaces `Fetcher.fetched_records`."""
         fetcher: Fetcher = consumer._fetcher
@@ -219,7 +239,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Wake what waits for records: there is room for others. Called in any thread."""
         room = self._room
         if room is not None:
-            self.thread_loop.call_soon_threadsafe(lambda: None if room.done() else room.set_result(None))
+            self.thread_loop.call_soon_threadsafe(
+                lambda: None if room.done() else room.set_result(None)
+            )
 
     def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
         """Take fetched records of `partitions`, with no await: tag and positions are exact."""
@@ -227,7 +249,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         if error is not None:
             raise error
         fetched = Fetched()
-        if self.epoch != getattr(self.consumer, "epoch", None):  # revoked while we waited: our positions are old
+        if self.epoch != getattr(
+            self.consumer, "epoch", None
+        ):  # revoked while we waited: our positions are old
             return fetched
         fetched.epoch = self.epoch
         for tp in [tp for tp in fetcher._records if tp in partitions and tp in self._chain]:
@@ -257,7 +281,9 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         """Take up to `PART_RECORDS` and move aiokafka's position past them."""
         state = result._assignment.state_value(tp)
         if state is None or not state.has_valid_position or not result.check_assignment(tp):
-            result._partition_records = None  # as aiokafka does: fetched for another position, fetched again
+            result._partition_records = (
+                None  # as aiokafka does: fetched for another position, fetched again
+            )
             return None
         if state.position != self._consumed[tp]:
             raise StateRefused(
@@ -300,7 +326,9 @@ class _Tables(TableManager):
         """Go on when the agents have their topics: one that came later would wait for 45 s."""
         wanted = {name for agent in self.app.agents.values() for name in agent.get_topic_names()}
         for _ in range(round(_AGENTS_S / _SOON_S)):
-            if self.should_stop or wanted <= {name for topic in self.app.topics for name in topic.topics}:
+            if self.should_stop or wanted <= {
+                name for topic in self.app.topics for name in topic.topics
+            }:
                 break
             await self.sleep(_SOON_S)
         if not self.should_stop:
@@ -395,7 +423,9 @@ class Consumer(driver.Consumer):
             if self.epoch == self.thread.epoch and self.flow_active:
                 try:
                     await self.handover.tick()
-                except Exception as exc:  # a task that raises would end the worker without its own status
+                except (
+                    Exception
+                ) as exc:  # a task that raises would end the worker without its own status
                     logger.exception("the timer failed")
                     self.handover.fail(EXIT_FAILED, f"the timer failed: {describe(exc)}")
 
@@ -441,7 +471,9 @@ class Consumer(driver.Consumer):
         except Exception as exc:
             reason, ended = forbidden(exc), self.thread.ended()
             if unreachable(exc) or (reason is None and ended is not None):
-                self.handover.let_go(text_of(exc) if ended is None else _ENDED.format(describe(ended)))
+                self.handover.let_go(
+                    text_of(exc) if ended is None else _ENDED.format(describe(ended))
+                )
                 await self.sleep(timeout)
                 return
             if reason is None:
@@ -468,9 +500,20 @@ class Consumer(driver.Consumer):
 
     def _message(self, tp: TP, batch: FetchedRecords) -> ConsumerMessage:
         return ConsumerMessage(
-            tp.topic, tp.partition, batch.end - 1, batch.last_ms / 1000.0, 0, None, None,
-            cast(Any, batch), None, None, None, tp, generation_id=self.app.consumer_generation_id,
-        )  # fmt: skip
+            tp.topic,
+            tp.partition,
+            batch.end - 1,
+            batch.last_ms / 1000.0,
+            0,
+            None,
+            None,
+            cast(Any, batch),
+            None,
+            None,
+            None,
+            tp,
+            generation_id=self.app.consumer_generation_id,
+        )
 
     def ack(self, message: Any) -> bool:
         """Forget the message; what counts as done is what a shard has committed."""
@@ -498,11 +541,15 @@ class Transport(driver.Transport):
 class BatchSchema(faust.Schema[Any, Any]):
     """Passes the batch through where Faust would decode a message."""
 
-    def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
+    def loads_key(
+        self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None
+    ) -> Any:
         """Return the key as it is."""
         return message.key
 
-    def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
+    def loads_value(
+        self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None
+    ) -> Any:
         """Return the batch as it is."""
         return message.value
 
@@ -578,7 +625,14 @@ def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
     Logging is left as the caller has set it up. Call it in the main thread. After `KAFKA_AWAY`
     nothing is left of the application, and another one may be run.
     """
-    worker = _Worker(app, loglevel=loglevel, override_logging=False, redirect_stdouts=False, quiet=True, workdir=None)
+    worker = _Worker(
+        app,
+        loglevel=loglevel,
+        override_logging=False,
+        redirect_stdouts=False,
+        quiet=True,
+        workdir=None,
+    )
     worker.spinner = None  # it writes terminal codes, also into files
     try:
         worker.execute_from_commandline()

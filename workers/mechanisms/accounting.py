@@ -80,7 +80,9 @@ def compose(costs: Iterable[Cost]) -> Cost:
         for name, delta in cost.deltas:
             deltas[name] = deltas.get(name, Fraction(0)) + Fraction(delta)
     rho = math.inf if math.inf in rhos else float_up(sum(map(Fraction, rhos), Fraction(0)))
-    return Cost(rho=rho, deltas=tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items()))
+    return Cost(
+        rho=rho, deltas=tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items())
+    )
 
 
 def epsilon_of(rho: float, delta: float) -> float:
@@ -111,7 +113,9 @@ def rho_of(epsilon: float, delta: float) -> float:
     # For a fixed order the epsilon is linear in rho, so each order gives its largest rho directly.
     rho = _largest(lambda order: (epsilon - _order_cost(order, delta)) / order)
     if rho <= 0:
-        raise ValueError(f"epsilon = {epsilon}, delta = {delta}: no rho above 0 gives them; raise either")
+        raise ValueError(
+            f"epsilon = {epsilon}, delta = {delta}: no rho above 0 gives them; raise either"
+        )
     return _round(rho * (1 - _WIDE_MARGIN), ROUND_FLOOR)
 
 
@@ -149,7 +153,11 @@ def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0
 
 
 def check_sampler_delta(
-    delta: float, epsilon: float, true: float, share: float, otherwise: str = "a smaller epsilon or rho"
+    delta: float,
+    epsilon: float,
+    true: float,
+    share: float,
+    otherwise: str = "a smaller epsilon or rho",
 ) -> None:
     """Refuse a delta of which the part kept for the samplers does not cover them.
 
@@ -167,8 +175,16 @@ def check_sampler_delta(
         return
     least = true / share
     # To two digits, upwards: what is named must be enough, whatever `least` lost to rounding.
-    enough = float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(Decimal(least * (1 - _NARROW_MARGIN))))
-    found, mend = (f"{enough:.1e}", "a larger delta, or ") if least <= _LARGEST_DELTA else ("no delta is enough", "")
+    enough = float(
+        Context(prec=2, rounding=ROUND_CEILING).create_decimal(
+            Decimal(least * (1 - _NARROW_MARGIN))
+        )
+    )
+    found, mend = (
+        (f"{enough:.1e}", "a larger delta, or ")
+        if least <= _LARGEST_DELTA
+        else ("no delta is enough", "")
+    )
     raise ValueError(
         f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} ({found}): "
         f"{mend}{otherwise}"

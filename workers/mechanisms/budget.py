@@ -12,7 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, rho_of, sampler_delta
+from workers.mechanisms.accounting import (
+    Cost,
+    check_sampler_delta,
+    epsilon_of,
+    rho_of,
+    sampler_delta,
+)
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Guarantee
 from workers.runtime.frozen import Frozen
@@ -65,8 +71,12 @@ def split(config: HistogramConfig, *, discovers: bool) -> Split:
     else:
         raise ValueError("epsilon = None: give epsilon or rho")
     return Split(
-        rho=rho, epsilon=epsilon, delta=config.delta, delta_discovery=discovery, delta_numerical=numerical,
-    )  # fmt: skip
+        rho=rho,
+        epsilon=epsilon,
+        delta=config.delta,
+        delta_discovery=discovery,
+        delta_numerical=numerical,
+    )
 
 
 class OnSplit(Frozen):
@@ -113,4 +123,6 @@ class OnSplit(Frozen):
         own = self._split
         numerical = sampler_delta(own.epsilon, times, tv, tests_tv)
         check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, otherwise)
-        self._guarantee = Guarantee(unit=unit, rho=min(own.rho, spent), epsilon=own.epsilon, delta=own.delta)
+        self._guarantee = Guarantee(
+            unit=unit, rho=min(own.rho, spent), epsilon=own.epsilon, delta=own.delta
+        )

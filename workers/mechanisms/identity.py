@@ -57,5 +57,10 @@ def describe(
 
 def mechanism_id(description: Mapping[str, object], first: int, epoch: int) -> bytes:
     """Return 16 bytes that name one epoch of a mechanism, published from global tick `first` on."""
-    text = json.dumps({**description, "first": first, "epoch": epoch}, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    text = json.dumps(
+        {**description, "first": first, "epoch": epoch},
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=True,
+    )
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"qc-mechanism-id").digest()

@@ -84,7 +84,9 @@ def _served(part: Contributions, key_index: NDArray[np.int32]) -> TickRows:
     if not (keys < 0).any():
         return TickRows(part.tags, keys, part.counts, part.labels)
     rows = np.flatnonzero(keys >= 0)
-    return TickRows(part.tags.take(rows, axis=0), keys[rows], part.counts[rows], part.labels.take(rows))
+    return TickRows(
+        part.tags.take(rows, axis=0), keys[rows], part.counts[rows], part.labels.take(rows)
+    )
 
 
 FIRST_CAPACITY = 1024
@@ -151,8 +153,12 @@ class Ledger:
         self._tags = np.zeros((FIRST_CAPACITY, 2), dtype=np.uint64)
         self._keys = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._counts = np.zeros(FIRST_CAPACITY, dtype=np.int64)
-        self._shown: NDArray[np.int32] | NDArray[np.int64] = np.zeros(FIRST_CAPACITY, dtype=np.int32)
-        self._ends: NDArray[np.uint32] | NDArray[np.int64] = np.zeros(FIRST_CAPACITY, dtype=np.uint32)
+        self._shown: NDArray[np.int32] | NDArray[np.int64] = np.zeros(
+            FIRST_CAPACITY, dtype=np.int32
+        )
+        self._ends: NDArray[np.uint32] | NDArray[np.int64] = np.zeros(
+            FIRST_CAPACITY, dtype=np.uint32
+        )
         self._text = np.zeros(16 * FIRST_CAPACITY, dtype=np.uint8)
         self._index = TagIndex()
         self.touched: list[Rows] = []
@@ -239,7 +245,9 @@ class Ledger:
         self._ends = ends.astype(np.int64) if text_bytes > np.iinfo(ends.dtype).max else ends
         self._text = grown(self._text, text_bytes)
 
-    def merge(self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool) -> None:
+    def merge(
+        self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool
+    ) -> None:
         """Adds one message's columns to the counts.
 
         Args:
@@ -248,7 +256,11 @@ class Ledger:
                 that is not served.
             add_rows: whether an item seen for the first time gets a row; else it is left out.
         """
-        key_of_row, tags, counts = contributions.key_of_row, contributions.tags, contributions.counts
+        key_of_row, tags, counts = (
+            contributions.key_of_row,
+            contributions.tags,
+            contributions.counts,
+        )
         served = None
         if len(key_index) and int(key_index.min()) < 0:
             served = np.flatnonzero(key_index[key_of_row] >= 0)
@@ -259,7 +271,9 @@ class Ledger:
             labels = contributions.labels
             if served is not None or len(new) < len(labels):
                 labels = labels.take(new if served is None else served[new])
-            rows[new] = added = self.append(tags.take(new, axis=0), key_index[key_of_row[new]], labels)
+            rows[new] = added = self.append(
+                tags.take(new, axis=0), key_index[key_of_row[new]], labels
+            )
             self._counts[added] = counts[new]  # each row once: see Contributions
         elif unknown:
             rows = rows[rows >= 0]

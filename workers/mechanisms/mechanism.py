@@ -42,7 +42,14 @@ class Guarantee:
 def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
     """Return what every mechanism's `public` begins with."""
     buckets = config.buckets
-    numeric = {"buckets": list(map(short, buckets.edges)), "quantiles": list(map(repr, config.shown_quantiles))} if buckets else {}
+    numeric = (
+        {
+            "buckets": list(map(short, buckets.edges)),
+            "quantiles": list(map(repr, config.shown_quantiles)),
+        }
+        if buckets
+        else {}
+    )
     return {
         "mechanism": kind,
         "max_items": config.max_items,
@@ -192,7 +199,9 @@ class Mechanism(Protocol):
     def domain(self) -> Sequence[bytes]:
         """Return the declared labels; none where the domain is unknown."""
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release | Items | Answers]:
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release | Items | Answers]:
         """Add what was contributed to one tick, and release.
 
         Args:

@@ -94,7 +94,10 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         # Only what counts compiles: most commands never import numba.
         from workers.arrays.text_columns import columns_of
 
-        lengths, packed = np.frombuffer(self.lengths, dtype=_LENGTH), np.frombuffer(self.counts, dtype=np.uint8)
+        lengths, packed = (
+            np.frombuffer(self.lengths, dtype=_LENGTH),
+            np.frombuffer(self.counts, dtype=np.uint8),
+        )
         n = len(lengths)
         if not 0 <= self.width <= 3 or len(packed) != n << self.width:
             raise ValueError(f"counts: {len(packed)} bytes for {n} rows of width {self.width}")
@@ -106,10 +109,14 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
             raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
         labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
         if self.tags or not self.labels:
-            tags = np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
+            tags = (
+                np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
+            )
         else:
             tags = np.empty((len(labels), 2), dtype=np.uint64)
-            for name, (start, stop) in zip(self.keys, pairwise(accumulate([0, *self.rows_per_key])), strict=True):
+            for name, (start, stop) in zip(
+                self.keys, pairwise(accumulate([0, *self.rows_per_key])), strict=True
+            ):
                 tags[start:stop] = key.tags(name, list(labels.part(start, stop)))
         return Contributions(tuple(self.keys), key_of_row, tags, labels, counts)
 
@@ -142,7 +149,9 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         size.
         """
         k, of_keys = len(self.names), [len(name.encode()) + _KEY_BYTES for name in self.names]
-        whole = _SECTION_BYTES + sum(of_keys) + len(self.labels.text) + len(self.labels) * _ROW_BYTES
+        whole = (
+            _SECTION_BYTES + sum(of_keys) + len(self.labels.text) + len(self.labels) * _ROW_BYTES
+        )
         if room is None or whole <= room:
             yield self._section(0, k, 0, len(self.counts)), whole
             return
@@ -241,7 +250,9 @@ def messages(
             pages[-1].append(section)
             left -= size
     return [
-        Message(VERSION, source, sequence + i, i + 1, len(pages), offset, watermark, first, page, key)
+        Message(
+            VERSION, source, sequence + i, i + 1, len(pages), offset, watermark, first, page, key
+        )
         for i, page in enumerate(pages)
     ]
 

@@ -35,7 +35,9 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
     found: dict[str, frozenset[str] | None] = {}
     for config in settings.histograms:
         before = found.get(config.view, frozenset())
-        found[config.view] = None if before is None or config.keys == "public" else before.union(config.keys)
+        found[config.view] = (
+            None if before is None or config.keys == "public" else before.union(config.keys)
+        )
     return found
 
 
@@ -46,11 +48,17 @@ def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
         settings: of the worker.
         shape: what is read of an event; None: what the settings say.
     """
-    return EventReader(settings.shape if shape is None else shape, max_bytes=settings.events.max_bytes)
+    return EventReader(
+        settings.shape if shape is None else shape, max_bytes=settings.events.max_bytes
+    )
 
 
 def source_reader_of(
-    settings: Settings, reader: EventReader, partition: int, partitions: int, form: Format | None = None
+    settings: Settings,
+    reader: EventReader,
+    partition: int,
+    partitions: int,
+    form: Format | None = None,
 ) -> SourceReader:
     """Return what reads a partition of an events topic that has so many of them."""
     placement = None

@@ -29,18 +29,41 @@ from workers.mechanisms.ledger import Contributions, Ledger
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline import ledger_blocks
-from workers.pipeline.snapshots import LabelCache, Numeric, ReleasedTick, Snapshot, Windows, snapshots
+from workers.pipeline.snapshots import (
+    LabelCache,
+    Numeric,
+    ReleasedTick,
+    Snapshot,
+    Windows,
+    snapshots,
+)
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, Change
 
 # Names in a description of what follows from settings: a message names those instead. So is a delta
 # within something else.
 DERIVED = frozenset(
-    ("above", "column", "first", "intervals", "levels", "mu_scale", "noise", "scale", "scales", "sigma_squared", "sums",
-     "tau_scale", "threshold", "update")
-)  # fmt: skip
+    (
+        "above",
+        "column",
+        "first",
+        "intervals",
+        "levels",
+        "mu_scale",
+        "noise",
+        "scale",
+        "scales",
+        "sigma_squared",
+        "sums",
+        "tau_scale",
+        "threshold",
+        "update",
+    )
+)
 # What settings are called in a description, where that differs.
-CALLED = MappingProxyType({"counter.horizon": "horizon", "counter.kind": "counter", "counter.radix": "radix"})
+CALLED = MappingProxyType(
+    {"counter.horizon": "horizon", "counter.kind": "counter", "counter.radix": "radix"}
+)
 
 _NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
 
@@ -135,7 +158,9 @@ class Histogram:
             owner: (this owner partition, number of them).
         """
         self.config, self.mechanism, self.topic = config, mechanism, topic
-        self.grid = TickGrid(tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks)
+        self.grid = TickGrid(
+            tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
+        )
         self.lane = config.lane
         self._key = key
         self._public = config.keys == "public"
@@ -171,7 +196,9 @@ class Histogram:
         self._gone: list[bytes] = []
         self._state = mechanism.init()
         self._labels = LabelCache()
-        self._numeric = None if config.buckets is None else Numeric(config.buckets, config.shown_quantiles)
+        self._numeric = (
+            None if config.buckets is None else Numeric(config.buckets, config.shown_quantiles)
+        )
         self._windows = Windows(config, mechanism)
 
     def __repr__(self) -> str:
@@ -225,7 +252,9 @@ class Histogram:
         """Charge the epoch of the next tick; it counts once that is stored."""
         epoch = self.next_epoch
         if epoch is None:
-            raise StateRefused(f"histogram {self.name!r}: an epoch is charged before its first tick is known")
+            raise StateRefused(
+                f"histogram {self.name!r}: an epoch is charged before its first tick is known"
+            )
         self.life.reserved = epoch
 
     def start_at(self, tick: int) -> None:
@@ -244,7 +273,9 @@ class Histogram:
     def advance(self, parts: Sequence[Contributions]) -> ReleasedTick:
         """Release the next tick from all contributions to it."""
         if self.life.next is None:
-            raise StateRefused(f"histogram {self.name!r}: asked for a tick before its first one is known")
+            raise StateRefused(
+                f"histogram {self.name!r}: asked for a tick before its first one is known"
+            )
         tick = self.life.next
         epoch, t = self.grid.split(tick)
         if epoch != self._epoch:
@@ -344,7 +375,9 @@ class Histogram:
                     "any more: declare them again, "
                     f"or set generation = {life.generation + 1} to begin again, which is charged again"
                 )
-            self._declared = {name: since for name, since in self._declared.items() if name not in self._index}
+            self._declared = {
+                name: since for name, since in self._declared.items() if name not in self._index
+            }
         if life.next == life.first:
             return
         self._epoch = epoch
@@ -370,11 +403,18 @@ class Histogram:
         Raises:
             StateRefused: says which settings changed, in the words of the settings.
         """
-        now, then = msgspec.json.decode(msgspec.json.encode(self.life.description)), life.description
+        now, then = (
+            msgspec.json.decode(msgspec.json.encode(self.life.description)),
+            life.description,
+        )
         if now == then:
             return
         then_leaves, now_leaves = dict(leaves(then)), dict(leaves(now))
-        changed = sorted(k for k in now_leaves.keys() | then_leaves.keys() if now_leaves.get(k) != then_leaves.get(k))
+        changed = sorted(
+            k
+            for k in now_leaves.keys() | then_leaves.keys()
+            if now_leaves.get(k) != then_leaves.get(k)
+        )
         if "stream" in changed:
             if lacks_ids(str(then.get("stream", ""))):
                 refuse_without_ids(f"histogram {self.name!r}")
@@ -382,7 +422,9 @@ class Histogram:
                 f"histogram {self.name!r}: the internal topics are not those its state was made with "
                 f"(deleted and created again?): set generation = {life.generation + 1} to begin again, which is charged again"
             )
-        detail = ", ".join(self._changes(life, {k: (then_leaves.get(k), now_leaves.get(k)) for k in changed}))
+        detail = ", ".join(
+            self._changes(life, {k: (then_leaves.get(k), now_leaves.get(k)) for k in changed})
+        )
         raise StateRefused(
             f"histogram {self.name!r}: its state belongs to another mechanism ({detail}): change the settings back, "
             f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
@@ -395,9 +437,13 @@ class Histogram:
             found.pop("rho", None)
             if life.epsilon != self.life.epsilon:
                 found = {"epsilon": (life.epsilon, self.life.epsilon), **found}
-        settings = [n for n in found if n.rpartition(".")[2] not in DERIVED and not n.endswith(".delta")]
+        settings = [
+            n for n in found if n.rpartition(".")[2] not in DERIVED and not n.endswith(".delta")
+        ]
         if getattr(self.config, "radix", None) is None:  # it is the best one for the horizon
-            settings = [n for n in settings if n.rpartition(".")[2] != "radix" or len(settings) == 1]
+            settings = [
+                n for n in settings if n.rpartition(".")[2] != "radix" or len(settings) == 1
+            ]
         for name in settings or changed:
             then, now = (changed if name in changed else found)[name]
             yield f"{CALLED.get(name, name)} = {short(then)} became {short(now)}"
@@ -418,7 +464,9 @@ class Histogram:
 
     def _bind(self, epoch: int) -> None:
         if self.life.first is None:
-            raise StateRefused(f"histogram {self.name!r}: an epoch begins before its first tick is known")
+            raise StateRefused(
+                f"histogram {self.name!r}: an epoch begins before its first tick is known"
+            )
         self._id = mechanism_id(self.life.description, self.life.first, epoch)
         self._noise = self.mechanism.noise(self._key.stream(self._id))
 
@@ -430,5 +478,7 @@ class Histogram:
 
     def _introduce(self, i: int) -> None:
         labels = self.mechanism.domain()
-        self._state.key_tags = np.concatenate((self._state.key_tags, self._key.tags(self._keys[i], [KEY_LABEL])))
+        self._state.key_tags = np.concatenate(
+            (self._state.key_tags, self._key.tags(self._keys[i], [KEY_LABEL]))
+        )
         self.mechanism.meet_key(self._state, i, self._key.tags(self._keys[i], labels), labels)

@@ -65,7 +65,9 @@ class Intake(Watermark):
         if watermark is not None:
             self._users.restore(watermark)
 
-    def add(self, events: Events, read_ms: int | None = None, came_late: Longs | None = None) -> Longs:
+    def add(
+        self, events: Events, read_ms: int | None = None, came_late: Longs | None = None
+    ) -> Longs:
         """Count a batch of events, in order; return which of them are dated too far behind to
         count, by their places in the batch, int64 (k,).
 
@@ -121,12 +123,16 @@ class Intake(Watermark):
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
         bounded = np.empty(len(events.labels), dtype=np.int64)
-        bound_events(fixed(events.ends), fixed(events.amounts), lane.max_items, lane.max_count, bounded)
+        bound_events(
+            fixed(events.ends), fixed(events.amounts), lane.max_items, lane.max_count, bounded
+        )
         epochs = np.zeros_like(ticks) if lane.horizon is None else (ticks - 1) // lane.horizon
         epochs[ticks < 1] = -1
         number = np.diff(events.ends, prepend=0)
         keys = np.repeat(events.keys, number)
-        digests = self._pairs.of(lane.view, events.key_names, events.label_names).of(pairs_of(keys, events.labels))
+        digests = self._pairs.of(lane.view, events.key_names, events.label_names).of(
+            pairs_of(keys, events.labels)
+        )
         pairs = np.ascontiguousarray(digests[:, 0])
         return self._users.take(lane, epochs, users, events.ends - number, number, pairs, bounded)
 
@@ -147,15 +153,12 @@ class Intake(Watermark):
 
     def user_changes(self) -> list[Change]:
         """Return what is to be stored of users, in the transaction of the commit that follows."""
-        return self._users.changes() + ([] if self.watermark is None else self._users.over(self.watermark))
+        return self._users.changes() + (
+            [] if self.watermark is None else self._users.over(self.watermark)
+        )
 
     def commit(
-        self,
-        *,
-        source: int,
-        sequences: list[int],
-        offset: int,
-        max_bytes: int | None = VALUE_BYTES,
+        self, *, source: int, sequences: list[int], offset: int, max_bytes: int | None = VALUE_BYTES
     ) -> list[tuple[int, Message]]:
         """Return what to tell the owners, as (owner partition, message); then nothing is open any
         more.

@@ -67,12 +67,17 @@ def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArr
 _PAGED = b'{"pages":'
 
 
-def pages(name: bytes, value: bytes, max_bytes: int = VALUE_BYTES) -> list[tuple[bytes, bytes | None]]:
+def pages(
+    name: bytes, value: bytes, max_bytes: int = VALUE_BYTES
+) -> list[tuple[bytes, bytes | None]]:
     """Return a value, which is a JSON object, as (name, value) pairs to write in this order."""
     if len(value) <= max_bytes:
         return [(name, value)]
     slices = [value[at : at + max_bytes] for at in range(0, len(value), max_bytes)]
-    return [*((_page(name, i), part) for i, part in enumerate(slices)), (name, _PAGED + b"%d}" % len(slices))]
+    return [
+        *((_page(name, i), part) for i, part in enumerate(slices)),
+        (name, _PAGED + b"%d}" % len(slices)),
+    ]
 
 
 def joined(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
@@ -100,7 +105,9 @@ PREFIX = "keys/"
 _Pairs = list[tuple[str, int]]
 
 
-def key_changes(keys: Sequence[str], since: Sequence[int], stored: int) -> Iterator[tuple[str, bytes]]:
+def key_changes(
+    keys: Sequence[str], since: Sequence[int], stored: int
+) -> Iterator[tuple[str, bytes]]:
     """Yield the parts that hold keys beyond the first `stored`, as (name, value)."""
     if stored >= len(keys):
         return
@@ -108,7 +115,9 @@ def key_changes(keys: Sequence[str], since: Sequence[int], stored: int) -> Itera
         first = block * KEYS_TO_A_BLOCK
         rows = slice(first, first + KEYS_TO_A_BLOCK)
         pairs = [msgspec.json.encode(pair) for pair in zip(keys[rows], since[rows], strict=True)]
-        for part, (start, stop) in enumerate(cuts([len(pair) + 1 for pair in pairs], VALUE_BYTES - 1)):
+        for part, (start, stop) in enumerate(
+            cuts([len(pair) + 1 for pair in pairs], VALUE_BYTES - 1)
+        ):
             if first + stop > stored:
                 name = f"{PREFIX}{block:08x}" + (f".{part:02x}" if part else "")
                 yield name, b"[" + b",".join(pairs[start:stop]) + b"]"
@@ -140,7 +149,10 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
     if columns.n > columns.clean_rows:
         for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
             yield from _encode_labels(columns, block)
-    for kind, rows, column in (("C", columns.touched, columns.counts), ("S", columns.newly_shown, columns.shown)):
+    for kind, rows, column in (
+        ("C", columns.touched, columns.counts),
+        ("S", columns.newly_shown, columns.shown),
+    ):
         yield from _encode_numbers(kind, _blocks_of(rows, columns.n), column)
 
 
@@ -210,7 +222,9 @@ class Loading:
         """
         columns, expected = self._columns, self._expected
         if expected[1]:
-            raise StateRefused(f"stored ledger: part {expected[1]} of block {expected[0]} of labels is missing")
+            raise StateRefused(
+                f"stored ledger: part {expected[1]} of block {expected[0]} of labels is missing"
+            )
         _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
         _fill(columns.n, self._numbers["S"], columns.shown_to)
         columns.clean()
@@ -264,7 +278,11 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
     """Append the rows of a part; return whether another part of the block follows."""
     followed, n = _head(value)
     at = _HEAD.size
-    lengths = np.frombuffer(value[at + 20 * n : at + 22 * n], dtype="<u2") if len(value) >= at + 22 * n else None
+    lengths = (
+        np.frombuffer(value[at + 20 * n : at + 22 * n], dtype="<u2")
+        if len(value) >= at + 22 * n
+        else None
+    )
     if lengths is None or len(value) != at + 22 * n + int(lengths.sum(dtype=np.int64)):
         raise StateRefused(f"stored ledger: a block of {n} labels is cut short or too long")
     tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=at).reshape(n, 2)
@@ -299,9 +317,13 @@ def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArra
         width, n = _head(value)
         start = block * BLOCK_ROWS
         if start + n > rows:
-            raise StateRefused(f"stored ledger: block {block} has more rows than labels; the label block is missing")
+            raise StateRefused(
+                f"stored ledger: block {block} has more rows than labels; the label block is missing"
+            )
         if width > 3 or len(value) != _HEAD.size + (n << width):
-            raise StateRefused(f"stored ledger: block {block} of {n} numbers is cut short or too long")
+            raise StateRefused(
+                f"stored ledger: block {block} of {n} numbers is cut short or too long"
+            )
         numbers = unpack(width, value, count=n, offset=_HEAD.size)
         column(int(numbers.max(initial=0)))[start : start + n] = numbers
 
@@ -311,5 +333,7 @@ def _head(value: bytes) -> tuple[int, int]:
         raise StateRefused(f"stored ledger: a block of {len(value)} bytes is cut short")
     version, width, n = _HEAD.unpack_from(value)
     if version != VERSION:
-        raise StateRefused(f"stored ledger: version {version}; this worker knows {VERSION}: upgrade it")
+        raise StateRefused(
+            f"stored ledger: version {version}; this worker knows {VERSION}: upgrade it"
+        )
     return width, n

@@ -85,7 +85,9 @@ class Waiting:
             self._failed_s = now_s
             return None
         if self._failed_s is not None:
-            logger.warning("worker.data_dir: what waits for a slower source partition can be written again")
+            logger.warning(
+                "worker.data_dir: what waits for a slower source partition can be written again"
+            )
             self._failed_s = None
         place = (self._end, len(text))
         self._end += len(text)
@@ -309,7 +311,10 @@ class Merge:
         until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
         for each, users in self._lanes.items():
             self._begin(each, users, until[each])
-        size, due = 0, {lane: place for lane in self._lanes if (place := self._due(lane, until)) is not None}
+        size, due = (
+            0,
+            {lane: place for lane in self._lanes if (place := self._due(lane, until)) is not None},
+        )
         with self.turns.several() as turn:
             lane, in_a_row = None, 0
             while released.ticks < ticks_max and size < bytes_max and due:
@@ -319,7 +324,9 @@ class Merge:
                 in_a_row -= 1
                 tick = min(h.next for h in self._lanes[lane] if h.next is not None)
                 if self.reserving:
-                    released.beginning = [h for h in self._lanes[lane] if h.next == tick and not h.reserved]
+                    released.beginning = [
+                        h for h in self._lanes[lane] if h.next == tick and not h.reserved
+                    ]
                     if released.beginning:
                         break
                 waiting = self.waiting.get(lane, tick)
@@ -345,7 +352,11 @@ class Merge:
         tick = min((h.next for h in self._lanes[lane] if h.next is not None), default=None)
         if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until[lane]:
             return None
-        return end, lane.view, *(part or 0 for part in lane[:-1])  # None is not compared with a number
+        return (
+            end,
+            lane.view,
+            *(part or 0 for part in lane[:-1]),
+        )  # None is not compared with a number
 
     def _rows(self, lane: Lane) -> int:
         """Return how many rows the ledgers of a lane's histograms have."""
@@ -359,7 +370,10 @@ class Merge:
         if first is None or all(h.next is not None for h in users):
             return
         for histogram in users:
-            if histogram.next is None and histogram.grid.end(max(1, histogram.grid.holding(first))) <= complete:
+            if (
+                histogram.next is None
+                and histogram.grid.end(max(1, histogram.grid.holding(first))) <= complete
+            ):
                 histogram.start_at(histogram.begin(first))
         starts = [h.next for h in users]
         if None not in starts:
@@ -427,7 +441,9 @@ class Merge:
                 f"the contributions topic has {self.owners} partitions; the state was made with {progress.owners}: "
                 "a changed partition count needs a new worker name (a new stream, charged again)"
             )
-        for name in left_out(progress.histograms, [histogram.name for histogram in self.histograms]):
+        for name in left_out(
+            progress.histograms, [histogram.name for histogram in self.histograms]
+        ):
             raise StateRefused(refusal_of_left_out(name))
         for histogram in self.histograms:
             life, used = progress.histograms.get(histogram.name), _used(progress, histogram.name)
@@ -440,7 +456,9 @@ class Merge:
                     f"set generation = {max(used) + 1}"
                 )
 
-    def restore(self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None) -> None:
+    def restore(
+        self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None
+    ) -> None:
         """Go on from what was stored.
 
         Args:
@@ -453,19 +471,30 @@ class Merge:
             StateRefused: by `check`, or stream keys that were served are not declared any more.
         """
         self.check(progress)
-        self.watermarks, self._firsts, self._sequences = progress.watermarks, progress.firsts, progress.sequences
+        self.watermarks, self._firsts, self._sequences = (
+            progress.watermarks,
+            progress.firsts,
+            progress.sequences,
+        )
         self._position, self._read_to = progress.position, progress.offset
         self._retired = list(progress.retired)
         for histogram in self.histograms:
             used = _used(progress, histogram.name)
-            self._resume(histogram, progress.histograms.get(histogram.name), bool(used), items, begin_ms)
+            self._resume(
+                histogram, progress.histograms.get(histogram.name), bool(used), items, begin_ms
+            )
         names = {histogram.name for histogram in self.histograms}
         for name, life in progress.histograms.items():
             if name not in names:  # nothing of it was published
                 self._retire(name, life, items, begin_ms)
 
     def _resume(
-        self, histogram: Histogram, life: Life | None, replaces: bool, items: Pairs, begin_ms: int | None
+        self,
+        histogram: Histogram,
+        life: Life | None,
+        replaces: bool,
+        items: Pairs,
+        begin_ms: int | None,
     ) -> None:
         if life is not None and life.generation == histogram.config.generation:
             histogram.restore(life, items(histogram.prefix.encode()))
@@ -488,4 +517,8 @@ class Merge:
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:
     """Return the generations of a histogram that there were."""
-    return [old.generation for known, old in (*progress.retired, *progress.histograms.items()) if known == name]
+    return [
+        old.generation
+        for known, old in (*progress.retired, *progress.histograms.items())
+        if known == name
+    ]

@@ -47,7 +47,9 @@ def read_progress(value: bytes) -> ReleaseProgress:
         ) from error
 
 
-def complete_ms(connection: Connection, contributions: str, partition: int, progress: ReleaseProgress) -> int | None:
+def complete_ms(
+    connection: Connection, contributions: str, partition: int, progress: ReleaseProgress
+) -> int | None:
     """Return the time up to which all contributions of an owner partition complete its ticks; None
     where a source partition has said nothing yet.
     """
@@ -127,7 +129,9 @@ NEWEST = 16
 _FURTHER_BACK = 16
 
 
-def read_tails(connection: Connection, partitions: Iterable[Partition]) -> dict[Partition, ReleaseProgress]:
+def read_tails(
+    connection: Connection, partitions: Iterable[Partition]
+) -> dict[Partition, ReleaseProgress]:
     """Return the newest progress of each partition that has one.
 
     Raises:
@@ -164,7 +168,9 @@ def _read(consumer: Consumer, wanted: list[Partition]) -> dict[Partition, Releas
         for where, value in whole.items():
             found[where] = _checked(where, value)
         bounds = {
-            where: span for where, span in bounds.items() if where not in whole and spans[where][0] > span[0]
+            where: span
+            for where, span in bounds.items()
+            if where not in whole and spans[where][0] > span[0]
         }
         newest *= _FURTHER_BACK
     return found

@@ -83,7 +83,11 @@ def rejected(
         ("timestamp", str(time_ms).encode()),
     ]
     whole = True
-    if further is None or sum(len(OWN) + len(name.encode()) + len(content or b"") for name, content in further) > REJECT_HEADERS_BYTES_MAX:
+    if (
+        further is None
+        or sum(len(OWN) + len(name.encode()) + len(content or b"") for name, content in further)
+        > REJECT_HEADERS_BYTES_MAX
+    ):
         whole = False
     else:
         headers += [(OWN + name, content) for name, content in further]
@@ -111,7 +115,11 @@ def read_reject(headers: Headers, key: bytes | None, value: bytes | None) -> Rej
             int(found["timestamp"]) if "timestamp" in found else None,
             key,
             value,
-            [(name.removeprefix(OWN), content) for name, content in headers if name.startswith(OWN)],
+            [
+                (name.removeprefix(OWN), content)
+                for name, content in headers
+                if name.startswith(OWN)
+            ],
             TRUNCATED in found,
         )
     except (KeyError, ValueError):  # not decodable is a ValueError

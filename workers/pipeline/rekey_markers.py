@@ -86,7 +86,9 @@ class Origins:
             StateRefused: one is missing or there again, or it names an origin that there is not.
         """
         marks: set[int] = set()
-        for row in (part.start + np.flatnonzero(records.values[part.start : part.stop, 0] < 0)).tolist():
+        for row in (
+            part.start + np.flatnonzero(records.values[part.start : part.stop, 0] < 0)
+        ).tolist():
             try:
                 mark = msgspec.json.decode(records.key(row) or b"", type=Mark)
             except msgspec.DecodeError:
@@ -143,9 +145,14 @@ def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
         records: of a batch, as they were fetched.
         user_is_key: whether the user is that key, so that none was replaced.
     """
-    keys, marks = np.full((len(records), 2), -1, dtype=np.int64), np.full(len(records), NO_TIME, dtype=np.int64)
+    keys, marks = (
+        np.full((len(records), 2), -1, dtype=np.int64),
+        np.full(len(records), NO_TIME, dtype=np.int64),
+    )
     if records.framed:
-        origins(records.data, fixed(records.values), np.frombuffer(_NAME, dtype=np.uint8), keys, marks)
+        origins(
+            records.data, fixed(records.values), np.frombuffer(_NAME, dtype=np.uint8), keys, marks
+        )
     if user_is_key:
         return records, marks
     return replace(records, keys=np.where(records.values[:, :1] < 0, records.keys, keys)), marks

@@ -158,7 +158,13 @@ class LabelCache:
             counts: int64 (n,).
             keys: how many stream keys there are.
         """
-        from workers.arrays.text_columns import ITEM_BYTES, TOO_LONG, UNMET, items_as_numbers, numbers_as_json
+        from workers.arrays.text_columns import (
+            ITEM_BYTES,
+            TOO_LONG,
+            UNMET,
+            items_as_numbers,
+            numbers_as_json,
+        )
         from workers.arrays.words import WORD
 
         numbers, made = np.empty(len(rows), dtype=np.int64), (UNMET, 0, 0, 0)
@@ -200,7 +206,9 @@ def ranked(names: list[str]) -> tuple[Longs, Longs]:
     return by_rank, rank
 
 
-def largest_first(key_of: NDArray[np.int32], counts: Longs, rank: Longs, keys: int) -> tuple[Longs, Longs, Longs]:
+def largest_first(
+    key_of: NDArray[np.int32], counts: Longs, rank: Longs, keys: int
+) -> tuple[Longs, Longs, Longs]:
     """Put items in the order of a snapshot: by stream key, the largest count first, ties by rank.
 
     Args:
@@ -243,7 +251,9 @@ class Numeric(Frozen):
         self.labels = buckets.labels
         self.edges = buckets.edges
         # After the point, for six significant digits of a bucket's width.
-        self._places = tuple(5 - Decimal(high / 2 - low / 2).adjusted() for low, high in pairwise(buckets.edges))
+        self._places = tuple(
+            5 - Decimal(high / 2 - low / 2).adjusted() for low, high in pairwise(buckets.edges)
+        )
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
         """Return them.
@@ -275,7 +285,10 @@ class Numeric(Frozen):
         none = {"q": q, "bucket": None, "value": None, "low": None, "high": None}
         if bucket == kernels.OPEN:
             return none
-        low, high = self._end(lowest, low_at, self.edges[-1]), self._end(highest, high_at, self.edges[0])
+        low, high = (
+            self._end(lowest, low_at, self.edges[-1]),
+            self._end(highest, high_at, self.edges[0]),
+        )
         value = None
         if 0 < bucket < len(self.edges):
             value = self._at(bucket, at)
@@ -314,9 +327,13 @@ class Windows:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
         # A backtest's mechanism stands before another one: what it has counts, not what it is.
         subtracts = bool(self._ticks) and config.subtracts
-        self._sd: Callable[[int, int], float] | None = getattr(mechanism, "difference_sd", None) if subtracts else None
+        self._sd: Callable[[int, int], float] | None = (
+            getattr(mechanism, "difference_sd", None) if subtracts else None
+        )
         if self._ticks and self._sd is None:
-            raise TypeError(f"mechanism = {mechanism.kind}: must have counts that can be subtracted")
+            raise TypeError(
+                f"mechanism = {mechanism.kind}: must have counts that can be subtracted"
+            )
 
     def at(self, t: int) -> dict[str, object]:
         """Return the snapshot's field at a tick of the epoch; nothing without windows."""
@@ -377,7 +394,10 @@ def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
             yield dict(answer), head
             continue
         for i, element in enumerate(answer["value"]):
-            yield {**answer, "value": [element]}, len(orjson.dumps(element)) + 1 + (0 if i else head)
+            yield (
+                {**answer, "value": [element]},
+                len(orjson.dumps(element)) + 1 + (0 if i else head),
+            )
 
 
 def _merged(answers: Sequence[Fields]) -> list[dict[str, Any]]:
@@ -424,7 +444,11 @@ class Snapshot:
 
 
 def snapshots(
-    tick: ReleasedTick, ledger: Ledger, keys: list[str], labels: LabelCache, max_bytes: int = VALUE_BYTES
+    tick: ReleasedTick,
+    ledger: Ledger,
+    keys: list[str],
+    labels: LabelCache,
+    max_bytes: int = VALUE_BYTES,
 ) -> Iterator[tuple[str, bytes]]:
     """Yield (stream key, JSON) for every stream key, even with nothing to show; in pages if needed.
 
@@ -439,7 +463,10 @@ def snapshots(
     edges: dict[str, Any] = {} if tick.numeric is None else {"edges": tick.numeric.edges}
     if isinstance(release, Answers):
         for index, key in enumerate(keys):
-            yield from ((key, page) for page in _pages(frame, key, {**release.of_key[index], **edges}, max_bytes))
+            yield from (
+                (key, page)
+                for page in _pages(frame, key, {**release.of_key[index], **edges}, max_bytes)
+            )
         return
     items: list[list[tuple[str, int]]] | None = None
     if isinstance(release, Release) and (tick.numeric is None or not tick.numeric.quantiles):
@@ -457,10 +484,14 @@ def snapshots(
             return
     for key, of_key in zip(keys, _items(release, ledger, len(keys), labels), strict=True):
         numbers = {} if tick.numeric is None else tick.numeric.fields(of_key, round(release.sd, 4))
-        yield from ((key, page) for page in _pages(frame, key, {"items": of_key, **numbers}, max_bytes))
+        yield from (
+            (key, page) for page in _pages(frame, key, {"items": of_key, **numbers}, max_bytes)
+        )
 
 
-def _items(release: Release | Items, ledger: Ledger, keys: int, labels: LabelCache) -> list[list[tuple[str, int]]]:
+def _items(
+    release: Release | Items, ledger: Ledger, keys: int, labels: LabelCache
+) -> list[list[tuple[str, int]]]:
     """Return the items of each stream key in their order, as labels and counts."""
     if isinstance(release, Release):
         labels.meet(ledger, release.rows)

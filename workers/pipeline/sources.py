@@ -110,7 +110,9 @@ def stored_set(value: bytes) -> tuple[SourceTopic, ...]:
     try:
         return msgspec.json.decode(value, type=Stored).topics
     except msgspec.DecodeError as error:
-        raise StateRefused(f"the stored set of topics cannot be read ({error}): was it written by another version?") from error
+        raise StateRefused(
+            f"the stored set of topics cannot be read ({error}): was it written by another version?"
+        ) from error
 
 
 def refuse_other_set(now: Sources, then: tuple[SourceTopic, ...]) -> None:

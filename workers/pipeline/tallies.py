@@ -76,7 +76,9 @@ class Tally:
     def __len__(self) -> int:
         return self._used
 
-    def add(self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int, max_count: int) -> None:
+    def add(
+        self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int, max_count: int
+    ) -> None:
         """Add those of some events of a batch that its view looks at, bounded.
 
         Args:
@@ -108,7 +110,9 @@ class Tally:
             self._used,
         )
 
-    def write(self, owner_of: Codes, owners: int, pairs: Words, labels: Longs, counts: Longs) -> TallyKeys:
+    def write(
+        self, owner_of: Codes, owners: int, pairs: Words, labels: Longs, counts: Longs
+    ) -> TallyKeys:
         """Write the rows by stream key: by owner partition, then in the order in which the keys
         were met.
 
@@ -122,16 +126,33 @@ class Tally:
         bounds, starts = np.zeros(owners + 1, dtype=np.int64), np.zeros(codes + 1, dtype=np.int64)
         places, met = np.empty(codes, dtype=np.int32), np.empty(codes, dtype=np.int32)
         k = kernels.group_by_owner(
-            self._pairs, self._counts, self._used, owner_of, bounds, places, met, starts, pairs, labels, counts
+            self._pairs,
+            self._counts,
+            self._used,
+            owner_of,
+            bounds,
+            places,
+            met,
+            starts,
+            pairs,
+            labels,
+            counts,
         )
         names = [self.key_names.name(code) for code in met[:k].tolist()]
         return TallyKeys(names, bounds.tolist(), starts[: k + 1])
 
     def _make_room(self, rows: int) -> None:
         if rows > len(self._pairs):
-            self._pairs, self._counts = self._wider(self._pairs, rows), self._wider(self._counts, rows)
+            self._pairs, self._counts = (
+                self._wider(self._pairs, rows),
+                self._wider(self._counts, rows),
+            )
         keys, labels = len(self.key_names), len(self.label_names)
-        if self._bits != _HASHED and labels <= 1 << self._bits and keys << self._bits <= len(self._slots):
+        if (
+            self._bits != _HASHED
+            and labels <= 1 << self._bits
+            and keys << self._bits <= len(self._slots)
+        ):
             return
         bits = (labels - 1).bit_length() if labels else 0
         if keys << bits <= _SLOTS_A_ROW * rows:
@@ -176,7 +197,9 @@ class Tallies:
         """How many rows all of them have."""
         return sum(len(tally) for tallies in self._open.values() for tally in tallies)
 
-    def add(self, columns: EventColumns, lane: Lane, tick: int, events: Longs, amounts: Longs) -> None:
+    def add(
+        self, columns: EventColumns, lane: Lane, tick: int, events: Longs, amounts: Longs
+    ) -> None:
         """Add those of some events of a batch that its view looks at.
 
         Args:
@@ -202,7 +225,11 @@ class Tallies:
     def take(self) -> list[Counted]:
         """Return what was counted since the last call, and forget it."""
         taken, self._open = self._open, {}
-        return [Counted(lane, tick, tally) for (lane, tick), tallies in taken.items() for tally in tallies]
+        return [
+            Counted(lane, tick, tally)
+            for (lane, tick), tallies in taken.items()
+            for tally in tallies
+        ]
 
 
 class Shares:
@@ -236,7 +263,9 @@ class Shares:
         self._owner_of = {names: known for names, known in self._owner_of.items() if names in used}
         return shares
 
-    def _rows(self, counted: Sequence[Counted], group: Sequence[int], owners: int) -> Iterator[tuple[int, int, Rows]]:
+    def _rows(
+        self, counted: Sequence[Counted], group: Sequence[int], owners: int
+    ) -> Iterator[tuple[int, int, Rows]]:
         """Yield place, owner and rows of some tallies whose codes mean the same."""
         first = counted[group[0]]
         key_names, label_names = first.tally.key_names, first.tally.label_names
@@ -247,7 +276,9 @@ class Shares:
         of_keys = []
         for place in group:
             rows = slice(used, None)
-            keys = counted[place].tally.write(owner_of_key, owners, pairs[rows], labels[rows], counts[rows])
+            keys = counted[place].tally.write(
+                owner_of_key, owners, pairs[rows], labels[rows], counts[rows]
+            )
             of_keys.append((place, used, keys))
             used += int(keys.starts[-1])
         texts = label_names.texts(labels[:used])
@@ -308,7 +339,9 @@ def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run
     """
     n = len(times)
     ticks, begins = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    found, ascending = kernels.ticks_of(fixed(times), fixed(effective), lane.start_ms, lane.tick_ms, ticks, begins)
+    found, ascending = kernels.ticks_of(
+        fixed(times), fixed(effective), lane.start_ms, lane.tick_ms, ticks, begins
+    )
     begins, order, ordered = begins[:found], np.arange(n), ticks
     if not ascending:
         order = np.argsort(ticks, kind="stable")

@@ -122,7 +122,11 @@ def mark(hashed: np.uint64) -> np.uint8:
 
 @kernel_part
 def user_slot(
-    slots: NDArray[np.int32], digests: NDArray[np.uint64], seed: np.uint64, first: np.uint64, second: np.uint64
+    slots: NDArray[np.int32],
+    digests: NDArray[np.uint64],
+    seed: np.uint64,
+    first: np.uint64,
+    second: np.uint64,
 ) -> int:
     """Return the slot of the user with this digest, or the free one where it belongs."""
     mask = len(slots) - 1
@@ -146,7 +150,9 @@ def pair_slot(
     mask, own = len(slots) - 1, mark(hashed)
     at = np.int64(hashed >> _32) & mask
     # Marks lie side by side: entries of other pairs, anywhere in memory, are hardly ever looked at.
-    while marks[at] and (marks[at] != own or owners[slots[at]] != owner or pairs[slots[at]] != pair):
+    while marks[at] and (
+        marks[at] != own or owners[slots[at]] != owner or pairs[slots[at]] != pair
+    ):
         at = (at + 1) & mask
     return int(at)
 
@@ -169,7 +175,9 @@ def guess_users(
     """
     mask = len(slots) - 1
     for event in events:
-        owners[event] = slots[np.int64(spread(users[event, 0], users[event, 1], seed) >> _32) & mask]
+        owners[event] = slots[
+            np.int64(spread(users[event, 0], users[event, 1], seed) >> _32) & mask
+        ]
     for event in events:
         number = max(owners[event], 0)
         if digests[number, 0] != users[event, 0] or digests[number, 1] != users[event, 1]:
@@ -198,7 +206,13 @@ def number_users(
     """
     # Arrays by themselves: passing the table to a function counts a reference to each of its
     # arrays, which made an event three times as dear.
-    slots, digests, used, sizes, seed = table.user_slots, table.digests, table.used, table.sizes, table.seed[0]
+    slots, digests, used, sizes, seed = (
+        table.user_slots,
+        table.digests,
+        table.used,
+        table.sizes,
+        table.seed[0],
+    )
     for start in range(at, len(events), AHEAD):
         block = events[start : start + AHEAD]
         guess_users(slots, digests, seed, block, users, owners)
@@ -323,7 +337,9 @@ def count_pairs(
 
 
 @kernel
-def index_users(slots: NDArray[np.int32], digests: NDArray[np.uint64], seed: np.uint64, size: int) -> None:
+def index_users(
+    slots: NDArray[np.int32], digests: NDArray[np.uint64], seed: np.uint64, size: int
+) -> None:
     """Fill free slots with the users there are, no two of which are the same."""
     mask = len(slots) - 1
     for number in range(size):
@@ -458,12 +474,25 @@ class UserEpoch:
         owners = np.empty(len(users), dtype=np.int32)
         numbers = np.empty(len(pairs), dtype=np.int32)
         done = 0
-        while (done := number_users(self._table, done, events, users, number, owners)) < len(events):
+        while (done := number_users(self._table, done, events, users, number, owners)) < len(
+            events
+        ):
             self._table = _with_users(self._table)
         done, most, max_count = 0, self._most, self._max_count
         while (
             done := count_pairs(
-                self._table, most, max_count, done, events, owners, first, number, pairs, amounts, numbers, counted
+                self._table,
+                most,
+                max_count,
+                done,
+                events,
+                owners,
+                first,
+                number,
+                pairs,
+                amounts,
+                numbers,
+                counted,
             )
         ) < len(events):
             self._table = _with_pairs(self._table, int(number[events[done]]))
@@ -503,7 +532,9 @@ class UserEpoch:
         while some := list(islice(stored, _READ_AT_ONCE)):
             for _, value in some:
                 if value[:1] != VERSION or len(value) % 8 != 1:
-                    raise StateRefused("a user's stored pairs are of another version: was it written by a newer one?")
+                    raise StateRefused(
+                        "a user's stored pairs are of another version: was it written by a newer one?"
+                    )
             users = np.frombuffer(b"".join(name[-16:] for name, _ in some), "<u8").reshape(-1, 2)
             pairs = np.frombuffer(b"".join(value[1:] for _, value in some), "<u8")
             each = [len(value) // 8 for _, value in some]
@@ -515,7 +546,9 @@ class UserEpoch:
         counted = np.zeros(len(pairs), dtype=np.int64)
         self._take(rows, users, rows, np.ones_like(rows), pairs, added, counted)
         if not np.array_equal(counted, added):
-            raise StateRefused("stored pairs of users are more than their settings allow: the state was changed")
+            raise StateRefused(
+                "stored pairs of users are more than their settings allow: the state was changed"
+            )
 
 
 def _empty(max_count: int) -> Table:
@@ -608,7 +641,9 @@ def _encode(columns: Columns) -> bytes:
 def _decode(block: bytes) -> Columns:
     rows = int.from_bytes(block[1:HEAD_BYTES])
     if block[:1] != VERSION or len(block) != HEAD_BYTES + rows * ROW_BYTES:
-        raise StateRefused("stored pairs of users are of another version: were they written by a newer one?")
+        raise StateRefused(
+            "stored pairs of users are of another version: were they written by a newer one?"
+        )
     users = np.frombuffer(block, "<u8", 2 * rows, HEAD_BYTES).reshape(-1, 2)
     pairs = np.frombuffer(block, "<u8", rows, HEAD_BYTES + 16 * rows)
     added = np.frombuffer(block, "<u4", rows, HEAD_BYTES + 24 * rows)
@@ -643,7 +678,9 @@ class Users:
             lanes: those that bound users.
             stored: what was committed; None keeps everything in memory (replay).
         """
-        self._digests = {lane: _lane_digest(lane) for lane in lanes if lane.max_items_per_user is not None}
+        self._digests = {
+            lane: _lane_digest(lane) for lane in lanes if lane.max_items_per_user is not None
+        }
         self._stored = stored
         self._epochs: dict[tuple[Lane, int], UserEpoch] = {}
         self._oldest = dict.fromkeys(self._digests, 0)
@@ -686,13 +723,23 @@ class Users:
         for epoch, events in _by_epoch(epochs):
             if epoch >= oldest:
                 held = self._of(lane, epoch)
-                held.take(events, users, first, number, pairs, _ONE_EACH if amounts is None else amounts, counted)
+                held.take(
+                    events,
+                    users,
+                    first,
+                    number,
+                    pairs,
+                    _ONE_EACH if amounts is None else amounts,
+                    counted,
+                )
         return counted
 
     def changes(self) -> list[Change]:
         """Return what is new since the last commit, for the transaction of its contributions."""
         return [
-            change for (lane, epoch), held in self._epochs.items() for change in held.changes(self._name(lane, epoch))
+            change
+            for (lane, epoch), held in self._epochs.items()
+            for change in held.changes(self._name(lane, epoch))
         ]
 
     def over(self, watermark_ms: int) -> list[Change]:
@@ -706,7 +753,9 @@ class Users:
         for lane, digest in self._digests.items():
             oldest = _oldest(lane, watermark_ms).to_bytes(8)
             for prefix in (PREFIX + digest, PREFIX_OF_ENTRIES + digest):
-                for name, value in islice(self._stored.items(prefix), FORGOTTEN_AT_ONCE - len(deletions)):
+                for name, value in islice(
+                    self._stored.items(prefix), FORGOTTEN_AT_ONCE - len(deletions)
+                ):
                     if name >= prefix + oldest or size >= FORGOTTEN_BYTES_AT_ONCE:
                         break
                     size += len(value)
@@ -720,7 +769,9 @@ class Users:
         if watermark_ms is not None:
             for lane in self._oldest:
                 self._oldest[lane] = _oldest(lane, watermark_ms)
-        self._epochs = {at: held for at, held in self._epochs.items() if at[1] >= self._oldest[at[0]]}
+        self._epochs = {
+            at: held for at, held in self._epochs.items() if at[1] >= self._oldest[at[0]]
+        }
         for held in self._epochs.values():
             held.committed()
 
@@ -764,4 +815,6 @@ def _oldest(lane: Lane, watermark_ms: int) -> int:
 
 
 def _lane_digest(lane: Lane) -> bytes:
-    return blake2b(repr(tuple(lane if lane.view else lane[:-1])).encode(), digest_size=8, person=b"qc-lane").digest()
+    return blake2b(
+        repr(tuple(lane if lane.view else lane[:-1])).encode(), digest_size=8, person=b"qc-lane"
+    ).digest()

@@ -64,7 +64,9 @@ def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
         events: the batch.
         behind: int64 (k,), places of these events in it.
     """
-    return [Reject(index, BEHIND) for index in events.index[behind[events.looked_at[behind]]].tolist()]
+    return [
+        Reject(index, BEHIND) for index in events.index[behind[events.looked_at[behind]]].tolist()
+    ]
 
 
 class Watermark:
@@ -123,7 +125,9 @@ class Watermark:
                     f"{BACKLOG_TICKS_MAX:,}",
                     timedelta(milliseconds=latest - oldest),
                 )
-        self.watermark = effective_times(fixed(times[begin:]), latest, self._grace, mark, effective[begin:])
+        self.watermark = effective_times(
+            fixed(times[begin:]), latest, self._grace, mark, effective[begin:]
+        )
         return effective
 
     def too_far_behind(self, times: Longs, effective: Longs) -> NDArray[np.bool_]:
@@ -135,7 +139,10 @@ class Watermark:
         """Return the least time at which a watermark may begin."""
         oldest = (now_ms - BACKLOG_TICKS_MAX * lane.tick_ms for lane in self._lanes)
         # Ticks before a lane's start are not published.
-        return max((at for at, lane in zip(oldest, self._lanes, strict=True) if at > lane.start_ms), default=0)
+        return max(
+            (at for at, lane in zip(oldest, self._lanes, strict=True) if at > lane.start_ms),
+            default=0,
+        )
 
     def read_to_end(self, now_ms: int) -> None:
         """Close the ticks that were over at wall-clock time `now_ms`: the partition was read to the
@@ -147,20 +154,25 @@ class Watermark:
 
     def closes(self) -> bool:
         """Tell whether a tick of any lane has closed since the last commit."""
-        return self.watermark is not None and self._closed_between(self._committed_watermark, self.watermark)
+        return self.watermark is not None and self._closed_between(
+            self._committed_watermark, self.watermark
+        )
 
     def close_due(self) -> bool:
         """Tell whether a tick has closed and is to be committed now: closes of a backlog that
         follow each other faster than `apart_s` share a transaction.
         """
-        waits = time.monotonic() - self._closed_s < self._apart_s and is_behind(self.watermark, self._grace)
+        waits = time.monotonic() - self._closed_s < self._apart_s and is_behind(
+            self.watermark, self._grace
+        )
         return not waits and self.closes()
 
     def _closed_between(self, before: int | None, mark: int) -> bool:
         if before is None:
             return True
         return any(
-            (mark - lane.start_ms) // lane.tick_ms > (before - lane.start_ms) // lane.tick_ms for lane in self._lanes
+            (mark - lane.start_ms) // lane.tick_ms > (before - lane.start_ms) // lane.tick_ms
+            for lane in self._lanes
         )
 
     def ticks_closed(self) -> int:
@@ -171,7 +183,8 @@ class Watermark:
         if mark is None or before is None:
             return 0
         return sum(
-            (mark - lane.start_ms) // lane.tick_ms - (before - lane.start_ms) // lane.tick_ms for lane in self._lanes
+            (mark - lane.start_ms) // lane.tick_ms - (before - lane.start_ms) // lane.tick_ms
+            for lane in self._lanes
         )
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:

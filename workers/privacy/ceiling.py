@@ -110,7 +110,9 @@ def charges_of(
     Raises:
         StateRefused: it does not say when its epochs are.
     """
-    served = {} if settings is None else {(c.name, c.generation): c.keys for c in settings.histograms}
+    served = (
+        {} if settings is None else {(c.name, c.generation): c.keys for c in settings.histograms}
+    )
     found = []
     for name, life, running in (
         *((*one, False) for one in progress.retired),
@@ -125,12 +127,19 @@ def charges_of(
         keys = served.get((name, life.generation), "public") if running else "public"
         found.append(
             CeilingCharge(
-                worker=worker, histogram=name, generation=life.generation,
-                identity=msgspec.json.encode([name, life.description], order="sorted"), grid=grid, unit=life.unit,
-                price=price_of(life), key=key_field(life), keys=None if keys == "public" else frozenset(keys),
-                first=min(epochs), last=max(epochs),
+                worker=worker,
+                histogram=name,
+                generation=life.generation,
+                identity=msgspec.json.encode([name, life.description], order="sorted"),
+                grid=grid,
+                unit=life.unit,
+                price=price_of(life),
+                key=key_field(life),
+                keys=None if keys == "public" else frozenset(keys),
+                first=min(epochs),
+                last=max(epochs),
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -143,7 +152,9 @@ def merged(charges: Iterable[CeilingCharge]) -> list[CeilingCharge]:
     for charge in charges:
         place = charge.worker, charge.identity
         before = found.get(place, charge)
-        found[place] = replace(charge, first=min(charge.first, before.first), last=max(charge.last, before.last))
+        found[place] = replace(
+            charge, first=min(charge.first, before.first), last=max(charge.last, before.last)
+        )
     return list(found.values())
 
 
@@ -159,15 +170,21 @@ def grid_of(name: str, life: Life) -> TickGrid:
         raise StateRefused(f"histogram {name!r}: its state does not give the width of its ticks")
     counter = description.get("counter")
     horizon = (counter if isinstance(counter, dict) else description).get("horizon")
-    return TickGrid(tick_ms=tick_ms, start_ms=start_ms, horizon=horizon if isinstance(horizon, int) else None)
+    return TickGrid(
+        tick_ms=tick_ms, start_ms=start_ms, horizon=horizon if isinstance(horizon, int) else None
+    )
 
 
 def price_of(life: Life, times: int = 1) -> Part:
     """Return what so many epochs of a generation cost."""
     return Part(
-        rho=life.rho, epsilon=life.epsilon, delta=life.delta, failures=life.deltas,
-        pure=life.description.get("accounting") == "pure", times=times,
-    )  # fmt: skip
+        rho=life.rho,
+        epsilon=life.epsilon,
+        delta=life.delta,
+        failures=life.deltas,
+        pure=life.description.get("accounting") == "pure",
+        times=times,
+    )
 
 
 def key_field(life: Life) -> str:
@@ -266,7 +283,9 @@ class Ceiling:
         if any(charge.unit != self.unit for charge, _ in paid):
             return None  # a promise to events is none to users, nor the other way round
         worst = 0.0
-        for choice in _choices([charge for charge, _ in paid]) if self.unit == "event" else [range(len(paid))]:
+        for choice in (
+            _choices([charge for charge, _ in paid]) if self.unit == "event" else [range(len(paid))]
+        ):
             times = [(paid[i][0].price, 1 if self.unit == "event" else paid[i][1]) for i in choice]
             epsilon = epsilon_at([replace(price, times=n) for price, n in times], self.delta)
             if epsilon is None:
@@ -274,13 +293,19 @@ class Ceiling:
             worst = max(worst, epsilon)
         return worst
 
-    def fullest(self, charges: Sequence[CeilingCharge], begin: int, end: int, *, named: bool = False) -> Held:
+    def fullest(
+        self, charges: Sequence[CeilingCharge], begin: int, end: int, *, named: bool = False
+    ) -> Held:
         """Return the window that holds most, among those that touch the time from begin to end.
 
         Unless it is to be `named`, it is enough to know that none holds too much.
         """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
-        if not named and self.period_ms is not None and self.holds(epsilon := self.epsilon_of(charges, most)):
+        if (
+            not named
+            and self.period_ms is not None
+            and self.holds(epsilon := self.epsilon_of(charges, most))
+        ):
             # None holds more. Which one holds most does not matter.
             return Held(None, None, epsilon, most)
         windows = list(_windows(charges, self.period_ms, begin, end))
@@ -289,11 +314,16 @@ class Ceiling:
         held: dict[Counts, tuple[int, int]] = {}
         for window in windows:
             held.setdefault(tuple(len(charge.within(*window)) for charge in charges), window)
-        found = [Held(*window, self.epsilon_of(charges, counts), counts) for counts, window in held.items()]
+        found = [
+            Held(*window, self.epsilon_of(charges, counts), counts)
+            for counts, window in held.items()
+        ]
         return max(found, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
 
 
-def parts_of(charges: Sequence[CeilingCharge], counts: Sequence[int], unit: str) -> Iterator[tuple[CeilingCharge, Part]]:
+def parts_of(
+    charges: Sequence[CeilingCharge], counts: Sequence[int], unit: str
+) -> Iterator[tuple[CeilingCharge, Part]]:
     """Yield the charges that count, with their price as often as they do."""
     for charge, count in zip(charges, counts, strict=True):
         if count:
@@ -333,7 +363,10 @@ def _most(charge: CeilingCharge, period_ms: int | None, begin: int, end: int) ->
     """Return as many epochs as any window has that touches this time, or more."""
     if period_ms is None or charge.epoch_ms is None:
         return len(charge.within(-EVER, EVER))
-    return min(len(charge.within(begin - period_ms + 1, end + period_ms - 1)), most_epochs(period_ms, charge.epoch_ms))
+    return min(
+        len(charge.within(begin - period_ms + 1, end + period_ms - 1)),
+        most_epochs(period_ms, charge.epoch_ms),
+    )
 
 
 def most_epochs(window_ms: int, epoch_ms: int) -> int:
@@ -341,7 +374,9 @@ def most_epochs(window_ms: int, epoch_ms: int) -> int:
     return (window_ms - 2) // epoch_ms + 2
 
 
-def _windows(charges: Sequence[CeilingCharge], period_ms: int | None, begin: int, end: int) -> Iterator[tuple[int, int]]:
+def _windows(
+    charges: Sequence[CeilingCharge], period_ms: int | None, begin: int, end: int
+) -> Iterator[tuple[int, int]]:
     """Yield windows that touch the time from begin to end, one that holds most among them."""
     yielded = 0
     if period_ms is None:

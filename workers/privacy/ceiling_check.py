@@ -27,7 +27,9 @@ _HALVINGS = 40
 _ENDLESS = 10**9
 
 
-def check_ceiling(settings: Settings, mechanisms: Sequence[Mechanism] | None = None) -> float | None:
+def check_ceiling(
+    settings: Settings, mechanisms: Sequence[Mechanism] | None = None
+) -> float | None:
     """Check that the settings stay below their ceiling by themselves, in every period.
 
     Args:
@@ -46,7 +48,9 @@ def check_ceiling(settings: Settings, mechanisms: Sequence[Mechanism] | None = N
     configs = settings.histograms
     if mechanisms is None:
         mechanisms = [_build(config, ceiling.unit) for config in configs]
-    built = [Built(config, mechanism) for config, mechanism in zip(configs, mechanisms, strict=True)]
+    built = [
+        Built(config, mechanism) for config, mechanism in zip(configs, mechanisms, strict=True)
+    ]
     counts, epsilon = _worst(ceiling, settings, [one.part for one in built])
     if ceiling.holds(epsilon):
         return epsilon
@@ -64,20 +68,34 @@ def _build(config: HistogramConfig, unit: str) -> Mechanism:
         raise SettingsError(str(error)) from error
 
 
-def _worst(ceiling: Ceiling, settings: Settings, prices: Sequence[Part]) -> tuple[tuple[int, ...], float | None]:
+def _worst(
+    ceiling: Ceiling, settings: Settings, prices: Sequence[Part]
+) -> tuple[tuple[int, ...], float | None]:
     """Return how many epochs of each histogram are in a period that holds most, and its epsilon."""
-    charges = [_charge(settings, config, price) for config, price in zip(settings.histograms, prices, strict=True)]
+    charges = [
+        _charge(settings, config, price)
+        for config, price in zip(settings.histograms, prices, strict=True)
+    ]
     found = {counts: ceiling.epsilon_of(charges, counts) for counts in _periods(ceiling, charges)}
     return max(found.items(), key=lambda one: math.inf if one[1] is None else one[1])
 
 
 def _charge(settings: Settings, config: HistogramConfig, price: Part) -> CeilingCharge:
     return CeilingCharge(
-        worker=settings.worker.name, histogram=config.name, generation=config.generation, identity=b"",
-        grid=TickGrid(tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks),
-        unit=settings.privacy.unit, price=price, key=config.key or settings.events.key,
-        keys=None if config.keys == "public" else frozenset(config.keys), first=1, last=1,
-    )  # fmt: skip
+        worker=settings.worker.name,
+        histogram=config.name,
+        generation=config.generation,
+        identity=b"",
+        grid=TickGrid(
+            tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
+        ),
+        unit=settings.privacy.unit,
+        price=price,
+        key=config.key or settings.events.key,
+        keys=None if config.keys == "public" else frozenset(config.keys),
+        first=1,
+        last=1,
+    )
 
 
 def _periods(ceiling: Ceiling, charges: Sequence[CeilingCharge]) -> Iterator[tuple[int, ...]]:
@@ -85,7 +103,9 @@ def _periods(ceiling: Ceiling, charges: Sequence[CeilingCharge]) -> Iterator[tup
     if ceiling.unit == "event":
         yield (1,) * len(charges)
     elif ceiling.period_ms is not None:
-        yield tuple(1 if c.epoch_ms is None else most_epochs(ceiling.period_ms, c.epoch_ms) for c in charges)
+        yield tuple(
+            1 if c.epoch_ms is None else most_epochs(ceiling.period_ms, c.epoch_ms) for c in charges
+        )
     else:
         for epoch in charges:
             yield tuple(_touched(epoch, other) for other in charges)
@@ -118,7 +138,11 @@ def _sum(epsilon: float | None, built: Sequence[Built], counts: Sequence[int]) -
     if epsilon is not None:
         return f"epsilon {epsilon:.6g} at that delta"
     spent = sum(
-        (Fraction(share) * n for one, n in zip(built, counts, strict=True) for share in one.part.named.values()),
+        (
+            Fraction(share) * n
+            for one, n in zip(built, counts, strict=True)
+            for share in one.part.named.values()
+        ),
         Fraction(0),
     )
     return f"a delta of {min(float(spent), 1.0):.3g} before anything is converted, so to no epsilon at that delta"
@@ -130,7 +154,11 @@ def _sum(epsilon: float | None, built: Sequence[Built], counts: Sequence[int]) -
 def _fitting(ceiling: Ceiling, settings: Settings, built: Sequence[Built]) -> str:
     """Return in words which epsilon of each histogram would fit, and which delta if need be."""
     for delta in (None, _least_delta(ceiling, settings, built)):
-        configs = settings.histograms if delta is None else [_with(one, delta=min(one.delta, delta)) for one in settings.histograms]
+        configs = (
+            settings.histograms
+            if delta is None
+            else [_with(one, delta=min(one.delta, delta)) for one in settings.histograms]
+        )
         found = _fitting_epsilons(ceiling, settings, built, configs)
         if found is None:
             continue
@@ -138,7 +166,9 @@ def _fitting(ceiling: Ceiling, settings: Settings, built: Sequence[Built]) -> st
         text = (
             f"epsilon = {each.pop()} in each"
             if len(each) == 1
-            else ", ".join(f"{c.name}: epsilon = {e:.3g}" for c, e in zip(configs, found, strict=True))
+            else ", ".join(
+                f"{c.name}: epsilon = {e:.3g}" for c, e in zip(configs, found, strict=True)
+            )
         )
         return f"{text}{'' if delta is None else f', with delta = {delta:.2g} in each,'} would fit"
     return "no epsilon would fit: a higher ceiling, a shorter period or longer epochs"
@@ -149,7 +179,10 @@ def _fitting_epsilons(
 ) -> list[float] | None:
     """Return epsilons, smaller than now in one ratio of rho, with which the ceiling holds."""
     # With another delta the parts of it are what they were to delta: an estimate, which is tried.
-    parts = [_at(one.part, config.delta / one.config.delta) for one, config in zip(built, configs, strict=True)]
+    parts = [
+        _at(one.part, config.delta / one.config.delta)
+        for one, config in zip(built, configs, strict=True)
+    ]
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -161,7 +194,10 @@ def _fitting_epsilons(
         return None
     for share in _TRIES:
         epsilons = [_down(_scaled(part, low).epsilon * share, 3) for part in parts]
-        tried = [_with(config, epsilon=epsilon) for config, epsilon in zip(configs, epsilons, strict=True)]
+        tried = [
+            _with(config, epsilon=epsilon)
+            for config, epsilon in zip(configs, epsilons, strict=True)
+        ]
         try:
             prices = [Built(config, build(config, ceiling.unit)).part for config in tried]
         except ValueError:  # too small for this mechanism
@@ -171,7 +207,9 @@ def _fitting_epsilons(
     return None
 
 
-def _with(config: HistogramConfig, *, epsilon: float | None = None, delta: float | None = None) -> HistogramConfig:
+def _with(
+    config: HistogramConfig, *, epsilon: float | None = None, delta: float | None = None
+) -> HistogramConfig:
     if epsilon is not None:
         config = msgspec.structs.replace(config, epsilon=epsilon, rho=None)
     return config if delta is None else msgspec.structs.replace(config, delta=delta)
@@ -191,7 +229,10 @@ def _at(part: Part, ratio: float) -> Part:
 
 def _scaled(part: Part, factor: float) -> Part:
     """Return the price of a mechanism with less rho."""
-    rho, left = part.rho * factor, float(Fraction(part.delta) - sum(map(Fraction, part.named.values())))
+    rho, left = (
+        part.rho * factor,
+        float(Fraction(part.delta) - sum(map(Fraction, part.named.values()))),
+    )
     epsilon = part.epsilon * factor if part.pure or left <= 0 else epsilon_of(rho, left)
     return replace(part, rho=rho, epsilon=epsilon)
 

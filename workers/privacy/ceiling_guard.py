@@ -24,7 +24,16 @@ from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.topics import partitions_on
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_tails
-from workers.privacy.ceiling import EVER, Ceiling, CeilingCharge, Held, charges_of, merged, parts_of, topics_of
+from workers.privacy.ceiling import (
+    EVER,
+    Ceiling,
+    CeilingCharge,
+    Held,
+    charges_of,
+    merged,
+    parts_of,
+    topics_of,
+)
 from workers.runtime.errors import CeilingReached, StateRefused
 from workers.settings.settings import Settings, internal_topics
 from workers.settings.topic_names import TopicNames
@@ -53,12 +62,18 @@ class OtherWorkers:
             there = partitions_on(self._connection)
             found: list[CeilingCharge] = []
             for worker, states in self._states(there).items():
-                if not any(overlap(topics_of(state), self._settings.events.topics, there) for state in states):
+                if not any(
+                    overlap(topics_of(state), self._settings.events.topics, there)
+                    for state in states
+                ):
                     if states:
                         self._elsewhere.add(worker)
                     continue
                 if self._untold(worker):
-                    logger.warning("worker %s counts the same events: what it charges counts under this ceiling", worker)
+                    logger.warning(
+                        "worker %s counts the same events: what it charges counts under this ceiling",
+                        worker,
+                    )
                 found += [charge for state in states for charge in charges_of(worker, state)]
             return found
 
@@ -69,10 +84,17 @@ class OtherWorkers:
             state = internal_topics(worker)[2]
             places[worker] = [(state, partition) for partition in range(there[state])]
         try:
-            tails = read_tails(self._connection, [where for each in places.values() for where in each])
-            return {worker: [tails[where] for where in each if where in tails] for worker, each in places.items()}
+            tails = read_tails(
+                self._connection, [where for each in places.values() for where in each]
+            )
+            return {
+                worker: [tails[where] for where in each if where in tails]
+                for worker, each in places.items()
+            }
         except (StateRefused, KafkaException):
-            return {worker: self._state(worker, each) for worker, each in places.items()}  # which one is it?
+            return {
+                worker: self._state(worker, each) for worker, each in places.items()
+            }  # which one is it?
 
     def _state(self, worker: str, places: Sequence[Partition]) -> list[ReleaseProgress]:
         try:
@@ -89,7 +111,8 @@ class OtherWorkers:
                 raise
             if self._untold(worker):
                 logger.warning(
-                    "what worker %s has charged may not be read here, so it does not count under this ceiling", worker
+                    "what worker %s has charged may not be read here, so it does not count under this ceiling",
+                    worker,
                 )
             return []
 
@@ -97,7 +120,9 @@ class OtherWorkers:
         own, left_out = self._settings.worker.name, self._settings.privacy.uncounted_workers
         for topic in there:
             worker = topic.removesuffix(".release-state")
-            if worker not in (topic, own, *left_out, *self._elsewhere) and all(name in there for name in internal_topics(worker)[:3]):
+            if worker not in (topic, own, *left_out, *self._elsewhere) and all(
+                name in there for name in internal_topics(worker)[:3]
+            ):
                 yield worker
 
     def _untold(self, worker: str) -> bool:
@@ -120,7 +145,10 @@ def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) ->
         return True
 
     def means(entries: Iterable[str], topic: str) -> bool:
-        return any(TopicNames.of(entry).matches(topic) if entry.startswith("^") else entry == topic for entry in entries)
+        return any(
+            TopicNames.of(entry).matches(topic) if entry.startswith("^") else entry == topic
+            for entry in entries
+        )
 
     names = {entry for entry in (*counted, *wanted, *there) if not entry.startswith("^")}
     return any(means(counted, name) and means(wanted, name) for name in names)
@@ -128,7 +156,11 @@ def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) ->
 
 def _gone(error: KafkaException) -> bool:
     """Return whether a topic was deleted since it was listed."""
-    return error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+    return error.args[0].code() in (
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+    )
 
 
 # A message names so many of what is charged.
@@ -139,7 +171,13 @@ class CeilingGuard:
     """The ceiling of one owner partition, used by its thread."""
 
     def __init__(
-        self, ceiling: Ceiling, settings: Settings, connection: Connection, owner: int, owners: int, others: OtherWorkers
+        self,
+        ceiling: Ceiling,
+        settings: Settings,
+        connection: Connection,
+        owner: int,
+        owners: int,
+        others: OtherWorkers,
     ) -> None:
         """Take the settings, which owner partition of how many it is, and what finds the others."""
         self._ceiling, self._settings, self._connection = ceiling, settings, connection
@@ -191,7 +229,9 @@ class CeilingGuard:
         charges = merged([*own, *self._charges])
         for name, epoch in beginning.items():
             [config] = [one for one in self._settings.histograms if one.name == name]
-            [charge] = [one for one in own if (one.histogram, one.generation) == (name, config.generation)]
+            [charge] = [
+                one for one in own if (one.histogram, one.generation) == (name, config.generation)
+            ]
             held = self._ceiling.fullest(charges, *charge.span(epoch))
             if not self._ceiling.holds(held.epsilon):
                 begin, _ = charge.span(epoch)
@@ -207,7 +247,9 @@ class CeilingGuard:
             return f"epsilon {held.epsilon:.6g} at that delta"
         paid = [charge for charge, count in zip(charges, held.counts, strict=True) if count]
         unlike = next((charge for charge in paid if charge.unit != self._ceiling.unit), None)
-        return "no epsilon at that delta" + ("" if unlike is None else f" ({unlike} protected another unit)")
+        return "no epsilon at that delta" + (
+            "" if unlike is None else f" ({unlike} protected another unit)"
+        )
 
     def _published(self) -> str | None:
         """Return an output topic with records of this worker; None where there is none."""
@@ -239,6 +281,10 @@ def _dated(begin: int) -> str:
 def moment(milliseconds: int) -> str:
     """Return a time as text."""
     try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(milliseconds / 1000, UTC)
+            .isoformat(timespec="seconds")
+            .replace("+00:00", "Z")
+        )
     except (OverflowError, ValueError):  # a tick edge beyond the year 9999
         return f"{milliseconds:,} ms since 1970"

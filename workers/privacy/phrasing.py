@@ -87,7 +87,11 @@ def measures(epsilon: float | None, delta: float) -> list[str]:
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
     right = times_right(epsilon, delta)
-    guess = "may be right nearly every time" if right is None else f"is right at most {right} times in 100"
+    guess = (
+        "may be right nearly every time"
+        if right is None
+        else f"is right at most {right} times in 100"
+    )
     return [
         f"Whatever they look for is at most {factor(epsilon)} times as likely in either case as in the other, "
         + f"but for a chance of {one_in(delta)}.",
@@ -117,7 +121,11 @@ def factor(epsilon: float) -> str:
     excess = math.expm1(min(epsilon, _NAMED_BELOW))
     if excess < 0.1:
         return "1" + _plain(*_digits(excess, 2, up=True))[1:]
-    return large(excess + 1, up=True) if epsilon < _NAMED_BELOW else f"10^{math.ceil(epsilon / math.log(10))}"
+    return (
+        large(excess + 1, up=True)
+        if epsilon < _NAMED_BELOW
+        else f"10^{math.ceil(epsilon / math.log(10))}"
+    )
 
 
 def one_in(delta: float) -> str:

@@ -26,19 +26,32 @@ from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb
 from workers.privacy.plan.model import Noise, Printed
 from workers.privacy.plan.noise import laplace_q
-from workers.privacy.theorems import bottom_of, discovery_delta, normal_quantile, paper_height, scales
+from workers.privacy.theorems import (
+    bottom_of,
+    discovery_delta,
+    normal_quantile,
+    paper_height,
+    scales,
+)
 
 CONVERSION = "rho + 2 sqrt(rho ln(1/delta))"
 _CARDOSO = "Cardoso, Rogers: "
-_THRESHOLDS: Mapping[Name, tuple[str, str]] = MappingProxyType({
-    "positive_gauss": ("Dinf + s PhiInv(1 - delta/D0)", "Rogers: Theorem 7"),
-    "positive_laplace": ("Dinf + b ln(D0/(2 delta))", "Rogers: Theorem 7"),
-    "unk_gauss": ("Dinf + sqrt2 tau PhiInv(1 - delta/D0)", _CARDOSO + "Algorithm 9"),
-    "limit_dom_laplace": ("Dinf + x, (1/2 + x/(4b)) e^(-x/b) = delta/D0", "Durfee, Rogers: Lemma 6.2"),
-})  # fmt: skip
+_THRESHOLDS: Mapping[Name, tuple[str, str]] = MappingProxyType(
+    {
+        "positive_gauss": ("Dinf + s PhiInv(1 - delta/D0)", "Rogers: Theorem 7"),
+        "positive_laplace": ("Dinf + b ln(D0/(2 delta))", "Rogers: Theorem 7"),
+        "unk_gauss": ("Dinf + sqrt2 tau PhiInv(1 - delta/D0)", _CARDOSO + "Algorithm 9"),
+        "limit_dom_laplace": (
+            "Dinf + x, (1/2 + x/(4b)) e^(-x/b) = delta/D0",
+            "Durfee, Rogers: Lemma 6.2",
+        ),
+    }
+)
 
 
-def printed_of(config: HistogramConfig, mechanism: Mechanism, noise: Noise, conversion: float) -> Iterator[Printed]:
+def printed_of(
+    config: HistogramConfig, mechanism: Mechanism, noise: Noise, conversion: float
+) -> Iterator[Printed]:
     """Yield every figure that a paper states another way.
 
     Args:
@@ -54,7 +67,9 @@ def printed_of(config: HistogramConfig, mechanism: Mechanism, noise: Noise, conv
     if isinstance(mechanism, SparseGumb):
         yield from _sparse(mechanism)
     if isinstance(config, OneShotConfig) and isinstance(mechanism, OneShot):
-        yield from _one_shot(config.algorithm, config.parameters(), mechanism.algorithm, discovery_delta(mechanism))
+        yield from _one_shot(
+            config.algorithm, config.parameters(), mechanism.algorithm, discovery_delta(mechanism)
+        )
     if isinstance(config, MetaConfig) and isinstance(mechanism, Meta):
         share = discovery_delta(mechanism) / mechanism.levels
         yield from _one_shot(config.algorithm, config.parameters(), mechanism.algorithm, share)
@@ -66,14 +81,19 @@ def _conversion(mechanism: Mechanism, delta: float) -> Iterator[Printed]:
     guarantee, log = mechanism.guarantee, -math.log(delta)
     source = "Bun, Steinke 2016; ours: Canonne, Kamath, Steinke"
     yield Printed(
-        name="epsilon_for_this_rho", ours=guarantee.epsilon, printed=paper_epsilon(guarantee.rho, delta),
-        formula=CONVERSION, source=source,
-    )  # fmt: skip
+        name="epsilon_for_this_rho",
+        ours=guarantee.epsilon,
+        printed=paper_epsilon(guarantee.rho, delta),
+        formula=CONVERSION,
+        source=source,
+    )
     yield Printed(
-        name="rho_for_this_epsilon", ours=guarantee.rho,
+        name="rho_for_this_epsilon",
+        ours=guarantee.rho,
         printed=(math.sqrt(log + guarantee.epsilon) - math.sqrt(log)) ** 2,
-        formula=f"the rho with epsilon = {CONVERSION}", source=source,
-    )  # fmt: skip
+        formula=f"the rho with epsilon = {CONVERSION}",
+        source=source,
+    )
 
 
 def _running(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Printed]:
@@ -84,31 +104,42 @@ def _running(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Ite
     worst = tau * digits_of(ticks, radix) * math.sqrt(radix - 1)
     formula = "tau L_r sqrt(r - 1)"
     yield Printed(
-        name="worst_sd", ours=noise.worst_sd, printed=worst, formula=f"{formula}, r = {radix}",
+        name="worst_sd",
+        ours=noise.worst_sd,
+        printed=worst,
+        formula=f"{formula}, r = {radix}",
         source=_CARDOSO + "Theorem 2",
-    )  # fmt: skip
+    )
     threshold = max((tick.threshold or 0.0 for tick in noise.ticks), default=0.0)
     if threshold:
         quantile = normal_quantile(discovery_delta(mechanism) / config.max_items / ticks)
         yield Printed(
-            name="worst_threshold", ours=threshold, printed=config.max_count + worst * quantile,
-            formula=f"Dinf + {formula} PhiInv(1 - delta/T)", source=_CARDOSO + "formula (4)",
-        )  # fmt: skip
+            name="worst_threshold",
+            ours=threshold,
+            printed=config.max_count + worst * quantile,
+            formula=f"Dinf + {formula} PhiInv(1 - delta/T)",
+            source=_CARDOSO + "formula (4)",
+        )
 
 
 def _sparse(mechanism: SparseGumb) -> Iterator[Printed]:
     config, tight = mechanism.config, mechanism.config.accounting == "tight"
     yield Printed(
-        name="rho_times_tau_squared", ours=config.top_k + (0.125 if tight else 2.0), printed=config.top_k + 2.0,
-        formula="k + 2", source=_CARDOSO + "Theorem 4",
-    )  # fmt: skip
+        name="rho_times_tau_squared",
+        ours=config.top_k + (0.125 if tight else 2.0),
+        printed=config.top_k + 2.0,
+        formula="k + 2",
+        source=_CARDOSO + "Theorem 4",
+    )
     tau_squared = (config.top_k + 2) / mechanism.guarantee.rho * config.max_count**2
     q = math.exp(-1 / scales(mechanism)[2])
     yield Printed(
-        name="test_noise_sd", ours=math.sqrt((1.0 if tight else 2.0) * q) / (1 - q),
-        printed=4 * math.sqrt(2 * config.switches * tau_squared), formula="Lap(4 tau sqrt(s))",
+        name="test_noise_sd",
+        ours=math.sqrt((1.0 if tight else 2.0) * q) / (1 - q),
+        printed=4 * math.sqrt(2 * config.switches * tau_squared),
+        formula="Lap(4 tau sqrt(s))",
         source=_CARDOSO + "Algorithm 8",
-    )  # fmt: skip
+    )
 
 
 def _one_shot(name: Name, p: Parameters, algorithm: Algorithm, delta: float) -> Iterator[Printed]:
@@ -119,18 +150,23 @@ def _one_shot(name: Name, p: Parameters, algorithm: Algorithm, delta: float) -> 
         if name == "unk_gauss":  # as the threshold on a count, with the noise of the bar in it
             name, spread = "positive_gauss", math.sqrt(2) * spread
         yield Printed(
-            name="threshold", ours=float(algorithm.threshold or 0), printed=paper_height(name, p, spread, delta),
-            formula=formula, source=source,
-        )  # fmt: skip
+            name="threshold",
+            ours=float(algorithm.threshold or 0),
+            printed=paper_height(name, p, spread, delta),
+            formula=formula,
+            source=source,
+        )
     public = algorithm.public()
     above = bottom_of(public)
     if above is not None:
         scale = float(Fraction(str(public["scale"])))
         yield Printed(
-            name="bar_above_the_rest", ours=float(above),
+            name="bar_above_the_rest",
+            ours=float(above),
             printed=p.max_count + 2 * scale * math.log(min(p.max_items, p.kbar) / delta),
-            formula="Dinf + tau ln(min(D0, kbar)/delta), tau = 2 b", source=_CARDOSO + "Algorithm 6",
-        )  # fmt: skip
+            formula="Dinf + tau ln(min(D0, kbar)/delta), tau = 2 b",
+            source=_CARDOSO + "Algorithm 6",
+        )
 
 
 def _accounting(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[Printed]:
@@ -145,6 +181,9 @@ def _accounting(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator
         return
     if isinstance(pure, OrderStatistics):
         yield Printed(
-            name="error_in_segment_1", ours=mechanism.error(1), printed=pure.error(1),
-            formula='accounting = "pure"', source="Henzinger, Sricharan, Steiner",
-        )  # fmt: skip
+            name="error_in_segment_1",
+            ours=mechanism.error(1),
+            printed=pure.error(1),
+            formula='accounting = "pure"',
+            source="Henzinger, Sricharan, Steiner",
+        )

@@ -62,7 +62,15 @@ from workers.privacy.ceiling import (
     price_of,
 )
 from workers.privacy.plan.model import Record, Share, Span
-from workers.privacy.total import Charge, Part, Together, delta_together, epsilon_at, spans_of, together
+from workers.privacy.total import (
+    Charge,
+    Part,
+    Together,
+    delta_together,
+    epsilon_at,
+    spans_of,
+    together,
+)
 from workers.settings.settings import Settings
 
 Status = Literal["running", "left out", "ended"]
@@ -254,7 +262,10 @@ class Entry:
     def charge(self) -> Charge:
         """Its price, and the length of an epoch."""
         grid = self.grid
-        return Charge(replace(self.part, times=1), None if grid.horizon is None else grid.horizon * grid.tick_ms)
+        return Charge(
+            replace(self.part, times=1),
+            None if grid.horizon is None else grid.horizon * grid.tick_ms,
+        )
 
 
 def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
@@ -263,17 +274,24 @@ def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> 
     for owner, state in enumerate(states):
         if state is None:
             continue
-        lives = [(*one, False) for one in state.retired] + [(*one, True) for one in state.histograms.items()]
+        lives = [(*one, False) for one in state.retired] + [
+            (*one, True) for one in state.histograms.items()
+        ]
         for name, life, running in lives:
             key = (name, life.generation, msgspec.json.encode(life.description, order="sorted"))
             entry = found.setdefault(key, Entry(name, life))
             if life.first is not None and life.next is not None and life.next > life.first:
                 entry.pieces.append(Piece(owner, life, running))
             if running:
-                entry.status = "running" if generations_in(settings).get(name) == life.generation else "left out"
+                entry.status = (
+                    "running"
+                    if generations_in(settings).get(name) == life.generation
+                    else "left out"
+                )
     place = {config.name: i for i, config in enumerate(settings.histograms)}
     return sorted(
-        found.values(), key=lambda entry: (place.get(entry.name, len(place)), entry.name, entry.life.generation)
+        found.values(),
+        key=lambda entry: (place.get(entry.name, len(place)), entry.name, entry.life.generation),
     )
 
 
@@ -285,7 +303,9 @@ def generations_in(settings: Settings) -> dict[str, int]:
 _CHOICES_MAX = 4_096
 
 
-def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Total | None, tuple[Counted, ...]]:
+def total_of(
+    entries: Sequence[Entry], settings: Settings, owners: int
+) -> tuple[Total | None, tuple[Counted, ...]]:
     """Return the total for the unit of the settings, and what no such total can include.
 
     Args:
@@ -305,7 +325,9 @@ def total_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple
         return _total(unit, published, together([entry.part for entry in published]), None), ()
     groups = dict(_sets(published, settings, owners))
     delta = max(delta_together([entry.part for entry in _of(published, group)]) for group in groups)
-    found = {group: together([entry.part for entry in _of(published, group)], delta) for group in groups}
+    found = {
+        group: together([entry.part for entry in _of(published, group)], delta) for group in groups
+    }
 
     def size(group: frozenset[int]) -> tuple[float, float, list[int]]:
         # Without an epsilon nothing is promised, which counts as the largest.
@@ -331,33 +353,51 @@ def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tupl
     return spans_of(*([entry.charge for entry in _of(running, group)] for group in sorted(groups)))
 
 
-def total_of_all(found: Mapping[str, tuple[Sequence[Entry], Settings, int]]) -> tuple[Total | None, tuple[str, ...]]:
+def total_of_all(
+    found: Mapping[str, tuple[Sequence[Entry], Settings, int]],
+) -> tuple[Total | None, tuple[str, ...]]:
     """Return the total of several workers on the same events, and whose promise is to another unit.
 
     Args:
         found: by worker, what `total_of` takes.
     """
     unit = next(iter(found.values()))[1].privacy.unit
-    published = {worker: [e for e in entries if e.pieces] for worker, (entries, _, _) in found.items()}
-    outside = tuple(worker for worker, entries in published.items() if any(e.life.unit != unit for e in entries))
+    published = {
+        worker: [e for e in entries if e.pieces] for worker, (entries, _, _) in found.items()
+    }
+    outside = tuple(
+        worker for worker, entries in published.items() if any(e.life.unit != unit for e in entries)
+    )
     published = {worker: entries for worker, entries in published.items() if entries}
     if outside or not published:
         return None, outside
     choices: list[list[tuple[str, Entry]]] = []
     if unit == "event":
         sets = {
-            worker: [_of(entries, group) for group, _ in _sets(entries, found[worker][1], found[worker][2])]
+            worker: [
+                _of(entries, group)
+                for group, _ in _sets(entries, found[worker][1], found[worker][2])
+            ]
             for worker, entries in published.items()
         }
         if math.prod(map(len, sets.values())) <= _CHOICES_MAX:
             for choice in product(*sets.values()):
-                choices.append([(w, e) for w, group in zip(sets, choice, strict=True) for e in group])
+                choices.append(
+                    [(w, e) for w, group in zip(sets, choice, strict=True) for e in group]
+                )
     if not choices:  # of users; or too many to try, so all that there is
-        choices.append([(worker, entry) for worker, entries in published.items() for entry in entries])
+        choices.append(
+            [(worker, entry) for worker, entries in published.items() for entry in entries]
+        )
     delta = max(delta_together([entry.part for _, entry in choice]) for choice in choices)
     sums = [together([entry.part for _, entry in choice], delta) for choice in choices]
-    worst = max(range(len(sums)), key=lambda i: (math.inf if (e := sums[i].epsilon) is None else e, sums[i].rho))
-    parts = tuple(structs.replace(_counted(entry), worker=worker) for worker, entry in choices[worst])
+    worst = max(
+        range(len(sums)),
+        key=lambda i: (math.inf if (e := sums[i].epsilon) is None else e, sums[i].rho),
+    )
+    parts = tuple(
+        structs.replace(_counted(entry), worker=worker) for worker, entry in choices[worst]
+    )
     return structs.replace(_total(unit, (), sums[worst], None), parts=parts), ()
 
 
@@ -365,7 +405,9 @@ def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
     return [entries[i] for i in sorted(group)]
 
 
-def _sets(entries: Sequence[Entry], settings: Settings, owners: int) -> Iterator[tuple[frozenset[int], str | None]]:
+def _sets(
+    entries: Sequence[Entry], settings: Settings, owners: int
+) -> Iterator[tuple[frozenset[int], str | None]]:
     """Yield every set of generations that counts one event, with its key, None if not declared."""
     if len({key_field(entry.life) for entry in entries}) > 1:
         # It has a stream key, and an owner partition, for each field.
@@ -392,10 +434,16 @@ def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:
     return None
 
 
-def _at_one_time(entries: Sequence[Entry], serving: Iterable[int], owner: int | None) -> Iterator[frozenset[int]]:
+def _at_one_time(
+    entries: Sequence[Entry], serving: Iterable[int], owner: int | None
+) -> Iterator[frozenset[int]]:
     """Yield the sets of generations that published at one time, in one owner partition or any."""
     spans = [
-        (entries[i].grid.start(piece.first), math.inf if piece.running else entries[i].grid.end(piece.last), i)
+        (
+            entries[i].grid.start(piece.first),
+            math.inf if piece.running else entries[i].grid.end(piece.last),
+            i,
+        )
         for i in serving
         for piece in entries[i].pieces
         if owner is None or piece.owner == owner
@@ -406,21 +454,31 @@ def _at_one_time(entries: Sequence[Entry], serving: Iterable[int], owner: int | 
 
 
 def _counted(entry: Entry) -> Counted:
-    return Counted(histogram=entry.name, generation=entry.life.generation, epochs=entry.charged_epochs)
+    return Counted(
+        histogram=entry.name, generation=entry.life.generation, epochs=entry.charged_epochs
+    )
 
 
 def _total(unit: str, entries: Sequence[Entry], found: Together, key: str | None) -> Total:
     return Total(
-        unit=unit, epsilon=found.epsilon, delta=found.delta, rho=found.rho, deltas=found.deltas,
-        epsilon_of_the_sum=found.epsilon_of_the_sum, parts=tuple(map(_counted, entries)), key=key,
-    )  # fmt: skip
+        unit=unit,
+        epsilon=found.epsilon,
+        delta=found.delta,
+        rho=found.rho,
+        deltas=found.deltas,
+        epsilon_of_the_sum=found.epsilon_of_the_sum,
+        parts=tuple(map(_counted, entries)),
+        key=key,
+    )
 
 
 _HALVINGS = 60
 
 
 def left_of(
-    settings: Settings, states: Sequence[ReleaseProgress | None], others: Sequence[CeilingCharge] = ()
+    settings: Settings,
+    states: Sequence[ReleaseProgress | None],
+    others: Sequence[CeilingCharge] = (),
 ) -> Left | None:
     """Return what is left of the ceiling; None if the settings have none.
 
@@ -432,7 +490,12 @@ def left_of(
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
         return None
-    own = [charge for state in states if state is not None for charge in charges_of(settings.worker.name, state, settings)]
+    own = [
+        charge
+        for state in states
+        if state is not None
+        for charge in charges_of(settings.worker.name, state, settings)
+    ]
     charges = merged([*own, *others])
     held = _fullest(ceiling, charges, [(charge, charge.last) for charge in charges])
     paid = [part for _, part in parts_of(charges, held.counts, ceiling.unit)]
@@ -446,20 +509,28 @@ def left_of(
         rho_left=_rho_left(ceiling, paid, held),
         parts=tuple(
             Counted(
-                histogram=charge.histogram, generation=charge.generation, epochs=part.times,
+                histogram=charge.histogram,
+                generation=charge.generation,
+                epochs=part.times,
                 worker=None if charge.worker == settings.worker.name else charge.worker,
             )
             for charge, part in parts_of(charges, held.counts, ceiling.unit)
         ),
-        next=tuple(_next(ceiling, settings, [state for state in states if state is not None], others)),
+        next=tuple(
+            _next(ceiling, settings, [state for state in states if state is not None], others)
+        ),
         other_workers=tuple(sorted({charge.worker for charge in others})),
-    )  # fmt: skip
+    )
 
 
-def _fullest(ceiling: Ceiling, charges: Sequence[CeilingCharge], epochs: Sequence[tuple[CeilingCharge, int]]) -> Held:
+def _fullest(
+    ceiling: Ceiling, charges: Sequence[CeilingCharge], epochs: Sequence[tuple[CeilingCharge, int]]
+) -> Held:
     found = [ceiling.fullest(charges, *charge.span(epoch), named=True) for charge, epoch in epochs]
     nothing = Held(None, None, 0.0, (0,) * len(charges))
-    return max(found, key=lambda held: math.inf if held.epsilon is None else held.epsilon, default=nothing)
+    return max(
+        found, key=lambda held: math.inf if held.epsilon is None else held.epsilon, default=nothing
+    )
 
 
 def _rho_left(ceiling: Ceiling, paid: Sequence[Part], held: Held) -> float:
@@ -479,11 +550,16 @@ def _rho_left(ceiling: Ceiling, paid: Sequence[Part], held: Held) -> float:
 
 
 def _next(
-    ceiling: Ceiling, settings: Settings, states: Sequence[ReleaseProgress], others: Sequence[CeilingCharge]
+    ceiling: Ceiling,
+    settings: Settings,
+    states: Sequence[ReleaseProgress],
+    others: Sequence[CeilingCharge],
 ) -> Iterator[NextEpoch]:
     """Yield the next epoch of each histogram that runs, or that has a place to begin."""
     for config in settings.histograms:
-        grid = TickGrid(tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks)
+        grid = TickGrid(
+            tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
+        )
         ticks = []
         for state in states:
             life = state.histograms.get(config.name)
@@ -498,7 +574,9 @@ def _next(
                 *(
                     charge
                     for state in states
-                    for charge in charges_of(settings.worker.name, state, settings, {config.name: epoch})
+                    for charge in charges_of(
+                        settings.worker.name, state, settings, {config.name: epoch}
+                    )
                 ),
                 *others,
             ]
@@ -509,7 +587,11 @@ def _next(
                 held = _fullest(ceiling, charges, [(charge, epoch)])
                 begins = _finite(charge.span(epoch)[0])
                 yield NextEpoch(
-                    histogram=config.name, epoch=epoch, begins=begins, epsilon=held.epsilon, fits=ceiling.holds(held.epsilon)
+                    histogram=config.name,
+                    epoch=epoch,
+                    begins=begins,
+                    epsilon=held.epsilon,
+                    fits=ceiling.holds(held.epsilon),
                 )
                 break
 
@@ -523,7 +605,9 @@ EPOCHS_LISTED = 1_000
 
 
 def budget_of(
-    settings: Settings, states: Sequence[ReleaseProgress | None] | None, others: Sequence[CeilingCharge] = ()
+    settings: Settings,
+    states: Sequence[ReleaseProgress | None] | None,
+    others: Sequence[CeilingCharge] = (),
 ) -> Budget:
     """Return what was spent, from the states that `read_states` returned.
 
@@ -548,18 +632,25 @@ def budget_of(
         ),
         total=total,
         not_in_total=outside,
-        not_begun=tuple(name for name, generation in wanted.items() if (name, generation) not in begun),
+        not_begun=tuple(
+            name for name, generation in wanted.items() if (name, generation) not in begun
+        ),
         person=person_of(entries, settings, len(states or ())),
         ceiling=left_of(settings, states or (), others),
     )
 
 
 def budget_of_all(
-    all_: Sequence[tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[CeilingCharge]]],
+    all_: Sequence[
+        tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[CeilingCharge]]
+    ],
 ) -> AllBudgets:
     """Return what several workers on the same events have spent, each and all together."""
     total, outside = total_of_all(
-        {one.worker.name: (entries_of(states or (), one), one, len(states or ())) for one, states, _ in all_}
+        {
+            one.worker.name: (entries_of(states or (), one), one, len(states or ()))
+            for one, states, _ in all_
+        }
     )
     return AllBudgets(
         workers=tuple(budget_of(*one) for one in all_),
@@ -574,7 +665,9 @@ def _generation(entry: Entry) -> Generation:
     charged = None
     if epochs:
         found = together([entry.part])
-        charged = Charged(epochs=entry.charged_epochs, rho=found.rho, epsilon=found.epsilon, delta=found.delta)
+        charged = Charged(
+            epochs=entry.charged_epochs, rho=found.rho, epsilon=found.epsilon, delta=found.delta
+        )
     return Generation(
         generation=life.generation,
         mechanism=str(life.description.get("mechanism", "")),

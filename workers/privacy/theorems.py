@@ -291,7 +291,9 @@ def bottom_of(public: Mapping[str, object]) -> int | None:
     return bottom_of(algorithm) if isinstance(algorithm, dict) else None
 
 
-def one_shot(config: OneShotConfig, mechanism: OneShot, beta: float, data: Data) -> tuple[Promise, ...]:
+def one_shot(
+    config: OneShotConfig, mechanism: OneShot, beta: float, data: Data
+) -> tuple[Promise, ...]:
     """Return what each tick promises of counts shown, and of what is not shown or not chosen."""
     name, p = config.algorithm, config.parameters()
     algorithm, releases = mechanism.algorithm, ticks_of(config, data)
@@ -299,11 +301,18 @@ def one_shot(config: OneShotConfig, mechanism: OneShot, beta: float, data: Data)
     labels = p.domain or data.items
     values = releases * _looked_at(name, p, labels)
     spread = _paper_spread(name, p, rho)
-    assumes = "" if name in KNOWN or name in LIMITED else f"at most {labels:,} labels occur in a tick"
+    assumes = (
+        "" if name in KNOWN or name in LIMITED else f"at most {labels:,} labels occur in a tick"
+    )
     counts = Promise(
-        name="counts", bounds=f"error of every count shown, over {releases:,} ticks", assumes=assumes, beta=beta,
-        printed=_paper_noise(name, spread, values, beta), ours=_largest(algorithm, values, beta), source=_SOURCE[name][0],
-    )  # fmt: skip
+        name="counts",
+        bounds=f"error of every count shown, over {releases:,} ticks",
+        assumes=assumes,
+        beta=beta,
+        printed=_paper_noise(name, spread, values, beta),
+        ours=_largest(algorithm, values, beta),
+        source=_SOURCE[name][0],
+    )
     if name == "known_gauss":
         return (counts,)
     if isinstance(algorithm, Picking):
@@ -313,9 +322,14 @@ def one_shot(config: OneShotConfig, mechanism: OneShot, beta: float, data: Data)
         if known:
             bounds = "how far an item not shown lies above one that is, at every tick"
         other = Promise(
-            name="selection" if known else "hidden", bounds=bounds, assumes="", beta=beta, printed=printed, ours=ours,
+            name="selection" if known else "hidden",
+            bounds=bounds,
+            assumes="",
+            beta=beta,
+            printed=printed,
+            ours=ours,
             source=_SOURCE[name][1],
-        )  # fmt: skip
+        )
         return counts, other
     height = paper_height(name, p, spread, delta)
     threshold = algorithm.threshold or 0
@@ -325,12 +339,20 @@ def one_shot(config: OneShotConfig, mechanism: OneShot, beta: float, data: Data)
         if name in LAPLACE:
             tail = laplace_sum(2, spread, values, beta)
     else:
-        hidden, bounds = threshold + _largest(algorithm, values, beta), "true count of an item not shown, at every tick"
+        hidden, bounds = (
+            threshold + _largest(algorithm, values, beta),
+            "true count of an item not shown, at every tick",
+        )
         tail = _paper_noise(name, spread, values, beta)
     return counts, Promise(
-        name="hidden", bounds=bounds, assumes=assumes, beta=beta, printed=height + tail, ours=hidden,
+        name="hidden",
+        bounds=bounds,
+        assumes=assumes,
+        beta=beta,
+        printed=height + tail,
+        ours=hidden,
         source=_SOURCE[name][1],
-    )  # fmt: skip
+    )
 
 
 def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
@@ -342,17 +364,25 @@ def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data
     paper = config.max_count * math.sqrt(config.labels / (8 * paper_rho(config, discovers=True)))
     ours = _bottom(mechanism.public()) + _picking(float(mechanism.scale), p, picks, answers, beta)
     return Promise(
-        name="hidden", bounds=_above(p) + " by an answer that is not complete", assumes="", beta=beta,
-        printed=p.max_count + paper * math.log(p.kbar / delta) + _picking(paper, p, picks, answers, beta), ours=ours,
+        name="hidden",
+        bounds=_above(p) + " by an answer that is not complete",
+        assumes="",
+        beta=beta,
+        printed=p.max_count
+        + paper * math.log(p.kbar / delta)
+        + _picking(paper, p, picks, answers, beta),
+        ours=ours,
         source="Rogers: Theorems 9 and 10; Cardoso, Rogers: Lemma D.1",
-    )  # fmt: skip
+    )
 
 
 def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Promise:
     """Bound MetaAlgo's sums; an item that a block does not show counts as 0 in it."""
     name, p, algorithm = config.algorithm, config.parameters(), mechanism.algorithm
     releases = ticks_of(config, data)
-    most = {"known_gumbel": p.k, "limit_dom": p.k}.get(name, p.kbar if name in LIMITED else data.items)
+    most = {"known_gumbel": p.k, "limit_dom": p.k}.get(
+        name, p.kbar if name in LIMITED else data.items
+    )
     labels = p.domain or min(most, data.items)
     where = " in a block" if name in PICKING + LIMITED else ""
     assumes = "" if name == "known_gauss" else f"at most {most:,} labels occur{where}"
@@ -373,9 +403,14 @@ def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Prom
         printed = height + _paper_sum(name, spread, copies * worst, labels * releases, beta)
         ours = _sum_error(algorithm, used, copies, labels * releases, beta)
     return Promise(
-        name="counts", bounds=f"error of every count, over {releases:,} ticks", assumes=assumes, beta=beta,
-        printed=printed, ours=ours, source="Cardoso, Rogers: Theorems 2 and 3; " + _SOURCE[name][-1],
-    )  # fmt: skip
+        name="counts",
+        bounds=f"error of every count, over {releases:,} ticks",
+        assumes=assumes,
+        beta=beta,
+        printed=printed,
+        ours=ours,
+        source="Cardoso, Rogers: Theorems 2 and 3; " + _SOURCE[name][-1],
+    )
 
 
 def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: Data) -> Promise:
@@ -383,19 +418,29 @@ def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: D
     if isinstance(mechanism, PureMisraGries):
         return _pure_sketch(config, mechanism, beta, data)
     tree, k, releases = mechanism.tree, config.size, ticks_of(config, data)
-    worst, used, lost = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix), data.weight / (k + 1)
+    worst, used, lost = (
+        (tree.radix - 1) * tree.levels,
+        most_blocks(releases, tree.radix),
+        data.weight / (k + 1),
+    )
     rho = paper_rho(config, discovers=True) / tree.levels
     delta = discovery_delta(mechanism) / tree.levels
     if config.release == "pmg":
         together = config.max_items * config.max_count
         epsilon = math.sqrt(2 * rho) / together
         log_delta = math.log(together / delta) + epsilon * (together - 1)
-        each = 1 + 2 * (math.log(3) + log_delta) / epsilon + 2 * math.log((k + 1) * releases / beta) / epsilon
+        each = (
+            1
+            + 2 * (math.log(3) + log_delta) / epsilon
+            + 2 * math.log((k + 1) * releases / beta) / epsilon
+        )
         printed, source, copies = worst * each, "Lebeda, Tetek: Theorem 8 in each block", 2
     else:
         spread = config.max_count * math.sqrt(k / (2 * rho))
         height = config.max_count + spread * normal_quantile(delta / k)
-        printed = worst * height + normal_bound(worst * spread**2, min(data.items, worst * k) * releases, beta)
+        printed = worst * height + normal_bound(
+            worst * spread**2, min(data.items, worst * k) * releases, beta
+        )
         source, copies = "Lebeda, Tetek: Section 7; Rogers: Theorem 7 in each block", 1
     values = min(data.items, used * k) * releases
     variance = copies * float(mechanism.sigma_squared)
@@ -404,13 +449,19 @@ def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: D
         subset_bound(variance, used, values, beta),
     )
     return Promise(
-        name="counts", bounds=f"error of every count, over {releases:,} ticks",
-        assumes=f"at most {data.items:,} labels and {data.weight:,} counts in an epoch", beta=beta,
-        printed=lost + printed, ours=ours, source=source,
-    )  # fmt: skip
+        name="counts",
+        bounds=f"error of every count, over {releases:,} ticks",
+        assumes=f"at most {data.items:,} labels and {data.weight:,} counts in an epoch",
+        beta=beta,
+        printed=lost + printed,
+        ours=ours,
+        source=source,
+    )
 
 
-def _pure_sketch(config: MisraGriesConfig, mechanism: PureMisraGries, beta: float, data: Data) -> Promise:
+def _pure_sketch(
+    config: MisraGriesConfig, mechanism: PureMisraGries, beta: float, data: Data
+) -> Promise:
     """Bound the same over a declared domain.
 
     One cell is released at each tick: R d noises. A label that a cell does not show lies in it
@@ -418,16 +469,23 @@ def _pure_sketch(config: MisraGriesConfig, mechanism: PureMisraGries, beta: floa
     at most two noises.
     """
     tree, releases = mechanism.tree, ticks_of(config, data)
-    worst, used, lost = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix), data.weight / (config.size + 1)
+    worst, used, lost = (
+        (tree.radix - 1) * tree.levels,
+        most_blocks(releases, tree.radix),
+        data.weight / (config.size + 1),
+    )
     values = len(mechanism.domain()) * releases
     scale = 2 * tree.levels * config.max_items * config.max_count / (config.epsilon or 0.0)
     largest = laplace_quantile(mechanism.scale, beta / values / 2) - 1
     return Promise(
-        name="counts", bounds=f"error of every count, over {releases:,} ticks",
-        assumes=f"at most {data.weight:,} counts of the domain in an epoch", beta=beta,
+        name="counts",
+        bounds=f"error of every count, over {releases:,} ticks",
+        assumes=f"at most {data.weight:,} counts of the domain in an epoch",
+        beta=beta,
         printed=lost + worst * 2 * laplace_bound(scale, values, beta),
-        ours=lost + used * 2 * largest / (config.size + 1) + 0.5, source="Lebeda, Tetek: Section 6 in each block",
-    )  # fmt: skip
+        ours=lost + used * 2 * largest / (config.size + 1) + 0.5,
+        source="Lebeda, Tetek: Section 6 in each block",
+    )
 
 
 # ---- the papers' noise and thresholds ----
@@ -438,7 +496,10 @@ _SOURCE: dict[Name, tuple[str, str]] = {
     "known_gumbel": ("Cardoso, Rogers: Theorems 2 and 8", _D1),
     "positive_laplace": ("Rogers: Theorem 7", "Rogers: Theorem 7"),
     "positive_gauss": ("Rogers: Theorem 7", "Rogers: Theorem 7"),
-    "unk_gauss": ("Cardoso, Rogers: Theorems 2 and 5", "Cardoso, Rogers: Theorem 5; Rogers: Theorem 8"),
+    "unk_gauss": (
+        "Cardoso, Rogers: Theorems 2 and 5",
+        "Cardoso, Rogers: Theorem 5; Rogers: Theorem 8",
+    ),
     "limit_dom_laplace": ("Durfee, Rogers: Lemma 6.2", "Durfee, Rogers: Lemma 6.2"),
     "limit_dom": ("Cardoso, Rogers: Theorems 2 and 9", f"{_D1}, Algorithm 6"),
 }
@@ -450,7 +511,11 @@ def _paper_spread(name: Name, p: Parameters, rho: float) -> float:
 
 
 def _paper_noise(name: Name, spread: float, values: float, beta: float) -> float:
-    return laplace_bound(spread, values, beta) if name in LAPLACE else normal_bound(spread**2, values, beta)
+    return (
+        laplace_bound(spread, values, beta)
+        if name in LAPLACE
+        else normal_bound(spread**2, values, beta)
+    )
 
 
 def _paper_sum(name: Name, spread: float, terms: int, values: float, beta: float) -> float:
@@ -471,7 +536,9 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
     low, high = 0.0, 2000.0
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (middle, high) if (0.5 + middle / 4) * math.exp(-middle) > each else (low, middle)
+        low, high = (
+            (middle, high) if (0.5 + middle / 4) * math.exp(-middle) > each else (low, middle)
+        )
     return p.max_count + spread * high
 
 
@@ -485,7 +552,9 @@ def _looked_at(name: Name, p: Parameters, labels: int) -> int:
     return min(labels, p.kbar) if name in LIMITED else labels
 
 
-def _largest(algorithm: Algorithm, values: float, beta: float, *, difference: bool = False) -> float:
+def _largest(
+    algorithm: Algorithm, values: float, beta: float, *, difference: bool = False
+) -> float:
     """Bound all |noise values|, or all differences of two: the exact integer law."""
     each = beta / (values if difference else 2 * values)
     return quantile(algorithm.table, each, difference=difference) - 1
@@ -503,7 +572,14 @@ def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta
 
 
 def _choices(
-    name: Name, p: Parameters, algorithm: Picking, paper: float, labels: int, releases: int, delta: float, beta: float
+    name: Name,
+    p: Parameters,
+    algorithm: Picking,
+    paper: float,
+    labels: int,
+    releases: int,
+    delta: float,
+    beta: float,
 ) -> tuple[float, float]:
     """Return (printed, ours): how far an item not picked may lie above one shown, or h_(kbar+1)."""
     scale = float(algorithm.scale)
@@ -523,7 +599,9 @@ def _picking(scale: float, p: Parameters, picks: int, releases: int, beta: float
     if not p.private:
         return scale * math.log(p.kbar * picks / beta)
     candidates = max(1, p.kbar - p.k)
-    return scale * (math.log(2 * p.kbar * picks / beta) + math.log(2 * candidates * releases / beta))
+    return scale * (
+        math.log(2 * p.kbar * picks / beta) + math.log(2 * candidates * releases / beta)
+    )
 
 
 def _bottom(public: Mapping[str, object]) -> int:
@@ -554,7 +632,9 @@ def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise
         printed = math.inf
     elif isinstance(config, BoundedMaxConfig):
         epsilon, beta = mechanism.guarantee.epsilon, config.beta
-        tests = (8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * config.c_max / beta)) / epsilon
+        tests = (
+            8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * config.c_max / beta)
+        ) / epsilon
         printed = 6 * (_err(config, config.c_max, beta / 3, epsilon / 2) + tests)
     else:
         printed = _printed_segments(config, mechanism, value)
@@ -564,7 +644,10 @@ def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise
         assumes=f"no watched value passes {value:,}",
         beta=config.beta,
         printed=printed,
-        ours=max(_error(config, mechanism, segment, value) for segment in range(1, last_segment(mechanism, value) + 1)),
+        ours=max(
+            _error(config, mechanism, segment, value)
+            for segment in range(1, last_segment(mechanism, value) + 1)
+        ),
         source=_SOURCES[config.mechanism],
     )
 
@@ -575,7 +658,10 @@ def last_segment(mechanism: OrderStatistics, value: int) -> int:
     if segments is None:
         return 1
     for segment in range(1, segments.most):
-        if segments.threshold(segment) >= value + segments.column_error(segment) + segments.bounds(segment)[0]:
+        if (
+            segments.threshold(segment)
+            >= value + segments.column_error(segment) + segments.bounds(segment)[0]
+        ):
             return segment
     return segments.most
 
@@ -584,7 +670,10 @@ def _error(config: MaxConfig, mechanism: OrderStatistics, segment: int, value: i
     published, segments = mechanism.error(segment), mechanism.segments
     if config.mechanism != "doubling" or segments is None:
         return published
-    high = min(float(value), segments.threshold(segment) + segments.bounds(segment)[1] + segments.column_error(segment))
+    high = min(
+        float(value),
+        segments.threshold(segment) + segments.bounds(segment)[1] + segments.column_error(segment),
+    )
     low = 0.0
     if segment > 1:
         below = segment - 1
@@ -605,7 +694,9 @@ def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int)
 
     last = 1
     # At most log2 T segments are the paper's own, whose values cannot pass T.
-    while 2 ** (last - 1) <= value + column_error(last) + tests and (last < log_ticks or value > config.ticks):
+    while 2 ** (last - 1) <= value + column_error(last) + tests and (
+        last < log_ticks or value > config.ticks
+    ):
         last += 1
     noise = column_error(last)
     growth = 2.0 ** (last - 1) + 2 * (tests + noise + last)
@@ -618,7 +709,9 @@ def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int)
     return _printed_several(config, mechanism.queries.k, growth, noise, epsilon, beta / last)
 
 
-def _printed_several(config: MaxConfig, k: int, growth: float, noise: float, epsilon: float, beta: float) -> float:
+def _printed_several(
+    config: MaxConfig, k: int, growth: float, noise: float, epsilon: float, beta: float
+) -> float:
     intervals, ticks = k * growth, config.ticks
     err = _err(config, intervals, beta / 3, epsilon / 3)
     many, each = math.log(6 * intervals / beta), math.log(6 * ticks / beta)
@@ -626,7 +719,10 @@ def _printed_several(config: MaxConfig, k: int, growth: float, noise: float, eps
     step = 3 * (clearance + err + noise)
     tests = 12 / epsilon * (many + each)
     update = 6 * k / epsilon * math.log(3 * intervals / beta)
-    return max(step + clearance + 3 * err + tests + 2 * update + 1, step + 3 * clearance + 2 * err) + noise
+    return (
+        max(step + clearance + 3 * err + tests + 2 * update + 1, step + 3 * clearance + 2 * err)
+        + noise
+    )
 
 
 def _err(config: MaxConfig, intervals: float, beta: float, epsilon: float) -> float:
@@ -687,7 +783,9 @@ def _running(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[P
     config, known = mechanism.config, isinstance(mechanism, KnownBase)
     ticks, labels = ticks_of(config, data), len(mechanism.domain()) or data.items
     radix = config.radix or best_radix(ticks)
-    tau_squared = config.max_items * config.max_count**2 / (2 * paper_rho(config, discovers=not known))
+    tau_squared = (
+        config.max_items * config.max_count**2 / (2 * paper_rho(config, discovers=not known))
+    )
     variance = tree_variance(tau_squared, ticks, radix)
     printed = normal_bound(variance, labels * ticks, beta)
     worst = worst_variance(mechanism, ticks)
@@ -695,18 +793,27 @@ def _running(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[P
     assumes = "" if known else f"at most {labels:,} labels occur"
     where = f"{labels:,} labels and {ticks:,} ticks"
     counts = Promise(
-        name="counts", bounds=f"error of every count shown, over {where}", assumes=assumes, beta=beta,
-        printed=printed, ours=ours, source="Cardoso, Rogers: Theorem 2" + ("" if known else ", Lemma F.3"),
-    )  # fmt: skip
+        name="counts",
+        bounds=f"error of every count shown, over {where}",
+        assumes=assumes,
+        beta=beta,
+        printed=printed,
+        ours=ours,
+        source="Cardoso, Rogers: Theorem 2" + ("" if known else ", Lemma F.3"),
+    )
     if isinstance(mechanism, KnownBase):
         return (counts,)
     share = discovery_delta(mechanism) / config.max_items
     paper_threshold = config.max_count + math.sqrt(variance) * normal_quantile(share / ticks)
     hidden = Promise(
-        name="hidden", bounds="true count of an item not shown, at every tick that may show new items",
-        assumes=assumes, beta=beta, printed=paper_threshold + printed,
-        ours=_worst_threshold(mechanism, worst, ticks) + ours, source="Cardoso, Rogers: Theorem 6, Lemma F.2",
-    )  # fmt: skip
+        name="hidden",
+        bounds="true count of an item not shown, at every tick that may show new items",
+        assumes=assumes,
+        beta=beta,
+        printed=paper_threshold + printed,
+        ours=_worst_threshold(mechanism, worst, ticks) + ours,
+        source="Cardoso, Rogers: Theorem 6, Lemma F.2",
+    )
     return counts, hidden
 
 
@@ -737,25 +844,43 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
     variance = tree_variance((s + 1) * tau_squared, ticks, radix)
     worst, rounding = worst_variance(mechanism, ticks), _rounding(config)
     counts = Promise(
-        name="counts", bounds=f"error of every count shown, over {d:,} labels and {ticks:,} ticks", assumes="", beta=beta,
-        printed=normal_bound(variance, d * ticks, beta), ours=normal_bound(worst, d * ticks, beta) + rounding,
+        name="counts",
+        bounds=f"error of every count shown, over {d:,} labels and {ticks:,} ticks",
+        assumes="",
+        beta=beta,
+        printed=normal_bound(variance, d * ticks, beta),
+        ours=normal_bound(worst, d * ticks, beta) + rounding,
         source="Cardoso, Rogers: Theorems 2 and 4",
-    )  # fmt: skip
+    )
     # Four parts: counters, the threshold's noise, the tests' if it may be negative, the choices.
     part, picks, one_sided = beta / 4, k * (s + 1), config.accounting == "tight"
     paper_eta = 2 * math.sqrt(variance) + 4 * math.sqrt(s) * tau * math.log(d * (ticks + 1))
-    printed = normal_bound(variance, d * ticks, part) + (paper_eta if config.eta is None else config.eta)
-    printed += laplace_bound(2 * math.sqrt(s) * tau, s, part) + laplace_bound(4 * math.sqrt(s) * tau, d * ticks, part)
+    printed = normal_bound(variance, d * ticks, part) + (
+        paper_eta if config.eta is None else config.eta
+    )
+    printed += laplace_bound(2 * math.sqrt(s) * tau, s, part) + laplace_bound(
+        4 * math.sqrt(s) * tau, d * ticks, part
+    )
     paper_pick = math.sqrt(s + 1) * tau / 2 * math.log(d * picks / part)
     pick, threshold, test = scales(mechanism)
     usual = math.ceil(2 * math.sqrt(worst + 1 / 12) + test * math.log(d * (ticks + 1)))
     eta = usual if config.eta is None else config.eta
-    ours = normal_bound(worst, d * ticks, part) + rounding + eta + laplace_bound(threshold, s, part) + 1
+    ours = (
+        normal_bound(worst, d * ticks, part)
+        + rounding
+        + eta
+        + laplace_bound(threshold, s, part)
+        + 1
+    )
     if not one_sided:
         ours += laplace_bound(test, d * ticks, part) + 1
     selection = Promise(
-        name="selection", bounds="how far an item not shown lies above one that is, at every tick until the last switch is made",
-        assumes="", beta=beta, printed=max(printed, paper_pick), ours=max(ours, pick * math.log(d * picks / part)),
+        name="selection",
+        bounds="how far an item not shown lies above one that is, at every tick until the last switch is made",
+        assumes="",
+        beta=beta,
+        printed=max(printed, paper_pick),
+        ours=max(ours, pick * math.log(d * picks / part)),
         source="Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)",
-    )  # fmt: skip
+    )
     return counts, selection

@@ -133,12 +133,17 @@ def together(parts: Sequence[Part], delta: float | None = None) -> Together:
         if pure and others:
             # The pure parts' deltas stay theirs.
             left = Fraction(at) - Fraction(delta_together(pure))
-            ways += [_sum([(way, 1), *((p.epsilon, p.times) for p in pure)]) for way in _composed(others, float(left))]
+            ways += [
+                _sum([(way, 1), *((p.epsilon, p.times) for p in pure)])
+                for way in _composed(others, float(left))
+            ]
     return Together(
         rho=_sum((part.rho, part.times) for part in parts),
         epsilon=min(ways) if at < 1 else None,
         delta=min(at, 1.0),
-        deltas=tuple(Share(name=name, delta=min(_sum(each), 1.0)) for name, each in failures.items()),
+        deltas=tuple(
+            Share(name=name, delta=min(_sum(each), 1.0)) for name, each in failures.items()
+        ),
         epsilon_of_the_sum=summed,
     )
 
@@ -157,7 +162,10 @@ def epsilon_at(parts: Sequence[Part], delta: float) -> float | None:
     pure, others = [part for part in parts if part.pure], [part for part in parts if not part.pure]
     if pure and others:
         left = Fraction(delta) - Fraction(delta_together(pure))
-        ways += [_sum([(way, 1), *((p.epsilon, p.times) for p in pure)]) for way in _composed(others, float(left))]
+        ways += [
+            _sum([(way, 1), *((p.epsilon, p.times) for p in pure)])
+            for way in _composed(others, float(left))
+        ]
     return min(ways, default=None)
 
 
@@ -165,7 +173,9 @@ def _composed(parts: Sequence[Part], delta: float) -> list[float]:
     """Return the epsilon of all composed in zCDP; none where no delta is left to convert with."""
     spent = _sum((probability, part.times) for part in parts for probability in part.named.values())
     left = float(Fraction(delta) - Fraction(spent))
-    return [epsilon_of(_sum((part.rho, part.times) for part in parts), left)] if 0 < left < 1 else []
+    return (
+        [epsilon_of(_sum((part.rho, part.times) for part in parts), left)] if 0 < left < 1 else []
+    )
 
 
 def _sum(values: Iterable[tuple[float, int]]) -> float:
@@ -274,7 +284,9 @@ def _composed_events(parts: Sequence[Part], events: int) -> tuple[float, float]:
     left = converting(parts)
     if not 0 < left < 1:
         return math.inf, 1.0
-    rho = float_up(sum((Fraction(part.rho) * part.times * events**2 for part in parts), Fraction(0)))
+    rho = float_up(
+        sum((Fraction(part.rho) * part.times * events**2 for part in parts), Fraction(0))
+    )
     epsilon = _epsilon_of(rho, left)
     failures = sum(part.times * _failures(part, events, epsilon) for part in parts)
     return epsilon, float_up(min(Fraction(left) + failures, Fraction(1)))
@@ -285,9 +297,13 @@ def _apart(parts: Sequence[Part], events: int, others: tuple[float, float]) -> t
     epsilon, delta = Fraction(others[0]) if others[0] < math.inf else None, Fraction(others[1])
     for part in parts:
         grown = part.epsilon * events
-        epsilon = None if epsilon is None else epsilon + Fraction(part.epsilon) * events * part.times
+        epsilon = (
+            None if epsilon is None else epsilon + Fraction(part.epsilon) * events * part.times
+        )
         unknown = part.failures is None
-        delta += part.times * (_group_delta(part, events) if unknown else _failures(part, events, grown))
+        delta += part.times * (
+            _group_delta(part, events) if unknown else _failures(part, events, grown)
+        )
     return math.inf if epsilon is None else float_up(epsilon), float_up(min(delta, Fraction(1)))
 
 
@@ -365,12 +381,20 @@ def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
     parts = [[replace(one.part, times=one.epochs(days)) for one in group] for group in groups]
     losses = []
     for events in EVENTS:
-        epsilon, delta = _most([(*lost(group, events), converting(group)) for group in parts], events)
-        losses.append(Loss(events=events, epsilon=epsilon, delta=delta, void=is_void(epsilon, delta)))
-    return Span(days=days, epochs=max(part.times for group in parts for part in group), losses=tuple(losses))
+        epsilon, delta = _most(
+            [(*lost(group, events), converting(group)) for group in parts], events
+        )
+        losses.append(
+            Loss(events=events, epsilon=epsilon, delta=delta, void=is_void(epsilon, delta))
+        )
+    return Span(
+        days=days, epochs=max(part.times for group in parts for part in group), losses=tuple(losses)
+    )
 
 
-def _most(found: Sequence[tuple[float | None, float, float]], events: int) -> tuple[float | None, float]:
+def _most(
+    found: Sequence[tuple[float | None, float, float]], events: int
+) -> tuple[float | None, float]:
     """Return what bounds every mixture, of (epsilon, delta, the part of delta that converts)."""
     epsilons, deltas, converted = zip(*found, strict=True)
     delta = max(deltas)
@@ -414,7 +438,11 @@ def _heading(span: Span) -> str:
 
 
 def _cell(loss: Loss) -> str:
-    return VOID if loss.void or loss.epsilon is None else f"{up_to(loss.epsilon)}, {up_to(loss.delta, 2)}"
+    return (
+        VOID
+        if loss.void or loss.epsilon is None
+        else f"{up_to(loss.epsilon)}, {up_to(loss.delta, 2)}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,8 +457,12 @@ class Built:
         """What one epoch of it costs."""
         promise, failures = self.mechanism.guarantee, dict(self.mechanism.cost().deltas)
         return Part(
-            rho=promise.rho, epsilon=promise.epsilon, delta=self.config.delta, failures=failures, pure=self.config.pure,
-        )  # fmt: skip
+            rho=promise.rho,
+            epsilon=promise.epsilon,
+            delta=self.config.delta,
+            failures=failures,
+            pure=self.config.pure,
+        )
 
     @property
     def charge(self) -> Charge:
@@ -488,7 +520,9 @@ def _together(built: Sequence[Built], key: str | None) -> Total:
         delta=found.delta,
         deltas=found.deltas,
         epsilon_of_the_sum=found.epsilon_of_the_sum,
-        epsilon_printed=paper_epsilon(found.rho, left) if found.epsilon is not None and left > 0 else None,
+        epsilon_printed=paper_epsilon(found.rho, left)
+        if found.epsilon is not None and left > 0
+        else None,
         warnings=tuple(cautions(found.epsilon, found.delta, unit)),
         person=spans_of([one.charge for one in built]),
     )

@@ -17,7 +17,10 @@ from typing import Any, ClassVar
 
 SAME_PRESS_S = 1.0
 # What is heeded, and how it is usually handled.
-HEEDED: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+HEEDED: dict[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
 
 
 class Interrupts:
@@ -52,7 +55,10 @@ class Interrupts:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if Interrupts._active is self:
             for number in self._installed:

@@ -56,7 +56,10 @@ class ReplayMerge(Merge):
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
         super()._begin(lane, users, complete)
         for histogram in users:
-            if histogram.next is None or (gap := histogram.grid.holding(complete) - histogram.next) <= BACKLOG_TICKS_MAX:
+            if (
+                histogram.next is None
+                or (gap := histogram.grid.holding(complete) - histogram.next) <= BACKLOG_TICKS_MAX
+            ):
                 continue
             raise StateRefused(
                 f"histogram {histogram.name!r}: {gap:,} ticks are to be published after {when(histogram.grid.start(histogram.next))} "
@@ -74,10 +77,13 @@ class ReplayMerge(Merge):
         complete = self.complete_ms
         if complete is not None:
             ends = {
-                lane: lane.start_ms + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms
+                lane: lane.start_ms
+                + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms
                 for lane in self._lanes
             }
-            self._ends = {lane: end if until_ms is None else min(end, until_ms) for lane, end in ends.items()}
+            self._ends = {
+                lane: end if until_ms is None else min(end, until_ms) for lane, end in ends.items()
+            }
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
         return complete if self._ends is None else self._ends[lane]
@@ -153,7 +159,9 @@ class Summary:
     partial: bool = False
 
 
-def fresh_histograms(settings: Settings, key: NoiseKey, stream: str = STREAM) -> list[ReplayHistogram]:
+def fresh_histograms(
+    settings: Settings, key: NoiseKey, stream: str = STREAM
+) -> list[ReplayHistogram]:
     """The histograms of `settings`, before their first tick.
 
     Args:
@@ -161,7 +169,9 @@ def fresh_histograms(settings: Settings, key: NoiseKey, stream: str = STREAM) ->
         key: the operator's root key.
         stream: goes into the mechanism ids.
     """
-    return board_histograms(ReplayHistogram, settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1)
+    return board_histograms(
+        ReplayHistogram, settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1
+    )
 
 
 class Merging(Protocol):
@@ -206,12 +216,19 @@ class Offline:
         """
         self.histograms = histograms
         self.summary = Summary()
-        self._write, self._until, self._may_stop, self._after_tick = write, until_ms, may_stop, after_tick
+        self._write, self._until, self._may_stop, self._after_tick = (
+            write,
+            until_ms,
+            may_stop,
+            after_tick,
+        )
         lanes = list(dict.fromkeys(histogram.lane for histogram in histograms))
         self._intakes = [Intake(lanes, settings.events.grace_ms, key) for _ in range(partitions)]
         self._sequences = [[0] for _ in range(partitions)]
         self._ended: frozenset[int] = frozenset()
-        self._merge: Merging = merge or ReplayMerge(histograms, key=key, sources=partitions, owners=1)
+        self._merge: Merging = merge or ReplayMerge(
+            histograms, key=key, sources=partitions, owners=1
+        )
         self._offset = 0
         self._begun = time.perf_counter()
         for histogram in histograms:
@@ -268,7 +285,9 @@ class Offline:
             intake.watermark = min(intake.watermark, self._until)  # its source stops there
         sequences, position = self._sequences[partition], self.summary.position
         # Nothing is sent, so a message may be as long as it is.
-        for _, message in intake.commit(source=partition, sequences=sequences, offset=position, max_bytes=None):
+        for _, message in intake.commit(
+            source=partition, sequences=sequences, offset=position, max_bytes=None
+        ):
             self._merge.take(message, self._offset)
             self._offset += 1
         self._merge.reached(self._offset)
@@ -337,7 +356,9 @@ def replay(
         return drive(offline, source, interrupts, progress)
 
 
-def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Callable[[Summary], object]) -> Summary:
+def drive(
+    offline: Offline, source: Source, interrupts: Interrupts, progress: Callable[[Summary], object]
+) -> Summary:
     """Feeds a source to its end or to Ctrl-C, which waits for whole batches; `progress` is told how
     far it is after each.
 

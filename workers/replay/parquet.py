@@ -190,7 +190,9 @@ def numbers_of(array: Any) -> NDArray[Any]:
     buffer = array.buffers()[1]
     if buffer is None:
         return np.empty(0, dtype=dtype)
-    return np.frombuffer(buffer, dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize)
+    return np.frombuffer(
+        buffer, dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize
+    )
 
 
 def flags_of(array: Any) -> NDArray[np.bool_]:
@@ -257,7 +259,9 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
         amounts = _whole(array.items.slice(start, stop - start), AMOUNT_MAX)
     else:
         labels = array.values.slice(start, stop - start)
-        members = _members(array.type.value_type) if pa.types.is_struct(array.type.value_type) else None
+        members = (
+            _members(array.type.value_type) if pa.types.is_struct(array.type.value_type) else None
+        )
         if members is not None:
             fields = labels.flatten()
             labels, amounts = fields[members[0]], _whole(fields[members[1]], AMOUNT_MAX)
@@ -275,7 +279,9 @@ def times_of(array: Any) -> Longs:
         return _whole(array, TIME_MAX, above=WRONG)
     unit = _UNITS[array.type.unit]
     values = _whole(array.cast(pa.int64()), (1 << 63) - 1)
-    times = values // unit if unit > 0 else np.where(values > TIME_MAX // -unit, WRONG, values * -unit)
+    times = (
+        values // unit if unit > 0 else np.where(values > TIME_MAX // -unit, WRONG, values * -unit)
+    )
     return np.where((times > TIME_MAX) | (values < 0), WRONG, times)
 
 
@@ -348,7 +354,13 @@ def holds_texts(kind: Any) -> bool:
     of = pa.types
     return any(
         is_it(kind)
-        for is_it in (of.is_string, of.is_large_string, of.is_string_view, of.is_binary, of.is_large_binary)
+        for is_it in (
+            of.is_string,
+            of.is_large_string,
+            of.is_string_view,
+            of.is_binary,
+            of.is_large_binary,
+        )
     )
 
 
@@ -461,7 +473,9 @@ class ParquetObjects:
         try:
             self._file = pq.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
         except (pa.ArrowException, OSError) as error:
-            raise SettingsError(f"{name}: not a Parquet file: {str(error).splitlines()[0][:200]}") from error
+            raise SettingsError(
+                f"{name}: not a Parquet file: {str(error).splitlines()[0][:200]}"
+            ) from error
         schema, shape = self._file.schema_arrow, shape_of_files(settings)
         asked = list(_asked(shape))
         for each in asked:
@@ -475,7 +489,11 @@ class ParquetObjects:
     def batches(self) -> Iterator[EventBatch]:
         read = 0
         try:
-            for rows in ahead(self._file.iter_batches(OBJECT_ROWS_AT_ONCE, columns=self._columns, use_threads=False)):
+            for rows in ahead(
+                self._file.iter_batches(
+                    OBJECT_ROWS_AT_ONCE, columns=self._columns, use_threads=False
+                )
+            ):
                 events, rejected = self._reader.of_objects(_listed(rows))
                 self._order.check(events.times, read + 1 + events.index)
                 rejects = [(read + 1 + each.index, each.reason) for each in rejected]
@@ -483,13 +501,17 @@ class ParquetObjects:
                 yield EventBatch(0, events, rejects, read)
         except (pa.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0][:200]
-            raise SettingsError(f"{self.name}: cannot be read after row {read:,}: {reason}") from error
+            raise SettingsError(
+                f"{self.name}: cannot be read after row {read:,}: {reason}"
+            ) from error
 
     def ended(self) -> frozenset[int]:
         return frozenset()
 
 
-def first_rows(settings: Settings, name: str, path: FilePath, number: int) -> tuple[list[object], Shape]:
+def first_rows(
+    settings: Settings, name: str, path: FilePath, number: int
+) -> tuple[list[object], Shape]:
     """Return the first rows of a file as whole objects, and what is read of an event in them.
 
     Raises:
@@ -504,7 +526,9 @@ def first_rows(settings: Settings, name: str, path: FilePath, number: int) -> tu
                 if len(objects) >= number:
                     break
     except (pa.ArrowException, OSError) as error:
-        raise SettingsError(f"{name}: not a Parquet file: {str(error).splitlines()[0][:200]}") from error
+        raise SettingsError(
+            f"{name}: not a Parquet file: {str(error).splitlines()[0][:200]}"
+        ) from error
     return objects[:number], shape
 
 
@@ -534,9 +558,16 @@ def _asked(shape: Shape) -> Iterator[_Asked]:
         for condition in view.where:
             yield _Asked("where", parse(condition.field), "anything", lambda _: True)
     if shape.time is not None:
-        yield _Asked("timestamp", shape.time, _TIMES[shape.unit], lambda kind: _is_time(kind, shape.unit))
+        yield _Asked(
+            "timestamp", shape.time, _TIMES[shape.unit], lambda kind: _is_time(kind, shape.unit)
+        )
     if isinstance(shape.user, Path):
-        yield _Asked("user", shape.user, "text or whole numbers", lambda kind: holds_texts(kind) or pa.types.is_integer(kind))
+        yield _Asked(
+            "user",
+            shape.user,
+            "text or whole numbers",
+            lambda kind: holds_texts(kind) or pa.types.is_integer(kind),
+        )
 
 
 def _items(view: View) -> _Asked:
@@ -552,7 +583,12 @@ def _items(view: View) -> _Asked:
         return one(kind.value_type if is_list(kind) else kind)
 
     more = "" if view.edges is not None else ", or a map of them to whole numbers"
-    return _Asked("items", view.items, f"{word}, a list of them{more}; in a list of structures say which: q[].label", fits)
+    return _Asked(
+        "items",
+        view.items,
+        f"{word}, a list of them{more}; in a list of structures say which: q[].label",
+        fits,
+    )
 
 
 _TIMES = {unit: f"a timestamp, or whole numbers in {unit}" for unit in ("ms", "us", "ns")}
@@ -562,7 +598,13 @@ _TIMES |= {"s": "a timestamp, or numbers in s", "iso": "a timestamp, or text"}
 def _is_time(kind: Any, unit: str) -> bool:
     if pa.types.is_timestamp(kind):
         return True
-    return holds_texts(kind) if unit == "iso" else _is_number(kind) if unit == "s" else bool(pa.types.is_integer(kind))
+    return (
+        holds_texts(kind)
+        if unit == "iso"
+        else _is_number(kind)
+        if unit == "s"
+        else bool(pa.types.is_integer(kind))
+    )
 
 
 def _is_label(kind: Any) -> bool:
@@ -570,7 +612,9 @@ def _is_label(kind: Any) -> bool:
 
 
 def _is_number(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
 
 
 def _kind(path: Path, schema: Any) -> Any:
@@ -580,7 +624,9 @@ def _kind(path: Path, schema: Any) -> Any:
         fields = schema if found is None else found
         if found is not None and pa.types.is_map(found):
             found = found.item_type
-        elif (found is None or pa.types.is_struct(found)) and name in [field.name for field in fields]:
+        elif (found is None or pa.types.is_struct(found)) and name in [
+            field.name for field in fields
+        ]:
             found = fields.field([field.name for field in fields].index(name)).type
         else:
             return None
@@ -597,7 +643,9 @@ def _check(asked: _Asked, schema: Any, name: str) -> None:
     if kind is None:
         raise SettingsError(f"{shown}: nothing is there; its columns are {', '.join(schema.names)}")
     if schema.names.count(asked.path.steps[0]) > 1:
-        raise SettingsError(f"{shown}: {schema.names.count(asked.path.steps[0])} columns have that name")
+        raise SettingsError(
+            f"{shown}: {schema.names.count(asked.path.steps[0])} columns have that name"
+        )
     if not asked.fits(kind) and not pa.types.is_null(kind):
         raise SettingsError(f"{shown}: {kind} is there; it must be {asked.allowed}")
 
@@ -652,14 +700,19 @@ class ParquetRows:
             # malloc keeps what a batch gives back; pyarrow's own pool faults it in again.
             pa.set_memory_pool(pa.system_memory_pool())
             # With `pre_buffer` memory would grow with the file.
-            self._file = pq.ParquetFile(file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False)
+            self._file = pq.ParquetFile(
+                file, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False
+            )
         except (pa.ArrowException, OSError) as error:
             raise SettingsError(f"{name}: not a Parquet file: {_first_line(error)}") from error
         self._check(schema)
         self.total: int | None = self._file.metadata.num_rows
         self._map = pa.types.is_map(schema.field(self._items).type)
         self._coder = Coder(Names())
-        self._keys = TextColumn(Names(declared_keys(settings)[self._name_of_view] or ()), declared_keys(settings)[self._name_of_view])
+        self._keys = TextColumn(
+            Names(declared_keys(settings)[self._name_of_view] or ()),
+            declared_keys(settings)[self._name_of_view],
+        )
         self._labels, self._users = TextColumn(self._coder.labels), UserColumn()
         self._order = InOrder(name, self.word, settings.events.grace_ms)
         self._reasons = [
@@ -681,26 +734,37 @@ class ParquetRows:
         ]
 
     def batches(self) -> Iterator[EventBatch]:
-        wanted = list(dict.fromkeys(c for c in (self._key, self._items, self._time, self._user) if c is not None))
+        wanted = list(
+            dict.fromkeys(
+                c for c in (self._key, self._items, self._time, self._user) if c is not None
+            )
+        )
         read = 0
         try:
             for rows in ahead(self._rows(wanted)):
                 events, refused = self._events(rows)
                 rejects: list[tuple[int, str]] = []
                 if refused.any():
-                    rejects = [(read + 1 + at, self._reasons[refused[at]]) for at in np.flatnonzero(refused).tolist()]
+                    rejects = [
+                        (read + 1 + at, self._reasons[refused[at]])
+                        for at in np.flatnonzero(refused).tolist()
+                    ]
                 self._order.check(events.times, read + 1 + events.index)
                 read += rows.num_rows
                 yield EventBatch(0, events, rejects, read)
         except (pa.ArrowException, OSError) as error:
-            raise SettingsError(f"{self.name}: cannot be read after row {read:,}: {_first_line(error)}") from error
+            raise SettingsError(
+                f"{self.name}: cannot be read after row {read:,}: {_first_line(error)}"
+            ) from error
 
     def ended(self) -> frozenset[int]:
         return frozenset()
 
     def _rows(self, columns: list[str]) -> Iterator[Any]:
         for groups in self._groups:
-            yield from self._file.iter_batches(ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False)
+            yield from self._file.iter_batches(
+                ROWS_AT_ONCE, row_groups=groups, columns=columns, use_threads=False
+            )
 
     def _check(self, schema: Any) -> None:
         """Refuses a file that lacks a column, or has one of another type."""
@@ -713,7 +777,12 @@ class ParquetRows:
                 is_items,
             ),
             (self._time, "events.timestamp", "int64 (ms since 1970) or timestamp", is_time),
-            (self._user, "events.user", "text or int64", lambda kind: is_text(kind) or pa.types.is_integer(kind)),
+            (
+                self._user,
+                "events.user",
+                "text or int64",
+                lambda kind: is_text(kind) or pa.types.is_integer(kind),
+            ),
         ):
             if column is None:
                 continue
@@ -722,10 +791,14 @@ class ParquetRows:
                     f"{self.name}: no column {column!r} ({setting}); its columns are {', '.join(schema.names)}"
                 )
             if schema.names.count(column) > 1:
-                raise SettingsError(f"{self.name}: {schema.names.count(column)} columns {column!r} ({setting})")
+                raise SettingsError(
+                    f"{self.name}: {schema.names.count(column)} columns {column!r} ({setting})"
+                )
             kind = schema.field(column).type
             if not fits(kind):
-                raise SettingsError(f"{self.name}: column {column!r} ({setting}) is {kind}; it must be {allowed}")
+                raise SettingsError(
+                    f"{self.name}: column {column!r} ({setting}) is {kind}; it must be {allowed}"
+                )
 
     def _events(self, rows: Any) -> tuple[Events, NDArray[np.int8]]:
         """The valid events of some rows, and for each row the number of the reason why it is none
@@ -783,7 +856,9 @@ class ParquetRows:
     def _key_codes(self, rows: Any) -> Codes:
         self._keys.begin()
         if self._key is None:
-            return np.full(rows.num_rows, self._keys.names.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32)
+            return np.full(
+                rows.num_rows, self._keys.names.vocabulary.code_of(ALL_STREAM_KEY), dtype=np.int32
+            )
         return self._keys.codes(rows.column(self._key))
 
 
@@ -792,7 +867,9 @@ def is_flat(shape: Shape) -> bool:
     if len(shape.views) != 1 or shape.empty or shape.unit != "ms":
         return False
     [view] = shape.views.values()
-    fields = [path for path in (view.key, view.items, shape.time, shape.user) if isinstance(path, Path)]
+    fields = [
+        path for path in (view.key, view.items, shape.time, shape.user) if isinstance(path, Path)
+    ]
     flat = all(len(path.steps) == 1 and path.list_at is None for path in fields)
     return flat and view.count is None and not view.where and view.edges is None
 
@@ -807,7 +884,9 @@ def has_texts(shape: Shape, file: IO[bytes]) -> bool:
     for path in (view.key, view.items):
         if isinstance(path, Path) and path.steps[0] in schema.names:
             kind = schema.field(schema.names.index(path.steps[0])).type
-            kind = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+            kind = (
+                kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+            )
             if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
                 return False
     return True
@@ -824,7 +903,9 @@ def _groups(metadata: Any) -> list[list[int] | None]:
     that this is better.
     """
     number = metadata.num_row_groups
-    return [None] if metadata.num_rows < number * GROUP_ROWS else [[group] for group in range(number)]
+    return (
+        [None] if metadata.num_rows < number * GROUP_ROWS else [[group] for group in range(number)]
+    )
 
 
 def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
@@ -837,7 +918,11 @@ def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
     if column not in schema.names or not pa.types.is_nested(schema.field(column).type):
         return []
     leaves = [metadata.schema.column(i) for i in range(len(metadata.schema))]
-    return [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and leaf.path.startswith(f"{column}.")]
+    return [
+        leaf.path
+        for leaf in leaves
+        if leaf.physical_type == "BYTE_ARRAY" and leaf.path.startswith(f"{column}.")
+    ]
 
 
 def _is(codes: NDArray[Any], wrong: int) -> Bools | None:

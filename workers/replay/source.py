@@ -159,10 +159,16 @@ def _in_file(field: Path | str) -> Path | str:
 def when(time_ms: int) -> str:
     """Return a time as text."""
     try:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat(
+            timespec="milliseconds"
+        )
     except OverflowError:
         return f"{time_ms} ms since 1970"
 
 
 def _span(milliseconds: int) -> str:
-    return f"{milliseconds:,} ms" if milliseconds < 1000 else str(timedelta(seconds=milliseconds // 1000))
+    return (
+        f"{milliseconds:,} ms"
+        if milliseconds < 1000
+        else str(timedelta(seconds=milliseconds // 1000))
+    )

@@ -80,4 +80,6 @@ def _parquet(settings: Settings, name: str, file: IO[bytes]) -> Source:
     shape = shape_of_files(settings)
     whole_columns = is_flat(shape) and has_texts(shape, file)
     file.seek(0)
-    return ParquetRows(settings, name, file) if whole_columns else ParquetObjects(settings, name, file)
+    return (
+        ParquetRows(settings, name, file) if whole_columns else ParquetObjects(settings, name, file)
+    )

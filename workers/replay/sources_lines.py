@@ -48,7 +48,13 @@ class JsonLines:
     until_ms = None
 
     def __init__(
-        self, settings: Settings, name: str, file: BufferedIOBase, *, total: int | None = None, raw: IO[bytes] | None = None
+        self,
+        settings: Settings,
+        name: str,
+        file: BufferedIOBase,
+        *,
+        total: int | None = None,
+        raw: IO[bytes] | None = None,
     ) -> None:
         """
         Args:
@@ -61,7 +67,9 @@ class JsonLines:
         events = settings.events
         self.name, self.total = name, total
         self._file, self._raw, self._max = file, raw, events.max_bytes
-        self._reader = SourceReader(reader_of(settings, shape_of_files(settings)), declared_keys(settings))
+        self._reader = SourceReader(
+            reader_of(settings, shape_of_files(settings)), declared_keys(settings)
+        )
         self._order = InOrder(name, self.word, events.grace_ms)
         self._read = 0
         self._lines = 0  # how many there were in the last chunk

@@ -62,7 +62,12 @@ class TopicSource:
     word = "offset"
 
     def __init__(
-        self, settings: Settings, sources: Sources, consumer: Consumer, since_ms: int | None, until_ms: int | None
+        self,
+        settings: Settings,
+        sources: Sources,
+        consumer: Consumer,
+        since_ms: int | None,
+        until_ms: int | None,
     ) -> None:
         """Find what is to be read; None: no limit."""
         events, several = settings.events, len(sources.topics) > 1
@@ -74,23 +79,37 @@ class TopicSource:
         self._grace, self._consumer = events.grace_ms, consumer
         self._max_behind = settings.max_behind_ms
         self.partitions = len(sources)
-        self.places: Sequence[str] = [str(place) if several else f"partition {place.partition}" for place in sources]
+        self.places: Sequence[str] = [
+            str(place) if several else f"partition {place.partition}" for place in sources
+        ]
         reader = reader_of(settings)
         forms = Forms(settings, reader)
         self._readers = [
-            source_reader_of(settings, reader, place.partition, place.topic.partitions, forms.form())
+            source_reader_of(
+                settings, reader, place.partition, place.topic.partitions, forms.form()
+            )
             for place in sources
         ]
         # What the worker would reject if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
-        earliest = None if since_ms is None else since_ms - (0 if events.timestamp is None else events.max_ahead_ms)
+        earliest = (
+            None
+            if since_ms is None
+            else since_ms - (0 if events.timestamp is None else events.max_ahead_ms)
+        )
         found = [(place, *_bounds(consumer, place, earliest)) for place in sources]
         self._user_is_key, rekeyed = events.user == RECORD_KEY, settings.privacy.rekey
         self._parts = {
-            place.log: _Partition(place, start, end, start, origins=Origins(None) if rekeyed else None)
+            place.log: _Partition(
+                place, start, end, start, origins=Origins(None) if rekeyed else None
+            )
             for place, start, end in found
         }
-        self._open = {log: (part.start, part.end) for log, part in self._parts.items() if part.start < part.end}
+        self._open = {
+            log: (part.start, part.end)
+            for log, part in self._parts.items()
+            if part.start < part.end
+        }
         self.total: int | None = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
@@ -102,7 +121,9 @@ class TopicSource:
                 yield from self._batches(part, whole=taken.ended)
 
     def ended(self) -> frozenset[int]:
-        return frozenset(part.place.number for log, part in self._parts.items() if log not in self._open)
+        return frozenset(
+            part.place.number for log, part in self._parts.items() if log not in self._open
+        )
 
     def _batches(self, part: _Partition, *, whole: bool) -> Iterator[EventBatch]:
         """Yield what waits of a partition, the last of it if `whole`."""
@@ -111,7 +132,11 @@ class TopicSource:
             self._end(part)
             return
         keys = [message.key() for message in messages]
-        said = [] if part.origins is None else [read_headers(message.headers()) for message in messages]
+        said = (
+            []
+            if part.origins is None
+            else [read_headers(message.headers()) for message in messages]
+        )
         if part.origins is not None and not self._user_is_key:
             keys = [
                 key if message.value() is None else own
@@ -124,13 +149,22 @@ class TopicSource:
             [message.offset() or 0 for message in messages],
         )
         marks, start = np.array([late for late, _ in said], dtype=np.int64), 0
-        for found, rejected, stop in self._readers[part.place.number].read(records, self._latest_ms):
+        for found, rejected, stop in self._readers[part.place.number].read(
+            records, self._latest_ms
+        ):
             came_late = marks[found.index] if said else None
             if part.origins is not None:
                 rejected = part.origins.take(records, range(start, stop), rejected, part.place)
             part.position, start = int(records.offsets[stop - 1]) + 1, stop
             rejects = [(int(records.offsets[each.index]), each.reason) for each in rejected]
-            yield self._batch(part, found, records.offsets, rejects, came_late, ends=whole and stop == len(records))
+            yield self._batch(
+                part,
+                found,
+                records.offsets,
+                rejects,
+                came_late,
+                ends=whole and stop == len(records),
+            )
             if part.position == part.end:
                 return
 
@@ -163,15 +197,24 @@ class TopicSource:
                 last = int(np.argmax(marks >= self.until_ms)) + 1
                 found, marks = found.select(np.arange(last)), marks[:last]
             part.watermark = int(marks[-1])
-        if self._max_behind is not None and (behind := marks - found.times > self._max_behind).any():
+        if (
+            self._max_behind is not None
+            and (behind := marks - found.times > self._max_behind).any()
+        ):
             late_ones = behind_rejects(found, np.flatnonzero(behind))
-            rejects = sorted([*rejects, *((int(offsets[each.index]), each.reason) for each in late_ones)])
+            rejects = sorted(
+                [*rejects, *((int(offsets[each.index]), each.reason) for each in late_ones)]
+            )
             good = np.flatnonzero(~behind)
             found, marks = found.select(good), marks[good]
             came_late = None if came_late is None else came_late[good]
         late = int(np.count_nonzero(found.times < marks))
         beyond = 0 if self.until_ms is None else int(np.count_nonzero(found.times >= self.until_ms))
-        if ends or (self.until_ms is not None and part.watermark is not None and part.watermark >= self.until_ms):
+        if ends or (
+            self.until_ms is not None
+            and part.watermark is not None
+            and part.watermark >= self.until_ms
+        ):
             self._end(part)  # nothing more of it can count
         return EventBatch(
             part.place.number,
@@ -195,7 +238,9 @@ class TopicSource:
 def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -> Iterator[Source]:
     """Open the events topics in a range of time, which must not end before it begins."""
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        raise SettingsError(f"--from {when(since_ms)} --to {when(until_ms)}: an empty range; --to must be later")
+        raise SettingsError(
+            f"--from {when(since_ms)} --to {when(until_ms)}: an empty range; --to must be later"
+        )
     connection = connection_of(settings)
     sources = check_events(settings, connection)
     with reader(connection, events=True) as consumer:

@@ -47,7 +47,9 @@ class Away:
             self._since_s = self._now_s() if since_s is None else since_s
             self.outages += 1
         logger.warning(
-            "Kafka is away: %s. Waiting for it; nothing is lost", reason.rstrip("."), extra=about(event="kafka_away")
+            "Kafka is away: %s. Waiting for it; nothing is lost",
+            reason.rstrip("."),
+            extra=about(event="kafka_away"),
         )
 
     def found(self) -> None:
@@ -57,5 +59,7 @@ class Away:
                 return
             seconds, self._since_s, self.reason = self._now_s() - self._since_s, None, ""
         logger.warning(
-            "Kafka is back: it was away for %.0f s", seconds, extra=about(event="kafka_back", seconds=round(seconds, 1))
+            "Kafka is back: it was away for %.0f s",
+            seconds,
+            extra=about(event="kafka_back", seconds=round(seconds, 1)),
         )

@@ -59,10 +59,17 @@ def describe(error: BaseException) -> str:
     Of any other it is kind and place: its message may quote a label, a key or an event.
     """
     kind = type(error)
-    if isinstance(error, QuietcountError | OSError) or kind.__module__.partition(".")[0] in _OF_KAFKA:
+    if (
+        isinstance(error, QuietcountError | OSError)
+        or kind.__module__.partition(".")[0] in _OF_KAFKA
+    ):
         return " ".join(f"{kind.__name__}: {error}".split()).removesuffix(":")
     trace = traceback.extract_tb(error.__traceback__)
-    return f"{kind.__name__} at {Path(trace[-1].filename).name}:{trace[-1].lineno}" if trace else kind.__name__
+    return (
+        f"{kind.__name__} at {Path(trace[-1].filename).name}:{trace[-1].lineno}"
+        if trace
+        else kind.__name__
+    )
 
 
 def traceback_of(error: BaseException) -> str:

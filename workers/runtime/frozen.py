@@ -43,7 +43,12 @@ A = TypeVar("A", bound=np.generic)
 _ATOMS = frozenset((int, float, bool, str, bytes, NoneType, Fraction))
 _VALUES = (Decimal, date, timedelta, tzinfo, PurePath, np.generic, np.dtype, type, local)
 # Their methods hold no state between calls (msgspec #402, in 0.16; `pyproject.toml` asks for 0.20).
-_CODECS = (msgspec.json.Decoder, msgspec.json.Encoder, msgspec.msgpack.Decoder, msgspec.msgpack.Encoder)
+_CODECS = (
+    msgspec.json.Decoder,
+    msgspec.json.Encoder,
+    msgspec.msgpack.Decoder,
+    msgspec.msgpack.Encoder,
+)
 
 
 class _Sealing(type):
@@ -51,20 +56,27 @@ class _Sealing(type):
 
     _shared: bool
 
-    def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True) -> _Sealing:
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True
+    ) -> _Sealing:
         for member, value in members.items() if shared else ():
             # Both would write to the instance, or beside it, whatever its __setattr__ says.
             if isinstance(value, functools.cached_property) or hasattr(value, "cache_clear"):
                 raise TypeError(
                     f"{name}.{member} is a lazy cache, and threads share {name}: make it in the constructor"
                 )
-            if isinstance(value, (list, dict, set, bytearray, np.ndarray)) and member != "__annotations__":
+            if (
+                isinstance(value, (list, dict, set, bytearray, np.ndarray))
+                and member != "__annotations__"
+            ):
                 check_frozen(value, f"{name}.{member}")
         made = super().__new__(cls, name, bases, members)
         made._shared = shared
         return made
 
-    def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True) -> None:
+    def __init__(
+        cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True
+    ) -> None:
         super().__init__(name, bases, members)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -92,7 +104,9 @@ class Frozen(metaclass=_Sealing):
 
     def __refuse(self, name: str) -> None:
         if getattr(self, "_sealed", False):
-            raise TypeError(f"{type(self).__name__}.{name}: threads share it, so it is frozen once it is made")
+            raise TypeError(
+                f"{type(self).__name__}.{name}: threads share it, so it is frozen once it is made"
+            )
 
 
 def check_frozen(value: object, where: str) -> None:
@@ -119,7 +133,9 @@ def check_frozen(value: object, where: str) -> None:
         _check_array(value, where)
     elif isinstance(value, BuiltinFunctionType):
         if isinstance(getattr(value, "__self__", None), (list, dict, set, bytearray)):
-            raise TypeError(f"{where}: a method of a {type(value.__self__).__name__}, which can change")
+            raise TypeError(
+                f"{where}: a method of a {type(value.__self__).__name__}, which can change"
+            )
         if not isinstance(value.__self__, (*_CODECS, type(np), NoneType)):
             raise TypeError(
                 f"{where}: a method of a {type(value.__self__).__name__}; nothing says that threads may share it"
@@ -194,9 +210,15 @@ def _is_frozen_record(value: object) -> bool:
     kind: Any = type(value)  # typeshed does not know where a dataclass says that it is frozen
     # Without slots a cached_property could add to it.
     names = {field.name for field in fields(value)}
-    return bool(kind.__dataclass_params__.frozen) and names.issuperset(getattr(value, "__dict__", ()))
+    return bool(kind.__dataclass_params__.frozen) and names.issuperset(
+        getattr(value, "__dict__", ())
+    )
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
-    names = value.__struct_fields__ if isinstance(value, msgspec.Struct) else [field.name for field in fields(value)]
+    names = (
+        value.__struct_fields__
+        if isinstance(value, msgspec.Struct)
+        else [field.name for field in fields(value)]
+    )
     return ((name, getattr(value, name)) for name in names)

@@ -73,7 +73,10 @@ class Turn(AbstractContextManager["Turn"]):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._since_s is not None:
             self._give()

@@ -67,7 +67,11 @@ class _Lines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        if record.levelno >= logging.CRITICAL and record.exc_info is None and record.name.startswith("workers"):
+        if (
+            record.levelno >= logging.CRITICAL
+            and record.exc_info is None
+            and record.name.startswith("workers")
+        ):
             return f"quietcount: {' '.join(record.getMessage().split())}"
         return super().format(record)
 
@@ -111,7 +115,9 @@ def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
         handler.addFilter(_ours)
         handler.addFilter(_lasting)
         handler.addFilter(_NotAgain())
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True
+    )
     for name in QUIETER:
         logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
     logging.captureWarnings(True)
@@ -126,5 +132,7 @@ def _of_thread(hook: threading.ExceptHookArgs) -> None:
         logging.getLogger("workers").error("thread %s failed", name, exc_info=hook.exc_value)
 
 
-def _uncaught(_kind: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
+def _uncaught(
+    _kind: type[BaseException], error: BaseException, _trace: TracebackType | None
+) -> None:
     logging.getLogger("workers").error("failed", exc_info=error)

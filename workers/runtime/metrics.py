@@ -148,41 +148,66 @@ class Metrics:
             return Counter(name, text, labels, namespace=PREFIX, registry=registry)
 
         def histogram(name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
-            return Histogram(name, text, labels, namespace=PREFIX, registry=registry, buckets=tuple(buckets))
+            return Histogram(
+                name, text, labels, namespace=PREFIX, registry=registry, buckets=tuple(buckets)
+            )
 
-        self._records = counter("records", "Records read; some of them again after a hand-over", "stage")
-        self.events = counter("events", "Events whose contribution was committed, each once over all workers")
+        self._records = counter(
+            "records", "Records read; some of them again after a hand-over", "stage"
+        )
+        self.events = counter(
+            "events", "Events whose contribution was committed, each once over all workers"
+        )
         self.rejects = counter(
-            "rejects", "Records that were no events and were committed to the rejects topic", "reason"
+            "rejects",
+            "Records that were no events and were committed to the rejects topic",
+            "reason",
         )
         self.declined = counter(
-            "declined", "Records that the fast reader left to the general one; some of them again after a hand-over"
+            "declined",
+            "Records that the fast reader left to the general one; some of them again after a hand-over",
         )
         self.ticks_closed = counter(
-            "ticks_closed", "Ticks that source partitions closed, over all source partitions and tick grids"
+            "ticks_closed",
+            "Ticks that source partitions closed, over all source partitions and tick grids",
         )
         self.ticks_released = counter(
-            "ticks_released", "Ticks that owner partitions released: each tick once for each of them", "histogram"
+            "ticks_released",
+            "Ticks that owner partitions released: each tick once for each of them",
+            "histogram",
         )
         self.snapshots = counter("snapshots", "Snapshot records that were published", "histogram")
         self.snapshot_bytes = counter(
             "snapshot_bytes", "Bytes of the snapshot records that were published", "histogram"
         )
         self._commit_seconds = histogram(
-            "commit_seconds", "Seconds that a Kafka transaction took, with all its repetitions", _COMMIT_S, "stage"
+            "commit_seconds",
+            "Seconds that a Kafka transaction took, with all its repetitions",
+            _COMMIT_S,
+            "stage",
         )
-        self._aborted = counter("transactions_aborted", "Transactions that were aborted and tried again", "stage")
+        self._aborted = counter(
+            "transactions_aborted", "Transactions that were aborted and tried again", "stage"
+        )
         self.release_seconds = histogram(
-            "release_seconds", "Seconds to merge and release the complete ticks, before they are committed", _RELEASE_S
+            "release_seconds",
+            "Seconds to merge and release the complete ticks, before they are committed",
+            _RELEASE_S,
         )
         self.recovery_seconds = histogram(
             "recovery_seconds",
             "Seconds from an assignment until its partitions are taken over, state loaded",
             _RECOVERY_S,
         )
-        self.recovered_records = counter("recovered_records", "State records read from changelogs while taking over")
-        self.acquired = counter("partitions_acquired", "Partitions of either stage that were taken over")
-        self.released = counter("partitions_given_up", "Partitions of either stage that were given up")
+        self.recovered_records = counter(
+            "recovered_records", "State records read from changelogs while taking over"
+        )
+        self.acquired = counter(
+            "partitions_acquired", "Partitions of either stage that were taken over"
+        )
+        self.released = counter(
+            "partitions_given_up", "Partitions of either stage that were given up"
+        )
         self.unread_topics = Gauge(
             "unread_topics",
             "Topics that match events.topic and are not counted, since the set of topics is fixed by the first start",
@@ -193,15 +218,22 @@ class Metrics:
         self.away = Away()
         show_outages(self.away, registry)
         self.registry_waits = counter(
-            "schema_registry_waits", "Times that records had to wait for a schema because the registry did not answer"
+            "schema_registry_waits",
+            "Times that records had to wait for a schema because the registry did not answer",
         )
         #: Says of each topic whether nearly all of it is rejected; a gauge shows it.
         self.rejecting = RejectRate()
-        self.fenced = counter("fenced", "Shards of this worker that a newer owner took over while they were at work")
+        self.fenced = counter(
+            "fenced", "Shards of this worker that a newer owner took over while they were at work"
+        )
 
     def stage(self, name: str) -> StageMetrics:
         """Return the counters of a stage's shards, which the metrics show from now on."""
-        return StageMetrics(self._records.labels(name), self._commit_seconds.labels(name), self._aborted.labels(name))
+        return StageMetrics(
+            self._records.labels(name),
+            self._commit_seconds.labels(name),
+            self._aborted.labels(name),
+        )
 
     def expect_histogram(self, name: str) -> None:
         """Show a histogram's counters before the first count: no alert works on an absent one."""
@@ -225,9 +257,13 @@ class _Outages(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield GaugeMetricFamily(
-            f"{PREFIX}_kafka_away_seconds", "Seconds for which no broker has answered; 0 while Kafka is there", self._away.seconds
+            f"{PREFIX}_kafka_away_seconds",
+            "Seconds for which no broker has answered; 0 while Kafka is there",
+            self._away.seconds,
         )
-        yield CounterMetricFamily(f"{PREFIX}_kafka_outages", "Times that Kafka went away", self._away.outages)
+        yield CounterMetricFamily(
+            f"{PREFIX}_kafka_outages", "Times that Kafka went away", self._away.outages
+        )
 
 
 class OfWorker(Collector):
@@ -239,6 +275,7 @@ class OfWorker(Collector):
     def collect(self) -> Iterator[Metric]:
         for family in self._inner.collect():
             family.samples = [
-                sample._replace(labels={"worker": self._worker, **sample.labels}) for sample in family.samples
+                sample._replace(labels={"worker": self._worker, **sample.labels})
+                for sample in family.samples
             ]
             yield family

@@ -68,12 +68,20 @@ def count_ticks(values: dict[str, Any], where: str) -> None:
             duration_ms = parse_duration(value)
         except ValueError:
             if isinstance(value, str) and value != "unbounded":
-                words = 'a whole number of ticks, "unbounded"' if name == "horizon" else "a whole number of ticks"
-                raise ValueError(f"{where}{name} = {display(value)}: {words}, or a duration: {ALLOWED}") from None
+                words = (
+                    'a whole number of ticks, "unbounded"'
+                    if name == "horizon"
+                    else "a whole number of ticks"
+                )
+                raise ValueError(
+                    f"{where}{name} = {display(value)}: {words}, or a duration: {ALLOWED}"
+                ) from None
             continue
         if duration_ms < tick_ms or duration_ms % tick_ms:
             below = duration_ms // tick_ms
-            nearest = " and ".join(f'"{format_duration(n * tick_ms)}"' for n in (below, below + 1) if n)
+            nearest = " and ".join(
+                f'"{format_duration(n * tick_ms)}"' for n in (below, below + 1) if n
+            )
             raise ValueError(
                 f"{where}{name} = {display(value)}: no whole number of ticks of {format_duration(tick_ms)}; nearest: {nearest}"
             )

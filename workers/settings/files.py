@@ -94,22 +94,30 @@ def read_key(path: str | Path) -> bytes:
         # Non-blocking: opening a named pipe would otherwise wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise SettingsError(f"{path}: no such key file; `quietcount key new {path}` makes one") from None
+        raise SettingsError(
+            f"{path}: no such key file; `quietcount key new {path}` makes one"
+        ) from None
     except OSError as error:
         raise SettingsError(f"{path}: the key file cannot be read: {error.strerror}") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise SettingsError(f"{path}: not a regular file; `quietcount key new FILE` makes a key file")
+            raise SettingsError(
+                f"{path}: not a regular file; `quietcount key new FILE` makes a key file"
+            )
         if status.st_mode & 0o077:
             mode = stat.S_IMODE(status.st_mode)
-            raise SettingsError(f"{path}: mode {mode:04o} lets others read the key: run `chmod 600 {path}`")
+            raise SettingsError(
+                f"{path}: mode {mode:04o} lets others read the key: run `chmod 600 {path}`"
+            )
         key = os.read(descriptor, KEY_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(key) != KEY_BYTES:
         size = f"{status.st_size:,} bytes"
-        raise SettingsError(f"{path}: {size}: a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one")
+        raise SettingsError(
+            f"{path}: {size}: a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
+        )
     return key
 
 
@@ -126,14 +134,18 @@ def read_domain(path: Path) -> list[str]:
         if not line.strip():
             continue
         if len(line) > LABEL_BYTES_MAX:
-            raise SettingsError(f"{path}: line {number}: {len(line):,} bytes: a label has at most {LABEL_BYTES_MAX:,}")
+            raise SettingsError(
+                f"{path}: line {number}: {len(line):,} bytes: a label has at most {LABEL_BYTES_MAX:,}"
+            )
         try:
             label = line.decode()
         except UnicodeDecodeError:
             raise SettingsError(f"{path}: line {number}: not UTF-8") from None
         if label in lines:
             repeated = f"{display(label)} is already on line {lines[label]}"
-            raise SettingsError(f"{path}: line {number}: {repeated}: each label may occur only once")
+            raise SettingsError(
+                f"{path}: line {number}: {repeated}: each label may occur only once"
+            )
         lines[label] = number
     if not lines:
         raise SettingsError(f"{path}: no labels in it; it needs one label per line")

@@ -98,21 +98,29 @@ class WorkerSettings(Section, frozen=True, kw_only=True):
         ),
     ]
     data_dir: Annotated[Path, _says("a directory name in quotes")]
-    key_file: Annotated[Path, _says("a file name in quotes; `quietcount key new FILE` makes the file")]
+    key_file: Annotated[
+        Path, _says("a file name in quotes; `quietcount key new FILE` makes the file")
+    ]
     commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = msgspec.field(
         name="commit_interval", default=5_000
     )
     owner_partitions: Annotated[
         Annotated[int, _whole(1, 10_000)] | None,
-        _says("a whole number from 1 to 10,000; if left out, the events topic's number of partitions"),
+        _says(
+            "a whole number from 1 to 10,000; if left out, the events topic's number of partitions"
+        ),
     ] = None
     user_partitions: Annotated[
         Annotated[int, _whole(1, 10_000)] | None,
-        _says("a whole number from 1 to 10,000; if left out, as many as the events topics have together"),
+        _says(
+            "a whole number from 1 to 10,000; if left out, as many as the events topics have together"
+        ),
     ] = None
     metrics_port: Annotated[
         Annotated[int, _whole(0, 65_535)] | None,
-        _says("a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"),
+        _says(
+            "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
+        ),
     ] = None
     metrics_host: Annotated[
         str,
@@ -130,8 +138,13 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
     May hold secrets: the repr shows only names.
     """
 
-    bootstrap: Annotated[str, _says('"host:port", or several separated by commas', pattern=rf"^{_HOST}(, ?{_HOST})*\Z")]
-    client: Annotated[dict[str, str], _says("librdkafka names with their values")] = msgspec.field(default_factory=dict)
+    bootstrap: Annotated[
+        str,
+        _says('"host:port", or several separated by commas', pattern=rf"^{_HOST}(, ?{_HOST})*\Z"),
+    ]
+    client: Annotated[dict[str, str], _says("librdkafka names with their values")] = msgspec.field(
+        default_factory=dict
+    )
 
     def __repr__(self) -> str:
         return f"KafkaSettings(bootstrap={self.bootstrap!r}, client=<{', '.join(self.client)}>)"
@@ -147,22 +160,31 @@ class EventsSettings(Section, frozen=True, kw_only=True):
     key: Annotated[FieldPath, _says(_KEY)]
     items: Annotated[FieldPath | None, _says(FIELD)] = None
     count: Annotated[FieldPath | None, _says(FIELD)] = None
-    where_: Annotated[Conditions, _says(CONDITIONS_ALLOWED)] = msgspec.field(name="where", default=())
-    missing: Annotated[Literal["reject", "empty"], _says('"reject" or "empty": what an event without items is')] = "reject"
+    where_: Annotated[Conditions, _says(CONDITIONS_ALLOWED)] = msgspec.field(
+        name="where", default=()
+    )
+    missing: Annotated[
+        Literal["reject", "empty"], _says('"reject" or "empty": what an event without items is')
+    ] = "reject"
     timestamp: Annotated[FieldPath | None, _says(FIELD)] = None
     timestamp_unit: Annotated[
         Literal["ms", "s", "us", "ns", "iso"], _says(", ".join(f'"{unit}"' for unit in UNITS))
     ] = "ms"
     user: Annotated[FieldPath | None, _says(_USER)] = None
     format: Annotated[
-        Literal["json", "avro", "protobuf", "json_schema"], _says('"json", "avro", "protobuf" or "json_schema"')
+        Literal["json", "avro", "protobuf", "json_schema"],
+        _says('"json", "avro", "protobuf" or "json_schema"'),
     ] = "json"
     partitioner: Annotated[
         Literal["murmur2", "crc32"],
-        _says('"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'),
+        _says(
+            '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
+        ),
     ] = "murmur2"
     grace_ms: Annotated[Duration, _lasting(0, 604_800_000)] = msgspec.field(name="grace", default=0)
-    max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = msgspec.field(name="max_ahead", default=300_000)
+    max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = msgspec.field(
+        name="max_ahead", default=300_000
+    )
     max_behind_ms: Annotated[
         Annotated[int, Meta(ge=0, le=KEEP_MAX_MS)] | None,
         _lasting_or_none(0, KEEP_MAX_MS, "the longest epoch of the histograms, at least 7d"),
@@ -197,9 +219,16 @@ class EventsSettings(Section, frozen=True, kw_only=True):
 class HistorySettings(Section, frozen=True, kw_only=True):
     """[dashboard]: where the dashboard keeps what it has read, and for how long."""
 
-    store: Annotated[Path | None, _says("a file name in quotes; if left out, a file that ends with the dashboard")] = None
-    keep_ticks_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = msgspec.field(name="keep_ticks", default=30 * DAY_MS)
-    keep_hours_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = msgspec.field(name="keep_hours", default=730 * DAY_MS)
+    store: Annotated[
+        Path | None,
+        _says("a file name in quotes; if left out, a file that ends with the dashboard"),
+    ] = None
+    keep_ticks_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = msgspec.field(
+        name="keep_ticks", default=30 * DAY_MS
+    )
+    keep_hours_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = msgspec.field(
+        name="keep_hours", default=730 * DAY_MS
+    )
 
     def where(self) -> str:
         return "dashboard."
@@ -221,10 +250,13 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
         Annotated[float, Meta(gt=0, le=1_000)] | None, _says("a number above 0 and at most 1000")
     ] = None
     max_delta: Annotated[
-        Annotated[float, Meta(ge=1e-50, le=0.5)] | None, _says("a number from 1e-50 to 0.5, such as 1e-8")
+        Annotated[float, Meta(ge=1e-50, le=0.5)] | None,
+        _says("a number from 1e-50 to 0.5, such as 1e-8"),
     ] = None
     period: Annotated[str, _says(_PERIOD)] = "epoch"
-    uncounted_workers: Annotated[tuple[str, ...], _says('a list of names of workers, such as ["old-orders"]')] = ()
+    uncounted_workers: Annotated[
+        tuple[str, ...], _says('a list of names of workers, such as ["old-orders"]')
+    ] = ()
 
     @property
     def period_ms(self) -> int | None:
@@ -239,10 +271,17 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
         if lasts is not None and not _PERIOD_MIN <= lasts <= _PERIOD_MAX:
             yield f"period = {display(self.period)}: {_PERIOD}"
         if (self.max_epsilon is None) != (self.max_delta is None):
-            given, lacks = ("max_epsilon", "max_delta") if self.max_delta is None else ("max_delta", "max_epsilon")
+            given, lacks = (
+                ("max_epsilon", "max_delta")
+                if self.max_delta is None
+                else ("max_delta", "max_epsilon")
+            )
             yield f"{lacks} is missing: a ceiling is both, and {given} is given"
         elif self.max_epsilon is None:
-            for name, value, default in (("period", self.period, "epoch"), ("uncounted_workers", self.uncounted_workers, ())):
+            for name, value, default in (
+                ("period", self.period, "epoch"),
+                ("uncounted_workers", self.uncounted_workers, ()),
+            ):
                 if value != default:
                     yield f"{name} = {display(value)}: only with max_epsilon and max_delta"
 
@@ -250,8 +289,6 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
 _SECRETS = ("password", "token", "key_password")
 _FILES = ("ca", "certificate", "key", "reader_schema")
 _SECRET = '{ file = "..." } or { env = "NAME" }'
-
-
 
 
 class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
@@ -265,12 +302,15 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
         ),
     ]
     user: Annotated[
-        Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None, _says("the name to log in with, without a colon")
+        Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None,
+        _says("the name to log in with, without a colon"),
     ] = None
     password: Annotated[str | None, _says(_SECRET)] = None
     token: Annotated[str | None, _says(_SECRET)] = None
     ca: Annotated[Path | None, _says("a file with the certificates to trust, in PEM")] = None
-    certificate: Annotated[Path | None, _says("a file with this client's certificate, in PEM")] = None
+    certificate: Annotated[Path | None, _says("a file with this client's certificate, in PEM")] = (
+        None
+    )
     key: Annotated[Path | None, _says("a file with the certificate's key, in PEM")] = None
     key_password: Annotated[str | None, _says(_SECRET)] = None
     timeout_ms: Annotated[
@@ -306,9 +346,19 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
                 "bearer.auth.token": self.token,
                 "bearer.auth.logical.cluster": "",
             }
-        names = {"ca": "ssl.ca.location", "certificate": "ssl.certificate.location", "key": "ssl.key.location"}
-        options |= {option: str(getattr(self, name)) for name, option in names.items() if getattr(self, name) is not None}
-        return options | ({} if self.key_password is None else {"ssl.key.password": self.key_password})
+        names = {
+            "ca": "ssl.ca.location",
+            "certificate": "ssl.certificate.location",
+            "key": "ssl.key.location",
+        }
+        options |= {
+            option: str(getattr(self, name))
+            for name, option in names.items()
+            if getattr(self, name) is not None
+        }
+        return options | (
+            {} if self.key_password is None else {"ssl.key.password": self.key_password}
+        )
 
     def __repr__(self) -> str:
         return f"SchemaRegistrySettings(url={self.url!r})"
@@ -336,7 +386,9 @@ def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
         if source is None:
             continue
         if not isinstance(source, dict) or set(source) not in ({"file"}, {"env"}):
-            raise SettingsError(f"schema_registry.{name}: a secret must not be written here: use {_SECRET}")
+            raise SettingsError(
+                f"schema_registry.{name}: a secret must not be written here: use {_SECRET}"
+            )
         values[name] = secret(source, f"schema_registry.{name}", base)
     for name in _FILES:
         place = values.get(name)
@@ -462,7 +514,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{histogram.where()}name = {display(histogram.name)}: another histogram has this name"
             names.add(histogram.name)
             yield from _user_complaints(histogram, of_users)
-            if (histogram.key or self.events.key) == ALL_KEYS and histogram.keys != (ALL_STREAM_KEY,):
+            if (histogram.key or self.events.key) == ALL_KEYS and histogram.keys != (
+                ALL_STREAM_KEY,
+            ):
                 only = f'(the one stream key is "{ALL_STREAM_KEY}")'
                 yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
         named = {config.view: config for config in reversed(self.histograms)}
@@ -502,7 +556,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             yield self.output_topic(histogram), f"{histogram.where()}topic"
 
 
-def shape_of(events: EventsSettings, user: str | None = None, histograms: Iterable[HistogramConfig] = ()) -> Shape:
+def shape_of(
+    events: EventsSettings, user: str | None = None, histograms: Iterable[HistogramConfig] = ()
+) -> Shape:
     """Return what is read of an event.
 
     Args:
@@ -530,7 +586,9 @@ def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) ->
     if items is None:
         raise ValueError(f"events.items is missing: {FIELD}")
     return View(
-        parse(key or events.key) if (key or events.key) not in (ALL_KEYS, RECORD_KEY) else key or events.key,
+        parse(key or events.key)
+        if (key or events.key) not in (ALL_KEYS, RECORD_KEY)
+        else key or events.key,
         parse(items),
         None if count is None else parse(count),
         events.where_ if where is None else where,
@@ -542,7 +600,12 @@ def internal_topics(worker: str) -> tuple[str, str, str, str]:
     """Return the topics of a worker's messages, of the state of stages 1 and 2, and of its dead
     letters.
     """
-    return f"{worker}.contributions", f"{worker}.contribute-state", f"{worker}.release-state", f"{worker}.rejects"
+    return (
+        f"{worker}.contributions",
+        f"{worker}.contribute-state",
+        f"{worker}.release-state",
+        f"{worker}.rejects",
+    )
 
 
 def rekey_topics(worker: str) -> tuple[str, str]:
@@ -578,7 +641,9 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
     try:
         document = tomllib.loads(read_file(path).decode())
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: not UTF-8 at byte {error.start:,}; a TOML file is UTF-8") from None
+        raise SettingsError(
+            f"{path}: not UTF-8 at byte {error.start:,}; a TOML file is UTF-8"
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: not TOML: {error}") from None
     try:
@@ -610,19 +675,30 @@ def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
     events = _section(EventsSettings, document["events"], "events.")
     histograms = document.get("histogram", [])
     if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
-        raise ValueError("histogram: must be one or more sections, each headed [[histogram]] in double brackets")
+        raise ValueError(
+            "histogram: must be one or more sections, each headed [[histogram]] in double brackets"
+        )
     return Settings(
-        worker=msgspec.structs.replace(worker, data_dir=base / worker.data_dir, key_file=base / worker.key_file),
+        worker=msgspec.structs.replace(
+            worker, data_dir=base / worker.data_dir, key_file=base / worker.key_file
+        ),
         kafka=_section(KafkaSettings, kafka, "kafka."),
         events=events,
         privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),
         schema_registry=registry_of(document.get("schema_registry"), base),
-        histograms=tuple(_histogram(one, position, events, base) for position, one in enumerate(histograms, 1)),
+        histograms=tuple(
+            _histogram(one, position, events, base) for position, one in enumerate(histograms, 1)
+        ),
     )
 
 
 _SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
-    {"worker": WorkerSettings, "kafka": KafkaSettings, "events": EventsSettings, "privacy": PrivacySettings}
+    {
+        "worker": WorkerSettings,
+        "kafka": KafkaSettings,
+        "events": EventsSettings,
+        "privacy": PrivacySettings,
+    }
 )
 
 
@@ -631,7 +707,11 @@ def history_of(values: object, base: Path) -> HistorySettings:
     if not isinstance(values, dict):
         raise SettingsError(f"dashboard = {display(values)}: must be a section, [dashboard]")
     settings = _section(HistorySettings, values, "dashboard.")
-    return settings if settings.store is None else msgspec.structs.replace(settings, store=base / settings.store)
+    return (
+        settings
+        if settings.store is None
+        else msgspec.structs.replace(settings, store=base / settings.store)
+    )
 
 
 def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
@@ -639,11 +719,15 @@ def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
     if values is None:
         return None
     if not isinstance(values, dict):
-        raise SettingsError(f"schema_registry = {display(values)}: must be a section, [schema_registry]")
+        raise SettingsError(
+            f"schema_registry = {display(values)}: must be a section, [schema_registry]"
+        )
     return _section(SchemaRegistrySettings, registry_values(values, base), "schema_registry.")
 
 
-def _histogram(values: dict[str, Any], position: int, events: EventsSettings, base: Path) -> HistogramConfig:
+def _histogram(
+    values: dict[str, Any], position: int, events: EventsSettings, base: Path
+) -> HistogramConfig:
     """Return one [[histogram]], with its domain read from the file that it names."""
     values = dict(values)
     name = values.get("name")
@@ -657,14 +741,18 @@ def _histogram(values: dict[str, Any], position: int, events: EventsSettings, ba
     if values.get("key", events.key) == ALL_KEYS:
         values.setdefault("keys", [ALL_STREAM_KEY])
     record = MECHANISMS[mechanism]
-    domain = next((field for field in msgspec.structs.fields(record) if field.name == "domain"), None)
+    domain = next(
+        (field for field in msgspec.structs.fields(record) if field.name == "domain"), None
+    )
     declare(values, None if domain is None else domain.required, where, base)
     further = ("mechanism",) if domain is None else ("mechanism", "domain_file")
     count_ticks(values, where)
     return _section(record, values, where, further)
 
 
-def _section(record: type[Record], values: dict[str, Any], where: str, further: Iterable[str] = ()) -> Record:
+def _section(
+    record: type[Record], values: dict[str, Any], where: str, further: Iterable[str] = ()
+) -> Record:
     """Return a section's record; messages begin with `where`, `further` names are allowed."""
     by_name = {rule.name: rule for rule in rules(record)}
     _refuse_unknown(where, values, (*by_name, *further))
@@ -676,9 +764,15 @@ def _section(record: type[Record], values: dict[str, Any], where: str, further: 
         rule = by_name[name]
         if rule.duration:
             try:
-                value = [parse_duration(one) for one in value] if isinstance(value, list) else parse_duration(value)
+                value = (
+                    [parse_duration(one) for one in value]
+                    if isinstance(value, list)
+                    else parse_duration(value)
+                )
             except ValueError:
-                raise ValueError(f"{where}{name} = {display(value)}: {rule.allowed}: {DURATIONS_ALLOWED}") from None
+                raise ValueError(
+                    f"{where}{name} = {display(value)}: {rule.allowed}: {DURATIONS_ALLOWED}"
+                ) from None
         elif rule.name == "where":
             try:
                 value = conditions(value)

@@ -65,7 +65,11 @@ def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
     """
     expression = isinstance(topic, str) and topic.startswith("^")
     names = (topic,) if isinstance(topic, str) else topic
-    fits = 1 < len(topic) <= PATTERN_MAX if expression else all(re.match(TOPIC_NAME, name) for name in names)
+    fits = (
+        1 < len(topic) <= PATTERN_MAX
+        if expression
+        else all(re.match(TOPIC_NAME, name) for name in names)
+    )
     if not fits or not 0 < len(names) <= TOPICS_MAX:
         yield f"topic = {display(topic)}: {ALLOWED}"
     elif isinstance(topic, tuple):

@@ -91,7 +91,15 @@ class Scene:
 
     def _release(self) -> ReleaseShard:
         key = NoiseKey(bytes(32))
-        built = histograms(Histogram, self.settings, mechanisms(self.settings), key=key, stream="", owner=0, owners=1)
+        built = histograms(
+            Histogram,
+            self.settings,
+            mechanisms(self.settings),
+            key=key,
+            stream="",
+            owner=0,
+            owners=1,
+        )
         return ReleaseShard(
             Connection("unused:9092"),
             "orders-release-0",

@@ -38,7 +38,9 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, s
     scene.release.merge.histograms[0].start_at(7)
     health = Health(scene.handover, commit_interval_s=5.0, tick_s=10.0, grace_ms=0)
     found = {}
-    for family in registry_of(scene.settings, scene.handover, health, {"contribute": 2, "release": 1}).collect():
+    for family in registry_of(
+        scene.settings, scene.handover, health, {"contribute": 2, "release": 1}
+    ).collect():
         if family.name.startswith("quietcount_"):
             assert family.samples, f"{family.name} shows nothing: its labels cannot be checked"
             labels = set().union(*(sample.labels for sample in family.samples)) - {"le", "worker"}
@@ -57,7 +59,9 @@ def labels_of(families: Mapping[str, tuple[str, str, set[str]]]) -> dict[str, se
 
 
 def alerts() -> list[dict[str, Any]]:
-    return [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
+    return [
+        rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
+    ]
 
 
 def panels() -> list[dict[str, Any]]:
@@ -98,7 +102,9 @@ def test_queries_parse_and_name_series_and_labels_that_there_are(
     """An alert on a name that was misspelt never fires, and says nothing about it."""
     found = nodes(expression)
     selectors = [node for node in found if isinstance(node, promql_parser.VectorSelector)]
-    selectors += [node.vector_selector for node in found if isinstance(node, promql_parser.MatrixSelector)]
+    selectors += [
+        node.vector_selector for node in found if isinstance(node, promql_parser.MatrixSelector)
+    ]
     assert selectors
     for selector in selectors:
         assert selector.name is not None and selector.name in labels_of, f"{where}: {selector.name}"
@@ -126,7 +132,9 @@ def test_the_check_refuses_what_it_is_there_for(labels_of: dict[str, set[str]]) 
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_an_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on(alert: dict[str, Any]) -> None:
+def test_an_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on(
+    alert: dict[str, Any],
+) -> None:
     """It is read at night."""
     name = alert["alert"]
     assert re.fullmatch("Quietcount[A-Za-z]+", name)
@@ -135,9 +143,15 @@ def test_an_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on(alert: d
     assert alert["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
     # What a template names must have outlived the query.
     used = set(re.findall(r"\$labels\.(\w+)", " ".join(alert["annotations"].values())))
-    aggregates = [node for node in nodes(alert["expr"]) if isinstance(node, promql_parser.AggregateExpr)]
+    aggregates = [
+        node for node in nodes(alert["expr"]) if isinstance(node, promql_parser.AggregateExpr)
+    ]
     by = [set(node.modifier.labels) for node in aggregates if node.modifier is not None]
-    assert not by or used <= set().union(*by) or used <= {"instance", "worker", "histogram", "topic", "partition"}
+    assert (
+        not by
+        or used <= set().union(*by)
+        or used <= {"instance", "worker", "histogram", "topic", "partition"}
+    )
 
 
 def test_alerts_have_names_of_their_own_and_a_section_each_in_the_guide() -> None:
@@ -145,14 +159,19 @@ def test_alerts_have_names_of_their_own_and_a_section_each_in_the_guide() -> Non
     names = [alert["alert"] for alert in alerts()]
     assert len(names) == len(set(names)) > 10
     guide = (ROOT / "docs" / "operations.md").read_text()
-    headings = {line.lstrip("# ").strip().lower() for line in guide.splitlines() if line.startswith("#")}
+    headings = {
+        line.lstrip("# ").strip().lower() for line in guide.splitlines() if line.startswith("#")
+    }
     assert not {name.lower() for name in names} - headings
 
 
 def test_the_dashboard_is_whole() -> None:
     """Grafana takes nearly anything and shows empty panels for it."""
     document = json.loads(DASHBOARD.read_text())
-    assert {variable["name"] for variable in document["templating"]["list"]} == {"datasource", "worker"}
+    assert {variable["name"] for variable in document["templating"]["list"]} == {
+        "datasource",
+        "worker",
+    }
     ids = [panel["id"] for panel in panels()]
     assert len(ids) == len(set(ids))
     cells: set[tuple[int, int]] = set()
@@ -166,27 +185,39 @@ def test_the_dashboard_is_whole() -> None:
         assert not mine & cells and max(x for x, _ in mine) < 24, panel["title"]
         cells |= mine
         if panel["type"] != "row":
-            assert panel["fieldConfig"]["defaults"]["unit"] and panel["datasource"]["uid"] == "${datasource}"
+            assert (
+                panel["fieldConfig"]["defaults"]["unit"]
+                and panel["datasource"]["uid"] == "${datasource}"
+            )
             for target in panel["targets"]:
                 shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-                assert all(label in target["expr"] or label in ALWAYS | {"stage"} for label in shown), panel["title"]
+                assert all(
+                    label in target["expr"] or label in ALWAYS | {"stage"} for label in shown
+                ), panel["title"]
 
 
 def test_every_metric_is_on_the_dashboard(families: dict[str, tuple[str, str, set[str]]]) -> None:
     """A figure that nobody sees is not worth counting."""
     text = DASHBOARD.read_text() + ALERTS.read_text()
     unseen = {name for name in families if name not in text}
-    assert unseen == {"quietcount_records", "quietcount_recovered_records"}, "by name in docs/metrics.md only"
+    assert unseen == {"quietcount_records", "quietcount_recovered_records"}, (
+        "by name in docs/metrics.md only"
+    )
 
 
-def test_the_document_lists_every_metric_as_it_is(families: dict[str, tuple[str, str, set[str]]]) -> None:
+def test_the_document_lists_every_metric_as_it_is(
+    families: dict[str, tuple[str, str, set[str]]],
+) -> None:
     """Names are what people build on; a changed one needs a changed line."""
     rows = re.findall(
         r"^\| `(quietcount_\w+)` \| (\w+) \|([^|]*)\| (.*) \|$",
         (ROOT / "docs" / "metrics.md").read_text(),
         re.MULTILINE,
     )
-    listed = {name: (kind, text, set(filter(None, labels.strip().split(", ")))) for name, kind, labels, text in rows}
+    listed = {
+        name: (kind, text, set(filter(None, labels.strip().split(", "))))
+        for name, kind, labels, text in rows
+    }
     shown = {
         name + ("_total" if kind == "counter" else ""): (kind, text, labels)
         for name, (kind, text, labels) in families.items()

@@ -94,12 +94,16 @@ def test_a_stage_one_that_does_not_commit_makes_the_worker_unready(scene: Scene)
     shard.stats.last_commit_s = NOW_S - at_rest + 1
     assert health(scene).not_ready(NOW_S, NOW_MS) == []
     shard.offset = 101
-    assert "events[1]: no commit" in health(scene).not_ready(NOW_S, NOW_MS)[0], "something was read since"
+    assert "events[1]: no commit" in health(scene).not_ready(NOW_S, NOW_MS)[0], (
+        "something was read since"
+    )
     shard.offset = 100
     shard.stats.last_commit_s = NOW_S - at_rest - 1
     assert "events[1]: no commit" in health(scene).not_ready(NOW_S, NOW_MS)[0]
     shard._intake.watermark = NOW_MS + 3_600_000
-    assert health(scene).not_ready(NOW_S, NOW_MS) == [], "events dated ahead have closed the ticks of the next hour"
+    assert health(scene).not_ready(NOW_S, NOW_MS) == [], (
+        "events dated ahead have closed the ticks of the next hour"
+    )
 
 
 def test_a_fenced_partition_and_a_stop_make_the_worker_unready(scene: Scene) -> None:
@@ -124,6 +128,11 @@ def test_a_worker_that_rejects_nearly_all_is_not_ready_and_says_why(scene: Scene
     """A rolling upgrade to settings that fit nothing must stop at the first worker."""
     scene.handover.metrics.rejecting.note("events", NOW_S, 200, {"missing field 'shop'": 200})
     [reason] = health(scene).not_ready(NOW_S, NOW_MS)
-    assert reason.startswith("events: nearly all records are rejected") and "missing field 'shop'" in reason
+    assert (
+        reason.startswith("events: nearly all records are rejected")
+        and "missing field 'shop'" in reason
+    )
     scene.handover.metrics.rejecting.note("others", NOW_S, 200, {"not JSON": 200})
-    assert len(health(scene).not_ready(NOW_S, NOW_MS)) == 1, "a topic of which nothing is read here any more"
+    assert len(health(scene).not_ready(NOW_S, NOW_MS)) == 1, (
+        "a topic of which nothing is read here any more"
+    )

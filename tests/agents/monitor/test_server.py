@@ -34,7 +34,9 @@ def port(scene: Scene) -> Iterator[int]:
         yield int(operator.address.rpartition(":")[2])
 
 
-def ask(port: int, path: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
+def ask(
+    port: int, path: str, method: str = "GET", **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(method, path, headers=headers)
     response = connection.getresponse()
@@ -50,7 +52,9 @@ def series(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     }
 
 
-def test_metrics_are_prometheus_text_and_every_series_names_its_worker(scene: Scene, port: int) -> None:
+def test_metrics_are_prometheus_text_and_every_series_names_its_worker(
+    scene: Scene, port: int
+) -> None:
     """Several workers are scraped by one Prometheus."""
     scene.handover.metrics.events.inc(5)
     response, body = ask(port, "/metrics")
@@ -67,7 +71,13 @@ def test_gauges_of_a_partition_go_with_it(scene: Scene, port: int) -> None:
 
     def partitions(name: str) -> set[str]:
         found = series(ask(port, "/metrics")[1])
-        return {value for metric, labels in found if metric == name for key, value in labels if key == "partition"}
+        return {
+            value
+            for metric, labels in found
+            if metric == name
+            for key, value in labels
+            if key == "partition"
+        }
 
     for shard in scene.contribute:
         shard._intake.watermark = 1
@@ -77,7 +87,11 @@ def test_gauges_of_a_partition_go_with_it(scene: Scene, port: int) -> None:
     assert partitions("quietcount_watermark_lag_seconds") == {"1"}
     scene.handover.shards = {}
     scene.handover.lags = {}
-    assert partitions("quietcount_watermark_lag_seconds") == partitions("quietcount_ledger_rows") == set()
+    assert (
+        partitions("quietcount_watermark_lag_seconds")
+        == partitions("quietcount_ledger_rows")
+        == set()
+    )
     assert partitions("quietcount_consumer_lag_records") == set()
 
 
@@ -134,7 +148,10 @@ def test_a_port_that_is_taken_is_one_clear_line(scene: Scene) -> None:
 def test_an_address_that_is_not_ours_is_one_clear_line(tmp_path: Path) -> None:
     """A typing error must not become a traceback."""
     scene = Scene(tmp_path, 'metrics_host = "192.0.2.1"')
-    with OperatorsPort(scene.settings, 0) as operator, pytest.raises(SettingsError, match=r"192\.0\.2\.1"):
+    with (
+        OperatorsPort(scene.settings, 0) as operator,
+        pytest.raises(SettingsError, match=r"192\.0\.2\.1"),
+    ):
         operator.show(scene.handover, PARTITIONS)
 
 
@@ -147,7 +164,12 @@ def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, 
     for shard in scene.contribute:
         shard._intake.watermark = 1
     found = series(ask(port, "/metrics")[1])
-    for name in ("watermark_lag_seconds", "consumer_lag_records", "consumer_lag_seconds", "commit_age_seconds"):
+    for name in (
+        "watermark_lag_seconds",
+        "consumer_lag_records",
+        "consumer_lag_seconds",
+        "commit_age_seconds",
+    ):
         shown = [dict(labels) for metric, labels in found if metric == f"quietcount_{name}"]
         assert sorted((one["topic"], int(one["partition"])) for one in shown) == places, name
     told = json.loads(ask(port, "/readyz")[1])["partitions"]
@@ -168,7 +190,10 @@ def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(scene: S
         worker = frozenset({("worker", "orders")})
         found = series(ask(port, "/metrics")[1])
         assert found["quietcount_kafka_away_seconds", worker] > 0
-        assert found["quietcount_kafka_outages_total", worker] == 1 and found["quietcount_ready", worker] == 0
+        assert (
+            found["quietcount_kafka_outages_total", worker] == 1
+            and found["quietcount_ready", worker] == 0
+        )
         operator.show(scene.handover, PARTITIONS)
         assert operator.address.endswith(f":{port}")
         found = series(ask(port, "/metrics")[1])

@@ -16,7 +16,11 @@ from workers.kafka.reading import bounds_of, reader
 
 
 def event(i: int, **changes: object) -> dict[str, object]:
-    return {"key": "k", "items": [f"p{i % 3}"], "ts": time.time_ns() // 1_000_000 - 100_000 + i} | changes
+    return {
+        "key": "k",
+        "items": [f"p{i % 3}"],
+        "ts": time.time_ns() // 1_000_000 - 100_000 + i,
+    } | changes
 
 
 def ends(site: Site) -> dict[str, list[tuple[int, int]]]:
@@ -25,7 +29,9 @@ def ends(site: Site) -> dict[str, list[tuple[int, int]]]:
     with reader(site.connection) as consumer:
         for name, topic in site.admin.list_topics(timeout=60).topics.items():
             if name.startswith(site.name):
-                found[name] = [bounds_of(consumer, name, partition) for partition in sorted(topic.partitions)]
+                found[name] = [
+                    bounds_of(consumer, name, partition) for partition in sorted(topic.partitions)
+                ]
     return found
 
 
@@ -44,7 +50,11 @@ def test_the_newest_records_are_looked_at_and_nothing_is_written(
     assert execute(["check", "-c", str(site.config), "--records", "90"]) == 0
     shown = capsys.readouterr().out
     assert ends(site) == before
-    assert "accepted  60" in shown and "rejected  30" in shown and "field 'items' is not a string" in shown
+    assert (
+        "accepted  60" in shown
+        and "rejected  30" in shown
+        and "field 'items' is not a string" in shown
+    )
     assert not (tmp_path / "data").exists()
     assert len(of_topics(site.settings, 100_000)) == 600 + 390
 
@@ -58,7 +68,9 @@ def test_records_of_transactions_are_found_between_their_markers_and_aborted_one
     producer.init_transactions(60)
     for i in range(40):
         producer.begin_transaction()
-        producer.produce(site.topic, f'{{"key":"k","items":["p{i}"],"ts":{time.time_ns() // 1_000_000}}}')
+        producer.produce(
+            site.topic, f'{{"key":"k","items":["p{i}"],"ts":{time.time_ns() // 1_000_000}}}'
+        )
         producer.flush(60)  # the broker refuses to abort what has only just begun to reach it
         producer.commit_transaction(60) if i % 4 else producer.abort_transaction(60)
     assert len(of_topics(site.settings, 20)) == 20
@@ -70,8 +82,13 @@ def test_users_in_the_wrong_partition_are_told(bootstrap: str, tmp_path: Path) -
     """What depends on where a record lies is looked at too."""
     users = unk(max_items_per_user=2)
     site = Site(
-        bootstrap, tmp_path, [users], partitions=2, events={"user": "user"}, privacy={"unit": "user"}
-    )  # fmt: skip
+        bootstrap,
+        tmp_path,
+        [users],
+        partitions=2,
+        events={"user": "user"},
+        privacy={"unit": "user"},
+    )
     site.produce(0, [event(i, user=f"u{i}") for i in range(100)])
     found = examine(site.settings, of_topics(site.settings, 100))
     [why] = found.why

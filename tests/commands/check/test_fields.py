@@ -15,7 +15,9 @@ from workers.mechanisms.config.views import parse
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=20,
 )
 
@@ -30,7 +32,14 @@ def fields(*records: object) -> Fields:
 def test_paths_go_through_objects_and_one_list() -> None:
     """A path has one [] at most, so what is in a list of lists has none."""
     found = fields({"order": {"lines": [{"sku": "a", "tags": ["x"]}, {"qty": 2}], "a.b": 1}})
-    for there in ("order", "order.lines", "order.lines[]", "order.lines[].sku", "order.lines[].qty", 'order."a.b"'):
+    for there in (
+        "order",
+        "order.lines",
+        "order.lines[]",
+        "order.lines[].sku",
+        "order.lines[].qty",
+        'order."a.b"',
+    ):
         assert found.has(parse(there)), there
     for absent in ("lines", "order.lines.sku", "order.lines[].price"):
         assert not found.has(parse(absent)), absent
@@ -74,7 +83,9 @@ def test_a_name_longer_than_a_path_is_passed_over() -> None:
     assert found.nearest(parse("prices")) == ["price"]
 
 
-def test_long_names_are_compared_only_where_they_may_be_near(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_names_are_compared_only_where_they_may_be_near(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The ratio is quadratic in the length: thousands of names of hundreds of letters took minutes."""
     asked: list[int] = []
     right = SequenceMatcher.ratio

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.waits
 COMMAND = [sys.executable, "-m", "workers.cli", "demo"]
 PATIENCE_S = 300
 SUMMARY = re.compile(
-    r"^(\w+) \((\w+), \w+\): ([\d,]+) counts, mean absolute error ([\d.]+) with sd ([\d.]+), ([\d.]+)%", re.MULTILINE
+    r"^(\w+) \((\w+), \w+\): ([\d,]+) counts, mean absolute error ([\d.]+) with sd ([\d.]+), ([\d.]+)%",
+    re.MULTILINE,
 )
 
 # The data
@@ -49,7 +50,10 @@ def test_every_flight_of_the_year_comes_once_and_in_order() -> None:
 def test_the_first_month_is_there_before_the_rest_is_read() -> None:
     """The first histogram must not wait for a year to be decoded."""
     head = "year,month,day,hour,minute,time_hour,origin,dest,carrier"
-    lines = ["2013,1,1,6,5,2013-01-01T11:00:00Z,JFK,B,X", "2013,1,1,5,7,2013-01-01T10:00:00Z,JFK,A,X"]
+    lines = [
+        "2013,1,1,6,5,2013-01-01T11:00:00Z,JFK,B,X",
+        "2013,1,1,5,7,2013-01-01T10:00:00Z,JFK,A,X",
+    ]
     lines.append("2013,10,1,5,7,2013-10-01T10:00:00Z,JFK,C,X")
     lines.append("2013,2,1,5,7,2013-02-01T10:00:00Z,JFK,D,X")
 
@@ -75,7 +79,9 @@ def test_without_the_flights_one_line_says_what_to_install(
 
 
 @pytest.mark.parametrize("address", ["nowhere", "host:port"])
-def test_a_bootstrap_that_is_none_is_refused_in_one_line(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bootstrap_that_is_none_is_refused_in_one_line(
+    address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It must not tell about a settings file that the user never wrote."""
     assert execute(["demo", "--seconds", "1", "--bootstrap", address]) == 2
     [line] = capsys.readouterr().err.splitlines()
@@ -92,9 +98,18 @@ def snapshot(tick: int, items: list[tuple[str, int]], **changes: object) -> dict
     """A message of the histogram `h`, as consumers get it."""
     epoch, t = GRID.split(tick)
     return {
-        "histogram": "h", "key": "JFK", "epoch": epoch, "tick": t, "start": GRID.start(tick), "end": GRID.end(tick),
-        "items": items, "sd": 2.0, "threshold": 9.0, "page": 1, "pages": 1,
-    } | changes  # fmt: skip
+        "histogram": "h",
+        "key": "JFK",
+        "epoch": epoch,
+        "tick": t,
+        "start": GRID.start(tick),
+        "end": GRID.end(tick),
+        "items": items,
+        "sd": 2.0,
+        "threshold": 9.0,
+        "page": 1,
+        "pages": 1,
+    } | changes
 
 
 def test_exact_counts_are_of_the_tick_of_the_timestamp_and_begin_anew_with_an_epoch() -> None:
@@ -136,7 +151,10 @@ def test_the_error_statistics_see_a_wrong_standard_deviation() -> None:
     draw = random.Random(3)
     for factor, true in ((0.5, False), (1.0, True), (2.0, False)):
         errors = Errors()
-        rows = [Row("x", 1_000 + round(draw.gauss(0, 200 * math.sqrt(factor))), 1_000) for _ in range(4_000)]
+        rows = [
+            Row("x", 1_000 + round(draw.gauss(0, 200 * math.sqrt(factor))), 1_000)
+            for _ in range(4_000)
+        ]
         errors.add(rows, sd=200)
         assert (abs(errors.absolute / errors.sd / math.sqrt(2 / math.pi) - 1) < 0.06) is true
 
@@ -204,8 +222,13 @@ def until_tick(process: subprocess.Popen[str], least: int) -> list[str]:
 
 def check_summary(text: str) -> None:
     """Both histograms were seen, and their errors are those that their sd announces."""
-    found = {name: (mechanism, *map(_number, rest)) for name, mechanism, *rest in SUMMARY.findall(text)}
-    assert {name: values[0] for name, values in found.items()} == {"destinations": "unk_base", "top12": "known_base"}
+    found = {
+        name: (mechanism, *map(_number, rest)) for name, mechanism, *rest in SUMMARY.findall(text)
+    }
+    assert {name: values[0] for name, values in found.items()} == {
+        "destinations": "unk_base",
+        "top12": "known_base",
+    }
     # The mean of |z| is 0.80, its sd for one count 0.60. Ticks share noise, so only the 36 declared counts of a tick are
     # taken as independent: 0.60 / 6 = 0.10, and 0.5 is five of these. Double the sd (1.6), a lost or doubled partition
     # (hundreds of events) are far outside.
@@ -242,7 +265,9 @@ def test_the_demo_shows_true_histograms_and_ctrl_c_leaves_nothing_behind(tmp_pat
     check_summary(rest)
 
 
-def test_the_demo_runs_on_a_real_kafka_and_tells_what_it_leaves_there(bootstrap: str, tmp_path: Path) -> None:
+def test_the_demo_runs_on_a_real_kafka_and_tells_what_it_leaves_there(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """With the same worker; a second Ctrl-C, as people do, is no harm."""
     with demo(tmp_path / "here", "--bootstrap", bootstrap) as process:
         until_tick(process, 8)
@@ -251,11 +276,19 @@ def test_the_demo_runs_on_a_real_kafka_and_tells_what_it_leaves_there(bootstrap:
         rest, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
     check_summary(rest)
-    [left] = [line for line in rest.splitlines() if line.startswith(f"Left on {bootstrap}: topics ")]
+    [left] = [
+        line for line in rest.splitlines() if line.startswith(f"Left on {bootstrap}: topics ")
+    ]
     names = left.split("topics ")[1].split(", ")
     assert {name.partition(".")[2] for name in names} == {
-        "flights", "contributions", "contribute-state", "release-state", "rejects", "destinations", "top12",
-    }  # fmt: skip
+        "flights",
+        "contributions",
+        "contribute-state",
+        "release-state",
+        "rejects",
+        "destinations",
+        "top12",
+    }
 
 
 def test_the_demo_ends_by_itself_after_its_seconds(tmp_path: Path) -> None:

@@ -28,7 +28,9 @@ Json = dict[str, Any]
 # As no name of a field, setting or comment has it.
 MARK = "zqv"
 ANSWERS = [
-    Answers(keys=keys, users=users) for keys in ("none", "public", "declare") for users in (False, True)
+    Answers(keys=keys, users=users)
+    for keys in ("none", "public", "declare")
+    for users in (False, True)
 ]
 
 names = st.one_of(
@@ -38,9 +40,15 @@ names = st.one_of(
 )
 texts = st.integers(0, 9).map(lambda n: f"{MARK}{n}")
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.integers(0, 9), st.floats(allow_nan=False, allow_infinity=False), texts,
-    st.integers(NOW_MS - 10**7, NOW_MS), st.integers(NOW_MS - 10**7, NOW_MS).map(iso),
-)  # fmt: skip
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(0, 9),
+    st.floats(allow_nan=False, allow_infinity=False),
+    texts,
+    st.integers(NOW_MS - 10**7, NOW_MS),
+    st.integers(NOW_MS - 10**7, NOW_MS).map(iso),
+)
 
 
 def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -50,7 +58,13 @@ def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 @st.composite
 def topics(draw: st.DrawFn) -> list[tuple[str | None, Json]]:
     """Records of a few shapes, each with values of its own: the way topics are, and any other way."""
-    shapes = draw(st.lists(st.dictionaries(names, st.recursive(scalars, nested, max_leaves=6), max_size=6), min_size=1, max_size=3))
+    shapes = draw(
+        st.lists(
+            st.dictionaries(names, st.recursive(scalars, nested, max_leaves=6), max_size=6),
+            min_size=1,
+            max_size=3,
+        )
+    )
     number = draw(st.sampled_from([1, 3, 60]))
     rng = draw(st.randoms(use_true_random=False))
     keys = draw(st.sampled_from([lambda i: None, lambda i: f"k{i % 7}", lambda i: f"k{i}"]))
@@ -72,11 +86,19 @@ def varied(value: Any, rng: Any) -> Any:
 
 def written(sample: Sample, answers: Answers) -> tuple[str, Draft]:
     """What `init` writes."""
-    draft = Guess(sample, decoded([record.value for record in sample.records]), NOW_MS).draft(answers)
+    draft = Guess(sample, decoded([record.value for record in sample.records]), NOW_MS).draft(
+        answers
+    )
     place = Place(
-        bootstrap="localhost:9092", topic="events", client={}, registry={}, file="x.toml", key_file="x.key", key_name="x.key",
+        bootstrap="localhost:9092",
+        topic="events",
+        client={},
+        registry={},
+        file="x.toml",
+        key_file="x.key",
+        key_name="x.key",
         now=datetime(2026, 11, 22, tzinfo=UTC),
-    )  # fmt: skip
+    )
     return settings_text(draft, pace_of(draft, NOW_MS), answers, place), draft
 
 
@@ -99,7 +121,9 @@ def accepted(found: Settings, sample: Sample) -> int:
 
 @settings(max_examples=250)
 @given(topics(), st.sampled_from(ANSWERS))
-def test_a_file_loads_and_accepts_what_it_says(keyed: list[tuple[str | None, Json]], answers: Answers) -> None:
+def test_a_file_loads_and_accepts_what_it_says(
+    keyed: list[tuple[str | None, Json]], answers: Answers
+) -> None:
     """Or nothing is written, with the reason; floats of JSON differ from those read exactly in nothing that counts here."""
     sample = sample_of(keyed)
     try:
@@ -111,7 +135,13 @@ def test_a_file_loads_and_accepts_what_it_says(keyed: list[tuple[str | None, Jso
         assert MARK not in text
 
 
-@given(st.lists(st.one_of(st.none(), st.binary(max_size=40), st.text(max_size=20).map(str.encode)), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.one_of(st.none(), st.binary(max_size=40), st.text(max_size=20).map(str.encode)),
+        min_size=1,
+        max_size=20,
+    )
+)
 def test_bytes_of_any_sort_give_a_reason(values: list[bytes | None]) -> None:
     """A topic may hold what no format is."""
     assume(not any(value is not None and value.lstrip()[:1] == b"{" for value in values))
@@ -124,7 +154,13 @@ def test_deep_and_large_records_are_passed_over() -> None:
     good = list(events("flights", 100))
     deep = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     large = json.dumps({"a": "x" * 1_000_001}).encode()
-    values: list[tuple[str | None, object]] = [*good, (None, deep), (None, large), (None, None), (None, b"\x00\x00")]
+    values: list[tuple[str | None, object]] = [
+        *good,
+        (None, deep),
+        (None, large),
+        (None, None),
+        (None, b"\x00\x00"),
+    ]
     text, draft = written(sample_of(values), Answers())
     assert draft.decoded == draft.accepted == len(good)
     assert '"dest"' in text
@@ -144,12 +180,19 @@ def test_no_value_is_written_unless_the_file_says_so(name: str, answers: Answers
     said |= set(draft.key.values) if draft.keys == "declare" and draft.key is not None else set()
     values = {value for _, event in keyed for value in strings(event)}
     assert {value for value in values if f'"{value}"' in text} == said
-    assert ("It holds no value of any event" in " ".join(text.replace("#", " ").split())) == (not said and draft.items.range is None)
-    assert ("(keys)" in text, "(where)" in text) == (draft.keys == "declare", draft.where is not None)
+    assert ("It holds no value of any event" in " ".join(text.replace("#", " ").split())) == (
+        not said and draft.items.range is None
+    )
+    assert ("(keys)" in text, "(where)" in text) == (
+        draft.keys == "declare",
+        draft.where is not None,
+    )
 
 
 def strings(value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    inner = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    )
     return [text for one in inner for text in strings(one)]

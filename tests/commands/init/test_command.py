@@ -23,7 +23,13 @@ from workers.kafka.clients import Connection
 from workers.settings.settings import load
 
 
-def made(bootstrap: str, records: Iterable[tuple[str | None, object]], partitions: int = 2, *, abort: bool = False) -> str:
+def made(
+    bootstrap: str,
+    records: Iterable[tuple[str | None, object]],
+    partitions: int = 2,
+    *,
+    abort: bool = False,
+) -> str:
     """Makes a topic with records, objects as JSON; with `abort` others that were never committed lie around them."""
     topic = f"init-{uuid.uuid4().hex[:8]}"
     connection = Connection(bootstrap)
@@ -59,21 +65,38 @@ def test_the_oldest_and_the_newest_committed_records_are_looked_at(bootstrap: st
     assert sorted(numbers) == [*range(100), *range(1_900, 2_000)]
     assert sample.partitions == 2 and 2_000 <= sample.total <= 2_010 and not sample.stopped
     whole = sample_of(Connection(bootstrap), topic, 10_000)
-    assert sorted(json.loads(record.value or b"")["i"] for record in whole.records) == [*range(2_000)]
+    assert sorted(json.loads(record.value or b"")["i"] for record in whole.records) == [
+        *range(2_000)
+    ]
 
 
 def test_a_file_is_written_once_and_says_what_is_next(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bootstrap: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither the file nor anything else is overwritten, and the next commands take what it names."""
     topic = made(bootstrap, events("orders", 600))
     monkeypatch.chdir(tmp_path)
-    run = ["init", "--bootstrap", bootstrap, "--topic", topic, "--keys", "public", "--client", "client.id=x.y"]
+    run = [
+        "init",
+        "--bootstrap",
+        bootstrap,
+        "--topic",
+        topic,
+        "--keys",
+        "public",
+        "--client",
+        "client.id=x.y",
+    ]
     assert execute(run) == 0
     out = capsys.readouterr().out
     assert f"{topic}.toml: written" in out and f"Next: quietcount check -c {topic}.toml" in out
     settings = load(f"{topic}.toml")
-    assert settings.events.count == "order.lines[].qty" and settings.kafka.client == {"client.id": "x.y"}
+    assert settings.events.count == "order.lines[].qty" and settings.kafka.client == {
+        "client.id": "x.y"
+    }
     text = Path(f"{topic}.toml").read_text()
     assert f"quietcount key new {topic}.key" in text
     assert execute(run) == 2
@@ -93,15 +116,37 @@ def test_a_file_is_written_once_and_says_what_is_next(
         ([("k", None)], 1, "without a value"),
         ([(None, b"\x00\x00\x00\x00\x01abc")] * 20, 1, "framed for a Schema Registry"),
         ([(None, b"nonsense")] * 20, 1, "0 of 20 sampled values are JSON objects"),
-        ([(None, {"id": f"{i:09}"}) for i in range(40)], 1, "no field of the sampled records can be counted"),
+        (
+            [(None, {"id": f"{i:09}"}) for i in range(40)],
+            1,
+            "no field of the sampled records can be counted",
+        ),
     ],
     ids=["empty", "tombstones", "framed", "no JSON", "ids"],
 )
 def test_where_nothing_can_be_guessed_no_file_is_written(
-    records: list[tuple[str | None, object]], code: int, words: str, bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    records: list[tuple[str | None, object]],
+    code: int,
+    words: str,
+    bootstrap: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     topic = made(bootstrap, records)
-    assert execute(["init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(tmp_path / "x.toml")]) == code
+    assert (
+        execute(
+            [
+                "init",
+                "--bootstrap",
+                bootstrap,
+                "--topic",
+                topic,
+                "--output",
+                str(tmp_path / "x.toml"),
+            ]
+        )
+        == code
+    )
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"quietcount: no settings for the topic {topic}: ") and words in line
     assert list(tmp_path.iterdir()) == []
@@ -120,7 +165,12 @@ def test_where_nothing_can_be_guessed_no_file_is_written(
     ],
 )
 def test_a_wrong_option_is_one_line_and_2(
-    options: list[str], words: str, bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    options: list[str],
+    words: str,
+    bootstrap: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert execute(["init", "--bootstrap", bootstrap, "--topic", "some", *options]) == 2
@@ -130,7 +180,10 @@ def test_a_wrong_option_is_one_line_and_2(
 
 
 def test_secrets_stay_where_they_are(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bootstrap: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The file names the variable; the client gets what is in it."""
     monkeypatch.setenv("QC_TEST_PASSWORD", "hunter2")
@@ -147,7 +200,11 @@ def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
     topic = made(bootstrap, events("sensors", 1_000))
     out, code = on_a_terminal(
         ["init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(tmp_path / "x.toml")],
-        [("May the names be published?", "declare"), ("Protect all events of one user", "y"), ("Buckets FROM:TO [0:70]", "-10:90")],
+        [
+            ("May the names be published?", "declare"),
+            ("Protect all events of one user", "y"),
+            ("Buckets FROM:TO [0:70]", "-10:90"),
+        ],
     )
     assert code == 0, out
     assert "there are 2 different values: " in out and "The records are placed by sensor" in out
@@ -155,12 +212,28 @@ def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
     [histogram] = settings.histograms
     assert histogram.keys == ("humidity", "temperature")
     assert settings.privacy.unit == "user" and settings.events.user == "sensor"
-    assert histogram.buckets is not None and histogram.buckets.edges[0] == -10 and histogram.buckets.edges[-1] == 90
+    assert (
+        histogram.buckets is not None
+        and histogram.buckets.edges[0] == -10
+        and histogram.buckets.edges[-1] == 90
+    )
 
 
 def test_with_yes_it_asks_nothing_and_publishes_no_names(bootstrap: str, tmp_path: Path) -> None:
     topic = made(bootstrap, events("sensors", 1_000))
-    out, code = on_a_terminal(["init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(tmp_path / "x.toml"), "--yes"], [])
+    out, code = on_a_terminal(
+        [
+            "init",
+            "--bootstrap",
+            bootstrap,
+            "--topic",
+            topic,
+            "--output",
+            str(tmp_path / "x.toml"),
+            "--yes",
+        ],
+        [],
+    )
     assert code == 0 and "published?" not in out
     settings = load(tmp_path / "x.toml")
     assert settings.events.key == "$all" and settings.privacy.unit == "event"

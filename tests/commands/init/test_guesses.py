@@ -53,7 +53,15 @@ def said(draft: Draft) -> dict[str, object]:
             },
         ),
         ("web-log", {"items": "path", "key": "method", "timestamp": ("ts", "ms")}),
-        ("sensors", {"items": "value", "key": "type", "timestamp": ("at", "us"), "range": "{ from = 0, to = 70, count = 14 }"}),
+        (
+            "sensors",
+            {
+                "items": "value",
+                "key": "type",
+                "timestamp": ("at", "us"),
+                "range": "{ from = 0, to = 70, count = 14 }",
+            },
+        ),
         ("users", {"items": "tags", "key": "action", "timestamp": ("context.when", "iso")}),
     ],
 )
@@ -68,7 +76,10 @@ def test_users_are_found_by_name_and_by_where_their_records_are() -> None:
     draft = draft_of(sample_of(events("users", 2_000)), Answers(users=True))
     assert draft.user is not None
     assert (draft.user.setting, draft.user.partitioner) == ("session", "murmur2")
-    assert [(named.setting, named.partitioner) for named in draft_of(sample_of(events("web-log", 2_000))).users] == [("ip", None)]
+    assert [
+        (named.setting, named.partitioner)
+        for named in draft_of(sample_of(events("web-log", 2_000))).users
+    ] == [("ip", None)]
     text, draft = written(sample_of(events("web-log", 2_000)), Answers(users=True))
     assert draft.user is not None and draft.user.setting == "ip"
     assert "rekey = true" in text and "partitioner" not in text
@@ -79,7 +90,10 @@ def test_users_are_found_by_name_and_by_where_their_records_are() -> None:
 def test_an_object_of_counts_is_one_field_and_its_names_are_no_paths() -> None:
     """Its names are data: as paths they would get into the file."""
     rng = random.Random(1)
-    records: list[Event] = [{"basket": {f"zqv{rng.randrange(9)}": rng.randrange(1, 4) for _ in range(3)}} for _ in range(200)]
+    records: list[Event] = [
+        {"basket": {f"zqv{rng.randrange(9)}": rng.randrange(1, 4) for _ in range(3)}}
+        for _ in range(200)
+    ]
     [field] = survey(records)
     assert (str(field.path), field.form, field.distinct) == ("basket", Form.MAP, 9)
     text, draft = written(sample_of((None, record) for record in records), Answers())
@@ -89,7 +103,9 @@ def test_an_object_of_counts_is_one_field_and_its_names_are_no_paths() -> None:
 
 def test_names_that_vary_like_data_are_not_walked() -> None:
     """Objects by id are not fields."""
-    records: list[Event] = [{"page": f"p{i % 5}", "by_id": {f"zqv{i}": {"x": "a"}}} for i in range(200)]
+    records: list[Event] = [
+        {"page": f"p{i % 5}", "by_id": {f"zqv{i}": {"x": "a"}}} for i in range(200)
+    ]
     assert [str(field.path) for field in survey(records)] == ["page", "by_id"]
 
 
@@ -115,20 +131,30 @@ def test_the_unit_of_a_time_is_that_of_its_size(values: list[object], unit: str 
 def test_the_time_of_an_event_is_not_when_something_ends() -> None:
     """Both are times that only go up."""
     records: list[Event] = [
-        {"expires_at": NOW_MS - 10**6 + i, "created_at": NOW_MS - 10**7 + i, "page": f"p{i % 5}"} for i in range(60)
+        {"expires_at": NOW_MS - 10**6 + i, "created_at": NOW_MS - 10**7 + i, "page": f"p{i % 5}"}
+        for i in range(60)
     ]
     assert said(of(records))["timestamp"] == ("created_at", "ms")
 
 
 def test_a_number_of_the_size_of_a_time_is_none_if_nothing_else_says_so() -> None:
     rng = random.Random(1)
-    draft = of([{"page": f"p{i % 5}", "customer": rng.randrange(10**9, 17 * 10**8)} for i in range(100)])
+    draft = of(
+        [{"page": f"p{i % 5}", "customer": rng.randrange(10**9, 17 * 10**8)} for i in range(100)]
+    )
     assert "timestamp" not in said(draft)
 
 
 def test_ids_texts_of_one_event_and_serial_numbers_are_not_counted() -> None:
     records: list[Event] = [
-        {"id": f"{i:032x}", "seq": i, "user": f"u{i % 7}", "text": f"{'word ' * 30}{i % 9}", "kind": f"k{i % 3}"} for i in range(200)
+        {
+            "id": f"{i:032x}",
+            "seq": i,
+            "user": f"u{i % 7}",
+            "text": f"{'word ' * 30}{i % 9}",
+            "kind": f"k{i % 3}",
+        }
+        for i in range(200)
     ]
     assert said(of(records))["items"] == "kind"
     with pytest.raises(NothingToCount, match="no field of the sampled records can be counted"):
@@ -150,7 +176,9 @@ def test_declared_keys_are_those_of_the_sample_and_none_without_leave() -> None:
         "declare": ['key = "origin"', 'keys = ["EWR", "JFK", "LGA"]'],
     }.items():
         text, _ = written(sample, Answers(keys=keys))
-        settings = [line.partition("#")[0].rstrip() for line in text.splitlines() if line.startswith("key")]
+        settings = [
+            line.partition("#")[0].rstrip() for line in text.splitlines() if line.startswith("key")
+        ]
         assert [line for line in settings if not line.startswith("key_file")] == lines
 
 
@@ -166,7 +194,10 @@ def test_the_record_key_is_a_stream_key_where_no_field_holds_it() -> None:
         ([0.0, 99.0], "{ from = 0, to = 100, count = 20 }"),
         ([5.0, 5.0], "{ from = 2.5, to = 8, count = 11 }"),
         ([-0.004, 0.001], "{ from = -0.004, to = 0.0015, count = 11 }"),
-        ([1.0] * 50 + [2.0] * 40 + [5000.0] * 10, '{ from = 1, to = 10000, count = 12, scale = "log" }'),
+        (
+            [1.0] * 50 + [2.0] * 40 + [5000.0] * 10,
+            '{ from = 1, to = 10000, count = 12, scale = "log" }',
+        ),
         ([1e300, 2e300], None),
         ([float("inf"), 1.0], None),
     ],
@@ -182,7 +213,10 @@ def test_a_range_that_was_given_is_kept() -> None:
     assert around(0, 7.5) == Range(Decimal(0), Decimal("7.5"), 20)
     assert around(3, 3) is None
     draft = of([{"value": float(i % 10)} for i in range(100)], Answers(range=around(-5, 5)))
-    text, _ = written(sample_of((None, {"value": float(i % 10)}) for i in range(100)), Answers(range=around(-5, 5)))
+    text, _ = written(
+        sample_of((None, {"value": float(i % 10)}) for i in range(100)),
+        Answers(range=around(-5, 5)),
+    )
     assert draft.items.range is not None and draft.items.range.edges[0] == -5
     assert "buckets = { from = -5, to = 5, count = 20 }" in text
     assert "It holds no value of any event" in " ".join(text.replace("#", " ").split())
@@ -191,17 +225,24 @@ def test_a_range_that_was_given_is_kept() -> None:
 def test_bounds_are_those_that_nearly_all_events_keep() -> None:
     """1 of 200 orders has 50 lines: its bound would cost everybody's noise."""
     records: list[Event] = [
-        {"lines": [{"sku": f"p{j}", "qty": 2} for j in range(50 if i == 7 else 1 + i % 3)]} for i in range(200)
+        {"lines": [{"sku": f"p{j}", "qty": 2} for j in range(50 if i == 7 else 1 + i % 3)]}
+        for i in range(200)
     ]
     draft = of(records)
     assert (draft.max_items, draft.max_count) == (3, 2)
     assert draft.within[0] == 199 / 200
 
 
-@pytest.mark.parametrize(("a_second", "tick_ms"), [(2_000, 10_000), (100, 60_000), (0.5, 3_600_000), (0.0001, 86_400_000)])
+@pytest.mark.parametrize(
+    ("a_second", "tick_ms"),
+    [(2_000, 10_000), (100, 60_000), (0.5, 3_600_000), (0.0001, 86_400_000)],
+)
 def test_a_tick_counts_well_above_its_noise(a_second: float, tick_ms: int) -> None:
     """More events, shorter ticks; an epoch is whole days."""
-    records: list[Event] = [{"page": f"p{i % 20}", "ts": NOW_MS - 10**3 - int((2_000 - i) / a_second * 1000)} for i in range(2_000)]
+    records: list[Event] = [
+        {"page": f"p{i % 20}", "ts": NOW_MS - 10**3 - int((2_000 - i) / a_second * 1000)}
+        for i in range(2_000)
+    ]
     draft = of(records)
     pace = pace_of(draft, NOW_MS)
     assert pace.tick_ms == tick_ms

@@ -24,25 +24,42 @@ Event = dict[str, Any]
 
 def event(rng: random.Random, i: int) -> Event:
     """A page view, without anybody."""
-    return {"page": rng.choice(["home", "search", "cart", "help"]), "ts": NOW_MS - 3_000_000 + 1_000 * i}
+    return {
+        "page": rng.choice(["home", "search", "cart", "help"]),
+        "ts": NOW_MS - 3_000_000 + 1_000 * i,
+    }
 
 
-def topic(key: Callable[[Event], str | None], more: Callable[[random.Random, int], Event], number: int = 1_500) -> list[Keyed]:
+def topic(
+    key: Callable[[Event], str | None],
+    more: Callable[[random.Random, int], Event],
+    number: int = 1_500,
+) -> list[Keyed]:
     rng = random.Random(1)
     events = [event(rng, i) | more(rng, i) for i in range(number)]
     return [(key(one), one) for one in events]
 
 
 def person(rng: random.Random, i: int) -> Event:
-    return {"session_id": f"s{rng.randrange(400)}", "user": {"id": f"u{rng.randrange(150)}", "email": f"e{i % 150}@a.org"}}
+    return {
+        "session_id": f"s{rng.randrange(400)}",
+        "user": {"id": f"u{rng.randrange(150)}", "email": f"e{i % 150}@a.org"},
+    }
 
 
 def order(rng: random.Random, i: int) -> Event:
-    return {"order": {"id": f"o{i}", "customer": {"id": f"c{rng.randrange(200)}"}}, "acct": rng.randrange(300)}
+    return {
+        "order": {"id": f"o{i}", "customer": {"id": f"c{rng.randrange(200)}"}},
+        "acct": rng.randrange(300),
+    }
 
 
 def request(rng: random.Random, i: int) -> Event:
-    return {"req": f"{rng.getrandbits(64):x}", "who": f"10.0.{rng.randrange(8)}.{rng.randrange(8)}", "deviceId": rng.randrange(90)}
+    return {
+        "req": f"{rng.getrandbits(64):x}",
+        "who": f"10.0.{rng.randrange(8)}.{rng.randrange(8)}",
+        "deviceId": rng.randrange(90),
+    }
 
 
 #: Records, the field that is the user, whether its events must be brought together, and words of what it means.
@@ -50,16 +67,32 @@ TOPICS: dict[str, tuple[list[Keyed], str, bool, str]] = {
     "keyed by session": (topic(lambda e: e["session_id"], person), "user.id", True, "one person"),
     "keyed by user": (topic(lambda e: e["user"]["id"], person), "user.id", False, "one person"),
     "no key": (topic(lambda _: None, person), "user.id", True, "one person"),
-    "keyed by order": (topic(lambda e: e["order"]["id"], order), "order.customer.id", True, "one person"),
-    "keyed by customer": (topic(lambda e: e["order"]["customer"]["id"], order), "order.customer.id", False, "one person"),
+    "keyed by order": (
+        topic(lambda e: e["order"]["id"], order),
+        "order.customer.id",
+        True,
+        "one person",
+    ),
+    "keyed by customer": (
+        topic(lambda e: e["order"]["customer"]["id"], order),
+        "order.customer.id",
+        False,
+        "one person",
+    ),
     "devices": (topic(lambda _: None, request), "deviceId", True, "one device"),
     "only sessions": (
-        topic(lambda e: e["sess"], lambda rng, _: {"sess": f"s{rng.randrange(300)}"}), "sess", False, "one session, NOT of one person",
+        topic(lambda e: e["sess"], lambda rng, _: {"sess": f"s{rng.randrange(300)}"}),
+        "sess",
+        False,
+        "one session, NOT of one person",
     ),
     "a key that is in no field": (
-        topic(lambda e: f"k{e['ts'] // 1_000 % 100}", lambda *_: {}), "$key", False, "only if it names a person",
+        topic(lambda e: f"k{e['ts'] // 1_000 % 100}", lambda *_: {}),
+        "$key",
+        False,
+        "only if it names a person",
     ),
-}  # fmt: skip
+}
 #: Fields that identify somebody, or one event.
 PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\bwho\b")
 
@@ -69,7 +102,9 @@ def comments(text: str) -> str:
 
 
 @pytest.mark.parametrize("name", TOPICS)
-def test_the_user_is_the_field_that_names_one_and_the_file_says_what_that_protects(name: str) -> None:
+def test_the_user_is_the_field_that_names_one_and_the_file_says_what_that_protects(
+    name: str,
+) -> None:
     """Also where the record key is a session or an order: the worker brings the user's events together."""
     keyed, user, rekey, means = TOPICS[name]
     text, draft = written(sample_of(keyed), Answers(users=True))
@@ -81,8 +116,14 @@ def test_the_user_is_the_field_that_names_one_and_the_file_says_what_that_protec
 
 
 @pytest.mark.parametrize("name", TOPICS)
-@pytest.mark.parametrize("answers", [Answers(keys=keys, users=users) for keys in ("none", "public") for users in (False, True)], ids=str)
-def test_no_field_that_identifies_somebody_is_offered_as_a_label_or_a_stream_key(name: str, answers: Answers) -> None:
+@pytest.mark.parametrize(
+    "answers",
+    [Answers(keys=keys, users=users) for keys in ("none", "public") for users in (False, True)],
+    ids=str,
+)
+def test_no_field_that_identifies_somebody_is_offered_as_a_label_or_a_stream_key(
+    name: str, answers: Answers
+) -> None:
     """What is counted is published under its name."""
     text, draft = written(sample_of(TOPICS[name][0]), answers)
     offered = [str(items.field.path) for items in (draft.items, *draft.other_items)]
@@ -116,7 +157,11 @@ def test_people_in_lists_objects_and_numbers_are_no_items(field: Event) -> None:
             return {name: varied(inner) for name, inner in value.items()}
         if isinstance(value, list):
             return [varied(one) for one in value]
-        return value + n if isinstance(value, int) else value.replace("x", f"x{n}").replace("3", str(n))
+        return (
+            value + n
+            if isinstance(value, int)
+            else value.replace("x", f"x{n}").replace("3", str(n))
+        )
 
     records = [(None, {name: varied(value) for name, value in field.items()}) for _ in range(300)]
     with pytest.raises(NothingToCount, match="can be counted"):
@@ -130,7 +175,9 @@ def test_a_key_that_names_one_event_or_what_it_is_about_is_no_user() -> None:
             written(sample_of(topic(key, lambda *_: {})), Answers(users=True))
 
 
-def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(bootstrap: str, tmp_path: Path) -> None:
+def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """The way of somebody who has a topic that is keyed by session."""
     keyed, user, _, means = TOPICS["keyed by session"]
     name = made(bootstrap, keyed)
@@ -138,8 +185,14 @@ def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(bootst
     assert execute([*run, str(tmp_path / "x.toml"), "--users"]) == 0
     found = load(tmp_path / "x.toml")
     assert (found.events.user, found.privacy.rekey) == (user, True)
-    out, code = on_a_terminal([*run, str(tmp_path / "y.toml")], [("Protect all events of one user", "y")])
+    out, code = on_a_terminal(
+        [*run, str(tmp_path / "y.toml")], [("Protect all events of one user", "y")]
+    )
     assert code == 0, out
     shown = " ".join(out.split())
-    assert f"{user} may name a user" in shown and "privacy.rekey" in shown and f"This would protect all events of {means}" in shown
+    assert (
+        f"{user} may name a user" in shown
+        and "privacy.rekey" in shown
+        and f"This would protect all events of {means}" in shown
+    )
     assert load(tmp_path / "y.toml").privacy.rekey

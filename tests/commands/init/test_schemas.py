@@ -64,19 +64,32 @@ def test_avro_is_read_whole_and_what_is_broken_is_passed_over(registry: Registry
     assert found.format == "avro"
     assert found.objects == {n + len(bad): order(n) for n in range(200)}
     sample = sample_of((None, value) for value in values)
-    draft = Guess(sample, decoded([record.value for record in sample.records], access(registry)), NOW_MS).draft(Answers())
+    draft = Guess(
+        sample, decoded([record.value for record in sample.records], access(registry)), NOW_MS
+    ).draft(Answers())
     assert str(draft.items.field.path) == "lines[].sku" and draft.items.count is not None
     assert draft.accepted == 200
 
 
 @pytest.mark.slow
-def test_protobuf_is_read_whole_whichever_message_of_the_schema_it_is(registry: RegistryServer) -> None:
+def test_protobuf_is_read_whole_whichever_message_of_the_schema_it_is(
+    registry: RegistryServer,
+) -> None:
     """Python's index for the first message is one byte, others are counted and listed."""
-    schema_id = SchemaRegistryClient({"url": registry.url}).register_schema("proto", Registered(PROTO, "PROTOBUF"))
+    schema_id = SchemaRegistryClient({"url": registry.url}).register_schema(
+        "proto", Registered(PROTO, "PROTOBUF")
+    )
     frame = b"\0" + schema_id.to_bytes(4, "big")
     of_schema = ProtobufSchema(Schema("PROTOBUF", PROTO))
     kind, other = (message_factory.GetMessageClass(of_schema.message([index])) for index in (1, 0))
-    full = kind(shop="s1", lines=[{"sku": "p1", "qty": 2**40}], counts={"a": 3}, kind=1, best={"sku": "p2"}, raw=b"x")
+    full = kind(
+        shop="s1",
+        lines=[{"sku": "p1", "qty": 2**40}],
+        counts={"a": 3},
+        kind=1,
+        best={"sku": "p2"},
+        raw=b"x",
+    )
     values = [
         frame + b"\x02\x02" + full.SerializeToString(),
         frame + b"\x02\x02" + kind().SerializeToString(),
@@ -89,11 +102,22 @@ def test_protobuf_is_read_whole_whichever_message_of_the_schema_it_is(registry: 
     found = decoded(values[:3] + values, access(registry))
     assert found.format == "protobuf"
     whole = {
-        "shop": "s1", "lines": [{"sku": "p1", "qty": 2**40}], "counts": {"a": 3}, "kind": "OLD", "best": {"sku": "p2", "qty": 0},
+        "shop": "s1",
+        "lines": [{"sku": "p1", "qty": 2**40}],
+        "counts": {"a": 3},
+        "kind": "OLD",
+        "best": {"sku": "p2", "qty": 0},
         "raw": b"x",
-    }  # fmt: skip
+    }
     empty: dict[str, object] = {"lines": [], "counts": {}, "kind": "NEW", "raw": b""}
-    assert list(found.objects.items()) == [(0, whole), (1, empty), (2, {"x": 5}), (3, whole), (4, empty), (5, {"x": 5})]
+    assert list(found.objects.items()) == [
+        (0, whole),
+        (1, empty),
+        (2, {"x": 5}),
+        (3, whole),
+        (4, empty),
+        (5, {"x": 5}),
+    ]
 
 
 @pytest.mark.slow
@@ -111,5 +135,8 @@ def test_what_is_framed_needs_a_registry_that_answers(monkeypatch: pytest.Monkey
     with pytest.raises(NothingToCount, match="--schema-registry URL"):
         decoded(values)
     monkeypatch.setattr(formats, "_PATIENCE_S", 0.5)
-    with pytest.raises(SettingsError, match=r"the schema registry at http://127\.0\.0\.1:1 did not answer within 0\.5 s"):
+    with pytest.raises(
+        SettingsError,
+        match=r"the schema registry at http://127\.0\.0\.1:1 did not answer within 0\.5 s",
+    ):
         decoded(values, Access("http://127.0.0.1:1", {"timeout": 0.5}, 0.0))

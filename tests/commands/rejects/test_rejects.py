@@ -32,14 +32,21 @@ def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
     return [(name, value) for name, value in found]
 
 
-def reject(site: Site, partition: int, event: object, reason: str = "missing field 'key'", **changes: Any) -> None:
+def reject(
+    site: Site, partition: int, event: object, reason: str = "missing field 'key'", **changes: Any
+) -> None:
     """Put a record into the rejects topic, as a worker does."""
     value = event if isinstance(event, bytes) else json.dumps(event).encode()
     source = changes.pop("source", (site.topic, partition, changes.pop("offset", 0)))
     made = rejected(
-        site.settings.rejects_topic, changes.pop("key", None), value, reason=reason, source=source,
-        time_ms=changes.pop("time_ms", NOW), further=changes.pop("further", ()),
-    )  # fmt: skip
+        site.settings.rejects_topic,
+        changes.pop("key", None),
+        value,
+        reason=reason,
+        source=source,
+        time_ms=changes.pop("time_ms", NOW),
+        further=changes.pop("further", ()),
+    )
     headers: Any = [header for header in made.headers if header[0] != changes.get("without")]
     site._producer.produce(made.topic, made.value, made.key, partition, headers=headers)
     site._producer.flush()
@@ -74,7 +81,11 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
         for i, event in enumerate(events):
             value = json.dumps(event).encode()
             site._producer.produce(
-                site.topic, value, f"key-{i}", partition, headers=[("trace", b"\x00\xff"), ("empty", None), ("trace", b"2")]
+                site.topic,
+                value,
+                f"key-{i}",
+                partition,
+                headers=[("trace", b"\x00\xff"), ("empty", None), ("trace", b"2")],
             )
         site.produce(partition, [b"broken"])
     with site.worker() as worker:
@@ -89,9 +100,16 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
         assert f"sent back: {number} records" in shown and "2 would not be accepted now" in shown
     assert execute(["rejects", "-c", str(site.config)]) == 0
     shown = capsys.readouterr().out
-    assert "242 rejects" in shown and "key not declared: 240" in shown and "240 sent back" in shown and "not JSON: 2" in shown
+    assert (
+        "242 rejects" in shown
+        and "key not declared: 240" in shown
+        and "240 sent back" in shown
+        and "not JSON: 2" in shown
+    )
     # The rejects topic is partitioned by the records' keys, so they come back in another order.
-    both = sorted(site.read(site.topic), key=lambda message: (message.partition(), message.key() or b""))
+    both = sorted(
+        site.read(site.topic), key=lambda message: (message.partition(), message.key() or b"")
+    )
     originals, again = (
         [m for m in both if m.value() != b"broken" and ("retry" in dict(headers_of(m))) == of_retry]
         for of_retry in (False, True)
@@ -99,20 +117,31 @@ def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
     assert len(originals) == len(again) == 240
     for before, after in zip(originals, again, strict=True):
         assert (before.key(), before.value(), before.timestamp(), before.partition()) == (
-            after.key(), after.value(), after.timestamp(), after.partition(),
-        )  # fmt: skip
+            after.key(),
+            after.value(),
+            after.timestamp(),
+            after.partition(),
+        )
         told = f"{site.topic}/{before.partition()}/{before.offset()}".encode()
         assert headers_of(after) == [*headers_of(before), ("retry", told)]
     assert_counted(site, 240, at)
 
 
 @pytest.mark.parametrize("key", ["key", "$key"])
-def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(bootstrap: str, tmp_path: Path, key: str) -> None:
+def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(
+    bootstrap: str, tmp_path: Path, key: str
+) -> None:
     """It goes back to the topic by user, with the key that it had and its user, and is the same event there."""
     site = Site(
-        bootstrap, tmp_path, [known(keys=["other"], max_items_per_user=2)], partitions=2, owners=1,
-        events={"key": key, "user": "who"}, privacy={"unit": "user", "rekey": True}, worker={"user_partitions": 3},
-    )  # fmt: skip
+        bootstrap,
+        tmp_path,
+        [known(keys=["other"], max_items_per_user=2)],
+        partitions=2,
+        owners=1,
+        events={"key": key, "user": "who"},
+        privacy={"unit": "user", "rekey": True},
+        worker={"user_partitions": 3},
+    )
     at = time.time_ns() // 1_000_000
     for i in range(60):
         event = {"key": "k", "items": ["a", "b", "a"], "ts": at + i, "who": f"user-{i % 20}"}
@@ -127,20 +156,30 @@ def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(bootstrap: s
     outcomes = [retry_rejects(site.settings, site.connection, any_reason) for _ in range(2)]
     assert [(one.sent, one.refused, one.foreign) for one in outcomes] == [(60, 4, 0), (0, 4, 0)]
     by_user = [m for m in site.read(site.settings.by_user_topic) if m.value() is not None]
-    before, after = ([m for m in by_user if ("retry" in dict(headers_of(m))) == again] for again in (False, True))
-    assert sorted((m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)) for m in before) == sorted(
+    before, after = (
+        [m for m in by_user if ("retry" in dict(headers_of(m))) == again] for again in (False, True)
+    )
+    assert sorted(
+        (m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)) for m in before
+    ) == sorted(
         (m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)[:-1]) for m in after
     )
     assert_counted(site, 40, at)  # two items of each of 20 users
 
 
-def test_only_what_is_accepted_now_goes_and_the_rest_may_later(bootstrap: str, tmp_path: Path) -> None:
+def test_only_what_is_accepted_now_goes_and_the_rest_may_later(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """A position in the topic would lose those that are not accepted at the first try."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2)
     for i in range(6):
-        reject(site, i % 2, good(i) if i < 4 else {"shop": "k", "items": ["x"], "ts": NOW}, offset=i)
+        reject(
+            site, i % 2, good(i) if i < 4 else {"shop": "k", "items": ["x"], "ts": NOW}, offset=i
+        )
     reject(site, 0, good(9), reason="another reason", offset=9)
-    first = retry_rejects(site.settings, site.connection, lambda reason: reason == "missing field 'key'")
+    first = retry_rejects(
+        site.settings, site.connection, lambda reason: reason == "missing field 'key'"
+    )
     assert (first.sent, first.refused) == (4, 2)
     assert sent_back(site.connection, site.settings.rejects_topic, 0) == {0, 1}
     site.document["events"]["key"] = "shop"
@@ -148,12 +187,18 @@ def test_only_what_is_accepted_now_goes_and_the_rest_may_later(bootstrap: str, t
     second = retry_rejects(site.settings, site.connection, any_reason)
     assert (second.sent, second.refused) == (2, 1)
     assert sorted(json.loads(m.value() or b"")["items"][0] for m in site.read(site.topic)) == [
-        "p0", "p1", "p2", "p3", "x", "x",
-    ]  # fmt: skip
+        "p0",
+        "p1",
+        "p2",
+        "p3",
+        "x",
+        "x",
+    ]
     found = by_reason(site.settings, site.connection, any_reason, lambda *_: None)
     assert {reason: (one.number, one.sent) for reason, one in found.items()} == {
-        "missing field 'key'": (6, 6), "another reason": (1, 0),
-    }  # fmt: skip
+        "missing field 'key'": (6, 6),
+        "another reason": (1, 0),
+    }
 
 
 def test_what_cannot_be_sent_back_is_counted_and_left(
@@ -176,7 +221,12 @@ def test_what_cannot_be_sent_back_is_counted_and_left(
     capsys.readouterr()
     assert execute(["rejects", "-c", str(site.config), "--retry"]) == 0
     shown = capsys.readouterr().out
-    for words in ("sent back: 0 records", "3 not whole", "2 of topics or partitions", "1 without their time"):
+    for words in (
+        "sent back: 0 records",
+        "3 not whole",
+        "2 of topics or partitions",
+        "1 without their time",
+    ):
         assert words in shown
 
 
@@ -215,17 +265,26 @@ from workers.cli import execute
 sys.exit(execute(["rejects", "-c", sys.argv[1], "--retry"]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", killing, str(site.config)], cwd=ROOT, capture_output=True, env=dict(os.environ), check=False
+        [sys.executable, "-c", killing, str(site.config)],
+        cwd=ROOT,
+        capture_output=True,
+        env=dict(os.environ),
+        check=False,
     )
     assert done.returncode in (-signal.SIGKILL, 0), done.stderr
     killed = len(list(site.read(site.topic)))
-    assert killed in {"before": {10}, "between": {10}, "committing": {10, 20, 30}, "after": {20}}[where]
+    assert (
+        killed
+        in {"before": {10}, "between": {10}, "committing": {10, 20, 30}, "after": {20}}[where]
+    )
     retry_rejects(site.settings, site.connection, any_reason)
     labels = [json.loads(m.value() or b"")["items"][0] for m in site.read(site.topic)]
     assert labels == [f"p{i}" for i in range(30)]
 
 
-def test_a_second_run_fences_the_first(bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_run_fences_the_first(
+    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two operators at once must not send a reject twice."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     for i in range(20):
@@ -236,7 +295,11 @@ def test_a_second_run_fences_the_first(bootstrap: str, tmp_path: Path, monkeypat
 
     def slow(self: Any, messages: Any, changes: Any) -> int:
         if len(other) == 0:
-            other.append(subprocess.run(command("rejects", "-c", str(site.config), "--retry"), cwd=ROOT, check=False))
+            other.append(
+                subprocess.run(
+                    command("rejects", "-c", str(site.config), "--retry"), cwd=ROOT, check=False
+                )
+            )
         return run(self, messages, changes)
 
     monkeypatch.setattr(Transactions, "run", slow)
@@ -266,7 +329,9 @@ def test_it_waits_for_what_another_transaction_hides(bootstrap: str, tmp_path: P
     assert list(site.read(site.topic)) == []
 
 
-def test_a_topic_that_is_not_there_is_2(bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_topic_that_is_not_there_is_2(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nothing was rejected by a worker that never ran; but the name may be misspelt."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
     assert execute(["rejects", "-c", str(site.config)]) == 2
@@ -295,11 +360,27 @@ def test_what_is_shown_is_one_line_each_and_safe(
 def test_a_reject_reads_back_as_what_was_rejected() -> None:
     """Headers of the record's own keep their names, their order, and what they are not allowed to pass for."""
     own = [("reason", b"mine"), ("truncated", b"x"), ("h", None), ("h", b"\xff")]
-    made = rejected("r", b"key", b"value", reason="not JSON", source=("t", 3, 7), time_ms=5, further=own)
+    made = rejected(
+        "r", b"key", b"value", reason="not JSON", source=("t", 3, 7), time_ms=5, further=own
+    )
     read = read_reject(made.headers, made.key, made.value)
     assert read is not None
-    assert (read.reason, read.topic, read.partition, read.offset, read.time_ms) == ("not JSON", "t", 3, 7, 5)
-    assert (read.key, read.value, list(read.headers), read.truncated) == (b"key", b"value", own, False)
+    assert (read.reason, read.topic, read.partition, read.offset, read.time_ms) == (
+        "not JSON",
+        "t",
+        3,
+        7,
+        5,
+    )
+    assert (read.key, read.value, list(read.headers), read.truncated) == (
+        b"key",
+        b"value",
+        own,
+        False,
+    )
     assert read_reject([("reason", b"x")], None, None) is None
-    assert read_reject([*made.headers[:2], ("partition", b"one"), *made.headers[3:]], None, None) is None
+    assert (
+        read_reject([*made.headers[:2], ("partition", b"one"), *made.headers[3:]], None, None)
+        is None
+    )
     assert "value" not in repr(read)

@@ -36,7 +36,9 @@ def behind_tls(registry: RegistryServer, directory: Path, authorization: str) ->
                 self.end_headers()
                 return
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{registry.port}{self.path}", timeout=10) as answer:
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{registry.port}{self.path}", timeout=10
+                ) as answer:
                     status, body = answer.status, answer.read()
             except urllib.error.HTTPError as error:
                 status, body = error.code, error.read()
@@ -66,16 +68,24 @@ def behind_tls(registry: RegistryServer, directory: Path, authorization: str) ->
 
 
 def opened(directory: Path, **values: Any) -> Registry:
-    settings = _section(SchemaRegistrySettings, registry_values(values, directory), "schema_registry.")
+    settings = _section(
+        SchemaRegistrySettings, registry_values(values, directory), "schema_registry."
+    )
     return Registry(Access(settings.url, settings.client(), settings.unknown_wait_ms / 1000))
 
 
 @pytest.mark.parametrize("kind", ["password", "token"])
-def test_who_may_and_trusts_the_authority_gets_schemas(registry: RegistryServer, tmp_path: Path, kind: str) -> None:
+def test_who_may_and_trusts_the_authority_gets_schemas(
+    registry: RegistryServer, tmp_path: Path, kind: str
+) -> None:
     (tmp_path / "secret").write_text("s3cret\n")
     secret = {"file": "secret"}
-    access: dict[str, Any] = {"token": secret} if kind == "token" else {"user": "me", "password": secret}
-    said = "Bearer s3cret" if kind == "token" else f"Basic {base64.b64encode(b'me:s3cret').decode()}"
+    access: dict[str, Any] = (
+        {"token": secret} if kind == "token" else {"user": "me", "password": secret}
+    )
+    said = (
+        "Bearer s3cret" if kind == "token" else f"Basic {base64.b64encode(b'me:s3cret').decode()}"
+    )
     number = register(registry)
     with behind_tls(registry, tmp_path, said) as url:
         schemas = opened(tmp_path, url=url, ca="ca.pem", unknown_wait="0s", **access)

@@ -75,7 +75,9 @@ def through_kafka(bootstrap: str, values: Sequence[bytes | None]) -> Records:
     for value in values:
         producer.produce(topic, value, partition=0)
     assert producer.flush(30) == 0
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
     consumer.subscribe([topic])
     found: list[bytes | None] = []
     while len(found) < len(values):
@@ -101,15 +103,25 @@ def prepared(reader: FormatReader, records: Records) -> Any:
 
 
 def order(n: int, country: str | None = None) -> dict[str, Any]:
-    return {"shop": f"s{n}", "country": country, "lines": [{"sku": f"p{n}", "qty": n}, {"sku": "x", "qty": 1}]}
+    return {
+        "shop": f"s{n}",
+        "country": country,
+        "lines": [{"sku": f"p{n}", "qty": n}, {"sku": "x", "qty": 1}],
+    }
 
 
 def said(n: int, country: Said | None = None) -> Said:
-    lines: Said = {3: [("list", 2)], 1: [("text", f"p{n}"), ("text", "x")], 2: [("whole", n), ("whole", 1)]}
+    lines: Said = {
+        3: [("list", 2)],
+        1: [("text", f"p{n}"), ("text", "x")],
+        2: [("whole", n), ("whole", 1)],
+    }
     return {0: [("text", f"s{n}")], **lines, **(country or {})}
 
 
-def avro_serializers(registry: RegistryServer, subject: str) -> list[Callable[[object, SerializationContext], bytes]]:
+def avro_serializers(
+    registry: RegistryServer, subject: str
+) -> list[Callable[[object, SerializationContext], bytes]]:
     """One for each version of the schema, which refer to another one."""
     client = SchemaRegistryClient({"url": registry.url})
     client.register_schema("Line", Registered(LINE, "AVRO"))
@@ -137,11 +149,27 @@ def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: Registr
     ]
     reader = FormatReader(AvroFormat(ORDER), opened(registry), Nobody())
     ready, found = prepared(reader, through_kafka(bootstrap, values))
-    assert ready.refused == {1: "no schema id", 4: "no value", 5: "no schema id", 6: "unknown schema id"}
+    assert ready.refused == {
+        1: "no schema id",
+        4: "no value",
+        5: "no schema id",
+        6: "unknown schema id",
+    }
     without_shop = {slot: rows for slot, rows in said(5).items() if slot != 0}
     null: Said = {4: [("null",)]}
     text: Said = {4: [("text", "de")]}
-    assert found == [said(1), None, said(2, text), None, None, None, None, None, without_shop, said(6, null)]
+    assert found == [
+        said(1),
+        None,
+        said(2, text),
+        None,
+        None,
+        None,
+        None,
+        None,
+        without_shop,
+        said(6, null),
+    ]
     # As the reader of events gets it: what the scanner declines is decoded by its place, or refused.
     [logs] = reader.scan(ready.data, through_kafka(bootstrap, values).values)
     assert logs.status.tolist() == [0 if row is not None else DECLINED for row in found]
@@ -154,7 +182,10 @@ def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: Registr
 def test_avro_as_a_readers_schema_names_it(bootstrap: str, registry: RegistryServer) -> None:
     """Every version is read alike: renamed, and filled in from defaults."""
     first, _, third = avro_serializers(registry, "orders")
-    values = [first(order(1), context("orders")), third({**order(5), "store": "s5"}, context("orders"))]
+    values = [
+        first(order(1), context("orders")),
+        third({**order(5), "store": "s5"}, context("orders")),
+    ]
     reader = FormatReader(AvroFormat(ORDER, parse(READER)), opened(registry), Nobody())
     _, found = prepared(reader, through_kafka(bootstrap, values))
     default: Said = {4: [("text", "nowhere")]}
@@ -165,9 +196,13 @@ def test_protobuf_of_java_and_of_python(bootstrap: str, registry: RegistryServer
     """Python registers descriptors, Java text; records say which message of the schema they are."""
     client = SchemaRegistryClient({"url": registry.url})
     client.register_schema("line.proto", Registered(PROTO_LINE, "PROTOBUF"))
-    text = client.register_schema("java", Registered(PROTO, "PROTOBUF", [SchemaReference("line.proto", "line.proto", 1)]))
+    text = client.register_schema(
+        "java", Registered(PROTO, "PROTOBUF", [SchemaReference("line.proto", "line.proto", 1)])
+    )
     kind = message_factory.GetMessageClass(
-        ProtobufSchema(Schema("PROTOBUF", PROTO, (Reference("line.proto", PROTO_LINE),))).message([1])
+        ProtobufSchema(Schema("PROTOBUF", PROTO, (Reference("line.proto", PROTO_LINE),))).message(
+            [1]
+        )
     )
     serializer = ProtobufSerializer(kind, client)
 
@@ -188,18 +223,31 @@ def test_protobuf_of_java_and_of_python(bootstrap: str, registry: RegistryServer
     reader = FormatReader(ProtobufFormat(ORDER), opened(registry), Nobody())
     ready, found = prepared(reader, through_kafka(bootstrap, values))
     assert ready.refused == {3: "no such message in the schema", 4: "no schema id"}
-    assert found == [said(1, {4: [("text", "de")]}), said(2), None, None, None, said(3, {4: [("text", "fr")]})]
+    assert found == [
+        said(1, {4: [("text", "de")]}),
+        said(2),
+        None,
+        None,
+        None,
+        said(3, {4: [("text", "fr")]}),
+    ]
     with pytest.raises(ValueError, match="not Protobuf"):
         reader.decode(int(ready.numbers[2]), b"\x0a\x05s")
 
 
-def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(bootstrap: str, registry: RegistryServer) -> None:
+def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(
+    bootstrap: str, registry: RegistryServer
+) -> None:
     """The registry is killed and started again; records of known schemas go on meanwhile."""
     first, second, _ = avro_serializers(registry, "orders")
     known = through_kafka(bootstrap, [first(order(n), context("orders")) for n in range(3)])
-    new = through_kafka(bootstrap, [first(order(7), context("orders")), second(order(8, "de"), context("orders"))])
+    new = through_kafka(
+        bootstrap, [first(order(7), context("orders")), second(order(8, "de"), context("orders"))]
+    )
     shard = Shard()
-    reader = FormatReader(AvroFormat(ORDER), Registry(Access(registry.url, {"timeout": 5.0}, 0.0)), shard)
+    reader = FormatReader(
+        AvroFormat(ORDER), Registry(Access(registry.url, {"timeout": 5.0}, 0.0)), shard
+    )
     assert prepared(reader, known)[1] == [said(n) for n in range(3)]
     registry.stop()
     try:
@@ -217,12 +265,18 @@ def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(boots
 
 def test_json_schema_is_json_behind_an_id(bootstrap: str, registry: RegistryServer) -> None:
     client = SchemaRegistryClient({"url": registry.url})
-    schema = json.dumps({"title": "Order", "type": "object", "properties": {"shop": {"type": "string"}}})
+    schema = json.dumps(
+        {"title": "Order", "type": "object", "properties": {"shop": {"type": "string"}}}
+    )
     serializer = JSONSerializer(schema, client)
     framed = [serializer({"shop": f"s{n}"}, context("json")) for n in range(3)]
     records = through_kafka(bootstrap, [*framed, b'{"shop": "bare"}', None])
     payloads, refused = json_payloads(records.data, records.values)
-    found = [json.loads(records.data[start:stop].tobytes()) for start, stop in payloads.tolist() if start >= 0]
+    found = [
+        json.loads(records.data[start:stop].tobytes())
+        for start, stop in payloads.tolist()
+        if start >= 0
+    ]
     assert found == [{"shop": "s0"}, {"shop": "s1"}, {"shop": "s2"}]
     assert refused == {3: "no schema id", 4: "no value"}
 
@@ -242,7 +296,11 @@ def test_a_schema_that_cannot_be_used_is_said_once_and_rejects_its_events(
         ready, found = prepared(reader, records)
         assert ready.refused == {0: reason, 1: "schema of another format", 2: reason}
         assert found == [None] * 3
-    lines = [record.getMessage() for record in caplog.records if record.name == "workers.events.formats.reader"]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "workers.events.formats.reader"
+    ]
     assert lines == [
         f"schema {number}: every event of it is a reject: {reason}",
         f"schema {other}: every event of it is a reject: schema of another format",

@@ -41,14 +41,22 @@ class Shard:
         self.went_on += 1
 
 
-def register(server: RegistryServer, text: str | None = None, kind: str = "AVRO", references: Any = ()) -> int:
+def register(
+    server: RegistryServer, text: str | None = None, kind: str = "AVRO", references: Any = ()
+) -> int:
     """Register a schema under a subject of its own; return its id."""
     name = f"R{next(_names)}"
     client = SchemaRegistryClient({"url": server.url})
-    return int(client.register_schema(name, Registered(RECORD.format(name) if text is None else text, kind, list(references))))
+    return int(
+        client.register_schema(
+            name, Registered(RECORD.format(name) if text is None else text, kind, list(references))
+        )
+    )
 
 
-def opened(server: RegistryServer, patience_s: float = 30.0, metrics: Metrics | None = None) -> Registry:
+def opened(
+    server: RegistryServer, patience_s: float = 30.0, metrics: Metrics | None = None
+) -> Registry:
     return Registry(Access(server.url, {"timeout": 5.0}, patience_s), metrics)
 
 
@@ -72,7 +80,9 @@ def test_a_schema_comes_with_all_that_it_refers_to(registry: RegistryServer) -> 
     inner = RECORD.format("Inner")
     client.register_schema("inner", Registered(inner, "AVRO"))
     middle = '{"type": "record", "name": "Middle", "fields": [{"name": "i", "type": "Inner"}]}'
-    client.register_schema("middle", Registered(middle, "AVRO", [SchemaReference("Inner", "inner", 1)]))
+    client.register_schema(
+        "middle", Registered(middle, "AVRO", [SchemaReference("Inner", "inner", 1)])
+    )
     outer = '{"type": "record", "name": "Outer", "fields": [{"name": "m", "type": "Middle"}]}'
     number = register(registry, outer, references=[SchemaReference("Middle", "middle", 1)])
     found = opened(registry).schema(number, Nobody())
@@ -102,7 +112,9 @@ def test_an_id_that_nobody_knows_is_waited_for_once_and_not_again(
     assert time.monotonic() - begun > 1.4
     first = asked.pop(900_001)
     assert first > 1  # it was asked for again while it was waited for
-    assert [schemas.schema(number, Nobody()) for number in (900_001, 900_002, 900_003, 2**31, 2**32 - 1)] == [None] * 5
+    assert [
+        schemas.schema(number, Nobody()) for number in (900_001, 900_002, 900_003, 2**31, 2**32 - 1)
+    ] == [None] * 5
     assert asked == {900_002: 1, 900_003: 1}
     assert "knows no schema 900001" in caplog.text
     # What is registered is found all the same.
@@ -121,7 +133,9 @@ def test_an_id_that_is_registered_while_it_is_waited_for_is_found(registry: Regi
     assert found[0] is not None
 
 
-def test_many_unknown_ids_are_not_asked_for(registry: RegistryServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_unknown_ids_are_not_asked_for(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each would cost a request; real schemas come again once the made-up ones are forgotten."""
     monkeypatch.setattr(registries, "_REMEMBERED", 5)
     monkeypatch.setattr(registries, "_FORGOTTEN_S", 2.0)
@@ -146,7 +160,10 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known(
     try:
         assert schemas.schema(known, Nobody()) is not None
         shards = [Shard(), Shard()]
-        waiting = [in_thread(lambda: schemas.schema(new, shards[0])), in_thread(lambda: schemas.schema(third, shards[1]))]
+        waiting = [
+            in_thread(lambda: schemas.schema(new, shards[0])),
+            in_thread(lambda: schemas.schema(third, shards[1])),
+        ]
         wait_until(lambda: min(shard.went_on for shard in shards) > 5, "both wait")
         assert not waiting[0][1]
         # A partition that is given up, or SIGTERM, ends the wait.
@@ -159,12 +176,16 @@ def test_a_registry_that_is_away_stops_only_what_is_not_known(
     assert waiting[0][1]
     assert waiting[0][1][0] is not None
     wait_until(lambda: "answers again" in caplog.text, "it is said")
-    lines = [record.getMessage() for record in caplog.records if record.name == "workers.events.schemas"]
+    lines = [
+        record.getMessage() for record in caplog.records if record.name == "workers.events.schemas"
+    ]
     assert len([line for line in lines if "does not answer" in line]) == 1
     assert metrics.registry.get_sample_value("quietcount_schema_registry_waits_total") == 1
 
 
-def test_an_answer_that_says_nothing_about_the_id_is_waited_out(registry: RegistryServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_that_says_nothing_about_the_id_is_waited_out(
+    registry: RegistryServer, caplog: pytest.LogCaptureFixture
+) -> None:
     """A wrong path of the URL must not make every event a reject."""
     number = register(registry)
     schemas = Registry(Access(registry.url + "/wrong", {"timeout": 5.0}))

@@ -55,7 +55,10 @@ def test_edges_between_two_numbers_read_well(value: Any, expected: tuple[float, 
 
 def test_edges_do_not_depend_on_the_context_of_the_caller() -> None:
     """They are in the mechanism id: each machine and thread must find the same."""
-    for value in ({"from": 1, "to": 7e5, "count": 900, "scale": "log"}, {"from": 0, "to": 1 / 3, "count": 7}):
+    for value in (
+        {"from": 1, "to": 7e5, "count": 900, "scale": "log"},
+        {"from": 0, "to": 1 / 3, "count": 7},
+    ):
         expected = parse_buckets(value)
         with localcontext() as context:
             context.prec = 3
@@ -63,7 +66,9 @@ def test_edges_do_not_depend_on_the_context_of_the_caller() -> None:
 
 
 @given(FINITE, FINITE, st.integers(1, EDGES_MAX - 1), st.sampled_from(["linear", "log"]))
-def test_whatever_is_asked_gives_good_edges_or_a_message(first: float, last: float, count: int, scale: str) -> None:
+def test_whatever_is_asked_gives_good_edges_or_a_message(
+    first: float, last: float, count: int, scale: str
+) -> None:
     """Edges rise from `from` to `to`, and are as many as asked."""
     try:
         found = parse_buckets({"from": first, "to": last, "count": count, "scale": scale})
@@ -85,7 +90,10 @@ def test_whatever_is_asked_gives_good_edges_or_a_message(first: float, last: flo
         ([float("nan"), 1], "nan is no edge"),
         (5, "a list of 2 to 1,000 numbers"),
         ({"to": 1, "count": 2}, "from is missing"),
-        ({"from": 0, "to": 1, "count": 2, "by": 1}, "by: unknown name; one of from, to, count, scale"),
+        (
+            {"from": 0, "to": 1, "count": 2, "by": 1},
+            "by: unknown name; one of from, to, count, scale",
+        ),
         ({"from": 0, "to": "1", "count": 2}, "to is no number"),
         ({"from": 0, "to": 1, "count": 0}, "count: a whole number from 1 to 999"),
         ({"from": 0, "to": 1, "count": 1000}, "count: a whole number from 1 to 999"),

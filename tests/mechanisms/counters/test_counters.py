@@ -167,7 +167,11 @@ def test_variance_is_that_of_the_terms(counter: Counter) -> None:
         terms = counter.terms(t)
         assert sum(c * c * sigma_squared for c, sigma_squared in terms) == counter.variance(t)
         assert all(0 < c <= 1 for c, _ in terms)
-        assert math.sqrt(counter.variance(t)) <= counter.sd(t) <= math.sqrt(counter.variance(t) + Fraction(1, 12))
+        assert (
+            math.sqrt(counter.variance(t))
+            <= counter.sd(t)
+            <= math.sqrt(counter.variance(t) + Fraction(1, 12))
+        )
 
 
 @every_counter
@@ -181,7 +185,9 @@ def test_cost_is_at_most_what_was_asked_and_close_to_it(counter: Counter) -> Non
 
 
 @pytest.mark.parametrize("sigma_squared", [1e-3, 0.01, 0.2, 1.0, 7.7, 123.4, 5e4, 1e7])
-def test_the_reach_stated_before_a_table_is_made_bounds_what_the_table_gives(sigma_squared: float) -> None:
+def test_the_reach_stated_before_a_table_is_made_bounds_what_the_table_gives(
+    sigma_squared: float,
+) -> None:
     """Sums that overflow, or a distance stated too small, would be found by nobody; 4 % more costs nothing."""
     value = round_up_sigma_squared(Fraction(sigma_squared))
     table = integer_gaussian(value)
@@ -193,11 +199,15 @@ def test_the_distance_stated_before_the_tables_are_made_is_at_least_that_of_the_
     for counter in COUNTERS:
         if isinstance(counter, LevelCounter):
             tables = counter._tables
-            assert all(table.bound <= most for table, most in zip(tables, counter._reach, strict=True))
+            assert all(
+                table.bound <= most for table, most in zip(tables, counter._reach, strict=True)
+            )
             tv = sum(Fraction(table.tv) for table in tables)
             # Within a few units a table: noise of a fraction of a count has a bound of one or two.
             assert tv * (1 - Fraction(1, 10**9)) <= Fraction(counter.tv) <= 2 * tv
-            assert Fraction(counter.test_tv) >= Fraction(tables[0].test_tv) * (1 - Fraction(1, 10**9))
+            assert Fraction(counter.test_tv) >= Fraction(tables[0].test_tv) * (
+                1 - Fraction(1, 10**9)
+            )
 
 
 @every_counter
@@ -240,7 +250,9 @@ def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
         (("tree", 10, 0.1, None, 0.5), "end_share = 0.5: only counter 'haar' has one"),
     ],
 )
-def test_parameters_outside_their_range_are_refused(arguments: tuple[str, int | None, float], message: str) -> None:
+def test_parameters_outside_their_range_are_refused(
+    arguments: tuple[str, int | None, float], message: str
+) -> None:
     """The message names parameter, value and what is allowed."""
     with pytest.raises(ValueError, match=message):
         make_counter(*arguments)

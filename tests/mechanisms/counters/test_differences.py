@@ -21,7 +21,18 @@ STREAM = KEY.stream(bytes(16))
 # of at most 1/12 its covariance adds at most 1/6, which shows where noise is about one count. Half and double the variance lie far outside.
 ROWS = 20_000
 #: Ends at multiples of large powers of two, at odd ticks, one tick apart, across the middle of the horizon, and from the epoch's start.
-PAIRS = ((512, 256), (1000, 744), (768, 512), (341, 300), (999, 1), (683, 682), (684, 683), (600, 411), (341, 0), (1000, 0))
+PAIRS = (
+    (512, 256),
+    (1000, 744),
+    (768, 512),
+    (341, 300),
+    (999, 1),
+    (683, 682),
+    (684, 683),
+    (600, 411),
+    (341, 0),
+    (1000, 0),
+)
 FAR = 2**33 + 12345
 COUNTERS = [
     (make_counter("haar", 1000, 0.01), PAIRS),
@@ -34,7 +45,9 @@ COUNTERS = [
     (make_counter("tree", None, 0.01), (*PAIRS, (625, 500), (FAR, FAR - 4096), (FAR, FAR - 1))),
     (make_counter("sqrt", 100, 0.01), ((64, 32), (100, 99), (99, 1), (51, 37), (60, 0))),
 ]
-every_counter = pytest.mark.parametrize(("counter", "pairs"), COUNTERS, ids=[repr(counter) for counter, _ in COUNTERS])
+every_counter = pytest.mark.parametrize(
+    ("counter", "pairs"), COUNTERS, ids=[repr(counter) for counter, _ in COUNTERS]
+)
 
 
 @every_counter
@@ -56,7 +69,9 @@ def test_a_change_has_the_stated_standard_deviation_and_not_half_or_double_the_v
 
 
 @every_counter
-def test_a_change_since_the_start_has_the_noise_of_the_count(counter: Counter, pairs: tuple[tuple[int, int], ...]) -> None:
+def test_a_change_since_the_start_has_the_noise_of_the_count(
+    counter: Counter, pairs: tuple[tuple[int, int], ...]
+) -> None:
     """Before the first tick every count is 0, and nothing is noised."""
     for t in {tick for pair in pairs for tick in pair if tick}:
         assert counter.difference_sd(t, 0) == pytest.approx(counter.sd(t), rel=1e-12)
@@ -70,7 +85,11 @@ def test_a_change_has_at_most_the_noise_of_both_ends_and_at_least_their_distance
     for t, since in pairs:
         earlier = math.sqrt(counter.variance(since)) if since else 0.0
         later, found = math.sqrt(counter.variance(t)), counter.difference_sd(t, since)
-        assert abs(later - earlier) * (1 - 1e-12) <= found <= math.hypot(later + earlier, math.sqrt(1 / 6))
+        assert (
+            abs(later - earlier) * (1 - 1e-12)
+            <= found
+            <= math.hypot(later + earlier, math.sqrt(1 / 6))
+        )
 
 
 def test_ticks_that_follow_share_most_of_their_noise() -> None:
@@ -89,13 +108,19 @@ def test_the_sqrt_counters_change_is_that_of_its_coefficients() -> None:
         then = dict(zip(range(since, 0, -1), counter.terms(since), strict=True)) if since else {}
         total = Fraction(0)
         for s, (coefficient, sigma_squared) in now.items():
-            total += (coefficient - then.get(s, (Fraction(0), sigma_squared))[0]) ** 2 * sigma_squared
+            total += (
+                coefficient - then.get(s, (Fraction(0), sigma_squared))[0]
+            ) ** 2 * sigma_squared
         rounding = Fraction(2 if since else 1, 12)
-        assert counter.difference_sd(t, since) == pytest.approx(math.sqrt(total + rounding), rel=1e-12)
+        assert counter.difference_sd(t, since) == pytest.approx(
+            math.sqrt(total + rounding), rel=1e-12
+        )
 
 
 @every_counter
-def test_ticks_outside_the_horizon_are_refused(counter: Counter, pairs: tuple[tuple[int, int], ...]) -> None:
+def test_ticks_outside_the_horizon_are_refused(
+    counter: Counter, pairs: tuple[tuple[int, int], ...]
+) -> None:
     """Beyond it nothing is published."""
     last = counter.horizon or 2**40 - 1
     for t, since in ((0, 0), (last + 1, last), (last + 1, 0), (last, -1)):

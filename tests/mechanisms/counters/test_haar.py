@@ -26,7 +26,10 @@ def statistic(cell: Cell, s: int) -> int:
 
 def coefficients(counter: HaarCounter, t: int) -> dict[Cell, Fraction]:
     """B: the row of release t."""
-    return {cell: Fraction(numerator, 1 << bits) for _, bits, cell, numerator in counter._coefficients(t)}
+    return {
+        cell: Fraction(numerator, 1 << bits)
+        for _, bits, cell, numerator in counter._coefficients(t)
+    }
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 8, 21, 64])
@@ -60,7 +63,9 @@ def test_an_event_changes_one_statistic_a_level_by_one(horizon: int) -> None:
         changed = [(cell, statistic(cell, s)) for cell in cells if statistic(cell, s)]
         assert all(abs(change) == 1 for _, change in changed)
         assert len({level for (level, _), _ in changed}) == len(changed) <= counter.cells_per_event
-        rho = sum(Fraction(change**2) / (2 * sigma_squared[level]) for (level, _), change in changed)
+        rho = sum(
+            Fraction(change**2) / (2 * sigma_squared[level]) for (level, _), change in changed
+        )
         assert rho <= Fraction(counter.rho_item)
     assert counter.rho_item == pytest.approx(0.1, rel=1e-4)
 
@@ -71,7 +76,8 @@ def _list(value: object) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    ("horizon", "worst", "root_mean_square"), [(2**10, 4.22, 3.56), (2**16, 6.22, 5.29), (2**20, 7.56, 6.45)]
+    ("horizon", "worst", "root_mean_square"),
+    [(2**10, 4.22, 3.56), (2**16, 6.22, 5.29), (2**20, 7.56, 6.45)],
 )
 def test_error_is_that_of_the_design(horizon: int, worst: float, root_mean_square: float) -> None:
     """The table of mechanisms.md, noise per unit of mu: a wrong weight or coefficient shows here."""
@@ -84,7 +90,9 @@ def test_error_is_that_of_the_design(horizon: int, worst: float, root_mean_squar
         squares += (np.minimum(inside, 2**level - inside) / 2**level) ** 2
     variances = (levels + 2) * squares
     for t in (1, 2, horizon // 3, horizon * 2 // 3, horizon * 5 // 6, horizon - 1, horizon):
-        assert float(counter.variance(t)) * 2 * counter.rho_item == pytest.approx(variances[t - 1], rel=1e-3)
+        assert float(counter.variance(t)) * 2 * counter.rho_item == pytest.approx(
+            variances[t - 1], rel=1e-3
+        )
     assert math.sqrt(variances.max()) == pytest.approx(worst, abs=0.006)
     assert math.sqrt(variances.mean()) == pytest.approx(root_mean_square, abs=0.006)
 
@@ -113,7 +121,9 @@ def test_the_total_is_noised_too() -> None:
 def covariance(counter: HaarCounter, first: int, second: int) -> float:
     sigma_squared = [Fraction(str(value)) for value in _list(counter.public()["sigma_squared"])]
     one, other = coefficients(counter, first), coefficients(counter, second)
-    return float(sum(one[cell] * other[cell] * sigma_squared[cell[0]] for cell in one.keys() & other.keys()))
+    return float(
+        sum(one[cell] * other[cell] * sigma_squared[cell[0]] for cell in one.keys() & other.keys())
+    )
 
 
 def test_covariance_between_ticks_is_that_of_the_shared_cells() -> None:
@@ -141,7 +151,9 @@ EXTREMES = [
 
 
 @pytest.mark.parametrize(("counter", "ticks"), EXTREMES, ids=repr)
-def test_release_equals_exact_rational_arithmetic_for_any_noise(counter: HaarCounter, ticks: list[int]) -> None:
+def test_release_equals_exact_rational_arithmetic_for_any_noise(
+    counter: HaarCounter, ticks: list[int]
+) -> None:
     """No overflow and no double rounding: random noise, and noise at its bounds, against floor(x + 1/2)."""
     generator = np.random.default_rng(4)
     rows = 60
@@ -195,7 +207,10 @@ def test_plans_that_are_made_together_are_those_of_their_ticks(horizon: int | No
         if t <= (horizon or t):
             made, alone = _plan(counter, t), counter._planned(t)
             assert (made.levels, made.nodes) == (alone.levels, alone.nodes)
-            assert (made.terms.tolist(), made.sums.tolist()) == (alone.terms.tolist(), alone.sums.tolist())
+            assert (made.terms.tolist(), made.sums.tolist()) == (
+                alone.terms.tolist(),
+                alone.sums.tolist(),
+            )
     for t in (0, (horizon or 2**40 - 1) + 1):
         with pytest.raises(HorizonExceeded):
             _plan(counter, t)
@@ -212,5 +227,9 @@ def test_drawn_noise_is_the_sum_over_its_cells() -> None:
             assert node == (t >> level if level else 0)
             values = np.empty(3, dtype=counter._tables[level].dtype)
             counter._tables[level].draw(STREAM, cell, tags, values)
-            exact = [total + coefficient * int(value) for total, value in zip(exact, values, strict=True)]
-        assert counter.draw(STREAM, t, tags).tolist() == [math.floor(total + Fraction(1, 2)) for total in exact]
+            exact = [
+                total + coefficient * int(value) for total, value in zip(exact, values, strict=True)
+            ]
+        assert counter.draw(STREAM, t, tags).tolist() == [
+            math.floor(total + Fraction(1, 2)) for total in exact
+        ]

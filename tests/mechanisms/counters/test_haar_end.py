@@ -28,7 +28,9 @@ def sigmas(counter: HaarCounter) -> list[Fraction]:
 
 
 @pytest.mark.parametrize("horizon", HORIZONS)
-def test_decoding_the_statistics_gives_the_running_sum_wherever_the_tree_begins(horizon: int) -> None:
+def test_decoding_the_statistics_gives_the_running_sum_wherever_the_tree_begins(
+    horizon: int,
+) -> None:
     """B C = A over the ticks that there are: the ticks before tick 1 hold nothing, so they may be part of the tree."""
     counter = HaarCounter(horizon, 0.1, 0.6)
     assert counter.offset + horizon == 1 << (horizon - 1).bit_length()
@@ -41,7 +43,9 @@ def test_decoding_the_statistics_gives_the_running_sum_wherever_the_tree_begins(
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("horizon", HORIZONS)
-def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(horizon: int, share: float) -> None:
+def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(
+    horizon: int, share: float
+) -> None:
     """One statistic a level by one, and the total: the root costs its share and each level its part of the rest."""
     counter = HaarCounter(horizon, 0.1, share)
     cells = {cell for t in range(1, horizon + 1) for cell in counter.cells(t)}
@@ -50,7 +54,9 @@ def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(horizon: int, s
         changed = {cell: change for cell, change in changed.items() if change}
         assert all(abs(change) == 1 for change in changed.values())
         assert len({level for level, _ in changed}) == len(changed) <= counter.cells_per_event
-        assert sum(1 / (2 * sigmas(counter)[level]) for level, _ in changed) <= Fraction(counter.rho_item)
+        assert sum(1 / (2 * sigmas(counter)[level]) for level, _ in changed) <= Fraction(
+            counter.rho_item
+        )
     assert 0.1 * (1 - 1e-4) <= counter.rho_item <= 0.1
     if horizon > 1:
         # Rounding a variance up to its grid loses at most one part in ten thousand.
@@ -89,8 +95,12 @@ def test_nothing_changes_where_no_share_is_given() -> None:
     """Ids, and with them noise, of all histograms that run today: the parameters have no name more."""
     for horizon in (100, 128, None):
         assert set(make_counter("haar", horizon, 0.1).public()) == {
-            "kind", "horizon", "levels", "sigma_squared", "table_version"
-        }  # fmt: skip
+            "kind",
+            "horizon",
+            "levels",
+            "sigma_squared",
+            "table_version",
+        }
     assert HaarCounter(100, 0.1).offset == 0
     given = make_counter("haar", 100, 0.1, end_share=0.6).public()
     assert (given["offset"], given["end_share"]) == (28, "0.6")
@@ -117,16 +127,21 @@ def test_the_cells_are_the_law_of_two_ticks_together(counter: Counter) -> None:
     five = 5 * math.sqrt(2 / ROWS)
     for first, second in ((1, 2), (last // 2, last // 2 + 1), (last // 3, last), (last - 1, last)):
         one, other = counter.cells(first), counter.cells(second)
-        covariance = float(sum(one[cell][0] * other[cell][0] * one[cell][1] for cell in one.keys() & other.keys()))
+        covariance = float(
+            sum(one[cell][0] * other[cell][0] * one[cell][1] for cell in one.keys() & other.keys())
+        )
         none = (Fraction(0), Fraction(0))
         variance = float(
             sum(
-                (one.get(cell, none)[0] - other.get(cell, none)[0]) ** 2 * (one.get(cell) or other[cell])[1]
+                (one.get(cell, none)[0] - other.get(cell, none)[0]) ** 2
+                * (one.get(cell) or other[cell])[1]
                 for cell in one.keys() | other.keys()
             )
         )
         a, b = counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags)
-        assert np.cov(a, b)[0, 1] == pytest.approx(covariance, abs=five * counter.sd(first) * counter.sd(second) + 1 / 6)
+        assert np.cov(a, b)[0, 1] == pytest.approx(
+            covariance, abs=five * counter.sd(first) * counter.sd(second) + 1 / 6
+        )
         for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
             near = abs(float(np.var(a - b)) - factor * variance) < five * factor * variance + 1 / 6
             assert near is accepted

@@ -27,12 +27,16 @@ class Planted:
     def __init__(self, z: NDArray[np.int64]) -> None:
         self.z = z
 
-    def draw(self, stream: object, cell: tuple[int, int], tags: object, out: NDArray[np.int32]) -> None:
+    def draw(
+        self, stream: object, cell: tuple[int, int], tags: object, out: NDArray[np.int32]
+    ) -> None:
         assert cell[0] == LEVEL
         out[:] = self.z[cell[1] - 1]
 
 
-def noise_of(counter: SqrtCounter, z: NDArray[np.int64], t: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def noise_of(
+    counter: SqrtCounter, z: NDArray[np.int64], t: int, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
     """The noise at t that these z (ticks, rows) give."""
     counter = thawed(counter)
     with monkeypatch.context() as patch:
@@ -61,7 +65,9 @@ def test_noise_shifted_by_a_column_of_the_matrix_shifts_every_release_by_the_eve
     z = random.integers(-counter._table.bound, counter._table.bound + 1, size=(horizon, 3))
     w = np.zeros((horizon, 3), dtype=np.int64)
     for _ in range(data.draw(st.integers(1, 4))):
-        w[data.draw(st.integers(0, horizon - 1)), data.draw(st.integers(0, 2))] += data.draw(st.integers(-5, 5))
+        w[data.draw(st.integers(0, horizon - 1)), data.draw(st.integers(0, 2))] += data.draw(
+            st.integers(-5, 5)
+        )
     t = data.draw(st.integers(1, horizon))
     with pytest.MonkeyPatch.context() as patch:
         there = noise_of(counter, z - matrix_of(counter) @ w, t, patch)
@@ -76,7 +82,9 @@ def test_a_shift_that_is_not_the_matrix_times_an_integer_vector_is_seen() -> Non
     shifted = z - matrix_of(counter)[:, [10]]
     shifted[30] += int(counter._column[0]) // 2
     with pytest.MonkeyPatch.context() as patch:
-        assert (np.array(noise_of(counter, shifted, 45, patch)) + 1).tolist() != noise_of(counter, z, 45, patch)
+        assert (np.array(noise_of(counter, shifted, 45, patch)) + 1).tolist() != noise_of(
+            counter, z, 45, patch
+        )
 
 
 @pytest.mark.parametrize(("horizon", "rho_item"), [(1, 0.5), (20, 0.01), (30, 30.0)])
@@ -84,14 +92,20 @@ def test_noise_is_the_exact_inverse_applied_to_z_and_rounded(horizon: int, rho_i
     """In fractions, without the split: C u = z solved tick by tick, u added up; only a tie may round the other way."""
     counter = SqrtCounter(horizon, rho_item)
     column = [Fraction(int(c)) for c in counter._column.tolist()]
-    z = np.random.default_rng(2).integers(-counter._table.bound, counter._table.bound + 1, size=(horizon, 20))
+    z = np.random.default_rng(2).integers(
+        -counter._table.bound, counter._table.bound + 1, size=(horizon, 20)
+    )
     with pytest.MonkeyPatch.context() as patch:
         got = {t: noise_of(counter, z, t, patch) for t in range(1, horizon + 1)}
     for row in range(z.shape[1]):
         u: list[Fraction] = []
         for t in range(1, horizon + 1):
             u.append(
-                (int(z[t - 1, row]) - sum((column[t - 1 - s] * u[s] for s in range(t - 1)), Fraction(0))) / column[0]
+                (
+                    int(z[t - 1, row])
+                    - sum((column[t - 1 - s] * u[s] for s in range(t - 1)), Fraction(0))
+                )
+                / column[0]
             )
             assert abs(got[t][row] - sum(u, Fraction(0))) <= Fraction(1, 2) + Fraction(1, 2**14)
 
@@ -101,19 +115,27 @@ def test_the_column_is_the_rounded_square_root_of_the_prefix_sums(horizon: int, 
     """f_k = binom(2k, k) / 4^k from exact binomials, whose self-convolution is all ones."""
     checked = min(horizon, 400)
     exact = [Fraction(math.comb(2 * k, k), 4**k) for k in range(checked)]
-    assert all(sum(exact[i] * exact[k - i] for i in range(k + 1)) == 1 for k in range(min(checked, 40)))
+    assert all(
+        sum(exact[i] * exact[k - i] for i in range(k + 1)) == 1 for k in range(min(checked, 40))
+    )
     column = _rounded_column(horizon, bits)
     assert column[:checked].tolist() == [math.floor(f * 2**bits + Fraction(1, 2)) for f in exact]
     assert (np.diff(column) <= 0).all()
 
 
 @pytest.mark.parametrize(("horizon", "rho_item"), [(1, 0.5), (64, 0.01), (1000, 0.3), (365, 1e-5)])
-def test_sigma_comes_from_the_largest_norm_of_the_rounded_columns(horizon: int, rho_item: float) -> None:
+def test_sigma_comes_from_the_largest_norm_of_the_rounded_columns(
+    horizon: int, rho_item: float
+) -> None:
     """Every event adds one column of C: none is longer than the first, and the stated rho covers that one in fractions."""
     counter = SqrtCounter(horizon, rho_item)
     norms = (matrix_of(counter) ** 2).sum(axis=0)
     assert int(norms.max()) == int(norms[0]) == counter._norm_squared
-    assert int(norms[0]) / (2 * counter._sigma_squared) <= Fraction(counter.rho_item) <= Fraction(rho_item)
+    assert (
+        int(norms[0]) / (2 * counter._sigma_squared)
+        <= Fraction(counter.rho_item)
+        <= Fraction(rho_item)
+    )
 
 
 def rdp_epsilon(counter: SqrtCounter, delta: float, scale: float = 1.0) -> float:
@@ -132,8 +154,12 @@ def test_an_independent_accountant_agrees_with_rho(horizon: int, rho_item: float
     assert rdp_epsilon(counter, 1e-7, scale=0.99) > epsilon_of(rho_item, 1e-7)
 
 
-@pytest.mark.parametrize(("horizon", "worst", "root_mean_square"), [(2**10, 3.27, 3.11), (2**13, 3.94, 3.77)])
-def test_error_is_that_of_the_design_in_spite_of_rounding(horizon: int, worst: float, root_mean_square: float) -> None:
+@pytest.mark.parametrize(
+    ("horizon", "worst", "root_mean_square"), [(2**10, 3.27, 3.11), (2**13, 3.94, 3.77)]
+)
+def test_error_is_that_of_the_design_in_spite_of_rounding(
+    horizon: int, worst: float, root_mean_square: float
+) -> None:
     """mechanisms.md 2 at 2^10, and ||f||^2 at 2^13: the rounded matrix is within 1 % of the real one."""
     counter = SqrtCounter(horizon, 0.005)
     unit = math.sqrt(2 * counter.rho_item)
@@ -157,7 +183,9 @@ def test_drawn_noise_has_the_stated_sd_and_not_half_or_double_the_variance(
             assert bool(abs(noise.var() / (counter.sd(t) ** 2 * factor) - 1) < 0.05) is accepted
     first, last = ticks[0], ticks[-1]
     g = [float(c) for c, _ in counter.terms(last)]
-    shared = sum(g[first - 1 - s] * g[last - 1 - s] for s in range(first)) * float(counter._sigma_squared)
+    shared = sum(g[first - 1 - s] * g[last - 1 - s] for s in range(first)) * float(
+        counter._sigma_squared
+    )
     slack = 5 * counter.sd(first) * counter.sd(last) * math.sqrt(2 / 20_000)
     assert np.cov(drawn[first], drawn[last])[0, 1] == pytest.approx(shared, abs=slack)
 
@@ -181,7 +209,11 @@ def test_known_base_counts_with_it() -> None:
         mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
         for t in (1, 2, 3):
             got = shown(mechanism, state, t, noise, [part([b"x"], [t])])
-            z = [0, 0] if isinstance(noise, Silent) else mechanism._counter.draw(STREAM, t, state.ledger.tags).tolist()
+            z = (
+                [0, 0]
+                if isinstance(noise, Silent)
+                else mechanism._counter.draw(STREAM, t, state.ledger.tags).tolist()
+            )
             assert got == {b"x": t * (t + 1) // 2 + z[0], b"y": z[1]}
     assert mechanism.cost().rho == pytest.approx(known(["x", "y"]).cost().rho, rel=1e-3)
 

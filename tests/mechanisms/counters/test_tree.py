@@ -21,7 +21,9 @@ def digits(number: int, radix: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("horizon", "radix"), [(1, 2), (7, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)])
+@pytest.mark.parametrize(
+    ("horizon", "radix"), [(1, 2), (7, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)]
+)
 def test_blocks_of_a_release_partition_its_prefix(horizon: int, radix: int | None) -> None:
     """Noise aside, the release is the true count: each tick up to t lies in one block, none after it."""
     counter = TreeCounter(horizon, 0.1, radix)
@@ -30,13 +32,17 @@ def test_blocks_of_a_release_partition_its_prefix(horizon: int, radix: int | Non
             tick
             for level, first, last in counter._blocks(t)
             for block in range(first, last)
-            for tick in range(block * counter.radix**level + 1, (block + 1) * counter.radix**level + 1)
+            for tick in range(
+                block * counter.radix**level + 1, (block + 1) * counter.radix**level + 1
+            )
         ]
         assert sorted(covered) == list(range(1, t + 1))
         assert len(counter.terms(t)) == sum(digits(t, counter.radix))
 
 
-@pytest.mark.parametrize(("horizon", "radix"), [(1, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)])
+@pytest.mark.parametrize(
+    ("horizon", "radix"), [(1, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)]
+)
 def test_an_event_changes_one_block_a_level(horizon: int, radix: int | None) -> None:
     """The sensitivity behind rho = L_r / (2 sigma^2): of all blocks ever released, at most L_r hold one tick."""
     counter = TreeCounter(horizon, 0.1, radix)
@@ -47,7 +53,9 @@ def test_an_event_changes_one_block_a_level(horizon: int, radix: int | None) -> 
         for block in range(first, last)
     }
     for s in range(1, horizon + 1):
-        holding = [(level, block) for level, block in released if (s - 1) // counter.radix**level == block]
+        holding = [
+            (level, block) for level, block in released if (s - 1) // counter.radix**level == block
+        ]
         assert len({level for level, _ in holding}) == len(holding) <= counter.cells_per_event
     sigma_squared = counter.variance(1)
     assert counter.rho_item >= counter.cells_per_event / (2 * sigma_squared)
@@ -81,7 +89,9 @@ def test_digits_are_exact_at_powers_of_the_base(radix: int, power: int) -> None:
         (2**20, 2, 20.49, 14.49),
     ],
 )
-def test_error_is_that_of_the_design(horizon: int, radix: int | None, worst: float, root_mean_square: float) -> None:
+def test_error_is_that_of_the_design(
+    horizon: int, radix: int | None, worst: float, root_mean_square: float
+) -> None:
     """The table of mechanisms.md, noise per unit of mu; digit sums computed here for every tick."""
     counter = TreeCounter(horizon, 0.005, radix)
     ticks = np.arange(1, horizon + 1)
@@ -91,14 +101,18 @@ def test_error_is_that_of_the_design(horizon: int, radix: int | None, worst: flo
         rest //= counter.radix
     unit = float(counter.variance(1)) * 2 * counter.rho_item
     for t in (1, horizon // 3, horizon - 1, horizon):
-        assert float(counter.variance(t)) * 2 * counter.rho_item == pytest.approx(unit * int(sums[t - 1]))
+        assert float(counter.variance(t)) * 2 * counter.rho_item == pytest.approx(
+            unit * int(sums[t - 1])
+        )
     assert math.sqrt(unit * int(sums.max())) == pytest.approx(worst, abs=0.006)
     assert math.sqrt(unit * float(sums.mean())) == pytest.approx(root_mean_square, abs=0.006)
 
 
 @pytest.mark.parametrize("radix", [None, 2, 3, 1024])
 @pytest.mark.parametrize("rho_item", [1e-4, 0.01, 2.0])
-def test_levels_of_an_unbounded_horizon_cost_what_was_asked_together(radix: int | None, rho_item: float) -> None:
+def test_levels_of_an_unbounded_horizon_cost_what_was_asked_together(
+    radix: int | None, rho_item: float
+) -> None:
     """The proof's sum, level by level from the variances; the levels hold every tick that is allowed, so no event meets more of them."""
     counter = TreeCounter(None, rho_item, radix)
     levels = counter.cells_per_event
@@ -158,7 +172,9 @@ def test_covariance_between_ticks_is_that_of_the_shared_blocks() -> None:
     for first, second, shared in ((1, 2, 1), (27, 29, 1), (53, 54, 1), (26, 27, 0), (80, 79, 7)):
         pair = np.cov(counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags))
         scale = counter.sd(first) * counter.sd(second)
-        assert pair[0, 1] == pytest.approx(shared * sigma_squared, abs=5 * scale * math.sqrt(2 / 20_000))
+        assert pair[0, 1] == pytest.approx(
+            shared * sigma_squared, abs=5 * scale * math.sqrt(2 / 20_000)
+        )
 
 
 def test_sums_of_wide_noise_do_not_wrap() -> None:

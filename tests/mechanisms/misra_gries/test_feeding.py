@@ -15,10 +15,22 @@ from workers.mechanisms.misra_gries.sketch import Sketch, feed
 
 LOOPS = {
     feeding: (
-        "feed_rounds", "ones_in", "turn_over", "rest_of_round", "sorted_apart", "take_turns", "still_at_zero",
-        "off_the_wheel", "sort_by_rank", "merge_by_rank", "run_end", "feed_rest", "append", "come_nearer",
-    ),
-}  # fmt: skip
+        "feed_rounds",
+        "ones_in",
+        "turn_over",
+        "rest_of_round",
+        "sorted_apart",
+        "take_turns",
+        "still_at_zero",
+        "off_the_wheel",
+        "sort_by_rank",
+        "merge_by_rank",
+        "run_end",
+        "feed_rest",
+        "append",
+        "come_nearer",
+    )
+}
 
 
 @pytest.fixture(params=WAYS)
@@ -42,7 +54,9 @@ ITEMS = st.integers(0, 29)
 
 
 @settings(
-    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     size=st.integers(1, 9),
@@ -55,7 +69,9 @@ ITEMS = st.integers(0, 29)
         max_size=6,
     ),
 )
-def test_every_way_ends_where_algorithm_1_ends(way: None, rounds: int, size: int, ticks: list[dict[int, int]]) -> None:
+def test_every_way_ends_where_algorithm_1_ends(
+    way: None, rounds: int, size: int, ticks: list[dict[int, int]]
+) -> None:
     """Counters, keys with count zero and their order: what Lemma 2 is about."""
     sketch, expected = Sketch(size), dict[int, int]()
     for tick in ticks:
@@ -71,7 +87,9 @@ def test_every_way_ends_there_on_long_ticks_too(way: None, rounds: int, size: in
     random = np.random.default_rng(size)
     sketch, expected = Sketch(size), dict[int, int]()
     for _ in range(8):
-        items = np.unique(np.concatenate((random.zipf(1.3, 200) % 300, random.integers(0, 300, 100))))
+        items = np.unique(
+            np.concatenate((random.zipf(1.3, 200) % 300, random.integers(0, 300, 100)))
+        )
         counts = np.minimum(random.zipf(1.8, len(items)), 300)
         tick = dict(zip(items.tolist(), counts.tolist(), strict=True))
         sketch.feed(as_batch(tick))
@@ -90,7 +108,9 @@ def test_a_weight_costs_nothing_and_is_not_limited() -> None:
     estimates = held(sketch)
     # Items of the same weight in a row: everybody's count is lowered by the eleventh part of it, but for what is in the counters.
     assert (sketch.total - sum(estimates.values())) % 11 == 0 and len(estimates) == 10
-    assert all(0 <= 3 * heavy[item] - count <= sketch.total / 11 for item, count in estimates.items())
+    assert all(
+        0 <= 3 * heavy[item] - count <= sketch.total / 11 for item, count in estimates.items()
+    )
 
 
 class Counters:
@@ -147,9 +167,14 @@ def in_a_row(size: int, counters: dict[int, int], tick: dict[int, int]) -> dict[
 def some_counts(random: np.random.Generator, n: int) -> list[int]:
     """Counts of one of the kinds that have ways of their own: ones, ties, few or many heavy ones, about the last round."""
     kinds = (
-        np.ones(n), random.integers(1, 4, n), random.integers(1, 1_000_001, n), np.full(n, random.integers(1, 60)),
-        np.minimum(random.zipf(1.3, n), 1_000_000), 1 + 1_000_000 // (1 + random.permutation(n)), random.integers(22, 27, n),
-    )  # fmt: skip
+        np.ones(n),
+        random.integers(1, 4, n),
+        random.integers(1, 1_000_001, n),
+        np.full(n, random.integers(1, 60)),
+        np.minimum(random.zipf(1.3, n), 1_000_000),
+        1 + 1_000_000 // (1 + random.permutation(n)),
+        random.integers(22, 27, n),
+    )
     counts: list[int] = kinds[random.integers(len(kinds))].astype(np.int64).tolist()
     return counts
 

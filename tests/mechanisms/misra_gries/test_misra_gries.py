@@ -57,7 +57,9 @@ def start(mechanism: MisraGries) -> SketchState:
 
 def part(of_key: dict[str, Tick]) -> tuple[Contributions, NDArray[np.int32]]:
     names = tuple(of_key)
-    rows = [(i, b"%03d" % item, n) for i, name in enumerate(names) for item, n in of_key[name].items()]
+    rows = [
+        (i, b"%03d" % item, n) for i, name in enumerate(names) for item, n in of_key[name].items()
+    ]
     tags = [KEY.tags(names[i], [label]) for i, label, _ in rows]
     return (
         Contributions(
@@ -105,7 +107,9 @@ def expected(mechanism: MisraGries, ticks: list[Tick], t: int, name: str) -> dic
     return dict(total)
 
 
-STREAMS = st.lists(st.dictionaries(st.integers(0, 11), st.integers(1, 60), max_size=12), min_size=1, max_size=20)
+STREAMS = st.lists(
+    st.dictionaries(st.integers(0, 11), st.integers(1, 60), max_size=12), min_size=1, max_size=20
+)
 
 
 @pytest.mark.parametrize("release", ["pmg", "merge"])
@@ -119,16 +123,24 @@ def test_without_noise_the_release_adds_the_sketches_of_the_cells_of_t(
     state = start(mechanism)
     for t, tick in enumerate(ticks, 1):
         other = {item: n + 1 for item, n in tick.items() if item % 2}
-        _, items = mechanism.step(state, t, [part({"k": tick, "none": {5: 5}, "other": other})], Silent())
+        _, items = mechanism.step(
+            state, t, [part({"k": tick, "none": {5: 5}, "other": other})], Silent()
+        )
         assert released(items) == expected(mechanism, ticks[:t], t, "k")
         odd = [{item: n + 1 for item, n in own.items() if item % 2} for own in ticks[:t]]
         assert released(items, 1) == expected(mechanism, odd, t, "other")
         pairs = list(zip(items.keys.tolist(), items.labels, strict=True))
         assert pairs == sorted(pairs) and items.threshold == mechanism.threshold(t)
-        assert state.counters <= len(KEYS) * mechanism.counters_max == len(KEYS) * size * mechanism.tree.levels
+        assert (
+            state.counters
+            <= len(KEYS) * mechanism.counters_max
+            == len(KEYS) * size * mechanism.tree.levels
+        )
 
 
-def run(mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = False) -> list[tuple[object, ...]]:
+def run(
+    mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = False
+) -> list[tuple[object, ...]]:
     """What each tick shows and stores; with a crash after each, everything comes back from what was stored."""
     state, noise = start(mechanism), mechanism.noise(STREAM)
     store: dict[str, bytes] = {}
@@ -142,7 +154,9 @@ def run(mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = Fal
         _, items = mechanism.step(state, t, parts, noise)
         changed = list(state.changed())
         store.update(changed)
-        seen.append((items.keys.tolist(), list(items.labels), items.counts.tolist(), items.sd, changed))
+        seen.append(
+            (items.keys.tolist(), list(items.labels), items.counts.tolist(), items.sd, changed)
+        )
         if crash:
             state, noise = start(mechanism), mechanism.noise(STREAM)
             for name, block in sorted(store.items(), reverse=t % 2 == 0):
@@ -153,7 +167,9 @@ def run(mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = Fal
 @pytest.mark.parametrize("release", ["pmg", "merge"])
 @settings(deadline=None, max_examples=30)
 @given(ticks=STREAMS)
-def test_a_crash_after_any_tick_and_other_messages_change_no_byte(release: str, ticks: list[Tick]) -> None:
+def test_a_crash_after_any_tick_and_other_messages_change_no_byte(
+    release: str, ticks: list[Tick]
+) -> None:
     """The same tick twice with other noise or other data would give it away; how messages were cut must not show either."""
     mechanism = MisraGries(config(release=release))
     plain = run(mechanism, ticks, crash=False)
@@ -161,14 +177,20 @@ def test_a_crash_after_any_tick_and_other_messages_change_no_byte(release: str, 
     assert run(mechanism, ticks, crash=False, split=True) == plain
 
 
-def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A tick writes the cells it touched; a block longer than a message is cut, and a missing or unknown page is refused."""
     monkeypatch.setattr("workers.mechanisms.misra_gries.state.PAGE_BYTES", 100)
     mechanism = MisraGries(config(size=50))
     state = start(mechanism)
     mechanism.step(state, 1, [part({"k": dict.fromkeys(range(40), 30)})], Silent())
     blocks = dict(state.changed())
-    assert len(blocks) > 20 and all(len(block) <= 105 for block in blocks.values()) and not state.changed()
+    assert (
+        len(blocks) > 20
+        and all(len(block) <= 105 for block in blocks.values())
+        and not state.changed()
+    )
     again = start(mechanism)
     for name, block in blocks.items():
         again.restore(name, block)
@@ -182,7 +204,9 @@ def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(monkeypatch:
         again.restore(next(iter(blocks)), b"\x09" + next(iter(blocks.values()))[1:])
     for page in (".0000", ".0001"):
         lacking = start(mechanism)
-        gone = next(name for name in blocks if name.endswith(page) and name[:12] + ".0001" in blocks)
+        gone = next(
+            name for name in blocks if name.endswith(page) and name[:12] + ".0001" in blocks
+        )
         for name, block in blocks.items():
             if name != gone:
                 lacking.restore(name, block)
@@ -198,7 +222,9 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published(release: str) -
     for block in range(240):
         state, noise = start(mechanism), mechanism.noise(KEY.stream(b"%016d" % block))
         for t in range(1, 14):
-            _, items = mechanism.step(state, t, [part({"k": dict.fromkeys(range(8), 5_000)})], noise)
+            _, items = mechanism.step(
+                state, t, [part({"k": dict.fromkeys(range(8), 5_000)})], noise
+            )
         counts += [n - 13 * 5_000 for n in released(items).values()]
     # t = 13 = 111 in base 3: three cells. 1,920 counts in 240 groups where eta is common: at worst 240 independent ones, of which the
     # sample variance has sd sqrt(2/240) = 9 %: 0.65 to 1.5 is 3.8 sd and more, and half or double are as far outside.
@@ -239,18 +265,15 @@ def test_no_two_cells_share_noise() -> None:
 
 @pytest.mark.parametrize(
     ("release", "max_items", "max_count", "norm_squared"),
-    [
-        ("pmg", 1, 1, 1.0),
-        ("pmg", 3, 2, 36.0),
-        ("merge", 9, 1, 5.0),
-        ("merge", 9, 2, 20.0),
-    ],
+    [("pmg", 1, 1, 1.0), ("pmg", 3, 2, 36.0), ("merge", 9, 1, 5.0), ("merge", 9, 2, 20.0)],
 )
 def test_the_promise_is_what_an_independent_accountant_gives(
     release: str, max_items: int, max_count: int, norm_squared: float
 ) -> None:
     """One Gaussian release a level, with the l2 sensitivity that the sketch's own tests show; half the variance breaks the promise."""
-    mechanism = MisraGries(config(release=release, max_items=max_items, max_count=max_count, epsilon=2.0, delta=1e-6))
+    mechanism = MisraGries(
+        config(release=release, max_items=max_items, max_count=max_count, epsilon=2.0, delta=1e-6)
+    )
     cost = dict(mechanism.cost().deltas)
 
     def epsilon(scale: float) -> float:
@@ -262,24 +285,23 @@ def test_the_promise_is_what_an_independent_accountant_gives(
     assert mechanism.tree.levels == 3
     assert 1.99 < epsilon(1.0) <= mechanism.guarantee.epsilon == 2.0
     assert epsilon(0.5) > 2.5
-    assert mechanism.cost().rho == pytest.approx(3 * norm_squared / (2 * float(mechanism.sigma_squared)))
+    assert mechanism.cost().rho == pytest.approx(
+        3 * norm_squared / (2 * float(mechanism.sigma_squared))
+    )
     assert sum(cost.values()) + 0.4e-6 < 1e-6
 
 
 @pytest.mark.parametrize(
     ("release", "max_items", "max_count", "exposed", "largest"),
-    [
-        ("pmg", 1, 1, 4, 1),
-        ("pmg", 3, 2, 24, 6),
-        ("merge", 9, 1, 5, 1),
-        ("merge", 9, 2, 10, 2),
-    ],
+    [("pmg", 1, 1, 4, 1), ("pmg", 3, 2, 24, 6), ("merge", 9, 1, 5, 1), ("merge", 9, 2, 10, 2)],
 )
 def test_the_threshold_hides_what_one_event_brought(
     release: str, max_items: int, max_count: int, exposed: int, largest: int
 ) -> None:
     """All counters that only one neighbour has, in all levels, against a convolution; one lower would cost more than is charged."""
-    mechanism = MisraGries(config(release=release, max_items=max_items, max_count=max_count, epsilon=8.0, delta=1e-4))
+    mechanism = MisraGries(
+        config(release=release, max_items=max_items, max_count=max_count, epsilon=8.0, delta=1e-4)
+    )
     z = np.arange(-400, 401)
     law = np.exp(-z * z / (2 * float(mechanism.sigma_squared)))
     law /= law.sum()
@@ -304,7 +326,9 @@ def test_counts_stay_within_the_error_of_the_theorem() -> None:
         assert state.counters <= mechanism.counters_max
         shown, cells = released(items), mechanism.tree.cells(t)
         low = exact.total() / 61 + cells * (mechanism.threshold(t) or 0) + 6 * mechanism.sd(t)
-        assert all(-6 * mechanism.sd(t) <= n - shown.get(item, 0) <= low for item, n in exact.items())
+        assert all(
+            -6 * mechanism.sd(t) <= n - shown.get(item, 0) <= low for item, n in exact.items()
+        )
         assert shown.keys() <= exact.keys() and shown[1] > 0
 
 

@@ -23,7 +23,11 @@ from tests.mechanisms.misra_gries.test_misra_gries import (
 )
 from tests.mechanisms.misra_gries.test_misra_gries import config as any_config
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
-from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig, PureMisraGries, make_misra_gries
+from workers.mechanisms.misra_gries.misra_gries import (
+    MisraGriesConfig,
+    PureMisraGries,
+    make_misra_gries,
+)
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.runtime.errors import StateRefused
 
@@ -40,7 +44,9 @@ def start(mechanism: PureMisraGries) -> SketchState:
     state = mechanism.init()
     for index, name in enumerate(KEYS):
         state.key_tags = np.concatenate((state.key_tags, KEY.tags(name, [b"\xff"])))
-        mechanism.meet_key(state, index, KEY.tags(name, list(mechanism.domain())), mechanism.domain())
+        mechanism.meet_key(
+            state, index, KEY.tags(name, list(mechanism.domain())), mechanism.domain()
+        )
     return state
 
 
@@ -54,7 +60,9 @@ def expected(mechanism: PureMisraGries, ticks: list[Tick], t: int) -> dict[int, 
         while above + width <= t:
             cell: dict[int, int] = {}
             for tick in ticks[above : above + width]:
-                cell = one_by_one(size, cell, {place[item]: n for item, n in tick.items() if item in ITEMS})
+                cell = one_by_one(
+                    size, cell, {place[item]: n for item, n in tick.items() if item in ITEMS}
+                )
             gamma = sum(cell.values())
             parts = {item: max(0, (size + 1) * cell.get(place[item], 0) - gamma) for item in ITEMS}
             for item in sorted(ITEMS, key=lambda item: (-parts[item], item))[:size]:
@@ -74,7 +82,9 @@ def test_without_noise_the_release_is_that_of_algorithm_3_in_the_cells_of_t(
     for t, tick in enumerate(ticks, 1):
         _, items = mechanism.step(state, t, [part({"k": tick, "none": {5: 5}})], Silent())
         assert released(items) == Counter(expected(mechanism, ticks[:t], t))
-        assert not any(released(items, 1).values()) and len(released(items, 1)) >= min(size, len(DOMAIN))
+        assert not any(released(items, 1).values()) and len(released(items, 1)) >= min(
+            size, len(DOMAIN)
+        )
         assert items.threshold is None and items.sd == mechanism.sd(t)
         assert state.counters <= len(KEYS) * mechanism.counters_max
 
@@ -90,7 +100,11 @@ def test_a_count_is_too_low_by_at_most_its_share_before_noise(ticks: list[Tick],
         exact.update({item: n for item, n in tick.items() if item in ITEMS})
         shown = released(mechanism.step(state, t, [part({"k": tick})], Silent())[1])
         for item in ITEMS:
-            assert exact[item] - exact.total() / (size + 1) - 0.5 <= shown.get(item, 0) <= exact[item] + 0.5
+            assert (
+                exact[item] - exact.total() / (size + 1) - 0.5
+                <= shown.get(item, 0)
+                <= exact[item] + 0.5
+            )
 
 
 def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
@@ -112,16 +126,22 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
     assert np.mean(np.square(counts)) == pytest.approx(mechanism.sd(13) ** 2, rel=0.2)
 
 
-@pytest.mark.parametrize(("max_items", "max_count", "size"), [(1, 1, 1), (1, 1, 5), (3, 2, 5), (2, 1, 40)])
-def test_the_cost_is_the_basic_composition_of_the_levels(max_items: int, max_count: int, size: int) -> None:
+@pytest.mark.parametrize(
+    ("max_items", "max_count", "size"), [(1, 1, 1), (1, 1, 5), (3, 2, 5), (2, 1, 40)]
+)
+def test_the_cost_is_the_basic_composition_of_the_levels(
+    max_items: int, max_count: int, size: int
+) -> None:
     """epsilon = L m (2k - 1) / b; each level's is a pure one, so rho = epsilon^2 / (2 L); delta is for the samplers alone."""
-    mechanism = PureMisraGries(config(max_items=max_items, max_count=max_count, size=size, epsilon=1.0, delta=1e-20))
+    mechanism = PureMisraGries(
+        config(max_items=max_items, max_count=max_count, size=size, epsilon=1.0, delta=1e-20)
+    )
     levels, guarantee = mechanism.tree.levels, mechanism.guarantee
     spent = levels * max_items * max_count * (2 * size - 1) / mechanism.scale
     assert levels == 3 and 0.9999 < spent <= 1 == guarantee.epsilon
-    assert mechanism.cost().rho == guarantee.rho == pytest.approx(1 / 6, rel=1e-4) and guarantee.rho <= 1 / 6 * (
-        1 + 1e-9
-    )
+    assert mechanism.cost().rho == guarantee.rho == pytest.approx(
+        1 / 6, rel=1e-4
+    ) and guarantee.rho <= 1 / 6 * (1 + 1e-9)
     assert dict(mechanism.cost().deltas) == {"numerical": 1e-20} and guarantee.delta == 1e-20
 
 
@@ -159,7 +179,10 @@ def test_the_stored_domain_comes_back_page_by_page_and_one_that_is_missing_is_re
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"domain": None}, 'domain, domain_file or buckets is missing: release = "pure" needs one of them'),
+        (
+            {"domain": None},
+            'domain, domain_file or buckets is missing: release = "pure" needs one of them',
+        ),
         ({"release": "pmg"}, 'domain is set: release = "pmg" has none'),
         ({"release": "merge"}, 'domain is set: release = "merge" has none'),
         ({"epsilon": None, "rho": 0.1}, 'release = "pure": needs epsilon, not rho'),
@@ -169,7 +192,9 @@ def test_the_stored_domain_comes_back_page_by_page_and_one_that_is_missing_is_re
         ({"horizon": "unbounded"}, "needs a number of ticks"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_fit_are_refused_in_one_line(
+    changes: dict[str, Any], message: str
+) -> None:
     """A domain that is ignored, or a budget that cannot be a pure one, would mislead."""
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         config(**changes)
@@ -178,8 +203,14 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(changes: dict[str, Any
 
 def test_noise_that_no_table_holds_and_a_delta_below_the_samplers_are_refused() -> None:
     """Fail closed, and say what to change."""
-    with pytest.raises(ValueError, match=r'release = "pure": .* = 29,997: at most 16,384, with a smaller size'):
+    with pytest.raises(
+        ValueError, match=r'release = "pure": .* = 29,997: at most 16,384, with a smaller size'
+    ):
         make_misra_gries(config(size=5_000, epsilon=1.0))
     with pytest.raises(ValueError, match="below what the integer samplers can promise"):
         make_misra_gries(config(delta=1e-50))
-    assert type(make_misra_gries(config())) is PureMisraGries is not type(make_misra_gries(any_config()))
+    assert (
+        type(make_misra_gries(config()))
+        is PureMisraGries
+        is not type(make_misra_gries(any_config()))
+    )

@@ -27,7 +27,11 @@ def tag(item: int) -> list[int]:
 def as_batch(tick: Tick) -> SketchBatch:
     items = sorted(tick, reverse=True)
     tags = np.array([tag(item) for item in items], dtype=np.uint64).reshape(-1, 2)
-    return batch(tags, Texts.of(b"%d" % item for item in items), np.array([tick[item] for item in items], dtype=np.int64))
+    return batch(
+        tags,
+        Texts.of(b"%d" % item for item in items),
+        np.array([tick[item] for item in items], dtype=np.int64),
+    )
 
 
 def one_by_one(size: int, counters: dict[int, int], tick: Tick) -> dict[int, int]:
@@ -49,7 +53,10 @@ def one_by_one(size: int, counters: dict[int, int], tick: Tick) -> dict[int, int
 
 
 def held(sketch: Sketch) -> dict[int, int]:
-    return {int(label): count for label, count in zip(sketch.labels, sketch.counts.tolist(), strict=True)}
+    return {
+        int(label): count
+        for label, count in zip(sketch.labels, sketch.counts.tolist(), strict=True)
+    }
 
 
 def fed(size: int, ticks: list[Tick], *, merged: bool = False) -> Sketch:
@@ -64,7 +71,9 @@ def fed(size: int, ticks: list[Tick], *, merged: bool = False) -> Sketch:
 
 @settings(deadline=None, max_examples=400)
 @given(st.integers(1, 7), TICKS)
-def test_a_batch_ends_where_algorithm_1_ends_when_fed_item_by_item(size: int, ticks: list[Tick]) -> None:
+def test_a_batch_ends_where_algorithm_1_ends_when_fed_item_by_item(
+    size: int, ticks: list[Tick]
+) -> None:
     """Counters, keys with count zero and their order: the privacy proof is about exactly these."""
     sketch, expected = Sketch(size), dict[int, int]()
     for tick in ticks:
@@ -81,7 +90,10 @@ def test_long_batches_end_where_algorithm_1_ends() -> None:
     sketch, expected = Sketch(25), dict[int, int]()
     for _ in range(12):
         items = np.unique(random.zipf(1.3, 600) % 400)
-        tick = {int(item): int(count) for item, count in zip(items, random.geometric(0.4, len(items)), strict=True)}
+        tick = {
+            int(item): int(count)
+            for item, count in zip(items, random.geometric(0.4, len(items)), strict=True)
+        }
         sketch.feed(as_batch(tick))
         expected = one_by_one(25, expected, tick)
         assert held(sketch) == expected
@@ -135,7 +147,9 @@ def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() ->
 def neighbours(ticks: list[Tick], at: int, item: int) -> list[Tick]:
     """The same ticks with one item more."""
     at %= len(ticks)
-    return [{**tick, item: tick.get(item, 0) + 1} if i == at else tick for i, tick in enumerate(ticks)]
+    return [
+        {**tick, item: tick.get(item, 0) + 1} if i == at else tick for i, tick in enumerate(ticks)
+    ]
 
 
 @settings(deadline=None, max_examples=500)
@@ -148,12 +162,17 @@ def test_one_item_more_moves_one_counter_or_all_by_one_and_changes_at_most_two_k
     dummies = size - len(more), size - len(less)
     only_more, only_less = more.keys() - less.keys(), less.keys() - more.keys()
     assert (
-        len(only_more) + max(0, dummies[0] - dummies[1]) <= 2 and len(only_less) + max(0, dummies[1] - dummies[0]) <= 2
+        len(only_more) + max(0, dummies[0] - dummies[1]) <= 2
+        and len(only_less) + max(0, dummies[1] - dummies[0]) <= 2
     )
     assert all(more[key] <= 1 for key in only_more) and all(less[key] <= 1 for key in only_less)
     moved = {key: more.get(key, 0) - less.get(key, 0) for key in more.keys() | less.keys()}
     one = sorted(move for move in moved.values() if move) == [1]
-    everyone = len(less) == size and all(moved[key] == -1 for key in less) and not any(more[key] for key in only_more)
+    everyone = (
+        len(less) == size
+        and all(moved[key] == -1 for key in less)
+        and not any(more[key] for key in only_more)
+    )
     assert one or everyone
 
 
@@ -216,18 +235,22 @@ def test_a_sketch_without_counters_is_refused_and_a_repr_shows_no_count() -> Non
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 2)), max_size=40),
     st.sampled_from([0, 1, 5, 58, 63]),
 )
-def test_tags_are_put_in_order_whatever_they_have_in_common(parts: list[tuple[int, int, int]], shift: int) -> None:
+def test_tags_are_put_in_order_whatever_they_have_in_common(
+    parts: list[tuple[int, int, int]], shift: int
+) -> None:
     """Tags that share the bits which are sorted first differ behind them, or are equal and stay as they stand."""
-    tags = np.array([((a << 61) | ((b << shift) & (2**61 - 1)), c) for a, b, c in parts], dtype=np.uint64).reshape(
-        -1, 2
-    )
+    tags = np.array(
+        [((a << 61) | ((b << shift) & (2**61 - 1)), c) for a, b, c in parts], dtype=np.uint64
+    ).reshape(-1, 2)
     found = SortedTags(tags)
     assert found.order.tolist() == np.lexsort((tags[:, 1], tags[:, 0])).tolist()
     each_once = sorted(set(map(tuple, tags.tolist())))
     assert list(map(tuple, found.all().tolist())) == each_once
     starts = range(len(tags)) if found.starts is None else found.starts.tolist()
     assert found.rows.tolist() == [found.order[start] for start in starts]
-    keys = np.array([(upper, lower + more) for upper, lower in each_once for more in (0, 1)], dtype=np.uint64).reshape(-1, 2)
+    keys = np.array(
+        [(upper, lower + more) for upper, lower in each_once for more in (0, 1)], dtype=np.uint64
+    ).reshape(-1, 2)
     before, known = found.positions(keys)
     assert before.tolist() == [bisect_left(each_once, tuple(key)) for key in keys.tolist()]
     assert known.tolist() == [tuple(key) in each_once for key in keys.tolist()]

@@ -43,12 +43,18 @@ def cumulative(kind: Sampler, scale: Fraction, x: int) -> int:
         one = Decimal(scale.denominator) / Decimal(scale.numerator)
         if kind is geometric:
             return WORDS - int((WORDS * (-one * (x + 1)).exp()).to_integral_value())
-        tail = int((WORDS * (-one * (-x if x < 0 else x + 1)).exp() / (1 + (-one).exp())).to_integral_value())
+        tail = int(
+            (
+                WORDS * (-one * (-x if x < 0 else x + 1)).exp() / (1 + (-one).exp())
+            ).to_integral_value()
+        )
         return tail if x < 0 else WORDS - tail
 
 
 def words_of(values: list[int]) -> NDArray[np.uint64]:
-    return np.array([[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64).reshape(-1, 2)
+    return np.array(
+        [[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64
+    ).reshape(-1, 2)
 
 
 def sample(table: InversionTable, words: NDArray[np.uint64]) -> list[int]:
@@ -66,13 +72,17 @@ def test_values_change_exactly_at_the_128_bit_thresholds(kind: Sampler, scale: F
     edges = [cumulative(kind, scale, x) for x in range(least, table.bound)]
     assert all(0 < edge < WORDS for edge in edges)
     for words in ([edge - 1 for edge in edges], edges):
-        assert sample(table, words_of(words)) == [least + bisect.bisect_right(edges, word) for word in words]
+        assert sample(table, words_of(words)) == [
+            least + bisect.bisect_right(edges, word) for word in words
+        ]
     assert sample(table, words_of([0, WORDS - 1])) == [least, table.bound]
 
 
 @pytest.mark.parametrize("kind", [discrete_laplace, geometric])
 @pytest.mark.parametrize("scale", SCALES)
-def test_stated_total_variation_distance_covers_the_rounding(kind: Sampler, scale: Fraction) -> None:
+def test_stated_total_variation_distance_covers_the_rounding(
+    kind: Sampler, scale: Fraction
+) -> None:
     """The guarantee charges `tv`; it is summed here from the thresholds and the law at 110 digits."""
     table = kind(scale)
     least = 0 if kind is geometric else -table.bound
@@ -92,7 +102,9 @@ def test_stated_total_variation_distance_covers_the_rounding(kind: Sampler, scal
 
 @pytest.mark.parametrize("kind", [discrete_laplace, geometric])
 @pytest.mark.parametrize("scale", SCALES[1:4])
-def test_samples_follow_the_law_and_not_half_or_double_its_scale(kind: Sampler, scale: Fraction) -> None:
+def test_samples_follow_the_law_and_not_half_or_double_its_scale(
+    kind: Sampler, scale: Fraction
+) -> None:
     """200,000 keyed draws; the statistic has mean df and sd sqrt(2 df): six sd and 12 above is not met by chance."""
     tags = np.random.default_rng(5).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
     table = kind(scale)
@@ -101,7 +113,9 @@ def test_samples_follow_the_law_and_not_half_or_double_its_scale(kind: Sampler, 
     reach = table.bound
     observed = np.bincount(values.astype(np.int64) + reach, minlength=2 * reach + 1)
     for factor, accepted in ((Fraction(1), True), (Fraction(1, 2), False), (Fraction(2), False)):
-        expected = np.array([law(kind, scale * factor, x) for x in range(-reach, reach + 1)]) * len(tags)
+        expected = np.array([law(kind, scale * factor, x) for x in range(-reach, reach + 1)]) * len(
+            tags
+        )
         often = expected >= 10
         statistic = ((observed[often] - expected[often]) ** 2 / expected[often]).sum()
         rest = expected[~often].sum()
@@ -114,10 +128,14 @@ def test_samples_follow_the_law_and_not_half_or_double_its_scale(kind: Sampler, 
 def test_stated_moments_are_those_of_the_law(scale: Fraction) -> None:
     """Published errors come from them."""
     xs = range(-5000, 5001)
-    assert discrete_laplace(scale).variance == pytest.approx(sum(x * x * law(discrete_laplace, scale, x) for x in xs))
+    assert discrete_laplace(scale).variance == pytest.approx(
+        sum(x * x * law(discrete_laplace, scale, x) for x in xs)
+    )
     mean = sum(x * law(geometric, scale, x) for x in xs)
     assert geometric(scale).mean == pytest.approx(mean)
-    assert geometric(scale).variance == pytest.approx(sum((x - mean) ** 2 * law(geometric, scale, x) for x in xs))
+    assert geometric(scale).variance == pytest.approx(
+        sum((x - mean) ** 2 * law(geometric, scale, x) for x in xs)
+    )
 
 
 @pytest.mark.parametrize("kind", [discrete_laplace, geometric])

@@ -17,7 +17,14 @@ from workers.mechanisms.noise.gaussian import (
 )
 from workers.mechanisms.noise.keyed import NoiseKey
 
-VARIANCES = [Fraction(1, 100), Fraction(1, 4), Fraction(1), Fraction(5, 2), Fraction(300), Fraction(12345, 7)]
+VARIANCES = [
+    Fraction(1, 100),
+    Fraction(1, 4),
+    Fraction(1),
+    Fraction(5, 2),
+    Fraction(300),
+    Fraction(12345, 7),
+]
 WORDS = 1 << 128
 
 
@@ -25,8 +32,14 @@ def masses(sigma_squared: Fraction, reach: int) -> list[Decimal]:
     """P(x) for x = -reach..reach, each exponential on its own: no recurrence, unlike the sampler's table."""
     with localcontext() as context:
         context.prec = 110
-        numerator, denominator = Decimal(sigma_squared.numerator), Decimal(sigma_squared.denominator)
-        weights = [(-(Decimal(x * x) * denominator) / (2 * numerator)).exp() for x in range(-reach, reach + 1)]
+        numerator, denominator = (
+            Decimal(sigma_squared.numerator),
+            Decimal(sigma_squared.denominator),
+        )
+        weights = [
+            (-(Decimal(x * x) * denominator) / (2 * numerator)).exp()
+            for x in range(-reach, reach + 1)
+        ]
         total = sum(weights, Decimal(0))
         return [weight / total for weight in weights]
 
@@ -45,7 +58,9 @@ def thresholds(sigma_squared: Fraction, bound: int) -> list[int]:
 
 
 def words_of(values: list[int]) -> NDArray[np.uint64]:
-    return np.array([[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64).reshape(-1, 2)
+    return np.array(
+        [[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64
+    ).reshape(-1, 2)
 
 
 def sample(gaussian: IntegerGaussian, words: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -87,8 +102,12 @@ def test_the_guide_table_gives_what_the_full_search_gives(sigma_squared: Fractio
     gaussian = IntegerGaussian(sigma_squared)
     generator = np.random.default_rng(3)
     words = generator.integers(0, 2**64, size=(1 << 16, 2), dtype=np.uint64)
-    words[:, 0] = (words[:, 0] >> np.uint64(16)) | (np.arange(1 << 16, dtype=np.uint64) << np.uint64(48))
-    edges = np.array([edge >> 64 for edge in thresholds(sigma_squared, gaussian.bound)], dtype=np.uint64)
+    words[:, 0] = (words[:, 0] >> np.uint64(16)) | (
+        np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
+    )
+    edges = np.array(
+        [edge >> 64 for edge in thresholds(sigma_squared, gaussian.bound)], dtype=np.uint64
+    )
     expected = np.searchsorted(edges, words[:, 0], side="right") - gaussian.bound
     assert (sample(gaussian, words) == expected).all()
 
@@ -121,8 +140,12 @@ def chi_squared(values: NDArray[np.int64], sigma_squared: Fraction) -> tuple[flo
     return float(statistic), int(often.sum())
 
 
-@pytest.mark.parametrize("sigma_squared", [Fraction(1, 4), Fraction(1), Fraction(5, 2), Fraction(300)])
-def test_samples_follow_the_discrete_gaussian_and_not_half_or_double_its_variance(sigma_squared: Fraction) -> None:
+@pytest.mark.parametrize(
+    "sigma_squared", [Fraction(1, 4), Fraction(1), Fraction(5, 2), Fraction(300)]
+)
+def test_samples_follow_the_discrete_gaussian_and_not_half_or_double_its_variance(
+    sigma_squared: Fraction,
+) -> None:
     """200,000 keyed draws; the statistic has mean df and sd sqrt(2 df): six sd and 12 above is not met by chance."""
     tags = np.random.default_rng(5).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
     gaussian = integer_gaussian(sigma_squared)
@@ -154,7 +177,9 @@ def test_large_noise_uses_32_bits_and_keeps_its_variance() -> None:
     assert values.astype(np.float64).var() == pytest.approx(1e8, rel=0.0225)
 
 
-@pytest.mark.parametrize("sigma_squared", [Fraction(0), Fraction(-1), Fraction(LARGEST_SIGMA_SQUARED + 1)])
+@pytest.mark.parametrize(
+    "sigma_squared", [Fraction(0), Fraction(-1), Fraction(LARGEST_SIGMA_SQUARED + 1)]
+)
 def test_a_variance_outside_the_range_is_refused(sigma_squared: Fraction) -> None:
     """No noise at all, and a table larger than memory, are both refused with the limit."""
     with pytest.raises(ValueError, match=f"at most {LARGEST_SIGMA_SQUARED}"):
@@ -162,7 +187,8 @@ def test_a_variance_outside_the_range_is_refused(sigma_squared: Fraction) -> Non
 
 
 @pytest.mark.parametrize(
-    "value", [Fraction(1, 3), Fraction(1, 10**9), Fraction(1), Fraction(10**6, 7), Fraction(99, 100)]
+    "value",
+    [Fraction(1, 3), Fraction(1, 10**9), Fraction(1), Fraction(10**6, 7), Fraction(99, 100)],
 )
 def test_variances_are_rounded_up_by_little(value: Fraction) -> None:
     """Rounding down would cost more privacy than stated; rounding far up would cost accuracy."""

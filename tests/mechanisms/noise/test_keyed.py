@@ -36,7 +36,10 @@ def test_words_are_aes_256_of_tag_xor_cell(rows: int) -> None:
     encryptor = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
     expected = [
         encryptor.update(
-            b"".join((int(half) ^ part).to_bytes(8, "little") for half, part in zip(tag, cell, strict=True))
+            b"".join(
+                (int(half) ^ part).to_bytes(8, "little")
+                for half, part in zip(tag, cell, strict=True)
+            )
         )
         for tag in tags
     ]
@@ -53,7 +56,15 @@ def test_chunk_refuses_more_rows_than_its_buffers_hold() -> None:
 
 def test_tags_encode_stream_key_and_label_injectively() -> None:
     """Two items that share a tag share their noise and can be differenced."""
-    pairs = [("a", b"bc"), ("ab", b"c"), ("abc", b""), ("", b"abc"), ("é", b"x"), ("a", b"bc\0"), ("a\0", b"bc")]
+    pairs = [
+        ("a", b"bc"),
+        ("ab", b"c"),
+        ("abc", b""),
+        ("", b"abc"),
+        ("é", b"x"),
+        ("a", b"bc\0"),
+        ("a\0", b"bc"),
+    ]
     tags = {tuple(KEY.tags(stream_key, [label])[0].tolist()) for stream_key, label in pairs}
     assert len(tags) == len(pairs)
 
@@ -76,7 +87,9 @@ def test_another_root_key_changes_everything() -> None:
     assert zero.fingerprint == NoiseKey(bytes(32)).fingerprint
     assert (other.tags("a", [b"b"]) != zero.tags("a", [b"b"])).all()
     tags = random_tags(4)
-    assert (other.stream(bytes(16)).words(tags, (0, 0)) != zero.stream(bytes(16)).words(tags, (0, 0))).all()
+    assert (
+        other.stream(bytes(16)).words(tags, (0, 0)) != zero.stream(bytes(16)).words(tags, (0, 0))
+    ).all()
 
 
 # n pairs of independent uniform words, correlated as numbers: the sample correlation has standard deviation

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.mechanisms.noise.selection import gumbel_top_k, gumbel_top_k_or_bottom, kth_largest, selection_tv
+from workers.mechanisms.noise.selection import (
+    gumbel_top_k,
+    gumbel_top_k_or_bottom,
+    kth_largest,
+    selection_tv,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +26,9 @@ DRAWS = 40_000
 def words(count: int, seed: int = 1) -> list[tuple[int, int]]:
     return [
         (high, low)
-        for high, low in np.random.default_rng(seed).integers(0, 2**64, size=(count, 2), dtype=np.uint64).tolist()
+        for high, low in np.random.default_rng(seed)
+        .integers(0, 2**64, size=(count, 2), dtype=np.uint64)
+        .tolist()
     ]
 
 
@@ -46,7 +53,9 @@ def statistic(observed: dict[tuple[int, ...], int], law: Law) -> float:
     return (chi - (len(law) - 1)) / math.sqrt(2 * (len(law) - 1))
 
 
-@pytest.mark.parametrize(("counts", "scale", "k"), [([3, 1, 1, 0], Fraction(2), 2), ([5, 5, 4], Fraction(3, 2), 3)])
+@pytest.mark.parametrize(
+    ("counts", "scale", "k"), [([3, 1, 1, 0], Fraction(2), 2), ([5, 5, 4], Fraction(3, 2), 3)]
+)
 def test_picks_follow_the_peeled_exponential_mechanism_and_not_one_ten_per_cent_off(
     counts: list[int], scale: Fraction, k: int
 ) -> None:
@@ -67,7 +76,9 @@ def test_picks_end_with_bottom_as_often_as_enumeration_says() -> None:
     drawn = words(DRAWS * k, seed=2)
     observed: dict[tuple[int, ...], int] = {}
     for i in range(DRAWS):
-        picks, ended = gumbel_top_k_or_bottom(np.array(counts), bottom, scale, k, drawn[i * k : i * k + k])
+        picks, ended = gumbel_top_k_or_bottom(
+            np.array(counts), bottom, scale, k, drawn[i * k : i * k + k]
+        )
         sequence = (*picks.tolist(), *([len(counts)] if ended else []))
         observed[sequence] = observed.get(sequence, 0) + 1
     weights = [math.exp(count / float(scale)) for count in (*counts, bottom)]
@@ -83,7 +94,9 @@ def test_a_pick_splits_the_words_exactly_at_the_cumulative_weights() -> None:
         assert gumbel_top_k(np.array([8, 7]), Fraction(1), 1, [word]).tolist() == [pick]
     word = divmod(2**127, 2**64)
     assert gumbel_top_k(np.array([7, 7]), Fraction(1), 1, [word]).tolist() == [1]
-    assert gumbel_top_k(np.array([7, 7]), Fraction(1), 1, [divmod(2**127 - 1, 2**64)]).tolist() == [0]
+    assert gumbel_top_k(np.array([7, 7]), Fraction(1), 1, [divmod(2**127 - 1, 2**64)]).tolist() == [
+        0
+    ]
 
 
 @pytest.mark.parametrize("top", [10**6, 177])
@@ -94,7 +107,8 @@ def test_wide_gaps_are_picked_in_order_and_small_weights_are_made_anew(top: int)
     draws = DRAWS // 4
     drawn = words(2 * draws, seed=3)
     second = [
-        int(gumbel_top_k(np.array([top, 1, 0]), Fraction(1), 2, drawn[2 * i : 2 * i + 2])[1]) for i in range(draws)
+        int(gumbel_top_k(np.array([top, 1, 0]), Fraction(1), 2, drawn[2 * i : 2 * i + 2])[1])
+        for i in range(draws)
     ]
     # The share is 0.731 with sd sqrt(p q / n) = 0.0044. Weights 4 and 2 would give 0.667, 14 of them
     # below; six are allowed (a false alarm in 5e8).
@@ -121,7 +135,10 @@ def test_grouping_by_count_picks_what_peeling_candidate_by_candidate_picks(scale
     assert gumbel_top_k(counts, scale, 60, drawn).tolist() == exact(counts, scale, drawn)
 
 
-@given(st.lists(st.one_of(st.integers(-3, 3), st.integers(-(2**62), 2**62)), min_size=1, max_size=30), st.data())
+@given(
+    st.lists(st.one_of(st.integers(-3, 3), st.integers(-(2**62), 2**62)), min_size=1, max_size=30),
+    st.data(),
+)
 def test_the_kth_largest_is_found_also_where_most_are_equal_and_a_few_are_huge(
     counts: list[int], data: st.DataObject
 ) -> None:

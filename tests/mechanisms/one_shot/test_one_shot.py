@@ -71,9 +71,19 @@ class Silent(OneShotNoise):
 
 def one_shot(name: str, **changes: object) -> OneShot:
     kind, own = CONFIGS[name]
-    values = {
-        "name": "h", "tick_ms": 1, "horizon": 64, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": "public",
-    } | own | changes  # fmt: skip
+    values = (
+        {
+            "name": "h",
+            "tick_ms": 1,
+            "horizon": 64,
+            "max_items": 2,
+            "epsilon": 1.0,
+            "delta": 1e-6,
+            "keys": "public",
+        }
+        | own
+        | changes
+    )
     return OneShot(kind(**values))  # type: ignore[arg-type]  # checked by the record itself
 
 
@@ -90,7 +100,11 @@ def part(counts: dict[bytes, int], keys: tuple[str, ...] = ("k",)) -> Contributi
     tags = np.concatenate([KEY.tags(key, labels) for key in keys])
     key_of_row = np.repeat(np.arange(len(keys), dtype=np.int32), len(labels))
     return Contributions(
-        keys, key_of_row, tags, Texts.of(labels * len(keys)), np.array([*counts.values()] * len(keys), dtype=np.int64)
+        keys,
+        key_of_row,
+        tags,
+        Texts.of(labels * len(keys)),
+        np.array([*counts.values()] * len(keys), dtype=np.int64),
     )
 
 
@@ -119,13 +133,22 @@ def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts:
     labels = [b"%d" % i for i in range(6)]
     present = [i for i in range(6) if counts[i] or name in KNOWN]
     h = np.array([counts[i] for i in present], dtype=np.int64)
-    cell = Cell(KEY.tags("k", [labels[i] for i in present]), np.zeros(len(h), np.int32), h, KEY.tags("k", [b"\xff"]))
+    cell = Cell(
+        KEY.tags("k", [labels[i] for i in present]),
+        np.zeros(len(h), np.int32),
+        h,
+        KEY.tags("k", [b"\xff"]),
+    )
     rows, noisy = algorithm.release(cell, Silent(STREAM, algorithm.table), (0, 1))
     assert noisy.tolist() == h[rows].tolist()
     order = sorted(range(len(h)), key=lambda i: (-h[i], *cell.tags[i].tolist()))
     bar = int(h[order[3]]) if len(h) > 3 else 0
     if isinstance(algorithm, Picking):
-        most = [int(h[i]) for i in (order[:3] if name == "limit_dom" else order) if name in KNOWN or h[i] > bar + 1]
+        most = [
+            int(h[i])
+            for i in (order[:3] if name == "limit_dom" else order)
+            if name in KNOWN or h[i] > bar + 1
+        ]
         assert sorted(noisy.tolist(), reverse=True) == most[:2]
         return
     m = algorithm.threshold
@@ -150,16 +173,23 @@ def test_the_price_agrees_with_an_independent_accountant_and_is_not_above_the_bu
     )
     changed = min(max_items, p.k) if name in PICKING else max_items
     if isinstance(algorithm.table, DiscreteLaplace):
-        event: dp_accounting.DpEvent = dp_accounting.LaplaceDpEvent(float(algorithm.table.scale) / max_count)
+        event: dp_accounting.DpEvent = dp_accounting.LaplaceDpEvent(
+            float(algorithm.table.scale) / max_count
+        )
     else:
         event = dp_accounting.GaussianDpEvent(math.sqrt(algorithm.table.sigma_squared) / max_count)
     accountant.compose(event, changed)
     exact = np.array(accountant._rdp) / np.array([2, 5, 20])
     if isinstance(algorithm, Picking):
-        exact += p.k * dp_accounting.ZCDpEvent(float(Fraction(max_count) / algorithm.scale) ** 2 / 8).rho
+        exact += (
+            p.k * dp_accounting.ZCDpEvent(float(Fraction(max_count) / algorithm.scale) ** 2 / 8).rho
+        )
     assert (exact <= algorithm.rho * (1 + 1e-9)).all()
     assert 0.99 * rho < algorithm.rho <= rho
-    if name not in ("positive_laplace", "limit_dom_laplace"):  # Laplace costs less at high orders than its zCDP says
+    if name not in (
+        "positive_laplace",
+        "limit_dom_laplace",
+    ):  # Laplace costs less at high orders than its zCDP says
         assert exact.max() == pytest.approx(algorithm.rho, rel=1e-6)
 
 
@@ -170,11 +200,18 @@ def test_what_one_event_alone_brought_is_shown_at_most_as_often_as_delta_allows(
     assert isinstance(algorithm, Noisy) and algorithm.threshold is not None
     tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])
     keys = np.arange(20_000, dtype=np.int32)
-    cell = Cell(tags, keys, np.full(20_000, 3, dtype=np.int64), KEY.tags("q", [b"%d" % i for i in range(20_000)]))
+    cell = Cell(
+        tags,
+        keys,
+        np.full(20_000, 3, dtype=np.int64),
+        KEY.tags("q", [b"%d" % i for i in range(20_000)]),
+    )
     noise = OneShotNoise(STREAM, algorithm.table)
     share = len(algorithm.release(cell, noise, (0, 1))[0]) / 20_000
     assert 0.01 < share <= 0.02 + 6 * math.sqrt(0.02 / 20_000)
-    object.__setattr__(algorithm, "threshold", algorithm.threshold // 2)  # planted in what is frozen
+    object.__setattr__(
+        algorithm, "threshold", algorithm.threshold // 2
+    )  # planted in what is frozen
     assert len(algorithm.release(cell, noise, (0, 2))[0]) / 20_000 > 0.03
 
 
@@ -218,9 +255,13 @@ def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name
     once = met(mechanism, ("k", "l"))
     _, first = mechanism.step(once, 5, [(both[0], np.array([0, 1], np.int32))], noise)
     later = met(mechanism, ("k", "l"))
-    mechanism.step(later, 4, [(part({b"a": 7, b"z": 10**6}, ("k", "l")), np.array([0, 1], np.int32))], noise)
+    mechanism.step(
+        later, 4, [(part({b"a": 7, b"z": 10**6}, ("k", "l")), np.array([0, 1], np.int32))], noise
+    )
     indices = [np.array([1, 0], np.int32), np.array([0, 1], np.int32)]
-    _, again = mechanism.step(later, 5, list(zip(split, indices, strict=True)), mechanism.noise(STREAM))
+    _, again = mechanism.step(
+        later, 5, list(zip(split, indices, strict=True)), mechanism.noise(STREAM)
+    )
     for key in (0, 1):
         assert shown(once, first, key) == shown(later, again, key)
     if isinstance(first, Items) and isinstance(again, Items):

@@ -24,16 +24,27 @@ ONE_KEY = np.zeros(1, dtype=np.int32)
 
 def pay(**changes: object) -> PayWhatYouGet:
     values = {
-        "name": "h", "tick_ms": 1, "horizon": 64, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": "public",
-        "k": 3, "kbar": 4, "labels": 10, "queries": 6,
-    } | changes  # fmt: skip
+        "name": "h",
+        "tick_ms": 1,
+        "horizon": 64,
+        "max_items": 2,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+        "k": 3,
+        "kbar": 4,
+        "labels": 10,
+        "queries": 6,
+    } | changes
     return PayWhatYouGet(PayWhatYouGetConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
 
 
 def part(counts: dict[bytes, int]) -> Contributions:
     labels = list(counts)
     values = np.array(list(counts.values()), dtype=np.int64)
-    return Contributions(("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), Texts.of(labels), values)
+    return Contributions(
+        ("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), Texts.of(labels), values
+    )
 
 
 def met(mechanism: PayWhatYouGet, keys: int = 1) -> PayState:
@@ -44,7 +55,9 @@ def met(mechanism: PayWhatYouGet, keys: int = 1) -> PayState:
     return state
 
 
-def ask(mechanism: PayWhatYouGet, state: PayState, t: int, counts: dict[bytes, int] | None = None) -> dict[str, object]:
+def ask(
+    mechanism: PayWhatYouGet, state: PayState, t: int, counts: dict[bytes, int] | None = None
+) -> dict[str, object]:
     parts = [(part(counts), ONE_KEY)] if counts else []
     _, answers = mechanism.step(state, t, parts, mechanism.noise(STREAM))
     assert isinstance(answers, Answers)
@@ -56,10 +69,22 @@ def test_clear_winners_are_named_in_order_and_charged_by_what_was_returned() -> 
     mechanism = pay()
     state = met(mechanism)
     first = ask(mechanism, state, 1, {b"a": 9000, b"b": 6000, b"c": 3000, b"d": 1, b"e": 1})
-    assert first == {"query": "top", "labels": ["a", "b", "c"], "complete": True, "labels_left": 7, "queries_left": 5}
+    assert first == {
+        "query": "top",
+        "labels": ["a", "b", "c"],
+        "complete": True,
+        "labels_left": 7,
+        "queries_left": 5,
+    }
     state = met(mechanism)
     second = ask(mechanism, state, 1, {b"a": 9000, b"b": 6000, b"c": 1, b"d": 1, b"e": 1})
-    assert second == {"query": "top", "labels": ["a", "b"], "complete": False, "labels_left": 7, "queries_left": 5}
+    assert second == {
+        "query": "top",
+        "labels": ["a", "b"],
+        "complete": False,
+        "labels_left": 7,
+        "queries_left": 5,
+    }
 
 
 def test_it_refuses_exactly_when_labels_are_used_up() -> None:
@@ -86,7 +111,9 @@ def test_it_refuses_exactly_when_queries_are_used_up_also_for_a_stream_key_witho
 
 @settings(max_examples=25, deadline=None)
 @given(stop=st.integers(1, 7), counts=st.lists(st.integers(1, 400), min_size=1, max_size=6))
-def test_a_restart_neither_returns_budget_nor_changes_an_answer(stop: int, counts: list[int]) -> None:
+def test_a_restart_neither_returns_budget_nor_changes_an_answer(
+    stop: int, counts: list[int]
+) -> None:
     """A crash after any tick: the stored block and rows go on to the same answers as the run that was not stopped."""
     mechanism = pay(epsilon=5.0)
     data = {b"%d" % i: n for i, n in enumerate(counts)}
@@ -108,7 +135,9 @@ def test_every_query_is_answered_with_picks_of_its_own() -> None:
     mechanism = pay(labels=60, queries=20, kbar=8)
     state = met(mechanism)
     data = {b"%d" % i: 10_000 for i in range(8)}
-    answers = [str(ask(mechanism, state, t, data if t == 1 else None)["labels"]) for t in range(1, 21)]
+    answers = [
+        str(ask(mechanism, state, t, data if t == 1 else None)["labels"]) for t in range(1, 21)
+    ]
     assert len(set(answers)) > 10
 
 
@@ -117,7 +146,12 @@ def test_only_what_changed_is_written_and_damage_is_refused() -> None:
     mechanism = pay(every=2)
     state = met(mechanism)
     ((name, block),) = state.changed()
-    assert ask(mechanism, state, 1) == {"query": "top", "asked": False, "labels_left": 10, "queries_left": 6}
+    assert ask(mechanism, state, 1) == {
+        "query": "top",
+        "asked": False,
+        "labels_left": 10,
+        "queries_left": 6,
+    }
     assert state.changed() == ()
     ask(mechanism, state, 2)
     assert len(state.changed()) == 1
@@ -161,7 +195,9 @@ def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> N
     """500 answers: no named label lies more than b ln(n / 1e-6) under one that is not named; beyond it a chance of 1e-6 a pick."""
     mechanism = pay(horizon=500, labels=1500, queries=500, epsilon=10.0)
     state = met(mechanism)
-    counts = {b"%d" % i: n for i, n in enumerate(np.random.default_rng(1).integers(1, 3000, 40).tolist())}
+    counts = {
+        b"%d" % i: n for i, n in enumerate(np.random.default_rng(1).integers(1, 3000, 40).tolist())
+    }
     slack = float(mechanism.scale) * math.log(41 / 1e-6)
     for t in range(1, 501):
         answer = ask(mechanism, state, t, counts if t == 1 else None)
@@ -178,7 +214,9 @@ def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> N
         ({"kbar_max": 9}, 'kbar_max = 9: only with kbar = "private"'),
     ],
 )
-def test_settings_that_would_do_nothing_are_refused(changes: dict[str, object], message: str) -> None:
+def test_settings_that_would_do_nothing_are_refused(
+    changes: dict[str, object], message: str
+) -> None:
     """A budget that can answer no query, or a bound that nobody reads, would be taken for one that works."""
     with pytest.raises(ValueError, match=re.escape(message)):
         pay(**changes)

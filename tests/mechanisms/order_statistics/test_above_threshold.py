@@ -79,7 +79,9 @@ def test_one_event_moves_every_outcome_within_the_stated_range(
     assert loss.max() <= e1 + e2 + 1e-6 and loss.min() >= -e2 - 1e-6
     for p, q in ((without, with_event), (with_event, without)):
         for order in (2, 3, 8, 32):
-            divergence = math.log(float(np.sum(p[seen] ** order * q[seen] ** (1.0 - order)))) / (order - 1)
+            divergence = math.log(float(np.sum(p[seen] ** order * q[seen] ** (1.0 - order)))) / (
+                order - 1
+            )
             assert divergence <= order * float(test.span**2 / 8) + 1e-6
 
 
@@ -96,7 +98,10 @@ def test_the_range_is_not_larger_than_it_needs_to_be() -> None:
 def test_tau_and_mu_have_the_stated_scale(one_sided: bool) -> None:
     """Against the law's variance; half and double are rejected."""
     test = AboveThreshold(1, Fraction(3), Fraction(9, 2), one_sided)
-    for samples, scale in ((test.tau(STREAM, (3, 0), TAGS), 3.0), (test.mu(STREAM, (4, 0), TAGS), 4.5)):
+    for samples, scale in (
+        (test.tau(STREAM, (3, 0), TAGS), 3.0),
+        (test.mu(STREAM, (4, 0), TAGS), 4.5),
+    ):
         one = 1 / (4 * math.sinh(1 / (2 * scale)) ** 2)
         assert_variance(samples, one if one_sided else 2 * one)
         assert (samples.min() >= 0) == one_sided

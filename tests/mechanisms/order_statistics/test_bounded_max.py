@@ -46,7 +46,9 @@ BY_HAND: dict[str, Callable[[list[int]], object]] = {
     "min": min,
     "quantile:0.5": lambda sums: min(c for c in sums if sum(v <= c for v in sums) >= len(sums) / 2),
     "top_k:2": lambda sums: sorted(sums, reverse=True)[:2],
-    "top_k_select:2": lambda sums: [LABELS[i] for i in sorted(range(5), key=lambda i: -sums[i])[:2]],
+    "top_k_select:2": lambda sums: [
+        LABELS[i] for i in sorted(range(5), key=lambda i: -sums[i])[:2]
+    ],
     "histogram": lambda sums: [[label, count] for label, count in zip(LABELS, sums, strict=True)],
 }
 SUMS = st.lists(st.integers(-5, 30), min_size=5, max_size=5)
@@ -62,8 +64,15 @@ def test_every_query_answers_what_its_definition_says(sums: list[int]) -> None:
 
 def test_before_the_first_update_no_label_is_named() -> None:
     """The first of labels that are all 0 looks like an answer, and would stand for as long as counts are small."""
-    nothing = {"argmax": None, "top_k_select:2": [], "top_k:2": [0, 0], "histogram": [[label, 0] for label in "pq"]}
-    mechanism = make("two_level_k", 2, queries=tuple(nothing), domain=("p", "q"), rho=5.0, horizon=4_000)
+    nothing = {
+        "argmax": None,
+        "top_k_select:2": [],
+        "top_k:2": [0, 0],
+        "histogram": [[label, 0] for label in "pq"],
+    }
+    mechanism = make(
+        "two_level_k", 2, queries=tuple(nothing), domain=("p", "q"), rho=5.0, horizon=4_000
+    )
     run = Run(mechanism)
     for t in range(1, 4_001):
         answer = run.step(t, [np.array([t > 5, 0])])[0]
@@ -76,7 +85,9 @@ def test_before_the_first_update_no_label_is_named() -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(sums=SUMS, event=st.lists(st.integers(0, 3), min_size=5, max_size=5), query=st.sampled_from(ALL))
+@given(
+    sums=SUMS, event=st.lists(st.integers(0, 3), min_size=5, max_size=5), query=st.sampled_from(ALL)
+)
 def test_one_event_moves_each_watched_value_up_by_at_most_what_it_adds_to_a_column(
     sums: list[int], event: list[int], query: str
 ) -> None:
@@ -107,7 +118,10 @@ def test_after_the_last_interval_nothing_closes_any_more() -> None:
     """H has noise for so many intervals: one more would be noise nobody paid for."""
     mechanism = make("bounded_max", 2, c_max=10, epsilon=20.0)
     numbers, run = mechanism.intervals(1), Run(mechanism, silent=True)
-    since = [run.step(t, [np.array([numbers.step + 1, 0])])[0]["since"] for t in range(1, numbers.capacity + 20)]
+    since = [
+        run.step(t, [np.array([numbers.step + 1, 0])])[0]["since"]
+        for t in range(1, numbers.capacity + 20)
+    ]
     assert since[-1] == numbers.capacity
 
 
@@ -115,7 +129,9 @@ def test_after_the_last_interval_nothing_closes_any_more() -> None:
 def test_a_restart_after_any_tick_changes_no_byte(kind: str) -> None:
     """Everything a later release depends on is in the stored blocks, the counts, or the noise."""
     mechanism = make(kind, 3, epsilon=30.0, horizon=300)
-    made = assert_as_printed(mechanism, rows_of(300, 3, seed=2, ones=2, most=9), silent=False, restarts=True)
+    made = assert_as_printed(
+        mechanism, rows_of(300, 3, seed=2, ones=2, most=9), silent=False, restarts=True
+    )
     assert made >= 2
 
 
@@ -203,7 +219,9 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public() -> None:
     assert isinstance(partition, dict)
     test = partition["above_threshold"]
     rho_test = (3 / Fraction(test["tau_scale"]) + 6 / Fraction(test["mu_scale"])) ** 2 / 8
-    counter = make_counter("haar", mechanism.intervals(1).capacity, float(Fraction(partition["sums"]) / 18))
+    counter = make_counter(
+        "haar", mechanism.intervals(1).capacity, float(Fraction(partition["sums"]) / 18)
+    )
     rho = float(rho_test) + 18 * counter.rho_item
     assert 0.998 * mechanism.cost().rho < rho <= mechanism.cost().rho * (1 + 1e-12)
     assert_converts(mechanism, 1e-6)
@@ -223,7 +241,9 @@ def test_pure_epsilon_is_as_printed() -> None:
 @pytest.mark.parametrize("query", ["max", "min", "quantile:0.5"])
 def test_the_error_stays_within_what_is_promised(query: str, accounting: str) -> None:
     """On 0/1 rows. beta = 0.05: more than 2 of 8 runs fail with probability 0.006, and not all promises are idle."""
-    mechanism = make("bounded_max", 4, query=query, accounting=accounting, epsilon=4.0, horizon=1500, c_max=1500)
+    mechanism = make(
+        "bounded_max", 4, query=query, accounting=accounting, epsilon=4.0, horizon=1500, c_max=1500
+    )
     worst = [worst_error(mechanism, rows_of(1500, 4, seed=seed, ones=3), seed) for seed in range(8)]
     assert sum(one > 1 for one in worst) <= 2
     assert max(worst) > 0.1
@@ -247,7 +267,10 @@ def test_noise_too_wide_for_any_table_is_refused_before_the_first_tick(kind: str
         ({"c_max": 0}, "c_max"),
         ({"accounting": "pure", "epsilon": 0.001, "max_count": 100}, "scale"),
         ({"domain": ("a", "a")}, "more than once"),
-        ({"accounting": "pure", "counter": "tree", "radix": 3}, 'accounting = "pure" has a tree of its own'),
+        (
+            {"accounting": "pure", "counter": "tree", "radix": 3},
+            'accounting = "pure" has a tree of its own',
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(changes: dict[str, object], message: str) -> None:

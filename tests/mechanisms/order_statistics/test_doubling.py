@@ -36,7 +36,9 @@ def test_it_is_the_printed_algorithm(query: str, accounting: str) -> None:
 
 
 @BOTH
-def test_without_noise_a_segment_ends_when_the_maximum_passes_a_power_of_two(accounting: str) -> None:
+def test_without_noise_a_segment_ends_when_the_maximum_passes_a_power_of_two(
+    accounting: str,
+) -> None:
     """Thresholds first, 2 first, 4 first, ...: at a sum of first + 1, and so on."""
     mechanism = make("doubling", 2, accounting=accounting, epsilon=30.0)
     run, ends = Run(mechanism, silent=True), []

@@ -22,7 +22,12 @@ from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.order_statistics.engine import MaxNoise
 
 BOTH = pytest.mark.parametrize("accounting", ["zcdp", "pure"])
-SEVERAL = [("max", "min"), ("quantile:0.5", "top_k:3", "argmax"), ("histogram", "top_k_select:2"), ("max",)]
+SEVERAL = [
+    ("max", "min"),
+    ("quantile:0.5", "top_k:3", "argmax"),
+    ("histogram", "top_k_select:2"),
+    ("max",),
+]
 
 
 @BOTH
@@ -35,14 +40,20 @@ def test_one_query_is_the_printed_algorithm(query: str, accounting: str) -> None
 
 @BOTH
 @pytest.mark.parametrize("queries", SEVERAL)
-def test_several_queries_are_the_printed_algorithm(queries: tuple[str, ...], accounting: str) -> None:
+def test_several_queries_are_the_printed_algorithm(
+    queries: tuple[str, ...], accounting: str
+) -> None:
     """001 Algorithms 11 and 12: one tau and one mu for all of them, and updates of thresholds that have noise of their own."""
-    mechanism = make("two_level_k", 4, queries=queries, accounting=accounting, epsilon=25.0, horizon=500)
+    mechanism = make(
+        "two_level_k", 4, queries=queries, accounting=accounting, epsilon=25.0, horizon=500
+    )
     assert assert_as_printed(mechanism, rows_of(500, 4, seed=1, ones=2, most=60), silent=False) >= 8
 
 
 @pytest.mark.parametrize("queries", SEVERAL[:3])
-def test_with_narrow_steps_partitions_of_several_queries_close_often_and_as_printed(queries: tuple[str, ...]) -> None:
+def test_with_narrow_steps_partitions_of_several_queries_close_often_and_as_printed(
+    queries: tuple[str, ...],
+) -> None:
     """A budget so large that noise is small: many closes in a segment, with thresholds that rise one by one."""
     mechanism = make("two_level_k", 4, queries=queries, rho=5.0, horizon=600, max_items=4)
     assert assert_as_printed(mechanism, rows_of(600, 4, seed=4, ones=3, most=5), silent=False) >= 20
@@ -91,7 +102,10 @@ def test_no_two_uses_share_a_noise_word(accounting: str) -> None:
 def test_updates_have_the_noise_that_was_paid_for() -> None:
     """k Dinf^2 / (2 rho) with two tenths of rho: one event moves all k values."""
     mechanism = make("two_level_k", 40, rho=0.5, queries=("histogram",), max_count=3)
-    noise, tags = Run(mechanism).noise, np.random.default_rng(3).integers(0, 2**63, size=(2000, 2), dtype=np.uint64)
+    noise, tags = (
+        Run(mechanism).noise,
+        np.random.default_rng(3).integers(0, 2**63, size=(2000, 2), dtype=np.uint64),
+    )
     drawn = np.concatenate([noise.updates(tag[None], 1, 1, 40) for tag in tags])
     assert_variance(drawn, 40 * 9 / (2 * 0.5 * 2 / 10))
 
@@ -108,7 +122,9 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> No
         rho += (1 / Fraction(test["tau_scale"]) + 2 / Fraction(test["mu_scale"])) ** 2 / 8
     rho += 2 / (2 * Fraction(outer["column"]))
     for segment in (1, 4):
-        counter = make_counter("haar", mechanism.intervals(segment).capacity, float(Fraction(inner["sums"]) / 2))
+        counter = make_counter(
+            "haar", mechanism.intervals(segment).capacity, float(Fraction(inner["sums"]) / 2)
+        )
         assert 0.998 < counter.rho_item * 2 / float(Fraction(inner["sums"])) <= 1
     rho += Fraction(inner["sums"])
     if kind == "two_level_k":
@@ -139,7 +155,9 @@ def test_pure_epsilon_is_as_printed_with_half_of_it_for_each_level() -> None:
         ("two_level_k", {"queries": ("max", "quantile:0.5", "top_k:2")}),
     ],
 )
-def test_the_error_stays_within_what_is_promised(kind: str, changes: dict[str, object], accounting: str) -> None:
+def test_the_error_stays_within_what_is_promised(
+    kind: str, changes: dict[str, object], accounting: str
+) -> None:
     """001 Lemmas 15 and 32, on 0/1 rows. beta = 0.05: more than 2 of 6 runs fail with probability 0.002."""
     mechanism = make(kind, 4, accounting=accounting, epsilon=16.0, horizon=1000, **changes)
     worst = [worst_error(mechanism, rows_of(1000, 4, seed=seed, ones=3), seed) for seed in range(6)]
@@ -149,14 +167,21 @@ def test_the_error_stays_within_what_is_promised(kind: str, changes: dict[str, o
 @BOTH
 def test_the_named_column_falls_short_by_no_more_than_is_promised(accounting: str) -> None:
     """SUMSELECT (001 section 3.2): the largest sum less that of the label named, at every tick of 6 runs."""
-    mechanism, missed = make("two_level", 4, query="argmax", accounting=accounting, epsilon=16.0, horizon=600), 0
-    assert mechanism.error(1) > make("two_level", 4, accounting=accounting, epsilon=16.0, horizon=600).error(1)
+    mechanism, missed = (
+        make("two_level", 4, query="argmax", accounting=accounting, epsilon=16.0, horizon=600),
+        0,
+    )
+    assert mechanism.error(1) > make(
+        "two_level", 4, accounting=accounting, epsilon=16.0, horizon=600
+    ).error(1)
     for seed in range(6):
         run, sums, worst = Run(mechanism, seed=seed), np.zeros(4, dtype=np.int64), 0.0
         for t, row in enumerate(rows_of(600, 4, seed=seed, ones=2), 1):
             sums += row
             answer = run.step(t, [row])[0]
-            named = sums[int(str(answer["value"])[1:])] if answer["value"] is not None else 0  # all of it falls short
+            named = (
+                sums[int(str(answer["value"])[1:])] if answer["value"] is not None else 0
+            )  # all of it falls short
             worst = max(worst, float(sums.max() - named) / float(str(answer["error"])))
         missed += worst > 1
     assert missed <= 2
@@ -165,7 +190,9 @@ def test_the_named_column_falls_short_by_no_more_than_is_promised(accounting: st
 def test_zcdp_promises_less_error_than_the_printed_algorithm_at_the_same_epsilon() -> None:
     """Why it is the default."""
     for kind in ("two_level", "two_level_k"):
-        tight, printed = (make(kind, 20, accounting=a, epsilon=1.0, max_items=4) for a in ("zcdp", "pure"))
+        tight, printed = (
+            make(kind, 20, accounting=a, epsilon=1.0, max_items=4) for a in ("zcdp", "pure")
+        )
         assert all(tight.error(j) < printed.error(j) / 3 for j in (1, 2, 3))
 
 

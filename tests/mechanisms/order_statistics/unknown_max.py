@@ -49,7 +49,10 @@ def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
         "keys": "public",
         "domain": tuple(f"p{i}" for i in range(columns)),
     }
-    own: dict[str, dict[str, object]] = {"bounded_max": {"c_max": 500}, "two_level_k": {"queries": ("max", "min")}}
+    own: dict[str, dict[str, object]] = {
+        "bounded_max": {"c_max": 500},
+        "two_level_k": {"queries": ("max", "min")},
+    }
     values |= own.get(kind, {})
     build, config = KINDS[kind]
     mechanism = build(config(**values | ({} if "rho" in changes else {"epsilon": 2.0}) | changes))
@@ -85,7 +88,9 @@ class Silent(MaxNoise):
 class Run:
     """One mechanism's epoch over stream keys "s0", "s1", ..."""
 
-    def __init__(self, mechanism: OrderStatistics, seed: int = 0, keys: int = 1, silent: bool = False) -> None:
+    def __init__(
+        self, mechanism: OrderStatistics, seed: int = 0, keys: int = 1, silent: bool = False
+    ) -> None:
         self.stream = KEY.stream(seed.to_bytes(16, "little"))
         self.stored: dict[str, bytes] = {}
         self.mechanism, self.keys = mechanism, keys
@@ -108,7 +113,11 @@ class Run:
             labels = [mechanism_labels(self.mechanism)[i] for i in hit.tolist()]
             if len(hit):
                 part = Contributions(
-                    (f"s{key}",), np.zeros(len(hit), np.int32), KEY.tags(f"s{key}", labels), Texts.of(labels), row[hit]
+                    (f"s{key}",),
+                    np.zeros(len(hit), np.int32),
+                    KEY.tags(f"s{key}", labels),
+                    Texts.of(labels),
+                    row[hit],
                 )
                 parts.append((part, np.array([key], dtype=np.int32)))
         _, release = self.mechanism.step(self.state, t, parts, self.noise)
@@ -162,7 +171,9 @@ class Literal:
 
         def begin() -> tuple[Numbers, Numbers, Numbers, Numbers, int, list[int]]:
             zeros = np.zeros(d, dtype=np.int64)
-            thresholds = [int(v) + mechanism.intervals(segment).step for v in g(out)] if inner else []
+            thresholds = (
+                [int(v) + mechanism.intervals(segment).step for v in g(out)] if inner else []
+            )
             return out.copy(), zeros, out.copy(), zeros, 1, thresholds
 
         s, c, base, h_total, interval, thresholds = begin()
@@ -171,7 +182,8 @@ class Literal:
             if (
                 outer
                 and segment < outer.most
-                and max(g(big_s)) + noise.outer_mu(self.key, tag, t) > threshold + noise.outer_tau(tag, segment)
+                and max(g(big_s)) + noise.outer_mu(self.key, tag, t)
+                > threshold + noise.outer_tau(tag, segment)
             ):
                 big_s = big_s + noise.outer_columns(tags, segment)
                 segment, threshold = segment + 1, threshold * 2
@@ -227,7 +239,9 @@ def worst_error(mechanism: OrderStatistics, rows: Sequence[Numbers], seed: int) 
     for t, row in enumerate(rows, 1):
         sums += row
         answer: Any = run.step(t, [row])[0]
-        for truth, shown in zip(mechanism.queries.answers(sums), answer.get("answers", [answer]), strict=True):
+        for truth, shown in zip(
+            mechanism.queries.answers(sums), answer.get("answers", [answer]), strict=True
+        ):
             miss = np.max(np.abs(np.array(truth["value"]) - np.array(shown["value"])))
             worst = max(worst, float(miss) / answer["error"])
     return worst

@@ -18,7 +18,9 @@ from workers.runtime.errors import HorizonExceeded
 def mass_of(sigma_squared: Fraction) -> NDArray[np.float64]:
     """P(x) of N_Z(0, sigma^2) for x = -reach..reach, out to 15 sd."""
     reach = math.ceil(15 * math.sqrt(sigma_squared)) + 2
-    weights = np.exp(-(np.arange(-reach, reach + 1, dtype=np.float64) ** 2) / (2 * float(sigma_squared)))
+    weights = np.exp(
+        -(np.arange(-reach, reach + 1, dtype=np.float64) ** 2) / (2 * float(sigma_squared))
+    )
     return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
@@ -42,7 +44,9 @@ def exact_tail(counter: Counter, t: int, least: Fraction) -> float:
 
 def shown_by_one_event(discovery: Discovery, t: int) -> float:
     """P(Dinf + floor(X + 1/2) > m_t), which is P(X >= m_t + 1/2 - Dinf)."""
-    return exact_tail(discovery.counter, t, discovery.threshold(t) + Fraction(1, 2) - discovery.max_count)
+    return exact_tail(
+        discovery.counter, t, discovery.threshold(t) + Fraction(1, 2) - discovery.max_count
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,8 +64,12 @@ def test_discovery_probability_is_at_most_and_close_to_delta_t(
     kind: str, horizon: int, rho_item: float, delta: float, least: float
 ) -> None:
     """Above it the guarantee is false; far below it items stay hidden for nothing. The slack falls as sd grows."""
-    discovery = Discovery(make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta)
-    shares = [shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, horizon + 1)]
+    discovery = Discovery(
+        make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta
+    )
+    shares = [
+        shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, horizon + 1)
+    ]
     assert max(shares) <= 1
     assert min(shares) >= least
 
@@ -84,10 +92,14 @@ def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_
 
 @pytest.mark.parametrize("kind", ["haar", "tree"])
 @pytest.mark.parametrize("rho_item", [2.0, 8.0, 50.0, 500.0])
-def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(kind: str, rho_item: float) -> None:
+def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(
+    kind: str, rho_item: float
+) -> None:
     """Where the discrete Gaussian looks least like a continuous one, its Gaussian quantile would be wrong."""
     for delta in (0.5, 1e-2, 1e-5, 1e-12):
-        discovery = Discovery(make_counter(kind, 8, rho_item), max_items=1, max_count=1, delta=delta)
+        discovery = Discovery(
+            make_counter(kind, 8, rho_item), max_items=1, max_count=1, delta=delta
+        )
         for t in range(1, 9):
             assert shown_by_one_event(discovery, t) <= discovery.delta_at(t)
 
@@ -102,7 +114,10 @@ def proved_probability(discovery: Discovery, t: int) -> float:
     for u in (0.15, 0.25, 0.5, 1.0):
         added = sum(c * c * u for c, _ in terms)
         theta = math.prod(
-            sum(math.exp(-2 * math.pi**2 * n * n * sigma_squared * u / (sigma_squared + u)) for n in range(-40, 41))
+            sum(
+                math.exp(-2 * math.pi**2 * n * n * sigma_squared * u / (sigma_squared + u))
+                for n in range(-40, 41)
+            )
             for _, sigma_squared in terms
         )
         for shift in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5):
@@ -123,24 +138,34 @@ def test_every_threshold_is_proved_by_one_of_the_two_bounds(
     """
     monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile_of", lambda *_: None)
     for delta in (1e-2, 1e-4, 1e-7):
-        discovery = Discovery(make_counter(kind, 200, rho_item), max_items=1, max_count=1, delta=delta)
+        discovery = Discovery(
+            make_counter(kind, 200, rho_item), max_items=1, max_count=1, delta=delta
+        )
         for t in range(1, 201):
             assert proved_probability(discovery, t) <= discovery.delta_at(t)
 
 
 @pytest.mark.parametrize("sigma_squared", [0.05, 0.3, 1.0, 20.0])
 @pytest.mark.parametrize("u", [0.15, 0.25, 0.5, 1.0])
-def test_smoothed_noise_has_at_most_theta_times_the_density_of_the_gaussian(sigma_squared: float, u: float) -> None:
+def test_smoothed_noise_has_at_most_theta_times_the_density_of_the_gaussian(
+    sigma_squared: float, u: float
+) -> None:
     """The lemma behind bound (b), summed numerically over the integers at points all over the line."""
     integers = np.arange(-200, 201)
     masses = np.exp(-(integers**2) / (2 * sigma_squared))
     masses /= masses.sum()
     v = sigma_squared * u / (sigma_squared + u)
     theta = math.exp(_log_theta(v))
-    assert theta == pytest.approx(1 + 2 * sum(math.exp(-2 * math.pi**2 * n * n * v) for n in range(1, 60)), rel=1e-9)
+    assert theta == pytest.approx(
+        1 + 2 * sum(math.exp(-2 * math.pi**2 * n * n * v) for n in range(1, 60)), rel=1e-9
+    )
     for y in np.linspace(-12, 12, 241):
-        density = (masses * np.exp(-((y - integers) ** 2) / (2 * u))).sum() / math.sqrt(2 * math.pi * u)
-        gaussian = math.exp(-y * y / (2 * (sigma_squared + u))) / math.sqrt(2 * math.pi * (sigma_squared + u))
+        density = (masses * np.exp(-((y - integers) ** 2) / (2 * u))).sum() / math.sqrt(
+            2 * math.pi * u
+        )
+        gaussian = math.exp(-y * y / (2 * (sigma_squared + u))) / math.sqrt(
+            2 * math.pi * (sigma_squared + u)
+        )
         assert density <= theta * gaussian * (1 + 1e-12)
 
 
@@ -148,7 +173,8 @@ def test_one_lower_threshold_would_break_the_promise_somewhere() -> None:
     """The check above can fail: thresholds lower by two are too low at some tick."""
     discovery = Discovery(make_counter("haar", 16, 0.5), max_items=3, max_count=1, delta=1e-9)
     lower = [
-        exact_tail(discovery.counter, t, discovery.threshold(t) - 2 + Fraction(1, 2) - 1) / discovery.delta_at(t)
+        exact_tail(discovery.counter, t, discovery.threshold(t) - 2 + Fraction(1, 2) - 1)
+        / discovery.delta_at(t)
         for t in range(1, 17)
     ]
     assert max(lower) > 1
@@ -192,22 +218,31 @@ def test_threshold_is_below_the_sub_gaussian_bound_for_moderate_noise() -> None:
 def test_threshold_is_never_below_the_continuous_gaussian_quantile() -> None:
     """A lower one would be a proof that the bound is wrong: discrete noise of this size is as wide as continuous."""
     for kind, horizon in (("haar", 4096), ("haar", None), ("tree", 4096)):
-        discovery = Discovery(make_counter(kind, horizon, 0.002), max_items=1, max_count=1, delta=1e-9)
+        discovery = Discovery(
+            make_counter(kind, horizon, 0.002), max_items=1, max_count=1, delta=1e-9
+        )
         for t in (1, 2, 77, 1365, 4095):
-            quantile = -NormalDist().inv_cdf(discovery.delta_at(t)) * math.sqrt(discovery.counter.variance(t))
+            quantile = -NormalDist().inv_cdf(discovery.delta_at(t)) * math.sqrt(
+                discovery.counter.variance(t)
+            )
             assert quantile - 0.5 <= discovery.threshold(t) - 0.5 <= 1.05 * quantile + 1.5
 
 
-@pytest.mark.parametrize(("horizon", "every", "ticks"), [
-    (4100, None, (1, 15, 16, 17, 4095, 4096, 4100)),
-    (4100, 3, (3, 15, 18, 48, 4098)),
-    (None, None, (1, 16, 31, 2**40 - 17, 2**40 - 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("horizon", "every", "ticks"),
+    [
+        (4100, None, (1, 15, 16, 17, 4095, 4096, 4100)),
+        (4100, 3, (3, 15, 18, 48, 4098)),
+        (None, None, (1, 16, 31, 2**40 - 17, 2**40 - 1)),
+    ],
+)
 def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
     horizon: int | None, every: int | None, ticks: tuple[int, ...]
 ) -> None:
     """One taken for its neighbour's would show an item at more than its delta; beyond the horizon there is none."""
-    discovery = Discovery(make_counter("haar", horizon, 0.01), max_items=2, max_count=1, delta=1e-6, every=every)
+    discovery = Discovery(
+        make_counter("haar", horizon, 0.01), max_items=2, max_count=1, delta=1e-6, every=every
+    )
     for t in ticks:
         assert discovery.threshold(t) == discovery._computed(t)
     for t in (0, 4101 if horizon else 2**40):
@@ -259,7 +294,9 @@ def test_ticks_outside_the_horizon_are_refused() -> None:
         ({"delta": math.nan}, "delta = nan"),
     ],
 )
-def test_parameters_outside_their_range_are_refused(changed: dict[str, object], message: str) -> None:
+def test_parameters_outside_their_range_are_refused(
+    changed: dict[str, object], message: str
+) -> None:
     """The message names parameter, value and what is allowed."""
     arguments: dict[str, object] = {"max_items": 1, "max_count": 1, "delta": 1e-6} | changed
     with pytest.raises(ValueError, match=message):

@@ -37,21 +37,29 @@ def test_the_exact_tails_over_all_ticks_add_up_to_at_most_delta_and_close_to_it(
     kind: str, horizon: int, rho_item: float, delta: float, least: float
 ) -> None:
     """The constant threshold's only promise, checked by convolution; one lower by a tenth breaks it where noise is large."""
-    discovery = ConstantDiscovery(make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta)
+    discovery = ConstantDiscovery(
+        make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta
+    )
     total = 3 * sum(shown_by_one_event(discovery, t) for t in range(1, horizon + 1))
     assert least * delta <= total <= delta
     if least:
         lower = Fraction(discovery.threshold(1) * 9, 10) + Fraction(1, 2) - 2
-        assert 3 * sum(exact_tail(discovery.counter, t, lower) for t in range(1, horizon + 1)) > delta
+        assert (
+            3 * sum(exact_tail(discovery.counter, t, lower) for t in range(1, horizon + 1)) > delta
+        )
 
 
 @pytest.mark.parametrize("kind", ["haar", "tree"])
 @pytest.mark.parametrize("horizon", [300, 20_000])
 def test_delta_of_each_tick_bounds_the_groups_and_adds_up_to_delta(kind: str, horizon: int) -> None:
     """Every tick is added up: the tails of odd and even ticks differ by seven times, so a sample with a stride says nothing."""
-    discovery = ConstantDiscovery(make_counter(kind, horizon, 0.01), max_items=2, max_count=1, delta=1e-8)
+    discovery = ConstantDiscovery(
+        make_counter(kind, horizon, 0.01), max_items=2, max_count=1, delta=1e-8
+    )
     x = discovery.threshold(1) + discovery._margin - 1
-    tails = np.concatenate([_tails(discovery._noise_of(t), x) for t in range(1, horizon + 1, _CHUNK_TICKS)])
+    tails = np.concatenate(
+        [_tails(discovery._noise_of(t), x) for t in range(1, horizon + 1, _CHUNK_TICKS)]
+    )
     assert len(tails) == discovery._groups.ticks.sum() == horizon
     grouped = float(_tails(discovery._groups, x) @ discovery._groups.ticks)
     assert 0.6e-8 <= 2 * tails.sum() <= 2 * grouped * (1 + 1e-12) <= 1e-8
@@ -61,7 +69,9 @@ def test_delta_of_each_tick_bounds_the_groups_and_adds_up_to_delta(kind: str, ho
 
 
 @pytest.mark.parametrize(("kind", "end_share"), [("haar", None), ("haar", 0.6), ("tree", None)])
-def test_the_figures_of_a_tick_are_those_of_the_counters_terms(kind: str, end_share: float | None) -> None:
+def test_the_figures_of_a_tick_are_those_of_the_counters_terms(
+    kind: str, end_share: float | None
+) -> None:
     """They are computed for many ticks at once from the public parameters: the terms are what the noise really is."""
     counter = make_counter(kind, 1000, 0.02, end_share=end_share)
     discovery = ConstantDiscovery(counter, 1, 1, 1e-6)
@@ -89,7 +99,9 @@ def test_the_constant_threshold_is_that_of_the_design_and_below_the_largest_of_t
     """mechanisms.md 3: (threshold - 1) mu at delta / D0 = 1e-9; the union over equal shares pays about 8 % more at its worst tick."""
     counter = make_counter("haar", horizon, 0.005)
     constant, per_tick = ConstantDiscovery(counter, 1, 1, 1e-9), Discovery(counter, 1, 1, 1e-9)
-    assert (constant.threshold(1) - 1) * math.sqrt(2 * counter.rho_item) == pytest.approx(expected, rel=0.01)
+    assert (constant.threshold(1) - 1) * math.sqrt(2 * counter.rho_item) == pytest.approx(
+        expected, rel=0.01
+    )
     variances = [constant._noise_of(t).variance for t in range(1, horizon + 1, _CHUNK_TICKS)]
     worst = int(np.argmax(np.concatenate(variances))) + 1
     assert constant.threshold(1) < 0.95 * per_tick.threshold(worst)
@@ -101,7 +113,9 @@ def test_deltas_of_every_nth_tick_add_up_to_delta(horizon: int, every: int) -> N
     discovery = Discovery(make_counter("haar", horizon, 0.01), 3, 1, 1e-9, every)
     deltas = [Fraction(discovery.delta_at(t)) for t in range(1, horizon + 1)]
     assert Fraction(1e-9) * Fraction(999, 1000) <= 3 * sum(deltas) <= Fraction(1e-9)
-    assert [t for t, delta in enumerate(deltas, 1) if delta] == list(range(every, horizon + 1, every))
+    assert [t for t, delta in enumerate(deltas, 1) if delta] == list(
+        range(every, horizon + 1, every)
+    )
 
 
 def test_deltas_of_every_nth_tick_without_an_end_add_up_to_less_than_delta() -> None:
@@ -127,7 +141,9 @@ def test_a_planted_item_is_shown_no_more_often_than_delta_allows(schedule: str) 
     changes = {"every": 4} if schedule == "every" else {}
     allowed = delta / 2
     slack = 4 * math.sqrt(allowed * (1 - allowed) / runs)
-    rate = planted_rate(unk(horizon=8, delta=delta, epsilon=0.1, threshold=schedule, **changes), 8, runs)
+    rate = planted_rate(
+        unk(horizon=8, delta=delta, epsilon=0.1, threshold=schedule, **changes), 8, runs
+    )
     assert 0.25 * allowed <= rate <= allowed + slack
 
 
@@ -135,7 +151,13 @@ def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> 
     """However large its count: that it is new at that tick is not paid for."""
     mechanism = unk(threshold="every", every=3)
     state = mechanism.init()
-    assert [mechanism.threshold(t) is None for t in (1, 2, 3, 4, 6)] == [True, True, False, True, False]
+    assert [mechanism.threshold(t) is None for t in (1, 2, 3, 4, 6)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
     assert shown(mechanism, state, 1, Silent(), [part([b"a"], [10**6])]) == {}
     assert shown(mechanism, state, 2, Silent(), []) == {}
     assert shown(mechanism, state, 3, Silent(), []) == {b"a": 10**6}
@@ -146,7 +168,11 @@ def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> 
 
 def test_schedules_are_part_of_the_mechanism_id_and_the_first_one_is_described_as_ever() -> None:
     """Another schedule shows other items under the same noise; a stored description of per_tick must still match."""
-    public = [unk().public(), unk(threshold="constant").public(), unk(threshold="every", every=2).public()]
+    public = [
+        unk().public(),
+        unk(threshold="constant").public(),
+        unk(threshold="every", every=2).public(),
+    ]
     public.append(unk(threshold="every", every=4).public())
     assert len({repr(entry) for entry in public}) == 4
     assert public[0]["discovery"] == {"delta": "5e-07", "schedule": "per_tick"}
@@ -161,7 +187,10 @@ def test_the_cost_does_not_depend_on_the_schedule(changes: dict[str, object]) ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"threshold": "constant", "horizon": "unbounded", "start": "2026-01-01T00:00:00Z"}, 'threshold = "constant"'),
+        (
+            {"threshold": "constant", "horizon": "unbounded", "start": "2026-01-01T00:00:00Z"},
+            'threshold = "constant"',
+        ),
         ({"threshold": "constant", "horizon": 2**20 + 1}, "at most 1,048,576 ticks"),
         ({"threshold": "every"}, "every is missing"),
         ({"every": 5}, "every = 5: only with"),
@@ -185,7 +214,9 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], mes
         ("every", 17, "every = 17"),
     ],
 )
-def test_parameters_outside_their_range_are_refused(schedule: str, every: int | None, message: str) -> None:
+def test_parameters_outside_their_range_are_refused(
+    schedule: str, every: int | None, message: str
+) -> None:
     """Also where no record of settings stands before."""
     with pytest.raises(ValueError, match=message):
         make_discovery(make_counter("haar", 16, 0.1), 1, 1, 1e-6, schedule, every)

@@ -31,7 +31,11 @@ class Silent:
 
 def part(labels: list[bytes], counts: list[int]) -> Contributions:
     return Contributions(
-        ("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), Texts.of(labels), np.array(counts, dtype=np.int64)
+        ("k",),
+        np.zeros(len(labels), np.int32),
+        KEY.tags("k", labels),
+        Texts.of(labels),
+        np.array(counts, dtype=np.int64),
     )
 
 
@@ -61,18 +65,29 @@ def known(domain: list[str], **changes: object) -> KnownBase:
     return KnownBase(KnownBaseConfig(**values, domain=tuple(domain)))  # type: ignore[arg-type]  # as above
 
 
-def shown(mechanism: Mechanism, state: State, t: int, noise: object, parts: list[Contributions]) -> dict[bytes, int]:
+def shown(
+    mechanism: Mechanism, state: State, t: int, noise: object, parts: list[Contributions]
+) -> dict[bytes, int]:
     _, release = mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)  # type: ignore[arg-type]  # Silent is a Noise
     assert isinstance(release, Release)
-    return {state.ledger.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+    return {
+        state.ledger.label(row): n
+        for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)
+    }
 
 
-def test_without_noise_unk_base_shows_exactly_what_passed_the_threshold_and_keeps_showing_it() -> None:
+def test_without_noise_unk_base_shows_exactly_what_passed_the_threshold_and_keeps_showing_it() -> (
+    None
+):
     """Discovery by threshold, and sticky: the count at the threshold itself is not above it."""
     mechanism = unk()
     state, m = mechanism.init(), [mechanism.threshold(t) or 0 for t in range(1, 5)]
-    assert shown(mechanism, state, 1, Silent(), [part([b"a", b"b", b"c"], [m[0] + 1, m[0], 1])]) == {b"a": m[0] + 1}
-    assert shown(mechanism, state, 2, Silent(), []) == {b"a": m[0] + 1} | ({b"b": m[0]} if m[0] > m[1] else {})
+    assert shown(
+        mechanism, state, 1, Silent(), [part([b"a", b"b", b"c"], [m[0] + 1, m[0], 1])]
+    ) == {b"a": m[0] + 1}
+    assert shown(mechanism, state, 2, Silent(), []) == {b"a": m[0] + 1} | (
+        {b"b": m[0]} if m[0] > m[1] else {}
+    )
 
     class Drop(Silent):
         def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -86,15 +101,23 @@ def test_without_noise_known_base_shows_the_whole_domain_and_nothing_else() -> N
     mechanism = known(["x", "y"])
     state = mechanism.init()
     mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
-    assert shown(mechanism, state, 1, Silent(), [part([b"x", b"q"], [3, 99]), part([b"x"], [2])]) == {b"x": 5, b"y": 0}
+    assert shown(
+        mechanism, state, 1, Silent(), [part([b"x", b"q"], [3, 99]), part([b"x"], [2])]
+    ) == {b"x": 5, b"y": 0}
     assert shown(mechanism, state, 2, Silent(), [part([b"y"], [1])]) == {b"x": 5, b"y": 1}
 
 
 @settings(deadline=None, max_examples=30)
 @given(
-    st.lists(st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 500)), min_size=1, max_size=6)
+    st.lists(
+        st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 500)),
+        min_size=1,
+        max_size=6,
+    )
 )
-def test_the_release_is_the_running_sum_plus_the_counters_noise(ticks: list[dict[bytes, int]]) -> None:
+def test_the_release_is_the_running_sum_plus_the_counters_noise(
+    ticks: list[dict[bytes, int]],
+) -> None:
     """Also for an item first seen late: its noise is that of a counter which ran from tick 1."""
     mechanism = unk(epsilon=30.0)
     state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"i" * 16))
@@ -108,7 +131,9 @@ def test_the_release_is_the_running_sum_plus_the_counters_noise(ticks: list[dict
             assert n == totals[label] + int(z[0])
 
 
-def rdp_epsilon(cells: list[float], max_items: int, max_count: int, delta: float, scale: float = 1.0) -> float:
+def rdp_epsilon(
+    cells: list[float], max_items: int, max_count: int, delta: float, scale: float = 1.0
+) -> float:
     """Epsilon that an independent accountant gives for one event that touches `cells` (sigma^2 each) of every item it has."""
     accountant = RdpAccountant(orders=[float(a) for a in range(2, 2000)])
     for sigma_squared in cells:
@@ -148,12 +173,19 @@ def test_an_independent_accountant_agrees_and_is_within_one_percent_of_refusing(
 ) -> None:
     """The noise that is really drawn meets (epsilon, delta), and barely: 1 % less noise would not."""
     mechanism: Mechanism = (
-        unk(counter=counter, **setting) if kind == "unk_base" else known(["x"], counter=counter, **setting)
+        unk(counter=counter, **setting)
+        if kind == "unk_base"
+        else known(["x"], counter=counter, **setting)
     )
     spent = sum(delta for _, delta in mechanism.cost().deltas)
     left = float(setting["delta"]) - spent
     assert left > 0
-    arguments = (touched_cells(mechanism), int(setting["max_items"]), int(setting.get("max_count", 1)), left)
+    arguments = (
+        touched_cells(mechanism),
+        int(setting["max_items"]),
+        int(setting.get("max_count", 1)),
+        left,
+    )
     assert rdp_epsilon(*arguments) <= setting["epsilon"]
     assert rdp_epsilon(*arguments, scale=0.99) > setting["epsilon"]
     if kind == "unk_base":
@@ -195,4 +227,6 @@ def test_a_threshold_ten_percent_too_low_would_be_noticed() -> None:
     tags = KEY.tags("k", [b"%d" % i for i in range(runs)])
     noisy = 1 + mechanism.noise(KEY.stream(b"p" * 16)).at(1, tags)
     allowed = delta / 2
-    assert (noisy > 0.8 * threshold).mean() > allowed + 4 * math.sqrt(allowed * (1 - allowed) / runs)
+    assert (noisy > 0.8 * threshold).mean() > allowed + 4 * math.sqrt(
+        allowed * (1 - allowed) / runs
+    )

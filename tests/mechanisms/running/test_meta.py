@@ -25,9 +25,16 @@ INDEX = np.zeros(1, dtype=np.int32)
 
 def meta(algorithm: Name, **changes: object) -> Meta:
     values: dict[str, object] = {
-        "name": "h", "tick_ms": 1, "horizon": 40, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": "public",
-        "algorithm": algorithm, "radix": 3,
-    }  # fmt: skip
+        "name": "h",
+        "tick_ms": 1,
+        "horizon": 40,
+        "max_items": 2,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+        "algorithm": algorithm,
+        "radix": 3,
+    }
     values |= {"domain": ("a", "b", "c", "d")} if algorithm in KNOWN else {}
     values |= {"k": 2} if algorithm in PICKING else {}
     values |= {"kbar": 3} if algorithm in LIMITED else {}
@@ -41,11 +48,16 @@ def met(mechanism: Meta) -> MetaState:
     return state
 
 
-def shown(mechanism: Meta, state: MetaState, t: int, counts: dict[bytes, int], noise: OneShotNoise) -> dict[bytes, int]:
+def shown(
+    mechanism: Meta, state: MetaState, t: int, counts: dict[bytes, int], noise: OneShotNoise
+) -> dict[bytes, int]:
     parts: list[tuple[Contributions, np.ndarray]] = [(part(counts), INDEX)] if counts else []
     _, release = mechanism.step(state, t, parts, noise)
     assert isinstance(release, Release)
-    return {state.ledger.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+    return {
+        state.ledger.label(row): n
+        for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)
+    }
 
 
 def cells_of(t: int, radix: int) -> list[tuple[int, int]]:
@@ -60,12 +72,18 @@ def cells_of(t: int, radix: int) -> list[tuple[int, int]]:
     return blocks
 
 
-STREAMS = st.lists(st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), max_size=4), min_size=1, max_size=40)
+STREAMS = st.lists(
+    st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), max_size=4),
+    min_size=1,
+    max_size=40,
+)
 
 
 @settings(max_examples=40, deadline=None)
 @given(stream=STREAMS, radix=st.integers(2, 5))
-def test_without_noise_a_known_domain_gets_the_running_counts(stream: list[dict[bytes, int]], radix: int) -> None:
+def test_without_noise_a_known_domain_gets_the_running_counts(
+    stream: list[dict[bytes, int]], radix: int
+) -> None:
     """The cells of t partition 1..t, whatever the base."""
     mechanism = meta("known_gauss", radix=radix)
     state, noise = met(mechanism), Silent(STREAM, mechanism.algorithm.table)
@@ -101,7 +119,10 @@ def test_a_restart_after_any_tick_gives_the_same_releases(name: Name) -> None:
     mechanism = meta(name, epsilon=20.0)
     noise = mechanism.noise(STREAM)
     assert isinstance(noise, OneShotNoise)
-    ticks = [{b"a": 30 + t, b"b": 3 * t % 41 + 1, b"c": t % 3 + 1} if t % 3 != 2 else {} for t in range(40)]
+    ticks = [
+        {b"a": 30 + t, b"b": 3 * t % 41 + 1, b"c": t % 3 + 1} if t % 3 != 2 else {}
+        for t in range(40)
+    ]
     whole, state = met(mechanism), met(mechanism)
     stored: dict[str, bytes] = {}
     for t, counts in enumerate(ticks, 1):
@@ -166,7 +187,9 @@ def test_the_price_is_one_release_a_level(name: Name) -> None:
     assert 4 * mechanism.algorithm.delta <= dict(mechanism.cost().deltas).get("discovery", 0.0)
     if name == "known_gauss":
         tree = TreeCounter(40, mechanism.guarantee.rho / 2, 3)
-        assert [mechanism.sd(t) for t in (1, 26, 40)] == pytest.approx([tree.sd(t) for t in (1, 26, 40)], rel=1e-4)
+        assert [mechanism.sd(t) for t in (1, 26, 40)] == pytest.approx(
+            [tree.sd(t) for t in (1, 26, 40)], rel=1e-4
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -187,9 +210,14 @@ def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
             found[place] = dict(zip(LABELS, cell.counts.tolist(), strict=True))
             return inner(cell, noise, place)
 
-        object.__setattr__(mechanism.algorithm, "release", record)  # to look at what it is given; it is frozen
+        object.__setattr__(
+            mechanism.algorithm, "release", record
+        )  # to look at what it is given; it is frozen
         for t, counts in enumerate(stream):
-            more = {label: counts.get(label, 0) + (extra and t == at and label in items) for label in LABELS}
+            more = {
+                label: counts.get(label, 0) + (extra and t == at and label in items)
+                for label in LABELS
+            }
             shown(mechanism, state, t + 1, {label: n for label, n in more.items() if n}, noise)
         seen.append(given_cells)
     without, with_event = seen
@@ -197,7 +225,9 @@ def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
     different = [place for place in without if without[place] != with_event[place]]
     assert len({level for level, _ in different}) == len(different) <= mechanism.levels
     for place in different:
-        assert {label for label in LABELS if with_event[place][label] - without[place][label] == 1} == items
+        assert {
+            label for label in LABELS if with_event[place][label] - without[place][label] == 1
+        } == items
 
 
 def test_impossible_settings_and_ticks_are_refused() -> None:

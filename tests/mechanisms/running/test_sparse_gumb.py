@@ -20,7 +20,12 @@ from workers.arrays.texts import Texts
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import gumbel_top_k
-from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig, SparseNoise, SparseState
+from workers.mechanisms.running.sparse_gumb import (
+    SparseGumb,
+    SparseGumbConfig,
+    SparseNoise,
+    SparseState,
+)
 from workers.runtime.errors import StateRefused
 
 pytestmark = pytest.mark.slow
@@ -31,9 +36,18 @@ LABELS = [b"a", b"b", b"c", b"d"]
 
 def made(**changes: object) -> SparseGumb:
     values = {
-        "name": "h", "tick_ms": 1, "horizon": 64, "max_items": 4, "rho": 1.0, "delta": 1e-6, "keys": "public",
-        "domain": ("a", "b", "c", "d"), "top_k": 1, "switches": 2, "eta": 3,
-    } | changes  # fmt: skip
+        "name": "h",
+        "tick_ms": 1,
+        "horizon": 64,
+        "max_items": 4,
+        "rho": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+        "domain": ("a", "b", "c", "d"),
+        "top_k": 1,
+        "switches": 2,
+        "eta": 3,
+    } | changes
     return SparseGumb(SparseGumbConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
 
 
@@ -55,7 +69,9 @@ class Silent(SparseNoise):
     """No noise on counts and tests; picks stay random, so counts are set far apart."""
 
     def __init__(self, mechanism: SparseGumb) -> None:
-        super().__init__(STREAM, mechanism._counter, mechanism._test_table, mechanism._threshold_table)
+        super().__init__(
+            STREAM, mechanism._counter, mechanism._test_table, mechanism._threshold_table
+        )
 
     def chosen(self, t: int, tags: Tags, rows: Rows) -> NDArray[np.int64]:
         return np.zeros(len(rows), dtype=np.int64)
@@ -74,7 +90,10 @@ def show(
     _, release = mechanism.step(state, t, parts, noise)
     assert isinstance(release, Release)
     assert (np.diff(release.rows) > 0).all()
-    return {state.ledger.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+    return {
+        state.ledger.label(row): n
+        for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)
+    }
 
 
 def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting() -> None:
@@ -106,7 +125,11 @@ def test_counts_are_those_of_counters_that_ran_from_tick_1() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.lists(st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), min_size=1), min_size=2, max_size=14),
+    st.lists(
+        st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), min_size=1),
+        min_size=2,
+        max_size=14,
+    ),
     st.integers(1, 3),
     st.integers(1, 3),
 )
@@ -122,7 +145,9 @@ def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing
         assert show(mechanism, state, t, noise_of(mechanism), adds) == show(
             mechanism, crashed, t, noise_of(mechanism), adds
         )
-        assert state.used[0] <= switches and len(state.chosen[0]) == len(set(state.chosen[0])) == top_k
+        assert (
+            state.used[0] <= switches and len(state.chosen[0]) == len(set(state.chosen[0])) == top_k
+        )
         blocks = crashed.changed()
         assert bool(blocks) is ((state.chosen[0], state.used[0]) != before)
         before = (state.chosen[0], state.used[0])
@@ -136,7 +161,8 @@ def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing
 
 
 @pytest.mark.parametrize(
-    ("name", "block"), [("mX", b"\2"), ("m00000000", b"\1\0\0\0\0\0\0\0\0"), ("m00000000", b"\2\0\0\0\0\1\0\0\0")]
+    ("name", "block"),
+    [("mX", b"\2"), ("m00000000", b"\1\0\0\0\0\0\0\0\0"), ("m00000000", b"\2\0\0\0\0\1\0\0\0")],
 )
 def test_blocks_it_does_not_know_are_refused(name: str, block: bytes) -> None:
     """Of another version, or cut short: going on would use switches again."""
@@ -198,7 +224,9 @@ def test_stopping_times_agree_with_exact_enumeration() -> None:
     state = SparseState()
     state.key_tags = random.integers(0, 2**64, size=(KEYS, 2), dtype=np.uint64)
     tags = random.integers(0, 2**64, size=(KEYS * d, 2), dtype=np.uint64)
-    state.ledger.append(tags, np.repeat(np.arange(KEYS, dtype=np.int32), d), Texts.of([b""] * (KEYS * d)))
+    state.ledger.append(
+        tags, np.repeat(np.arange(KEYS, dtype=np.int32), d), Texts.of([b""] * (KEYS * d))
+    )
     for key in range(KEYS):
         state.choose(key, [0], 0)
 
@@ -245,7 +273,9 @@ def test_first_picks_agree_with_exact_enumeration_of_peeling() -> None:
 
 # n = 20,000: for geometric noise (kurtosis 9) a sample variance has relative sd sqrt(8/n) = 0.02, five of them are 10 %.
 @pytest.mark.parametrize("accounting", ["tight", "paper"])
-def test_noise_of_tests_and_thresholds_has_the_scale_of_the_cost_and_not_half_or_double(accounting: str) -> None:
+def test_noise_of_tests_and_thresholds_has_the_scale_of_the_cost_and_not_half_or_double(
+    accounting: str,
+) -> None:
     """b_2 = 4 sqrt(s) tau and b_1 = 2 sqrt(s) tau, from rho alone; two-sided Laplace has twice the variance."""
     mechanism = made(accounting=accounting, switches=9, top_k=3, rho=0.5)
     kappa, sides = (3 + 1 / 8, 1) if accounting == "tight" else (5.0, 2)
@@ -270,8 +300,14 @@ def test_the_stopping_times_loss_lies_in_the_stated_interval(data: st.DataObject
     mechanism = made(rho=4.0, switches=1)
     ticks, items = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
     gaps = [[data.draw(st.integers(-12, 12)) for _ in range(items)] for _ in range(ticks)]
-    begin, moved = data.draw(st.integers(0, ticks - 1)), [data.draw(st.integers(0, 1)) for _ in range(items)]
-    more = [[g + m * (i >= begin) for g, m in zip(tick, moved, strict=True)] for i, tick in enumerate(gaps)]
+    begin, moved = (
+        data.draw(st.integers(0, ticks - 1)),
+        [data.draw(st.integers(0, 1)) for _ in range(items)],
+    )
+    more = [
+        [g + m * (i >= begin) for g, m in zip(tick, moved, strict=True)]
+        for i, tick in enumerate(gaps)
+    ]
     e1, e2 = 1 / float(mechanism._threshold_scale), 1 / float(mechanism._test_scale)
     law, other = stopping_law(mechanism, gaps), stopping_law(mechanism, more)
     likely = [i for i, p in enumerate(law) if p > 1e-9]
@@ -280,8 +316,12 @@ def test_the_stopping_times_loss_lies_in_the_stated_interval(data: st.DataObject
     assert min(found) >= -(e1 + e2) - 1e-6
 
 
-@pytest.mark.parametrize("changes", [{}, {"top_k": 3, "switches": 7}, {"max_count": 4}, {"max_items": 1}])
-@pytest.mark.parametrize(("accounting", "extra"), [("tight", Fraction(1, 8)), ("paper", Fraction(2))])
+@pytest.mark.parametrize(
+    "changes", [{}, {"top_k": 3, "switches": 7}, {"max_count": 4}, {"max_items": 1}]
+)
+@pytest.mark.parametrize(
+    ("accounting", "extra"), [("tight", Fraction(1, 8)), ("paper", Fraction(2))]
+)
 def test_rho_is_kappa_over_tau_squared_and_nearly_all_of_what_was_given(
     changes: dict[str, int], accounting: str, extra: Fraction
 ) -> None:
@@ -302,12 +342,16 @@ def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -
     """Gaussian parts by their own event; picks and tests, of bounded range, as zCDP: together below epsilon, and within 1 % of it."""
     mechanism = made(rho=None, epsilon=1.0, top_k=2, switches=3)
     delta = 1e-6 - sum(d for _, d in mechanism.cost().deltas)
-    b, b1, b2 = (float(x) for x in (mechanism._pick_scale, mechanism._threshold_scale, mechanism._test_scale))
+    b, b1, b2 = (
+        float(x) for x in (mechanism._pick_scale, mechanism._threshold_scale, mechanism._test_scale)
+    )
     ranges = 8 / b**2 / 8 + 3 * (1 / b1 + 2 / b2) ** 2 / 8
 
     def epsilon(scale: float) -> float:
         accountant = RdpAccountant(orders=[float(a) for a in range(2, 500)])
-        accountant.compose(dp_accounting.GaussianDpEvent(scale / math.sqrt(2 * mechanism._counter.rho_item)), 8)
+        accountant.compose(
+            dp_accounting.GaussianDpEvent(scale / math.sqrt(2 * mechanism._counter.rho_item)), 8
+        )
         accountant.compose(dp_accounting.GaussianDpEvent(scale / math.sqrt(2 * ranges)))
         return float(accountant.get_epsilon(delta))
 
@@ -334,9 +378,18 @@ def test_an_item_that_wins_by_a_wide_margin_is_shown_at_its_count() -> None:
 def test_public_parameters_differ_whenever_noise_or_its_meaning_does() -> None:
     """They are hashed into the mechanism id; the domain's order is the meaning of the state."""
     changes: list[dict[str, object]] = [
-        {}, {"top_k": 2}, {"switches": 3}, {"eta": 4}, {"eta": None}, {"accounting": "paper"}, {"counter": "tree"},
-        {"domain": ("b", "a", "c", "d")}, {"rho": 0.9}, {"max_count": 2}, {"max_items": 3},
-    ]  # fmt: skip
+        {},
+        {"top_k": 2},
+        {"switches": 3},
+        {"eta": 4},
+        {"eta": None},
+        {"accounting": "paper"},
+        {"counter": "tree"},
+        {"domain": ("b", "a", "c", "d")},
+        {"rho": 0.9},
+        {"max_count": 2},
+        {"max_items": 3},
+    ]
     assert len({repr(made(**change).public()) for change in changes}) == len(changes)
 
 

@@ -50,7 +50,17 @@ def published(site: Site, histograms: Sequence[dict[str, object]], key: str) -> 
             promise = body["guarantee"]
             # Half of an unk_base's delta is for discovery, a millionth for its samplers.
             failures = promise["delta"] * (0.5 + 1e-6)
-            found.add(Epoch(topic, body["id"], begin, begin + width, promise["rho"], promise["delta"], failures))
+            found.add(
+                Epoch(
+                    topic,
+                    body["id"],
+                    begin,
+                    begin + width,
+                    promise["rho"],
+                    promise["delta"],
+                    failures,
+                )
+            )
     return found
 
 
@@ -60,7 +70,9 @@ def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bo
     if period_ms is None:
         windows = [(one.begin, one.end) for one in epochs]
     else:
-        edges = {edge + step for one in epochs for edge in (one.begin, one.end) for step in (-1, 0, 1)}
+        edges = {
+            edge + step for one in epochs for edge in (one.begin, one.end) for step in (-1, 0, 1)
+        }
         windows = [(at - back, at - back + period_ms) for at in edges for back in (0, period_ms)]
     most = 0.0
     for begin, end in windows:
@@ -68,7 +80,14 @@ def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bo
         if once:
             inside = list({(one.topic, one.rho): one for one in inside}.values())
         left = delta - math.fsum(one.failures for one in inside)
-        most = max(most, epsilon_of(math.fsum(one.rho for one in inside), left) if left > 0 else math.inf) if inside else most
+        most = (
+            max(
+                most,
+                epsilon_of(math.fsum(one.rho for one in inside), left) if left > 0 else math.inf,
+            )
+            if inside
+            else most
+        )
     return most
 
 
@@ -76,5 +95,7 @@ def days_of(epochs: Iterable[Epoch], first_ms: int, day_ms: int) -> dict[str, li
     """Which days each topic has, each as often as generations published it."""
     found: dict[str, Counter[int]] = {}
     for one in epochs:
-        found.setdefault(one.topic.rpartition(".")[2], Counter())[1 + (one.begin - first_ms) // day_ms] += 1
+        found.setdefault(one.topic.rpartition(".")[2], Counter())[
+            1 + (one.begin - first_ms) // day_ms
+        ] += 1
     return {topic: sorted(days.elements()) for topic, days in found.items()}

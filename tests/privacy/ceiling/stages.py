@@ -31,9 +31,15 @@ def day(number: float) -> int:
 def daily(name: str = "items", **changes: object) -> dict[str, object]:
     """A histogram with an epoch a day, in four ticks."""
     return {
-        "name": name, "mechanism": "unk_base", "tick": "6h", "horizon": 4, "max_items": 1, "epsilon": 1.0, "delta": 1e-6,
+        "name": name,
+        "mechanism": "unk_base",
+        "tick": "6h",
+        "horizon": 4,
+        "max_items": 1,
+        "epsilon": 1.0,
+        "delta": 1e-6,
         "keys": ["k0", "k1", "k2", "k3"],
-    } | changes  # fmt: skip
+    } | changes
 
 
 class Stages:
@@ -46,7 +52,13 @@ class Stages:
     def factory(self) -> Factory:
         """What a worker with the site's settings starts with."""
         site = self.site
-        return Factory(site.settings, site.connection, check_topics(site.settings, site.connection), site.key, self.data)
+        return Factory(
+            site.settings,
+            site.connection,
+            check_topics(site.settings, site.connection),
+            site.key,
+            self.data,
+        )
 
     def contribute(self, now_ms: int, events: Iterable[object] = ()) -> None:
         """Send events to every source partition, and close all ticks up to a time by the clock."""
@@ -54,7 +66,9 @@ class Stages:
             self.site.produce(partition, events)
         factory = self.factory()
         for number, (topic, partition) in enumerate(self.site.places):
-            shard = factory.contribute(next(t for t in factory.sources.topics if t.name == topic), partition)
+            shard = factory.contribute(
+                next(t for t in factory.sources.topics if t.name == topic), partition
+            )
             shard.open()
             shard.offset = shard.offset or 0
             self._feed(shard, topic, partition)

@@ -33,13 +33,29 @@ PART = Part(rho=0.01, epsilon=0.9, delta=1e-6, failures={"discovery": 5e-7, "sam
 
 
 def charge(
-    number: int, start: int, ticks: int, first: int, last: int, *, keys: frozenset[str] | None = None, field: str = "key"
+    number: int,
+    start: int,
+    ticks: int,
+    first: int,
+    last: int,
+    *,
+    keys: frozenset[str] | None = None,
+    field: str = "key",
 ) -> CeilingCharge:
     """Epochs of so many ticks of 1 ms, or one without end."""
     return CeilingCharge(
-        worker="w", histogram=f"h{number}", generation=1, identity=b"%d" % number, unit="user", price=PART, key=field,
-        grid=TickGrid(tick_ms=1, start_ms=start, horizon=ticks or None), keys=keys, first=first, last=last,
-    )  # fmt: skip
+        worker="w",
+        histogram=f"h{number}",
+        generation=1,
+        identity=b"%d" % number,
+        unit="user",
+        price=PART,
+        key=field,
+        grid=TickGrid(tick_ms=1, start_ms=start, horizon=ticks or None),
+        keys=keys,
+        first=first,
+        last=last,
+    )
 
 
 # ---- windows ---------------------------------------------------------------------------------------------------------
@@ -57,7 +73,12 @@ def charged(draw: st.DrawFn) -> list[CeilingCharge]:
     return found
 
 
-@given(charged(), st.none() | st.integers(2, 20), st.sampled_from(["user", "event"]), st.floats(0.1, 3.0))
+@given(
+    charged(),
+    st.none() | st.integers(2, 20),
+    st.sampled_from(["user", "event"]),
+    st.floats(0.1, 3.0),
+)
 @limits(max_examples=60)
 def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
     charges: list[CeilingCharge], period: int | None, unit: str, most: float
@@ -69,7 +90,9 @@ def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
         for epoch in range(one.first, one.last + 1):
             begin, end = one.span(epoch)
             if period is None:
-                windows = [span for c in charges for span in map(c.span, range(c.first, c.last + 1))]
+                windows = [
+                    span for c in charges for span in map(c.span, range(c.first, c.last + 1))
+                ]
             else:
                 windows = [(t, t + period) for t in range(-30, 80)]
             touching = [(a, b) for a, b in windows if a < end and begin < b]
@@ -86,17 +109,30 @@ def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
                 assert held.epsilon == (None if math.isinf(largest) else largest)
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 5)), min_size=1, max_size=3))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 5)), min_size=1, max_size=3
+    )
+)
 @limits(max_examples=25)
-def test_settings_that_are_let_in_are_never_stopped_by_themselves(grids: list[tuple[int, int, int]]) -> None:
+def test_settings_that_are_let_in_are_never_stopped_by_themselves(
+    grids: list[tuple[int, int, int]],
+) -> None:
     """What one epoch can touch at most, by arithmetic, is what is found in the epochs of a long time."""
     configs = [
         UnkBaseConfig(
-            name=f"h{i}", tick_ms=width, horizon=ticks, max_items=1, max_items_per_user=1, epsilon=0.3, delta=1e-9,
-            keys="public", start=None if not start else f"1970-01-01T00:00:00.{start:03d}Z",  # type: ignore[arg-type]
+            name=f"h{i}",
+            tick_ms=width,
+            horizon=ticks,
+            max_items=1,
+            max_items_per_user=1,
+            epsilon=0.3,
+            delta=1e-9,
+            keys="public",
+            start=None if not start else f"1970-01-01T00:00:00.{start:03d}Z",  # type: ignore[arg-type]
         )
         for i, (start, width, ticks) in enumerate(grids)
-    ]  # fmt: skip
+    ]
     given_ = with_ceiling(settings(*configs, unit="user"), 1000.0, 0.4)
     asked = check_ceiling(given_)
     assert asked is not None
@@ -114,7 +150,9 @@ def test_settings_that_are_let_in_are_never_stopped_by_themselves(grids: list[tu
 @given(st.integers(1, 40), st.integers(1, 20))
 def test_a_window_touches_one_epoch_more_than_fit_into_it(window: int, epoch: int) -> None:
     """Any 30 days touch 31 days."""
-    assert most_epochs(window, epoch) == max(len({(t + i) // epoch for i in range(window)}) for t in range(epoch))
+    assert most_epochs(window, epoch) == max(
+        len({(t + i) // epoch for i in range(window)}) for t in range(epoch)
+    )
 
 
 def with_ceiling(given_: Settings, epsilon: float, delta: float, **further: Any) -> Settings:
@@ -130,9 +168,14 @@ def with_ceiling(given_: Settings, epsilon: float, delta: float, **further: Any)
 
 @pytest.mark.parametrize("times", [1, 3, 31])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5])
-def test_a_sum_is_what_an_independent_accountant_finds_and_never_below(times: int, delta: float) -> None:
+def test_a_sum_is_what_an_independent_accountant_finds_and_never_below(
+    times: int, delta: float
+) -> None:
     """zCDP adds up, failures add up, and what is left of delta converts."""
-    parts = [Part(rho=rho, epsilon=50.0, delta=0.4, failures={"discovery": 1e-11}, times=times) for rho in (0.004, 0.02, 0.7)]
+    parts = [
+        Part(rho=rho, epsilon=50.0, delta=0.4, failures={"discovery": 1e-11}, times=times)
+        for rho in (0.004, 0.02, 0.7)
+    ]
     expected = epsilon_of(times * 0.724, delta - 3 * times * 1e-11)
     found = epsilon_at(parts, delta)
     assert found is not None and expected * (1 - 1e-4) <= found <= expected * (1 + 1e-8)
@@ -169,7 +212,10 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
     assert epsilon("event", one, two, city, any_key) == times(3)
     assert epsilon("user", one, two, city, any_key) == times(4)
     # A promise to events says nothing of users.
-    assert Ceiling("user", 9.0, 0.4, None).epsilon_of([one, replace(two, unit="event")], [1, 1]) is None
+    assert (
+        Ceiling("user", 9.0, 0.4, None).epsilon_of([one, replace(two, unit="event")], [1, 1])
+        is None
+    )
     # With more fields and keys than can be tried all count.
     many = [charge(i, 0, 0, 1, 1, keys=frozenset({f"k{i}"}), field=f"f{i % 10}") for i in range(20)]
     assert epsilon("event", *many) == times(20)
@@ -181,8 +227,14 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
 def daily(name: str = "h", **changes: Any) -> HistogramConfig:
     """Epochs of ten ticks of 10 ms."""
     values: dict[str, Any] = {
-        "name": name, "tick_ms": 10, "horizon": 10, "max_items": 1, "epsilon": 1.0, "delta": 1e-6, "keys": "public",
-    } | changes  # fmt: skip
+        "name": name,
+        "tick_ms": 10,
+        "horizon": 10,
+        "max_items": 1,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+    } | changes
     return UnkBaseConfig(**values)
 
 
@@ -209,10 +261,22 @@ def test_charged_is_what_was_published_reserved_or_may_have_been_published() -> 
     never = state([], [(config, 5, 5)])
     never.retired[0][1].until = 301
     assert epochs(never) == []
-    both = merged([*charges_of("w", state([(config, 5, 12)])), *charges_of("w", state([(config, 31, 35)]))])
+    both = merged(
+        [*charges_of("w", state([(config, 5, 12)])), *charges_of("w", state([(config, 31, 35)]))]
+    )
     assert [(one.first, one.last) for one in both] == [(1, 4)]
     other = daily(max_items=2)
-    assert len(merged([*charges_of("w", state([(config, 5, 12)])), *charges_of("w", state([(other, 5, 12)]))])) == 2
+    assert (
+        len(
+            merged(
+                [
+                    *charges_of("w", state([(config, 5, 12)])),
+                    *charges_of("w", state([(other, 5, 12)])),
+                ]
+            )
+        )
+        == 2
+    )
     assert charge(0, 0, 0, 1, 1).span(1) == (-EVER, EVER)
 
 
@@ -247,11 +311,17 @@ def test_workers_count_the_same_events_where_a_topic_is_in_both(
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"max_epsilon": 1.0}, "privacy.max_delta is missing: a ceiling is both, and max_epsilon is given"),
+        (
+            {"max_epsilon": 1.0},
+            "privacy.max_delta is missing: a ceiling is both, and max_epsilon is given",
+        ),
         ({"max_delta": 1e-9}, "privacy.max_epsilon is missing"),
         ({"max_epsilon": 0.0, "max_delta": 1e-9}, "privacy.max_epsilon = 0.0: a number above 0"),
         ({"max_epsilon": 1.0, "max_delta": 1.0}, "privacy.max_delta = 1.0: a number from"),
-        ({"max_epsilon": 1.0, "max_delta": 1e-9, "period": "month"}, 'privacy.period = "month": "epoch", or a duration'),
+        (
+            {"max_epsilon": 1.0, "max_delta": 1e-9, "period": "month"},
+            'privacy.period = "month": "epoch", or a duration',
+        ),
         ({"max_epsilon": 1.0, "max_delta": 1e-9, "period": "9ms"}, 'privacy.period = "9ms"'),
         ({"period": "30d"}, 'privacy.period = "30d": only with max_epsilon and max_delta'),
         ({"uncounted_workers": ("a",)}, "privacy.uncounted_workers"),
@@ -270,12 +340,20 @@ def test_settings_that_exceed_their_ceiling_are_refused_with_epsilons_that_fit()
     with pytest.raises(SettingsError) as caught:
         check_ceiling(with_ceiling(two, 1.5, 1e-5))
     said = str(caught.value)
-    assert "max_epsilon = 1.5 with max_delta = 1e-05 in an epoch" in said and "for one event a, b come to epsilon" in said
-    found = {part.split(":")[0].split()[-1]: float(part.split("=")[1].split()[0]) for part in said.split("; ")[1].split(", ")}
+    assert (
+        "max_epsilon = 1.5 with max_delta = 1e-05 in an epoch" in said
+        and "for one event a, b come to epsilon" in said
+    )
+    found = {
+        part.split(":")[0].split()[-1]: float(part.split("=")[1].split()[0])
+        for part in said.split("; ")[1].split(", ")
+    }
     assert set(found) == {"a", "b"}
 
     def holds(factor: float) -> bool:
-        fitted = settings(*(daily(name, epsilon=epsilon * factor) for name, epsilon in found.items()))
+        fitted = settings(
+            *(daily(name, epsilon=epsilon * factor) for name, epsilon in found.items())
+        )
         try:
             return check_ceiling(with_ceiling(fitted, 1.5, 1e-5)) is not None
         except SettingsError:
@@ -298,7 +376,10 @@ def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
     """No number of them fits, so a period must be given."""
     endless = daily("a", max_items_per_user=1, horizon="unbounded", start="2026-01-01T00:00:00Z")
     both = settings(endless, daily("b", max_items_per_user=1), unit="user")
-    with pytest.raises(SettingsError, match=r"b \(epochs without end\) come to .* no epsilon would fit: a higher ceiling"):
+    with pytest.raises(
+        SettingsError,
+        match=r"b \(epochs without end\) come to .* no epsilon would fit: a higher ceiling",
+    ):
         check_ceiling(with_ceiling(both, 20.0, 1e-3))
 
 
@@ -308,7 +389,7 @@ def test_commands_refuse_settings_that_exceed_their_ceiling(
 ) -> None:
     """One line and exit 2, before a broker is asked (there is none), a key is read or a record is."""
     text = ROOT / f"examples/mechanisms/{name}.toml"
-    section = '[privacy]\nmax_epsilon = 0.001\nmax_delta = 1e-12\n'
+    section = "[privacy]\nmax_epsilon = 0.001\nmax_delta = 1e-12\n"
     changed = text.read_text()
     assert "[privacy]" not in changed
     config = tmp_path / "settings.toml"
@@ -325,4 +406,7 @@ def test_commands_refuse_settings_that_exceed_their_ceiling(
     config.write_text(config.read_text().replace("0.001", "49.0").replace("1e-12", "0.1"))
     assert execute(["plan", "-c", str(config)]) == 0
     out, _ = capsys.readouterr()
-    assert "ceiling: epsilon 49 at delta 0.1 for one event in an epoch" in out and "come to at most epsilon" in out
+    assert (
+        "ceiling: epsilon 49 at delta 0.1 for one event in an epoch" in out
+        and "come to at most epsilon" in out
+    )

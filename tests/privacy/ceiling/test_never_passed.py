@@ -35,7 +35,14 @@ Histogram = dict[str, object]
 def price(epsilon: float, times: int) -> float:
     """Epsilon of so many epochs of the histogram that these tests have."""
     config = UnkBaseConfig(
-        name="x", tick_ms=21_600_000, horizon=4, max_items=1, max_items_per_user=1, epsilon=epsilon, delta=1e-6, keys="public"
+        name="x",
+        tick_ms=21_600_000,
+        horizon=4,
+        max_items=1,
+        max_items_per_user=1,
+        epsilon=epsilon,
+        delta=1e-6,
+        keys="public",
     )
     found = epsilon_at([replace(Built(config, build(config, "user")).part, times=times)], DELTA)
     assert found is not None
@@ -54,11 +61,27 @@ class Scene:
     """A worker with a ceiling, all the histograms that it ever had, and what it published of them."""
 
     def __init__(
-        self, bootstrap: str, directory: Path, *histograms: Histogram, data: Path | None = None, **privacy: object
+        self,
+        bootstrap: str,
+        directory: Path,
+        *histograms: Histogram,
+        data: Path | None = None,
+        **privacy: object,
     ) -> None:
-        given = {"unit": "user", "max_epsilon": FOUR_DAYS, "max_delta": DELTA, "period": "3d"} | privacy
+        given = {
+            "unit": "user",
+            "max_epsilon": FOUR_DAYS,
+            "max_delta": DELTA,
+            "period": "3d",
+        } | privacy
         self.site = Site(
-            bootstrap, directory, histograms, partitions=1, owners=2, events={"user": "user"}, privacy=given
+            bootstrap,
+            directory,
+            histograms,
+            partitions=1,
+            owners=2,
+            events={"user": "user"},
+            privacy=given,
         )
         self.stages = Stages(self.site, data)
         self.all: list[Histogram] = list(histograms)
@@ -76,7 +99,12 @@ class Scene:
 
     def events(self, until_day: float) -> list[dict[str, Any]]:
         """One for each stream key, on each day."""
-        return [order(day(n + 0.3), i) for n in range(1, 1 + int(until_day)) for i in range(4) if n + 0.3 < until_day]
+        return [
+            order(day(n + 0.3), i)
+            for n in range(1, 1 + int(until_day))
+            for i in range(4)
+            if n + 0.3 < until_day
+        ]
 
     def refuses(self, until_day: float) -> str:
         """The same until the ceiling is reached, in both owner partitions; returns what is said."""
@@ -96,7 +124,9 @@ class Scene:
     def assert_kept(self, period_ms: int | None = PERIOD_MS, ceiling: float = FOUR_DAYS) -> None:
         """No window holds more, by another accountant; the margin is that accountant's own."""
         for n in range(4):
-            assert worst(self.published(f"k{n}"), DELTA, period_ms, once=False) <= ceiling * (1 + 1e-4)
+            assert worst(self.published(f"k{n}"), DELTA, period_ms, once=False) <= ceiling * (
+                1 + 1e-4
+            )
 
 
 # ---- one after another -----------------------------------------------------------------------------------------------
@@ -144,7 +174,9 @@ def recreate(site: Site, topic: str, records: list[tuple[int, bytes, bytes | Non
 
     def made() -> bool:
         try:
-            for future in site.admin.create_topics([NewTopic(topic, 2, 1, config={"cleanup.policy": "compact"})]).values():
+            for future in site.admin.create_topics(
+                [NewTopic(topic, 2, 1, config={"cleanup.policy": "compact"})]
+            ).values():
                 future.result(60)
         except KafkaException as error:  # the old one is not gone yet
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -158,12 +190,16 @@ def recreate(site: Site, topic: str, records: list[tuple[int, bytes, bytes | Non
     assert site.producer.flush(60) == 0
 
     def readable() -> bool:
-        return sum(len(list(read_partition(site.connection, topic, owner))) for owner in range(2)) == len(records)
+        return sum(
+            len(list(read_partition(site.connection, topic, owner))) for owner in range(2)
+        ) == len(records)
 
     until(readable, f"{topic} has leaders")
 
 
-def test_a_restored_copy_of_the_state_is_charged_up_to_where_it_was_ended(bootstrap: str, tmp_path: Path) -> None:
+def test_a_restored_copy_of_the_state_is_charged_up_to_where_it_was_ended(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """The copy knows of one day, and two were published. What it does not say is taken as charged."""
     scene = Scene(bootstrap, tmp_path, of_user())
     scene.publish(1.5)
@@ -184,7 +220,9 @@ def test_a_restored_copy_of_the_state_is_charged_up_to_where_it_was_ended(bootst
     scene.assert_kept()
 
 
-def test_a_worker_under_another_name_pays_for_what_the_old_name_published(bootstrap: str, tmp_path: Path) -> None:
+def test_a_worker_under_another_name_pays_for_what_the_old_name_published(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """It counts the events topic from its beginning: every event once more."""
     scene = Scene(bootstrap, tmp_path / "old", of_user())
     scene.publish(3)
@@ -219,7 +257,9 @@ def test_a_clock_that_jumps_spends_nothing_twice(bootstrap: str, tmp_path: Path)
     scene.assert_kept()
 
 
-def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_they_meet(bootstrap: str, tmp_path: Path) -> None:
+def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_they_meet(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """Epochs of 24 and of 25 hours meet in ever other ways. Nothing more may be published, and nothing less is."""
     odd = of_user("odd", tick="5h", horizon=5, epsilon=0.25)
     first = of_user(epsilon=0.25)
@@ -244,7 +284,9 @@ def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_the
     assert worst({*found, following}, DELTA, None, once=False) > exactly
 
 
-def test_an_event_pays_for_a_new_generation_once_in_a_period(bootstrap: str, tmp_path: Path) -> None:
+def test_an_event_pays_for_a_new_generation_once_in_a_period(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """It is in one of them only. But after a restored copy it may be in both, and nothing in the state can say so."""
     once = daily(epsilon=1.0)
     scene = Scene(bootstrap, tmp_path, once, unit="event", max_epsilon=1.0, period="epoch")
@@ -267,7 +309,13 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has one of the owner partitions and a histogram of its own; both together are too much for one user."""
-    scene = Scene(bootstrap, tmp_path, of_user(epsilon=0.9), max_epsilon=(price(0.9, 1) + price(0.9, 2)) / 2, period="epoch")
+    scene = Scene(
+        bootstrap,
+        tmp_path,
+        of_user(epsilon=0.9),
+        max_epsilon=(price(0.9, 1) + price(0.9, 2)) / 2,
+        period="epoch",
+    )
     one = scene.stages.factory()
     scene.now_has(of_user("other", epsilon=0.9))
     other = scene.stages.factory()
@@ -291,7 +339,9 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     assert not scene.published() and not scene.published("k1")
 
 
-def test_of_two_workers_with_one_name_the_older_can_spend_nothing(bootstrap: str, tmp_path: Path) -> None:
+def test_of_two_workers_with_one_name_the_older_can_spend_nothing(
+    bootstrap: str, tmp_path: Path
+) -> None:
     """What it has reserved and not committed is nothing; what it committed is charged to both."""
     scene = Scene(bootstrap, tmp_path, of_user())
     older = [scene.stages.take_over(owner) for owner in range(2)]

@@ -19,7 +19,9 @@ EXAMPLE = ROOT / "examples" / "mechanisms" / "unk_base.toml"
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_text_fits_a_hundred_columns_and_states_the_guarantee(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_fits_a_hundred_columns_and_states_the_guarantee(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is read in terminals and pasted into tickets; what is promised must be readable there to the last digit."""
     assert execute(["plan", "-c", str(path)]) == 0
     out = capsys.readouterr().out
@@ -34,11 +36,15 @@ def test_text_fits_a_hundred_columns_and_states_the_guarantee(path: Path, capsys
             assert sentence.split()[0] in out
 
 
-def test_windows_are_a_table_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_windows_are_a_table_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Who chooses a window wants to know what can be seen in it."""
     path = tmp_path / "windows.toml"
     text = EXAMPLE.read_text(encoding="utf-8")
-    path.write_text(text.replace("horizon =", 'windows = ["1m", "5m"]\nhorizon =', 1), encoding="utf-8")
+    path.write_text(
+        text.replace("horizon =", 'windows = ["1m", "5m"]\nhorizon =', 1), encoding="utf-8"
+    )
     assert execute(["plan", "-c", str(path)]) == 0
     out = capsys.readouterr().out
     assert execute(["plan", "-c", str(path), "--json"]) == 0
@@ -46,12 +52,16 @@ def test_windows_are_a_table_of_their_own(tmp_path: Path, capsys: pytest.Capture
     assert max(map(len, out.splitlines())) <= 100
     lines = [line.split() for line in out.splitlines()]
     start = lines.index(["window", "ticks", "least", "most", "rms", "last", "tick", "apart"])
-    for line, row in zip(lines[start + 1 : start + 3], plan.histograms[0].noise.windows, strict=True):
+    for line, row in zip(
+        lines[start + 1 : start + 3], plan.histograms[0].noise.windows, strict=True
+    ):
         sds = (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)
         assert line == [f"{row.ms // 60_000}m", str(row.ticks), *(f"{sd:.4g}" for sd in sds)]
 
 
-def test_json_has_numbers_and_every_field_of_it_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_numbers_and_every_field_of_it_is_documented(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Scripts read it: a number in quotes, or a name that nobody explained, is a trap."""
     assert execute(["plan", "-c", str(EXAMPLE), "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
@@ -61,17 +71,28 @@ def test_json_has_numbers_and_every_field_of_it_is_documented(capsys: pytest.Cap
             for field in record.__struct_fields__:
                 assert f"`{field}`" in documented, f"{record.__name__}.{field}"
     [one] = body["histograms"]
-    assert one["guarantee"] == {"unit": "event", "rho": one["guarantee"]["rho"], "epsilon": 4.0, "delta": 1e-6}
+    assert one["guarantee"] == {
+        "unit": "event",
+        "rho": one["guarantee"]["rho"],
+        "epsilon": 4.0,
+        "delta": 1e-6,
+    }
     assert isinstance(one["guarantee"]["rho"], float)
-    assert all(isinstance(tick["sd"], float) and isinstance(tick["threshold"], float) for tick in one["noise"]["ticks"])
+    assert all(
+        isinstance(tick["sd"], float) and isinstance(tick["threshold"], float)
+        for tick in one["noise"]["ticks"]
+    )
     assert body["total"]["epsilon"] == 4.0
 
 
-def test_nothing_but_the_settings_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_but_the_settings_is_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is run before there is a key, a directory or a cluster; and it leaves nothing behind."""
     path = tmp_path / "orders.toml"
     path.write_text(
-        EXAMPLE.read_text(encoding="utf-8").replace("localhost:9092", "nowhere.invalid:1"), encoding="utf-8"
+        EXAMPLE.read_text(encoding="utf-8").replace("localhost:9092", "nowhere.invalid:1"),
+        encoding="utf-8",
     )
     assert execute(["plan", "-c", str(path)]) == 0
     assert capsys.readouterr().err == ""
@@ -105,12 +126,14 @@ def test_settings_that_cannot_be_met_are_one_line_and_2(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ('horizon = 64', 'horizon = 1073741824'),
-        ('horizon = 64', 'horizon = "unbounded"\nstart = 2026-11-21T00:00:00Z'),
-        ('horizon = 64', 'horizon = 1'),
+        ("horizon = 64", "horizon = 1073741824"),
+        ("horizon = 64", 'horizon = "unbounded"\nstart = 2026-11-21T00:00:00Z'),
+        ("horizon = 64", "horizon = 1"),
     ],
-)  # fmt: skip
-def test_any_horizon_has_a_plan(old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+)
+def test_any_horizon_has_a_plan(
+    old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """2^30 ticks one after the other would take hours."""
     path = tmp_path / "long.toml"
     text = (
@@ -130,7 +153,9 @@ def test_the_plot_shows_the_band_and_falls_back_to_plain_characters() -> None:
     for unicode in (True, False):
         lines = band(buckets, unicode=unicode)
         assert len(lines) == ROWS + 1
-        heights = [sum(line[12 + i : 13 + i].strip() != "" for line in lines[:ROWS]) for i in range(40)]
+        heights = [
+            sum(line[12 + i : 13 + i].strip() != "" for line in lines[:ROWS]) for i in range(40)
+        ]
         assert heights == sorted(heights) and heights[-1] == ROWS and heights[0] <= 1
     assert "".join(band(buckets, unicode=False)).isascii()
     shaded = band([Bucket(first=1, last=9, least=1.0, most=4.0)] * 40, unicode=True)

@@ -56,9 +56,13 @@ def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     (tmp_path / settings.worker.key_file).write_bytes(bytes(range(32)))
     (tmp_path / settings.worker.key_file).chmod(0o600)
     given, out = tmp_path / "events.jsonl", tmp_path / "snapshots.jsonl"
-    given.write_text("".join(json.dumps(event) + "\n" for event in events(settings)), encoding="utf-8")
+    given.write_text(
+        "".join(json.dumps(event) + "\n" for event in events(settings)), encoding="utf-8"
+    )
     assert execute(["plan", "-c", str(own), "--json"]) == 0
-    planned = {one["name"]: one["guarantee"] for one in json.loads(capsys.readouterr().out)["histograms"]}
+    planned = {
+        one["name"]: one["guarantee"] for one in json.loads(capsys.readouterr().out)["histograms"]
+    }
     assert execute(["plan", "-c", str(own)]) == 0
     text = capsys.readouterr().out
     assert execute(["replay", "-c", str(own), "--input", str(given), "--snapshots", str(out)]) == 0
@@ -68,4 +72,7 @@ def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     for body in snapshots:
         promise = body["guarantee"]
         assert promise == planned[body["histogram"]]
-        assert f"epsilon {promise['epsilon']!r}, delta {promise['delta']!r}, rho {promise['rho']!r}" in text
+        assert (
+            f"epsilon {promise['epsilon']!r}, delta {promise['delta']!r}, rho {promise['rho']!r}"
+            in text
+        )

@@ -39,7 +39,10 @@ def planned(own: HistogramConfig) -> HistogramPlan:
 def said(own: HistogramConfig, plan: HistogramPlan) -> str:
     """The plan as text."""
     text = io.StringIO()
-    show(Plan(worker="w", histograms=(plan,), total=total_of(built(own))), Console(width=100, file=text))
+    show(
+        Plan(worker="w", histograms=(plan,), total=total_of(built(own))),
+        Console(width=100, file=text),
+    )
     return text.getvalue()
 
 
@@ -52,7 +55,11 @@ def test_two_histograms_cost_what_they_cost_composed_and_converted_once() -> Non
     one = config(UnkBaseConfig, epsilon=1.0, delta=1e-9)
     found = total_of(built(one, structs.replace(one, name="other")))
     cost = compose(build(one).cost() for _ in range(2))
-    assert found.epsilon == epsilon_of(cost.rho, found.delta - cost.delta) == pytest.approx(1.41, abs=0.005)
+    assert (
+        found.epsilon
+        == epsilon_of(cost.rho, found.delta - cost.delta)
+        == pytest.approx(1.41, abs=0.005)
+    )
     assert found.delta == pytest.approx(2e-9)
     assert found.epsilon_of_the_sum == 2.0
     assert (found.key, found.histograms) == (None, ("h", "other"))
@@ -174,7 +181,9 @@ def test_the_papers_threshold_is_its_formula_computed_by_hand() -> None:
     plan = planned(own)
     row = next(row for row in plan.printed if row.name == "worst_threshold")
     tau = math.sqrt(2 / (2 * plan.guarantee.rho))
-    assert row.printed == pytest.approx(1 + tau * 4 * math.sqrt(2) * norm.isf(1e-6 / 2 / 2 / 64), rel=1e-9)
+    assert row.printed == pytest.approx(
+        1 + tau * 4 * math.sqrt(2) * norm.isf(1e-6 / 2 / 2 / 64), rel=1e-9
+    )
 
 
 def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
@@ -192,13 +201,21 @@ def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
 
 
 EXTRA: dict[str, dict[str, object]] = {
-    "known_base": {"domain": LABELS}, "sparse_gumb": {"domain": LABELS, "top_k": 2, "switches": 2},
-    "meta": {"algorithm": "positive_gauss"}, "misra_gries": {"size": 5}, "known_gauss": {"domain": LABELS},
-    "known_gumbel": {"domain": LABELS, "k": 2}, "unk_gauss": {"kbar": 4}, "limit_dom_laplace": {"kbar": 4},
-    "limit_dom": {"k": 2, "kbar": "private"}, "pay_what_you_get": {"k": 2, "kbar": 4, "labels": 9, "queries": 3},
-    "bounded_max": {"domain": LABELS, "c_max": 99}, "doubling": {"domain": LABELS}, "two_level": {"domain": LABELS},
+    "known_base": {"domain": LABELS},
+    "sparse_gumb": {"domain": LABELS, "top_k": 2, "switches": 2},
+    "meta": {"algorithm": "positive_gauss"},
+    "misra_gries": {"size": 5},
+    "known_gauss": {"domain": LABELS},
+    "known_gumbel": {"domain": LABELS, "k": 2},
+    "unk_gauss": {"kbar": 4},
+    "limit_dom_laplace": {"kbar": 4},
+    "limit_dom": {"k": 2, "kbar": "private"},
+    "pay_what_you_get": {"k": 2, "kbar": 4, "labels": 9, "queries": 3},
+    "bounded_max": {"domain": LABELS, "c_max": 99},
+    "doubling": {"domain": LABELS},
+    "two_level": {"domain": LABELS},
     "two_level_k": {"domain": LABELS, "queries": ("max", "histogram")},
-}  # fmt: skip
+}
 """What each mechanism needs beside the shared settings."""
 
 
@@ -220,7 +237,9 @@ def test_a_rho_that_delta_alone_covers_can_be_planned(name: str) -> None:
     assert plan.guarantee.epsilon == 0
     for row in plan.error.theorems:
         assert math.isfinite(row.ours)
-        assert (row.printed is None) is (name in ("bounded_max", "doubling", "two_level", "two_level_k"))
+        assert (row.printed is None) is (
+            name in ("bounded_max", "doubling", "two_level", "two_level_k")
+        )
     assert "inf" not in said(own, plan).split()
 
 
@@ -246,21 +265,33 @@ def test_every_mechanism_compares_itself_with_others_that_fit(horizon: int | str
             "two_level_k",
         ):
             continue
-        plan = planned(config(kind, horizon=horizon, start=START, epsilon=20.0, **EXTRA.get(name, {})))
+        plan = planned(
+            config(kind, horizon=horizon, start=START, epsilon=20.0, **EXTRA.get(name, {}))
+        )
         assert plan.mechanisms[0].chosen and plan.mechanisms[0].mechanism == name
         assert len(plan.mechanisms) >= 4
         for row in plan.mechanisms[1:]:
             assert not row.chosen and row.answers
             assert row.possible or row.reason
-            assert not row.possible or row.error is not None or row.mechanism == "pay_what_you_get", row
+            assert (
+                not row.possible or row.error is not None or row.mechanism == "pay_what_you_get"
+            ), row
         assert plan.advice or name == "pay_what_you_get"
 
 
-def test_order_statistics_are_called_worth_it_exactly_where_their_error_is_below_a_counters() -> None:
+def test_order_statistics_are_called_worth_it_exactly_where_their_error_is_below_a_counters() -> (
+    None
+):
     """docs/mechanisms.md: only where values stay tiny against the horizon."""
     small = planned(config(MECHANISMS["two_level"], domain=LABELS))
     assert any("Not worth it" in sentence for sentence in small.advice)
-    own = config(BoundedMaxConfig, domain=tuple(f"p{i}" for i in range(2000)), c_max=5, horizon=2**30, max_items=1)
+    own = config(
+        BoundedMaxConfig,
+        domain=tuple(f"p{i}" for i in range(2000)),
+        c_max=5,
+        horizon=2**30,
+        max_items=1,
+    )
     mechanism, plan = build(own), planned(own)
     assert isinstance(mechanism, OrderStatistics)
     counts = next(row for row in plan.mechanisms if row.mechanism == "known_base")
@@ -277,11 +308,19 @@ def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is
     assert plan.noise.law == "laplace" and plan.thresholds is None
     assert plan.memory.per_key >= 40 * len(LABELS) and "labels" in plan.memory.note
     offered = {
-        str(row.assumed.get("release")): row for row in planned(config(KnownBaseConfig, domain=LABELS)).mechanisms
+        str(row.assumed.get("release")): row
+        for row in planned(config(KnownBaseConfig, domain=LABELS)).mechanisms
     }
-    assert offered["pure"].mechanism == "misra_gries" and offered["pure"].possible and offered["pure"].threshold is None
+    assert (
+        offered["pure"].mechanism == "misra_gries"
+        and offered["pure"].possible
+        and offered["pure"].threshold is None
+    )
     rho = planned(config(KnownBaseConfig, domain=LABELS, epsilon=None, rho=0.1)).mechanisms
-    assert not any(row.assumed.get("release") == "pure" for row in [*rho, *planned(config(UnkBaseConfig)).mechanisms])
+    assert not any(
+        row.assumed.get("release") == "pure"
+        for row in [*rho, *planned(config(UnkBaseConfig)).mechanisms]
+    )
 
 
 def test_what_does_not_protect_users_is_not_offered_to_them() -> None:

@@ -31,8 +31,13 @@ from workers.privacy.plan.noise import (
 )
 
 SHARED: dict[str, object] = {
-    "name": "h", "tick_ms": 1000, "max_items": 2, "epsilon": 2.0, "delta": 1e-6, "keys": ("s1",),
-}  # fmt: skip
+    "name": "h",
+    "tick_ms": 1000,
+    "max_items": 2,
+    "epsilon": 2.0,
+    "delta": 1e-6,
+    "keys": ("s1",),
+}
 START = datetime(2026, 11, 21, tzinfo=UTC)
 LABELS = ("tea", "cup", "pot", "spoon")
 
@@ -111,7 +116,9 @@ def is_right(stated: float, found: float, rows: int) -> bool:
     [config(KnownBaseConfig, domain=LABELS), config(PositiveLaplaceConfig)],
     ids=["known_base", "positive_laplace"],
 )
-def test_the_mean_error_and_the_half_width_are_those_of_noise_really_drawn(own: HistogramConfig) -> None:
+def test_the_mean_error_and_the_half_width_are_those_of_noise_really_drawn(
+    own: HistogramConfig,
+) -> None:
     """An error that is promised too small is found out by users; half and double of it must be seen here."""
     mechanism, rows = build(own), 20_000
     noise = drawn(mechanism, range(1, 65), rows)
@@ -145,7 +152,9 @@ def test_small_noise_has_no_more_error_than_its_variance() -> None:
     [config(KnownBaseConfig, domain=LABELS), config(PositiveLaplaceConfig)],
     ids=["known_base", "positive_laplace"],
 )
-def test_no_count_of_an_epoch_is_off_by_more_than_stated_but_with_probability_beta(own: HistogramConfig) -> None:
+def test_no_count_of_an_epoch_is_off_by_more_than_stated_but_with_probability_beta(
+    own: HistogramConfig,
+) -> None:
     """The bound covers all items and ticks at once; it holds in 95 % of epochs, and is not many times what happens."""
     mechanism, epochs, items = build(own), 1_000, 8
     noise = np.abs(drawn(mechanism, range(1, 65), epochs * items)).reshape(64, epochs, items)
@@ -160,7 +169,12 @@ def test_no_count_of_an_epoch_is_off_by_more_than_stated_but_with_probability_be
 @pytest.mark.parametrize("threshold", ["per_tick", "constant", "every"])
 def test_the_highest_threshold_is_that_of_all_ticks(name: str, threshold: str) -> None:
     """An item that is to be seen at every tick needs the highest one; up to 1,024 ticks all are looked at."""
-    own = config(MECHANISMS[name], horizon=100, threshold=threshold, every=8 if threshold == "every" else None)
+    own = config(
+        MECHANISMS[name],
+        horizon=100,
+        threshold=threshold,
+        every=8 if threshold == "every" else None,
+    )
     mechanism = build(own)
     found = thresholds_of(mechanism, own, noise_of(mechanism, own))
     every = [value for t in range(1, 101) if (value := mechanism.threshold(t)) is not None]
@@ -179,13 +193,17 @@ def test_a_plan_of_a_long_or_endless_epoch_looks_at_its_last_ticks() -> None:
     """2^30 ticks are not looked through, and an endless epoch is stated for its first year."""
     long = config(UnkBaseConfig, horizon=2**30)
     found = noise_of(build(long), long)
-    assert found.ticks[-1].tick == 2**30 and found.curve[-1].last == 2**30 and len(found.curve) <= 64
+    assert (
+        found.ticks[-1].tick == 2**30 and found.curve[-1].last == 2**30 and len(found.curve) <= 64
+    )
     assert found.worst_sd >= max(tick.noise_sd for tick in found.ticks)
     endless = config(UnkBaseConfig, horizon="unbounded", start=START, tick_ms=60_000)
     assert noise_of(build(endless), endless).ticks_looked_at == 525_600
 
 
-@pytest.mark.parametrize("changes", [{}, {"release": "pure", "domain": ("a", "b", "c")}], ids=["pmg", "pure"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"release": "pure", "domain": ("a", "b", "c")}], ids=["pmg", "pure"]
+)
 def test_blocks_have_the_noise_of_their_digits(changes: dict[str, object]) -> None:
     """Mechanisms of blocks add up as many noises as t has digits, and round once; the curve must use their own base."""
     own = config(MECHANISMS["misra_gries"], size=10, radix=4, horizon=100, **changes)
@@ -195,4 +213,6 @@ def test_blocks_have_the_noise_of_their_digits(changes: dict[str, object]) -> No
     assert np.allclose(np.sqrt(variances), [mechanism.sd(t) for t in range(1, 101)])
     found = noise_of(mechanism, own)
     assert Fraction(found.worst_sd) == max(Fraction(mechanism.sd(t)) for t in range(1, 101))
-    assert found.rms_sd**2 == pytest.approx(np.mean(variances)) and found.law == ("laplace" if changes else "gaussian")
+    assert found.rms_sd**2 == pytest.approx(np.mean(variances)) and found.law == (
+        "laplace" if changes else "gaussian"
+    )

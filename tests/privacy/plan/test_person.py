@@ -54,7 +54,11 @@ def unk(epsilon: float, delta: float, times: int = 1) -> Part:
     """unk_base's price: half of delta discovers, a millionth of it is the samplers'."""
     rho = rho_of(epsilon, delta * (0.5 - 1e-6))
     return Part(
-        rho=rho, epsilon=epsilon, delta=delta, failures={"numerical": delta * 1e-6, "discovery": delta / 2}, times=times
+        rho=rho,
+        epsilon=epsilon,
+        delta=delta,
+        failures={"numerical": delta * 1e-6, "discovery": delta / 2},
+        times=times,
     )
 
 
@@ -76,13 +80,17 @@ def test_epsilon_is_that_of_an_independent_accountant(events: int, epochs: int) 
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 1e-9), (1.0, 1e-6)])
-def test_epsilon_is_never_below_the_exact_one_and_not_far_above(epsilon: float, delta: float) -> None:
+def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
+    epsilon: float, delta: float
+) -> None:
     """The privacy loss distribution is exact for Gaussian noise, within what it states."""
     rho = rho_of(epsilon, delta)
     for events, epochs in ((1, 1), (2, 1), (5, 1), (2, 30)):
         ours, _ = lost([Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], events)
         sigma = 1 / (events * math.sqrt(2 * rho * epochs))
-        exact = from_gaussian_mechanism(sigma, value_discretization_interval=1e-4, pessimistic_estimate=False)
+        exact = from_gaussian_mechanism(
+            sigma, value_discretization_interval=1e-4, pessimistic_estimate=False
+        )
         least = exact.get_epsilon_for_delta(delta)
         assert ours is not None and least <= ours <= 1.25 * least
         # Half or double the events would be noticed.
@@ -91,10 +99,10 @@ def test_epsilon_is_never_below_the_exact_one_and_not_far_above(epsilon: float, 
             assert wrong == events or (other is not None and not least <= other <= 1.25 * least)
 
 
-@given(
-    probability=st.floats(1e-14, 1e-2), rho=st.floats(1e-6, 1.0), events=st.integers(1, 50)
-)  # fmt: skip
-def test_failures_grow_at_least_as_those_of_a_normal_threshold(probability: float, rho: float, events: int) -> None:
+@given(probability=st.floats(1e-14, 1e-2), rho=st.floats(1e-6, 1.0), events=st.integers(1, 50))
+def test_failures_grow_at_least_as_those_of_a_normal_threshold(
+    probability: float, rho: float, events: int
+) -> None:
     """One Gaussian number and its threshold are such a mechanism: what k events make of p is known exactly."""
     quantile, shift = norm.isf(probability), math.sqrt(2 * rho)
     found = group_failure(probability, rho, events)
@@ -102,7 +110,10 @@ def test_failures_grow_at_least_as_those_of_a_normal_threshold(probability: floa
     assert found >= min(1.0, exact) * (1 - 1e-9)
     assert found >= min(1.0, events * probability) * (1 - 1e-12)
     # Nor is it more than group privacy of (epsilon, delta) at the epsilon of this delta gives.
-    grown = sum(math.exp(min(i * (rho + 2 * math.sqrt(rho * -math.log(probability))), 700)) for i in range(events))
+    grown = sum(
+        math.exp(min(i * (rho + 2 * math.sqrt(rho * -math.log(probability))), 700))
+        for i in range(events)
+    )
     assert found <= min(1.0, grown * probability) * (1 + 1e-6) or found == 1
 
 
@@ -117,7 +128,12 @@ def test_the_chance_of_failure_grows_by_far_more_than_the_events() -> None:
 def test_one_event_in_one_epoch_is_the_total_of_the_plan() -> None:
     """The first cell is a figure that everybody knows already, to the last digit."""
     pure = Part(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
-    for parts in ([unk(1.0, 1e-9)], [unk(1.0, 1e-9), unk(0.3, 1e-12)], [pure], [pure, unk(1.0, 1e-9)]):
+    for parts in (
+        [unk(1.0, 1e-9)],
+        [unk(1.0, 1e-9), unk(0.3, 1e-12)],
+        [pure],
+        [pure, unk(1.0, 1e-9)],
+    ):
         found = together(parts)
         assert lost(parts, 1) == (found.epsilon, found.delta)
     with pytest.raises(ValueError, match="events = 0"):
@@ -125,13 +141,19 @@ def test_one_event_in_one_epoch_is_the_total_of_the_plan() -> None:
 
 
 @given(
-    parts=st.lists(st.tuples(st.floats(0.01, 3.0), st.sampled_from([1e-12, 1e-9, 1e-6, 1e-3])), min_size=1, max_size=3),
+    parts=st.lists(
+        st.tuples(st.floats(0.01, 3.0), st.sampled_from([1e-12, 1e-9, 1e-6, 1e-3])),
+        min_size=1,
+        max_size=3,
+    ),
     times=st.integers(1, 400),
 )
 def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> None:
     """More events, epochs or histograms: neither figure falls."""
 
-    def figures(events: int, epochs: int, some: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    def figures(
+        events: int, epochs: int, some: Sequence[tuple[float, float]]
+    ) -> tuple[float, float]:
         epsilon, delta = lost([unk(*one, times=epochs) for one in some], events)
         return math.inf if epsilon is None else epsilon, delta
 
@@ -147,7 +169,11 @@ def test_pure_epsilon_is_multiplied_or_composed_whichever_is_less() -> None:
     pure = Part(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
     epsilon, delta = lost([pure], 5)
     assert epsilon == 5.0
-    assert 5e-9 * (1 + math.exp(5)) / (1 + math.e) <= delta <= 5e-9 * (1 + math.exp(5)) / (1 + math.e) * (1 + 1e-6)
+    assert (
+        5e-9 * (1 + math.exp(5)) / (1 + math.e)
+        <= delta
+        <= 5e-9 * (1 + math.exp(5)) / (1 + math.e) * (1 + 1e-6)
+    )
     unknown = Part(rho=0.01, epsilon=1.0, delta=1e-9, failures=None)
     epsilon, delta = lost([unknown], 3)
     assert epsilon == 3.0 and delta == pytest.approx(1e-9 * math.expm1(3) / math.expm1(1), rel=1e-6)
@@ -165,13 +191,22 @@ def test_nothing_is_promised_once_delta_reaches_one() -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        config(UnkBaseConfig, epsilon=1.0, delta=1e-9), config(KnownBaseConfig, epsilon=0.3, delta=1e-5, domain=("a",)),
-        config(UnkBaseConfig, epsilon=1.0, delta=0.5), config(UnkBaseConfig, rho=0.01, epsilon=None, delta=1e-9),
+        config(UnkBaseConfig, epsilon=1.0, delta=1e-9),
+        config(KnownBaseConfig, epsilon=0.3, delta=1e-5, domain=("a",)),
+        config(UnkBaseConfig, epsilon=1.0, delta=0.5),
+        config(UnkBaseConfig, rho=0.01, epsilon=None, delta=1e-9),
         config(BoundedMaxConfig, epsilon=20.0, delta=1e-6, domain=("a", "b"), c_max=100),
-        config(BoundedMaxConfig, epsilon=20.0, delta=1e-6, domain=("a", "b"), c_max=100, accounting="pure"),
+        config(
+            BoundedMaxConfig,
+            epsilon=20.0,
+            delta=1e-6,
+            domain=("a", "b"),
+            c_max=100,
+            accounting="pure",
+        ),
     ],
     ids=lambda made: f"{made.mechanism} {made.epsilon} {made.delta}",
-)  # fmt: skip
+)
 def test_what_a_snapshot_says_is_enough_for_the_page(made: UnkBaseConfig) -> None:
     """The page knows snapshots only; its figures are those of the plan, or a little above."""
     built = Built(made, build(made))
@@ -183,7 +218,9 @@ def test_what_a_snapshot_says_is_enough_for_the_page(made: UnkBaseConfig) -> Non
         assert theirs is None or (ours is not None and ours * (1 - 1e-6) <= theirs)
         assert other >= delta * (1 - 1e-6)
         if made.mechanism in ("unk_base", "known_base") and ours is not None and theirs is not None:
-            assert theirs == pytest.approx(ours, rel=1e-3) and other == pytest.approx(delta, rel=1e-2)
+            assert theirs == pytest.approx(ours, rel=1e-3) and other == pytest.approx(
+                delta, rel=1e-2
+            )
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
@@ -195,7 +232,9 @@ def test_of_every_mechanism_the_page_says_no_less_than_the_plan(path: Path) -> N
         seen = stated(made.mechanism, promise.rho, promise.epsilon, promise.delta)
         for events in (2, 5, 10):
             (ours, delta), (theirs, other) = lost([built.part], events), lost([seen], events)
-            assert theirs is None or (ours is not None and ours * (1 - 1e-6) <= theirs and delta * (1 - 1e-6) <= other)
+            assert theirs is None or (
+                ours is not None and ours * (1 - 1e-6) <= theirs and delta * (1 - 1e-6) <= other
+            )
 
 
 def test_delta_of_is_the_conversion_read_the_other_way() -> None:
@@ -228,7 +267,9 @@ def test_a_span_counts_epochs_that_it_touches_in_full() -> None:
 def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
     """The total is that of one key; one person's events may have others, whose delta is larger though their epsilon is not."""
     a, b, both = unk(1.0, 1e-12), unk(0.9, 1e-6), unk(0.1, 1e-9)
-    table = spans_of([Charge(a, None), Charge(both, None)], [Charge(b, None), Charge(both, None)])[0].losses
+    table = spans_of([Charge(a, None), Charge(both, None)], [Charge(b, None), Charge(both, None)])[
+        0
+    ].losses
     for k, loss in zip(EVENTS, table, strict=True):
         for of_a in range(k + 1):
             # What a mixture costs, from its parts: shifts and failures of each mechanism by the events that it counts.
@@ -263,7 +304,10 @@ def test_a_plan_warns_of_weak_promises_first_and_of_their_sum() -> None:
     one = config(UnkBaseConfig, epsilon=20.0, delta=0.5)
     plan = plan_of(one, build(one), "topic", "event")
     text = io.StringIO()
-    show(Plan(worker="w", histograms=(plan,), total=total_of([Built(one, build(one))])), Console(width=100, file=text))
+    show(
+        Plan(worker="w", histograms=(plan,), total=total_of([Built(one, build(one))])),
+        Console(width=100, file=text),
+    )
     said = text.getvalue()
     assert said.index("WARNING: h: epsilon = 20 is above 5") < said.index("── h")
     assert "WARNING: h: delta = 0.5 is above 1e-05" in said and len(plan.warnings) == 2
@@ -273,5 +317,13 @@ def test_a_plan_warns_of_weak_promises_first_and_of_their_sum() -> None:
     assert not list(warnings_of([(fine, build(fine))]))
     three = [(fine, build(fine))] * 3
     assert [text.split(":")[0] for text in warnings_of(three)] == ["all histograms together"]
-    half = [(config(UnkBaseConfig, epsilon=1.0, delta=0.5), build(config(UnkBaseConfig, epsilon=1.0, delta=0.5)))] * 2
-    assert list(warnings_of(half))[-1] == "all histograms together: delta is 1 or more: nothing is promised to any event"
+    half = [
+        (
+            config(UnkBaseConfig, epsilon=1.0, delta=0.5),
+            build(config(UnkBaseConfig, epsilon=1.0, delta=0.5)),
+        )
+    ] * 2
+    assert (
+        list(warnings_of(half))[-1]
+        == "all histograms together: delta is 1 or more: nothing is promised to any event"
+    )

@@ -27,7 +27,11 @@ def events(ticks: int) -> list[Event]:
     """A few orders in each tick, of both shops."""
     rng = random.Random(7)
     return [
-        (rng.choice(["s1", "s2"]), rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=2), 10 * tick + order)
+        (
+            rng.choice(["s1", "s2"]),
+            rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=2),
+            10 * tick + order,
+        )
         for tick in range(ticks)
         for order in range(5)
     ]
@@ -36,7 +40,9 @@ def events(ticks: int) -> list[Event]:
 def snapshots(config: HistogramConfig, ticks: int) -> list[dict[str, object]]:
     """What the pipeline publishes of a configuration, on ticks of 10 ms from the beginning of an epoch."""
     [messages] = contribute([events(ticks)], [config], owners=1, step=40)
-    found: list[dict[str, object]] = [json.loads(s.value) for s in Partition([config], 1).run(messages)]
+    found: list[dict[str, object]] = [
+        json.loads(s.value) for s in Partition([config], 1).run(messages)
+    ]
     return [body for body in found if body["epoch"] == 1]
 
 
@@ -49,7 +55,9 @@ def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(name: str
     assert planned.mechanism == name.removesuffix("_pure")
     listed = {tick.tick: tick for tick in planned.noise.ticks}
     compared = set()
-    for body in snapshots(msgspec.structs.replace(config, tick_ms=10, start=None, keys="public"), TICKS):
+    for body in snapshots(
+        msgspec.structs.replace(config, tick_ms=10, start=None, keys="public"), TICKS
+    ):
         tick = body["tick"]
         assert isinstance(tick, int)
         assert body["guarantee"] == msgspec.to_builtins(planned.guarantee)
@@ -78,7 +86,9 @@ def _published(config: HistogramConfig, settings: Settings) -> object:
         config, tick_ms=10, start=EPOCH, keys="public", items=None, buckets=None, quantiles=None
     )
     if config.max_items_per_user is not None:
-        own = msgspec.structs.replace(own, max_items=config.max_items_per_user, max_items_per_user=None)
+        own = msgspec.structs.replace(
+            own, max_items=config.max_items_per_user, max_items_per_user=None
+        )
     guarantee = snapshots(own, 1)[0]["guarantee"]
     assert isinstance(guarantee, dict)
     return guarantee | {"unit": settings.privacy.unit}
@@ -88,7 +98,9 @@ def test_ticks_of_every_schedule_and_horizon_lie_in_it() -> None:
     """A tick beyond the horizon, or 0, has no noise."""
     [config] = load(ROOT / "examples" / "mechanisms" / "unk_base.toml").histograms
     for last in (1, 2, 3, 64, 1000, 2**30):
-        own = msgspec.structs.replace(config, horizon=last, threshold="every", every=max(1, last // 3))
+        own = msgspec.structs.replace(
+            config, horizon=last, threshold="every", every=max(1, last // 3)
+        )
         ticks = chosen_ticks(own, last, last)
         assert ticks[0] == 1 and ticks[-1] == last
         assert len(ticks) <= 16
@@ -100,15 +112,24 @@ def test_what_the_plan_says_of_windows_is_what_snapshots_say(name: str) -> None:
     """At the ticks that have the whole window behind them; `apart` is what nobody should take for it."""
     settings = load(ROOT / "examples" / "mechanisms" / f"{name}.toml")
     [config] = settings.histograms
-    config = msgspec.structs.replace(config, tick_ms=10, start=None, keys="public", horizon=TICKS, windows=(10, 200, 640))
+    config = msgspec.structs.replace(
+        config, tick_ms=10, start=None, keys="public", horizon=TICKS, windows=(10, 200, 640)
+    )
     [planned] = make_plan(msgspec.structs.replace(settings, histograms=(config,))).histograms
     bodies: dict[object, dict[str, Any]] = {body["tick"]: body for body in snapshots(config, TICKS)}
     assert [(row.ms, row.ticks) for row in planned.noise.windows] == [(10, 1), (200, 20), (640, 64)]
     for number, row in enumerate(planned.noise.windows):
         sds = [bodies[tick]["windows"][number]["sd"] for tick in range(row.ticks, TICKS + 1)]
         assert len(sds) == row.ticks_computed
-        assert (round(row.least_sd, 4), round(row.most_sd, 4), round(row.last_sd, 4)) == (min(sds), max(sds), sds[-1])
+        assert (round(row.least_sd, 4), round(row.most_sd, 4), round(row.last_sd, 4)) == (
+            min(sds),
+            max(sds),
+            sds[-1],
+        )
         assert row.rms_sd == pytest.approx((sum(sd * sd for sd in sds) / len(sds)) ** 0.5, rel=1e-4)
-        apart = [bodies[t]["sd"] ** 2 + (bodies[t - row.ticks]["sd"] ** 2 if t > row.ticks else 0) for t in range(row.ticks, TICKS + 1)]
+        apart = [
+            bodies[t]["sd"] ** 2 + (bodies[t - row.ticks]["sd"] ** 2 if t > row.ticks else 0)
+            for t in range(row.ticks, TICKS + 1)
+        ]
         assert row.apart_sd == pytest.approx((sum(apart) / len(apart)) ** 0.5, rel=1e-4)
     assert not make_plan(settings).histograms[0].noise.windows

@@ -53,13 +53,17 @@ def test_measured_errors_keep_within_what_is_promised_and_use_much_of_it(case: C
         assert row.promise.ours < row.promise.printed, row.promise
 
 
-@pytest.mark.parametrize("name", ["known_gauss", "positive_laplace", "unk_gauss", "limit_dom_laplace"])
+@pytest.mark.parametrize(
+    "name", ["known_gauss", "positive_laplace", "unk_gauss", "limit_dom_laplace"]
+)
 def test_a_promise_a_third_too_low_is_seen(name: str) -> None:
     """The negative control: what is promised of counts is the noise's own quantile, and two thirds of that is passed far too often."""
     [case] = [case for case in SHORT if case.name == name]
     row = rows_of(case, 4)[0]
     assert row.holds
-    assert not dataclasses.replace(row, promise=dataclasses.replace(row.promise, ours=2 / 3 * row.promise.ours)).holds
+    assert not dataclasses.replace(
+        row, promise=dataclasses.replace(row.promise, ours=2 / 3 * row.promise.ours)
+    ).holds
 
 
 def test_every_mechanism_has_a_case_and_a_promise() -> None:
@@ -78,7 +82,9 @@ def test_every_mechanism_has_a_case_and_a_promise() -> None:
 )
 def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str) -> None:
     """A horizon of 2^30 ticks must not be walked through, and one tick is a horizon too."""
-    made = config(mechanism, horizon=horizon, start=datetime(2026, 1, 1, tzinfo=UTC), **EXAMPLES[mechanism])
+    made = config(
+        mechanism, horizon=horizon, start=datetime(2026, 1, 1, tzinfo=UTC), **EXAMPLES[mechanism]
+    )
     for promise in promises(made):
         assert 0 < promise.ours < math.inf and 0 < promise.printed < math.inf
 
@@ -99,7 +105,11 @@ def test_the_worst_variance_is_not_below_any_and_not_far_above(kind: str, horizo
     ticks = 1_500 if horizon == "unbounded" else horizon
     counter = make_counter(kind, None if horizon == "unbounded" else horizon, 0.05)
     variances = [float(counter.variance(t)) for t in range(1, ticks + 1)]
-    assert max(variances) * (1 - 1e-9) <= worst_variance(build(made), ticks) < 1.25 * max(variances) + 1 / 6
+    assert (
+        max(variances) * (1 - 1e-9)
+        <= worst_variance(build(made), ticks)
+        < 1.25 * max(variances) + 1 / 6
+    )
 
 
 def test_most_blocks_is_the_largest_sum_of_digits() -> None:
@@ -118,9 +128,18 @@ def test_most_blocks_is_the_largest_sum_of_digits() -> None:
 def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:
     """000 Theorem 2 by hand: r = 4 at T = 64 has four digits, so (r - 1) L^2 = 48; tau^2 = D0 Dinf^2 / (2 rho) = 2 * 9 / 1."""
     made = config(
-        "known_base", horizon=64, rho=0.5, max_items=2, max_count=3, domain=labels(8), counter="tree", radix=4
+        "known_base",
+        horizon=64,
+        rho=0.5,
+        max_items=2,
+        max_count=3,
+        domain=labels(8),
+        counter="tree",
+        radix=4,
     )
-    assert promises(made)[0].printed == pytest.approx(math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05)))
+    assert promises(made)[0].printed == pytest.approx(
+        math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05))
+    )
 
 
 def test_printed_thresholds_are_theorem_7() -> None:
@@ -141,9 +160,15 @@ def test_the_papers_budget_is_the_one_whose_conversion_gives_epsilon() -> None:
 
 def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
     """Someone with more labels, larger values or more weight must not be told the same."""
-    for mechanism, name in (("unk_base", "items"), ("two_level", "value"), ("misra_gries", "weight")):
+    for mechanism, name in (
+        ("unk_base", "items"),
+        ("two_level", "value"),
+        ("misra_gries", "weight"),
+    ):
         made = config(mechanism, horizon=256, **EXAMPLES[mechanism])
-        small, large = (promises(made, data=Data(**{name: number}))[0] for number in (2_000, 2_000_000))
+        small, large = (
+            promises(made, data=Data(**{name: number}))[0] for number in (2_000, 2_000_000)
+        )
         assert small.ours < large.ours and small.printed < large.printed
         assert small.assumes != large.assumes
 

@@ -8,10 +8,23 @@ from fractions import Fraction
 
 import pytest
 
-from workers.privacy.phrasing import cautions, factor, grade, is_void, measures, one_in, times_right, verdict
+from workers.privacy.phrasing import (
+    cautions,
+    factor,
+    grade,
+    is_void,
+    measures,
+    one_in,
+    times_right,
+    verdict,
+)
 
-EPSILONS = sorted({1e-3, 0.1, 0.5, 1.0, 1.41, 4.0, 5.0, 20.0, 1e3, *(10 ** (i / 16) for i in range(-48, 49))})
-DELTAS = sorted({1e-9, 1e-5, 0.01, 0.05, 0.5, 0.999, 1.0, 1.5, *(10 ** (i / 8) for i in range(-96, 3))})
+EPSILONS = sorted(
+    {1e-3, 0.1, 0.5, 1.0, 1.41, 4.0, 5.0, 20.0, 1e3, *(10 ** (i / 16) for i in range(-48, 49))}
+)
+DELTAS = sorted(
+    {1e-9, 1e-5, 0.01, 0.05, 0.5, 0.999, 1.0, 1.5, *(10 ** (i / 8) for i in range(-96, 3))}
+)
 GRID = [(epsilon, delta) for epsilon in EPSILONS for delta in DELTAS]
 WHETHER = "any one event was counted"
 NAMES = {"million": 6, "billion": 9, "trillion": 12, "quadrillion": 15}
@@ -53,7 +66,9 @@ def test_no_figure_promises_more_than_holds_and_none_much_less() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 0.0), (1.0, 1e-3), (3.0, 0.2)])
-def test_the_share_of_right_guesses_is_that_of_the_worst_mechanism(epsilon: float, delta: float) -> None:
+def test_the_share_of_right_guesses_is_that_of_the_worst_mechanism(
+    epsilon: float, delta: float
+) -> None:
     """Randomised response that tells all with chance delta attains it; half and double of delta do not."""
     # Of the four answers, two tell all; the best guess takes the likelier world of each.
     told = Fraction(delta)

@@ -29,9 +29,18 @@ from workers.privacy import spending
 from workers.privacy import spending as module
 from workers.privacy.plan.model import Record
 from workers.privacy.spending import Budget, budget_of, entries_of
-from workers.settings.settings import EventsSettings, KafkaSettings, PrivacySettings, Settings, WorkerSettings, load
+from workers.settings.settings import (
+    EventsSettings,
+    KafkaSettings,
+    PrivacySettings,
+    Settings,
+    WorkerSettings,
+    load,
+)
 
-Lived = tuple[HistogramConfig, int, int]  # a generation, the first global tick it published, the next that it would
+Lived = tuple[
+    HistogramConfig, int, int
+]  # a generation, the first global tick it published, the next that it would
 
 
 def settings(*configs: HistogramConfig, unit: str = "event") -> Settings:
@@ -68,7 +77,9 @@ def life(lived: Lived, unit: str = "event") -> Life:
     return found
 
 
-def state(running: Sequence[Lived], retired: Sequence[Lived] = (), unit: str = "event") -> ReleaseProgress:
+def state(
+    running: Sequence[Lived], retired: Sequence[Lived] = (), unit: str = "event"
+) -> ReleaseProgress:
     """The progress of an owner partition."""
     empty = msgspec.json.encode(Merge([], key=KEY, sources=1, owners=1).progress())
     progress = msgspec.json.decode(empty, type=ReleaseProgress)
@@ -92,7 +103,9 @@ def words(text: str) -> str:
 # ---- what is stored, and what is stated of it ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.stem
+)
 def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(path: Path) -> None:
     """The command builds no mechanism: what it needs must be in the state, whichever mechanism wrote it."""
     given = load(path)
@@ -103,7 +116,11 @@ def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(p
         found = budget_of(own, [state([(config, 3, ticks + 2)], unit=given.privacy.unit)])
         [[one]] = [histogram.generations for histogram in found.histograms]
         promise = mechanism.guarantee
-        assert (one.mechanism, one.horizon, one.epochs_begun) == (config.mechanism, config.horizon_ticks, 2)
+        assert (one.mechanism, one.horizon, one.epochs_begun) == (
+            config.mechanism,
+            config.horizon_ticks,
+            2,
+        )
         assert (one.unit, one.rho, one.epsilon, one.delta) == (
             promise.unit,
             promise.rho,
@@ -112,7 +129,10 @@ def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(p
         )
         assert one.deltas is not None
         assert {share.name: share.delta for share in one.deltas} == dict(mechanism.cost().deltas)
-        assert [(e.epoch, e.first_tick, e.last_tick) for e in one.epochs] == [(1, 3, ticks), (2, 1, 1)]
+        assert [(e.epoch, e.first_tick, e.last_tick) for e in one.epochs] == [
+            (1, 3, ticks),
+            (2, 1, 1),
+        ]
         assert ("left unused in an epoch are charged" in words(text_of(found))) == (
             config.mechanism == "pay_what_you_get"
         )
@@ -161,7 +181,11 @@ def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:
     config = unk(horizon=1, max_items_per_user=2, epsilon=0.1, delta=1e-12)
     found = budget_of(settings(config, unit="user"), [state([(config, 11, 5_011)], unit="user")])
     [one] = found.histograms[0].generations
-    assert (one.epochs_begun, len(one.epochs), one.epochs[-1].epoch) == (5_000, module.EPOCHS_LISTED, 5_010)
+    assert (one.epochs_begun, len(one.epochs), one.epochs[-1].epoch) == (
+        5_000,
+        module.EPOCHS_LISTED,
+        5_010,
+    )
     assert one.charged is not None and one.charged.epochs == 5_000
     assert one.charged.rho == pytest.approx(5_000 * one.rho, rel=1e-12)
     text = text_of(found)
@@ -171,7 +195,15 @@ def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:
 # ---- one event -------------------------------------------------------------------------------------------------------
 
 CONFIGS = [
-    unk(name=name, tick_ms=tick, horizon=4, epsilon=epsilon, delta=delta, keys=keys, generation=generation)
+    unk(
+        name=name,
+        tick_ms=tick,
+        horizon=4,
+        epsilon=epsilon,
+        delta=delta,
+        keys=keys,
+        generation=generation,
+    )
     for name, tick, epsilon, delta, keys, generation in [
         ("a", 10, 1.0, 1e-6, ("k1", "k2"), 3),
         ("b", 15, 0.5, 1e-7, ("k2",), 2),
@@ -199,16 +231,35 @@ def test_the_total_of_an_event_is_the_largest_over_all_times_and_keys(
     """Too small a total is a broken promise; one that adds up what no event can meet makes people give up for nothing."""
     states = []
     for spans in owners:
-        lived = [(c, first, first + n) for c, (first, n) in zip([*CONFIGS, *OLDER], spans, strict=True)]
+        lived = [
+            (c, first, first + n) for c, (first, n) in zip([*CONFIGS, *OLDER], spans, strict=True)
+        ]
         states.append(state(lived[:4], lived[4:]))
     found = budget_of(settings(*CONFIGS), states).total
-    sums: dict[frozenset[tuple[str, int]], tuple[Cost, float, float]] = {}  # cost, delta, sum of epsilons
+    sums: dict[
+        frozenset[tuple[str, int]], tuple[Cost, float, float]
+    ] = {}  # cost, delta, sum of epsilons
     for time in range(0, 400, 5):
-        for key in ("k1", "k2", "k3", "k4", "k5", "k6"):  # the last four are undeclared, and lie in both partitions
+        for key in (
+            "k1",
+            "k2",
+            "k3",
+            "k4",
+            "k5",
+            "k6",
+        ):  # the last four are undeclared, and lie in both partitions
             own = states[owner_of(key, len(states))]
-            running = [(True, c, own.histograms[c.name]) for c in CONFIGS if c.keys == "public" or key in c.keys]
+            running = [
+                (True, c, own.histograms[c.name])
+                for c in CONFIGS
+                if c.keys == "public" or key in c.keys
+            ]
             ended = [(False, c, stored) for c, (_, stored) in zip(OLDER, own.retired, strict=True)]
-            hit = [(c, one) for going, c, one in running + ended if _counts(one, going, c.tick_ms, time)]
+            hit = [
+                (c, one)
+                for going, c, one in running + ended
+                if _counts(one, going, c.tick_ms, time)
+            ]
             who = frozenset((c.name, c.generation) for c, _ in hit)
             if hit and who not in sums:
                 cost = compose(Cost(one.rho, tuple((one.deltas or {}).items())) for _, one in hit)
@@ -219,25 +270,36 @@ def test_the_total_of_an_event_is_the_largest_over_all_times_and_keys(
     assert found is not None and found.epsilon is not None
     delta = max(one for _, one, _ in sums.values())
     assert found.delta == pytest.approx(delta, rel=1e-12)
-    largest = max(min(summed, epsilon_of(cost.rho, delta - cost.delta)) for cost, _, summed in sums.values())
+    largest = max(
+        min(summed, epsilon_of(cost.rho, delta - cost.delta)) for cost, _, summed in sums.values()
+    )
     assert found.epsilon == pytest.approx(largest, rel=1e-3)
     # What is stated is enough for every event, by the accountant's other direction.
     for cost, _, summed in sums.values():
-        assert summed <= found.epsilon * (1 + 1e-9) or delta_of(cost.rho, found.epsilon) <= (delta - cost.delta) * (
-            1 + 1e-6
-        )
+        assert summed <= found.epsilon * (1 + 1e-9) or delta_of(cost.rho, found.epsilon) <= (
+            delta - cost.delta
+        ) * (1 + 1e-6)
 
 
 def _counts(one: Life, running: bool, tick_ms: int, time: int) -> bool:
     assert one.first is not None and one.next is not None
     published = one.next > one.first
-    return published and time // tick_ms + 1 >= one.first and (running or time // tick_ms + 1 < one.next)
+    return (
+        published
+        and time // tick_ms + 1 >= one.first
+        and (running or time // tick_ms + 1 < one.next)
+    )
 
 
-def test_generations_with_the_same_ticks_never_add_up_for_an_event_and_changed_ticks_do_where_they_meet() -> None:
+def test_generations_with_the_same_ticks_never_add_up_for_an_event_and_changed_ticks_do_where_they_meet() -> (
+    None
+):
     """Each event has one tick; only where a wider tick reaches back over older ones may it have two."""
     old = unk(epsilon=1.0, delta=1e-6)
-    same, wider = unk(epsilon=1.0, delta=1e-6, generation=2), unk(epsilon=1.0, delta=1e-6, generation=2, tick_ms=30)
+    same, wider = (
+        unk(epsilon=1.0, delta=1e-6, generation=2),
+        unk(epsilon=1.0, delta=1e-6, generation=2, tick_ms=30),
+    )
     found = budget_of(settings(same), [state([(same, 5, 9)], [(old, 1, 5)])]).total
     assert found is not None and (found.epsilon, found.delta, len(found.parts)) == (1.0, 1e-6, 1)
     found = budget_of(settings(wider), [state([(wider, 2, 9)], [(old, 1, 5)])]).total
@@ -248,7 +310,8 @@ def test_generations_with_the_same_ticks_never_add_up_for_an_event_and_changed_t
 def test_the_key_that_pays_most_is_named_and_what_has_not_begun_is_left_out() -> None:
     """Whoever reads the total must know whose it is, and that more is to come."""
     a, b, later = (
-        unk(name=n, epsilon=1.0, delta=1e-6, keys=k) for n, k in (("a", ("k1", "k2")), ("b", ("k2",)), ("z", ("k1",)))
+        unk(name=n, epsilon=1.0, delta=1e-6, keys=k)
+        for n, k in (("a", ("k1", "k2")), ("b", ("k2",)), ("z", ("k1",)))
     )
     found = budget_of(settings(a, b, later), [state([(a, 1, 5), (b, 1, 5), (later, 1, 1)])])
     assert found.total is not None and found.total.key == "k2" and found.not_begun == ("z",)
@@ -274,15 +337,32 @@ def test_epochs_generations_and_histograms_add_up_for_a_user() -> None:
     """A user may be in all of them; owners share the epochs, since a user's pairs are bounded over all keys together."""
     a = unk(name="a", max_items_per_user=3, epsilon=1.0, delta=1e-6, generation=2)
     old = unk(name="a", max_items_per_user=2, epsilon=0.5, delta=1e-7)
-    b = unk(name="b", max_items_per_user=5, epsilon=2.0, delta=1e-9, horizon="unbounded", start="2026-01-01T00:00:00Z")
+    b = unk(
+        name="b",
+        max_items_per_user=5,
+        epsilon=2.0,
+        delta=1e-9,
+        horizon="unbounded",
+        start="2026-01-01T00:00:00Z",
+    )
     states = [
-        state([(a, 30, 49), (b, 7, 99)], [(old, 5, 30)], unit="user"),  # a: epochs 4 to 6; the old one: 1 to 4
-        state([(a, 33, 58), (b, 9, 90)], [(old, 9, 33)], unit="user"),  # a: epochs 5 to 8; the old one: 2 to 4
+        state(
+            [(a, 30, 49), (b, 7, 99)], [(old, 5, 30)], unit="user"
+        ),  # a: epochs 4 to 6; the old one: 1 to 4
+        state(
+            [(a, 33, 58), (b, 9, 90)], [(old, 9, 33)], unit="user"
+        ),  # a: epochs 5 to 8; the old one: 2 to 4
     ]
     found = budget_of(settings(a, b, unit="user"), states).total
     assert found is not None and found.epsilon is not None
-    assert {(p.histogram, p.generation): p.epochs for p in found.parts} == {("a", 1): 4, ("a", 2): 5, ("b", 1): 1}
-    cost = compose([build(old, "user").cost()] * 4 + [build(a, "user").cost()] * 5 + [build(b, "user").cost()])
+    assert {(p.histogram, p.generation): p.epochs for p in found.parts} == {
+        ("a", 1): 4,
+        ("a", 2): 5,
+        ("b", 1): 1,
+    }
+    cost = compose(
+        [build(old, "user").cost()] * 4 + [build(a, "user").cost()] * 5 + [build(b, "user").cost()]
+    )
     delta = 4 * 1e-7 + 5 * 1e-6 + 1e-9
     assert found.delta == pytest.approx(delta, rel=1e-12)
     assert found.rho == pytest.approx(cost.rho, rel=1e-12)
@@ -298,7 +378,9 @@ def test_a_generation_that_protected_events_leaves_no_total_for_users(tmp_path: 
     found = budget_of(settings(new, unit="user"), [progress])
     assert found.total is None
     assert [(one.histogram, one.generation) for one in found.not_in_total] == [("h", 1)]
-    assert "no total can be stated for one user: h generation 1 protected another unit" in words(text_of(found))
+    assert "no total can be stated for one user: h generation 1 protected another unit" in words(
+        text_of(found)
+    )
 
 
 def test_when_delta_reaches_one_nothing_is_promised() -> None:

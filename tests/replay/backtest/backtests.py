@@ -59,22 +59,34 @@ def backtest(
         one.histogram.written = snapshots is not None and one.run.seed == 0
     content = text_of(some)
     source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
-    write = None if snapshots is None else lambda snapshot: snapshots.append(json.loads(snapshot.value))
+    write = (
+        None if snapshots is None else lambda snapshot: snapshots.append(json.loads(snapshot.value))
+    )
     summary: Summary = runs.run(settings, source, write, lambda summary: None)
     return runs.results(summary, "line", grid.left_out)
 
 
 def numbers(
-    results: Results, metric: str, *, run: int = 1, seed: int = 0, key: str = "", rank: int = 0, size: int = 0
+    results: Results,
+    metric: str,
+    *,
+    run: int = 1,
+    seed: int = 0,
+    key: str = "",
+    rank: int = 0,
+    size: int = 0,
 ) -> dict[int, float]:
     """Value by tick; 0 is the whole run."""
     found = [
         one
         for one in results.series
-        if (one.run, one.seed, one.metric, one.key, one.rank, one.size) == (run, seed, metric, key, rank, size)
+        if (one.run, one.seed, one.metric, one.key, one.rank, one.size)
+        == (run, seed, metric, key, rank, size)
     ]
     assert len(found) <= 1, "more than one series of the same name"
-    return dict(zip(found[0].ticks.tolist(), found[0].values.tolist(), strict=True)) if found else {}
+    return (
+        dict(zip(found[0].ticks.tolist(), found[0].values.tolist(), strict=True)) if found else {}
+    )
 
 
 def bounded(event: dict[str, object], max_items: int, max_count: int) -> Iterator[tuple[str, int]]:

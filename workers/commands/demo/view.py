@@ -147,14 +147,19 @@ def bar(row: Row, sd: float, largest: float, width: int) -> Text:
         if i < low or low == high:
             cells[i] = ("▆", BAR)
         else:
-            cells[i] = ("┝" if i == low else "┥" if i == high else "┿" if i == count else "━", DOUBT)
+            cells[i] = (
+                "┝" if i == low else "┥" if i == high else "┿" if i == count else "━",
+                DOUBT,
+            )
     cells[mark] = ("┃", f"bold {EXACT}")
     return Text.assemble(*cells)
 
 
 def ordinal(number: int) -> str:
     """Return 2nd, 3rd, 4th, ..."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    ending = (
+        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
     return f"{number}{ending}"
 
 
@@ -190,7 +195,9 @@ def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
             words = "shown above" if inner >= WIDE else "above"
             subtitle.append(f" {words} {board.threshold:,.0f}, ", style="white")
         subtitle.append(f"{board.hidden} hidden ", style=EXACT)
-        largest = max((max(row.private + 2 * board.sd, row.exact) for row in board.rows), default=1.0)
+        largest = max(
+            (max(row.private + 2 * board.sd, row.exact) for row in board.rows), default=1.0
+        )
         counts = [compact(count) for row in shown for count in (row.private, row.exact)]
         digits = max(DIGITS_MIN, *map(len, counts), 0)
         width = inner - 4 - 2 * (digits + 1)

@@ -66,7 +66,9 @@ def write_settings(wishes: Wishes) -> int:
     """
     output = wishes.output
     if output.exists() or output.is_symlink():
-        raise SettingsError(f"{output}: exists already, and settings are never overwritten: choose another name with --output")
+        raise SettingsError(
+            f"{output}: exists already, and settings are never overwritten: choose another name with --output"
+        )
     if not output.absolute().parent.is_dir():
         raise SettingsError(f"{output}: no directory {output.parent}")
     range_ = None if wishes.range is None else _range(wishes.range)
@@ -86,7 +88,9 @@ def write_settings(wishes: Wishes) -> int:
             raise NothingToCount("the topic is empty: there is nothing to look at yet")
         guess = Guess(sample, decoded([record.value for record in sample.records], access), now_ms)
         if range_ is not None and guess.items.range is None:
-            raise SettingsError(f"--range: what would be counted, {guess.items.field.path}, is not a number")
+            raise SettingsError(
+                f"--range: what would be counted, {guess.items.field.path}, is not a number"
+            )
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
@@ -158,7 +162,9 @@ def toml_values(name_of_option: str, options: Iterable[str]) -> dict[str, str]:
     for option in options:
         name, equals, value = option.partition("=")
         if not equals or not name:
-            raise SettingsError(f"{name_of_option}: NAME=VALUE, NAME=file:PATH or NAME=env:VARIABLE")
+            raise SettingsError(
+                f"{name_of_option}: NAME=VALUE, NAME=file:PATH or NAME=env:VARIABLE"
+            )
         kind, colon, place = value.partition(":")
         secret = colon and kind in ("file", "env")
         found[name] = f"{{ {kind} = {toml(place)} }}" if secret else toml(value)
@@ -169,7 +175,9 @@ def _range(text: str) -> Range:
     match = re.fullmatch(rf"({_NUMBER}):({_NUMBER})", text)
     found = around(float(match[1]), float(match[2])) if match else None
     if found is None:
-        raise SettingsError(f"--range {text}: FROM:TO, two numbers, the first below the second, such as 0:100")
+        raise SettingsError(
+            f"--range {text}: FROM:TO, two numbers, the first below the second, such as 0:100"
+        )
     return found
 
 
@@ -184,7 +192,11 @@ def _answers(guess: Guess, wishes: Wishes, range_: Range | None, *, asking: bool
             "public: any name in the data may be published. declare: these may, and go into the file; others are not\n"
             "counted. none: one histogram of all events, without names."
         )
-        keys = click.prompt("May the names be published?", type=click.Choice(["public", "declare", "none"]), default="none")
+        keys = click.prompt(
+            "May the names be published?",
+            type=click.Choice(["public", "declare", "none"]),
+            default="none",
+        )
     found_users = guess.users(guess.keys[0] if guess.keys and (keys or "none") != "none" else None)
     if asking and users is None and found_users:
         user = found_users[0]
@@ -198,7 +210,9 @@ def _answers(guess: Guess, wishes: Wishes, range_: Range | None, *, asking: bool
         users = click.confirm("Protect all events of one user, not single events?", default=False)
     if asking and range_ is None and guess.items.range is not None:
         found = guess.items.range
-        click.echo(f"\n{guess.items.field.path} is a number. Round numbers around the sample's are data; better are some that you know.")
+        click.echo(
+            f"\n{guess.items.field.path} is a number. Round numbers around the sample's are data; better are some that you know."
+        )
         default = f"{found.first:f}:{found.last:f}"
         answer = click.prompt("Buckets FROM:TO", default=default)
         range_ = None if answer == default else _range(answer)
@@ -239,13 +253,26 @@ def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> No
     table = Table(box=None, pad_edge=False)
     headings = ("field", "in", "holds", "different", "used as", "for example (exact: for you only)")
     for heading in headings if roles else (*headings[:4], headings[5]):
-        table.add_column(heading, justify="right" if heading in ("in", "different") else "left", overflow="fold")
+        table.add_column(
+            heading, justify="right" if heading in ("in", "different") else "left", overflow="fold"
+        )
     # Objects are only the way to their fields.
-    shown = [field for field in guess.all_fields if field.number_of_values and set(field.kinds) != {Kind.OBJECT}]
+    shown = [
+        field
+        for field in guess.all_fields
+        if field.number_of_values and set(field.kinds) != {Kind.OBJECT}
+    ]
     for field in shown[:_ROWS_MAX]:
         different = f"{field.distinct:,}" if field.labels else ""
         role = [roles.get(str(field.path), "")] if roles else []
-        table.add_row(Text(_plain(_path(field))), percent(field.share), _holds(field), different, *role, Text(_example(field)))
+        table.add_row(
+            Text(_plain(_path(field))),
+            percent(field.share),
+            _holds(field),
+            different,
+            *role,
+            Text(_example(field)),
+        )
     console.print(table)
     if len(shown) > _ROWS_MAX:
         console.print(f"... and {many(len(shown) - _ROWS_MAX, 'more field')}")
@@ -259,16 +286,29 @@ def _show_draft(console: Console, draft: Draft, place: Place, text: str) -> None
         looked += ", fewer than asked for: there was no time, or they are large"
     of = "" if draft.decoded == len(sample.records) else " of those that are objects"
     accepted = f"{percent(draft.accepted / draft.decoded)}{of} would be counted"
-    skipped = f", {percent(draft.skipped / draft.decoded)} skipped by where" if draft.skipped else ""
+    skipped = (
+        f", {percent(draft.skipped / draft.decoded)} skipped by where" if draft.skipped else ""
+    )
     console.print()
     console.print(Text(f"{looked}; {accepted}{skipped}."), soft_wrap=True)
     choices = sum(CHOOSE in line for line in text.splitlines()) - 1
-    console.print(Text(f"{place.file}: written. {choices} of its comments say {CHOOSE}: what only you can decide."), soft_wrap=True)
+    console.print(
+        Text(
+            f"{place.file}: written. {choices} of its comments say {CHOOSE}: what only you can decide."
+        ),
+        soft_wrap=True,
+    )
     console.print(Text(f"Next: quietcount check -c {place.file}"), soft_wrap=True)
 
 
 def _path(field: Field) -> str:
-    return f"{field.path}[]" if field.form is Form.LIST else f"{field.path}{{}}" if field.form is Form.MAP else str(field.path)
+    return (
+        f"{field.path}[]"
+        if field.form is Form.LIST
+        else f"{field.path}{{}}"
+        if field.form is Form.MAP
+        else str(field.path)
+    )
 
 
 def _holds(field: Field) -> str:

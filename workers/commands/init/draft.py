@@ -116,7 +116,11 @@ class Guess:
         if self.where is not None:
             # What all events have is asked of those that are looked at.
             chosen, values = self.where.field, set(self.where.values)
-            self._places = [place for n, place in enumerate(self._places) if _text(chosen.column.get(n)) in values]
+            self._places = [
+                place
+                for n, place in enumerate(self._places)
+                if _text(chosen.column.get(n)) in values
+            ]
             self._look(now_ms)
             self.items, self.other_items = self._counted()
         self.time = self._usable_time()
@@ -139,11 +143,15 @@ class Guess:
         for items in self.candidates[:_TRIED]:
             if items.field.path.steps in times:
                 continue
-            for tried in (items, replace(items, count=None)) if items.count is not None else (items,):
+            for tried in (
+                (items, replace(items, count=None)) if items.count is not None else (items,)
+            ):
                 view = view_of(tried)
                 if list(complaints(Shape(one_view(view)))):
                     continue
-                brought = sum(bool(seen.labels) for _, seen in seen_by(self.objects, view, empty=True))
+                brought = sum(
+                    bool(seen.labels) for _, seen in seen_by(self.objects, view, empty=True)
+                )
                 if brought:
                     good.append((brought, tried))
                     break
@@ -155,23 +163,39 @@ class Guess:
 
     def _having(self) -> set[int]:
         """Return which of the records bring items."""
-        return {place for place, seen in seen_by(self.objects, view_of(self.items), empty=True) if seen.labels}
+        return {
+            place
+            for place, seen in seen_by(self.objects, view_of(self.items), empty=True)
+            if seen.labels
+        }
 
     def _usable_time(self) -> Time | None:
         """Return the likeliest time that can be read beside the items."""
         view = view_of(self.items)
-        self.other_times = [time for time in self._times if not list(complaints(Shape(one_view(view), time.field.path)))]
+        self.other_times = [
+            time
+            for time in self._times
+            if not list(complaints(Shape(one_view(view), time.field.path)))
+        ]
         return self.other_times.pop(0) if self.other_times else None
 
     @property
     def keys(self) -> list[Named]:
         """Return what may be the stream key beside what was chosen, the likeliest first."""
-        return [named for named in keys_of(self.fields, self._record_keys) if self._fits(named.setting, None)]
+        return [
+            named
+            for named in keys_of(self.fields, self._record_keys)
+            if self._fits(named.setting, None)
+        ]
 
     def users(self, key: Named | None) -> list[Named]:
         """Return what may name users beside what was chosen, the likeliest first."""
         found = users_of(self.fields, self._record_keys, self._partitions, self._sample.partitions)
-        return [named for named in found if self._fits(None if key is None else key.setting, named.setting)]
+        return [
+            named
+            for named in found
+            if self._fits(None if key is None else key.setting, named.setting)
+        ]
 
     def _fits(self, key: str | None, user: str | None) -> bool:
         if key is not None and key == user:
@@ -197,7 +221,9 @@ class Guess:
         users = self.users(key)
         user = users[0] if users and answers.users else None
         if answers.users and user is None:
-            raise NothingToCount("--users: no field with a user's name was found, nor are the records keyed by one")
+            raise NothingToCount(
+                "--users: no field with a user's name was found, nor are the records keyed by one"
+            )
         made = Draft(
             sample=self._sample,
             format=self._decoded.format,
@@ -224,7 +250,9 @@ class Guess:
         """Return the draft with what the worker would make of the sample."""
         key = None if draft.key is None else draft.key.setting
         user = None if draft.user is None else draft.user.setting
-        strict, lenient = (self._events(self._shape(key, user, empty=empty)) for empty in (False, True))
+        strict, lenient = (
+            self._events(self._shape(key, user, empty=empty)) for empty in (False, True)
+        )
         empty = len(lenient) > len(strict)
         events = lenient if empty else strict
         seen = [(place, view) for place, event in events if (view := event.views[0]) is not None]
@@ -252,7 +280,9 @@ class Guess:
                 sum(n <= max_count for n in counts) / len(counts),
             ),
             items_per_event=sum(per_event) / len(seen),
-            times=[self._time_of(place, event) for place, event in events if event.views[0] is not None],
+            times=[
+                self._time_of(place, event) for place, event in events if event.views[0] is not None
+            ],
         )
 
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:
@@ -275,7 +305,13 @@ class Guess:
 def view_of(items: Items, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()) -> View:
     """Return what a histogram of a candidate looks at."""
     edges = None if items.range is None else items.range.edges
-    return View(named_field(key) or ALL_KEYS, items.field.path, None if items.count is None else items.count.path, where, edges)
+    return View(
+        named_field(key) or ALL_KEYS,
+        items.field.path,
+        None if items.count is None else items.count.path,
+        where,
+        edges,
+    )
 
 
 def one_view(view: View) -> Mapping[str, View]:
@@ -314,7 +350,12 @@ def _round_up(number: int) -> int:
     """Return a number up to 10 as it is, above it the next of 20, 30, 50, 100, 200, ..."""
     if number <= 10:
         return max(number, 1)
-    return next(int(digit * 10**power) for power in range(20) for digit in (1, 2, 3, 5) if digit * 10**power >= number)
+    return next(
+        int(digit * 10**power)
+        for power in range(20)
+        for digit in (1, 2, 3, 5)
+        if digit * 10**power >= number
+    )
 
 
 def _key(key: bytes | None) -> str | None:

@@ -132,7 +132,11 @@ class Field:
     @property
     def labels(self) -> bool:
         """Return whether every value can be a label."""
-        return 0 < self.number_of_values == sum(self.kinds[kind] for kind in (Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN))
+        return (
+            0
+            < self.number_of_values
+            == sum(self.kinds[kind] for kind in (Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN))
+        )
 
     @property
     def numeric(self) -> bool:
@@ -209,11 +213,15 @@ class _Survey:
             seen = self._objects[where] = _Object()
         seen.objects += 1
         seen.sizes += len(found)
-        seen.counts = seen.counts and all(type(value) is int and value >= 0 for value in found.values())
+        seen.counts = seen.counts and all(
+            type(value) is int and value >= 0 for value in found.values()
+        )
         if len(seen.names) < NAMES_MAX:
             seen.names.update(found)
 
-    def _children(self, found: Mapping[str, object], where: Steps, place: int, met: set[int]) -> None:
+    def _children(
+        self, found: Mapping[str, object], where: Steps, place: int, met: set[int]
+    ) -> None:
         seen = self._objects.get(where)
         if seen is None or (seen.data and where[0]):
             return  # the record itself is walked in any case: there is nothing else to walk
@@ -232,7 +240,9 @@ class _Survey:
                 return
             # Nothing but its share matters, unless it can be walked no further.
             self._children(value, where, place, met)
-            self._add(where, Form.ELEMENT if inside else Form.ONE, [(Kind.OBJECT, None)], place, met)
+            self._add(
+                where, Form.ELEMENT if inside else Form.ONE, [(Kind.OBJECT, None)], place, met
+            )
         elif isinstance(value, list):
             if inside:
                 self._add(where, Form.ELEMENT, [(Kind.LIST, None)], place, met)
@@ -244,15 +254,26 @@ class _Survey:
             kinds = [(kind_of(element), element) for element in elements if element is not None]
             self._add(where, Form.LIST, kinds, place, met)
         else:
-            self._add(where, Form.ELEMENT if inside else Form.ONE, [(kind_of(value), value)], place, met)
+            self._add(
+                where, Form.ELEMENT if inside else Form.ONE, [(kind_of(value), value)], place, met
+            )
 
-    def _add(self, where: Steps, form: Form, values: Sequence[tuple[Kind, object]], place: int, met: set[int]) -> None:
+    def _add(
+        self,
+        where: Steps,
+        form: Form,
+        values: Sequence[tuple[Kind, object]],
+        place: int,
+        met: set[int],
+    ) -> None:
         path = self._path(where)
         found = self._fields.get((where, form))
         if found is None:
             if path is None or len(self._fields) >= FIELDS_MAX:
                 return
-            found = self._fields[where, form] = Field(path=path, form=form, total=len(self._records))
+            found = self._fields[where, form] = Field(
+                path=path, form=form, total=len(self._records)
+            )
         if id(found) not in met:
             met.add(id(found))
             found.records += 1
@@ -284,7 +305,9 @@ class _Survey:
         return self._paths[where]
 
 
-def _objects(value: object, steps: tuple[str, ...], list_at: int | None) -> Iterator[tuple[Steps, Mapping[str, object]]]:
+def _objects(
+    value: object, steps: tuple[str, ...], list_at: int | None
+) -> Iterator[tuple[Steps, Mapping[str, object]]]:
     """Yield the objects in a value with their paths."""
     if len(steps) >= STEPS_MAX:
         return
@@ -368,5 +391,11 @@ def where_of(fields: Sequence[Field], having: Collection[int]) -> Where | None:
         decided = all(share >= _DECIDED or share <= 1 - _DECIDED for share in shares.values())
         if decided and wanted and len(wanted) < len(shares):
             found.append(Where(field=field, values=wanted, others=len(shares) - len(wanted)))
-    found.sort(key=lambda where: (not names.says(where.field.path, names.TYPE), len(where.field.path.steps), str(where.field.path)))
+    found.sort(
+        key=lambda where: (
+            not names.says(where.field.path, names.TYPE),
+            len(where.field.path.steps),
+            str(where.field.path),
+        )
+    )
     return found[0] if found else None

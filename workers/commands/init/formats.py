@@ -39,7 +39,9 @@ class _Patience:
 
     def check_open(self) -> None:
         if time.monotonic() > self._deadline:
-            raise SettingsError(f"the schema registry at {self._url} did not answer within {_PATIENCE_S:g} s")
+            raise SettingsError(
+                f"the schema registry at {self._url} did not answer within {_PATIENCE_S:g} s"
+            )
 
     def goes_on(self) -> None:
         """Go on."""
@@ -60,7 +62,9 @@ class Schemas:
         try:
             from workers.events.formats.avro import AvroFormat
         except ImportError as error:
-            raise SettingsError(f"--schema-registry: install quietcount[formats]: {error}") from None
+            raise SettingsError(
+                f"--schema-registry: install quietcount[formats]: {error}"
+            ) from None
         self._registry, self._waiting, self._json = Registry(access), _Patience(access.url), json
         self._avro = AvroFormat(Node())
         self._decoders: dict[bytes, tuple[str, Callable[[bytes], object]] | None] = {}
@@ -207,14 +211,20 @@ def decoded(values: Sequence[bytes | None], access: Access | None = None) -> Dec
     """
     there = [value for value in values if value is not None]
     if not there:
-        raise NothingToCount("all sampled records are without a value: there is nothing in them to count")
+        raise NothingToCount(
+            "all sampled records are without a value: there is nothing in them to count"
+        )
     framed = sum(map(is_framed, there)) >= _MOST * len(there)
     if framed and access is None:
         raise NothingToCount(
             "the values are framed for a Schema Registry (a zero byte and a schema id): name it with --schema-registry URL"
         )
     json = _json()
-    decode = Schemas(access, json).decode if framed and access is not None else lambda value: ("json", json(value))
+    decode = (
+        Schemas(access, json).decode
+        if framed and access is not None
+        else lambda value: ("json", json(value))
+    )
     found: dict[str, dict[int, object]] = {}
     for place, value in enumerate(values):
         if value is None or len(value) > VALUE_BYTES_MAX:
@@ -227,8 +237,14 @@ def decoded(values: Sequence[bytes | None], access: Access | None = None) -> Dec
             found.setdefault(name, {})[place] = record
     name, objects = max(found.items(), key=lambda one: len(one[1]), default=("json", {}))
     if len(objects) < _MOST * len(there) or not objects:
-        what = f"records that a schema of the registry describes ({name})" if framed else "JSON objects"
-        raise NothingToCount(f"{len(objects):,} of {len(there):,} sampled values are {what}: too few to guess from")
+        what = (
+            f"records that a schema of the registry describes ({name})"
+            if framed
+            else "JSON objects"
+        )
+        raise NothingToCount(
+            f"{len(objects):,} of {len(there):,} sampled values are {what}: too few to guess from"
+        )
     return Decoded(name, objects)
 
 

@@ -10,11 +10,26 @@ from workers.commands.options import PATH, only_one_line
 
 
 @click.command()
-@click.option("--bootstrap", required=True, metavar="B", help="Kafka cluster, host:port, or several separated by commas.")
-@click.option("--topic", required=True, metavar="T", help="The topic of the events.")
-@click.option("--output", type=PATH, metavar="FILE", help="The settings file to write. Default: T.toml. Never overwrites one.")
 @click.option(
-    "--records", type=click.IntRange(10, 100_000), default=2_000, show_default=True, metavar="N", help="How many to look at."
+    "--bootstrap",
+    required=True,
+    metavar="B",
+    help="Kafka cluster, host:port, or several separated by commas.",
+)
+@click.option("--topic", required=True, metavar="T", help="The topic of the events.")
+@click.option(
+    "--output",
+    type=PATH,
+    metavar="FILE",
+    help="The settings file to write. Default: T.toml. Never overwrites one.",
+)
+@click.option(
+    "--records",
+    type=click.IntRange(10, 100_000),
+    default=2_000,
+    show_default=True,
+    metavar="N",
+    help="How many to look at.",
 )
 @click.option(
     "--client",
@@ -22,7 +37,12 @@ from workers.commands.options import PATH, only_one_line
     metavar="NAME=VALUE",
     help="A librdkafka setting, such as security.protocol=ssl; secrets as NAME=file:PATH or NAME=env:VARIABLE. Repeatable.",
 )
-@click.option("--schema-registry", "registry", metavar="URL", help="Where the schemas of Avro, Protobuf or JSON Schema are.")
+@click.option(
+    "--schema-registry",
+    "registry",
+    metavar="URL",
+    help="Where the schemas of Avro, Protobuf or JSON Schema are.",
+)
 @click.option(
     "--registry",
     "registry_options",
@@ -36,9 +56,20 @@ from workers.commands.options import PATH, only_one_line
     help="May names of stream keys be published: all of them, those of the sample (written into the file), or none. "
     "Asked for on a terminal, else none.",
 )
-@click.option("--users/--no-users", default=None, help="Protect all events of one user, not single events.")
-@click.option("--range", "range_", metavar="FROM:TO", help="Of numbers that are counted in buckets. Default: from the sample.")
-@click.option("--yes", is_flag=True, help="Ask nothing; what is not answered by an option is as without a terminal.")
+@click.option(
+    "--users/--no-users", default=None, help="Protect all events of one user, not single events."
+)
+@click.option(
+    "--range",
+    "range_",
+    metavar="FROM:TO",
+    help="Of numbers that are counted in buckets. Default: from the sample.",
+)
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Ask nothing; what is not answered by an option is as without a terminal.",
+)
 @click.pass_context
 def init(
     context: click.Context,

@@ -80,7 +80,12 @@ def range_of(numbers: Sequence[float]) -> Range | None:
 
 def around(low: float, high: float) -> Range | None:
     """Return buckets for a range that somebody chose, with its bounds as they are."""
-    if not (low < high and max(abs(low), abs(high)) <= _LARGEST and math.isfinite(low) and math.isfinite(high)):
+    if not (
+        low < high
+        and max(abs(low), abs(high)) <= _LARGEST
+        and math.isfinite(low)
+        and math.isfinite(high)
+    ):
         return None
     found = Range(_plain(Decimal(repr(low))), _plain(Decimal(repr(high))), _STEPS)
     return found if _is_good(found) else None
@@ -107,13 +112,20 @@ def _log(low: float, high: float) -> Range | None:
     if low < _SMALLEST:
         return None
     first, last = math.floor(math.log10(low)), math.floor(math.log10(high)) + 1
-    return Range(_plain(Decimal(10) ** first), _plain(Decimal(10) ** last), _PER_DECADE * (last - first), "log")
+    return Range(
+        _plain(Decimal(10) ** first),
+        _plain(Decimal(10) ** last),
+        _PER_DECADE * (last - first),
+        "log",
+    )
 
 
 def _round_step(width: float) -> Decimal:
     """Return the smallest of 1, 2, 5, 10, ... and their decimal fractions that is at least this."""
     power = Decimal(10) ** math.floor(math.log10(width))
-    return next(power * digit for digit in (1, 2, 5, 10, 20) if power * digit >= Decimal(repr(width)))
+    return next(
+        power * digit for digit in (1, 2, 5, 10, 20) if power * digit >= Decimal(repr(width))
+    )
 
 
 def _plain(number: Decimal) -> Decimal:
@@ -139,18 +151,15 @@ KEYS_MAX = 50
 _EVENTS_PER_KEY = 5
 _USERS_MIN = 10
 _PLACED = 0.99
-_ADDRESS = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9a-fA-F]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
+_ADDRESS = re.compile(
+    r"[^@\s]+@[^@\s]+\.[^@\s]+|(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9a-fA-F]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*"
+)
 
 
 # Nearly every event has another value: it names one event.
 _UNIQUE = 0.9
 _LIKENESS = MappingProxyType(
-    {
-        Who.PERSON: 40.0,
-        Who.ACCOUNT: 30.0,
-        Who.DEVICE: 20.0,
-        Who.SESSION: 10.0,
-    }
+    {Who.PERSON: 40.0, Who.ACCOUNT: 30.0, Who.DEVICE: 20.0, Who.SESSION: 10.0}
 )
 #: What "user" means in the promise, by what a field identifies.
 MEANS = MappingProxyType(
@@ -204,19 +213,28 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
         if not field.text and not named and not names.says(field.path, names.ID):
             continue
         score = 30.0 * named + 10.0 * field.text - field.distinct / 5 - len(field.path.steps)
-        reason = f"{many(field.distinct, 'different value')}, in {percent(field.share)} of the events"
-        found.append(Named(setting=str(field.path), reason=reason, values=field.values, score=score))
+        reason = (
+            f"{many(field.distinct, 'different value')}, in {percent(field.share)} of the events"
+        )
+        found.append(
+            Named(setting=str(field.path), reason=reason, values=field.values, score=score)
+        )
     values = Counter(key for key in record_keys if key is not None)
     there = values.total() / len(record_keys)
     few = 2 <= len(values) <= min(KEYS_MAX, values.total() // _EVENTS_PER_KEY)
     if there >= _NEARLY_ALL and few and not _same(fields, record_keys):
         reason = f"the record key: {many(len(values), 'different value')}, in {percent(there)} of the events"
-        found.append(Named(setting=RECORD_KEY, reason=reason, values=values, score=15.0 - len(values) / 5))
+        found.append(
+            Named(setting=RECORD_KEY, reason=reason, values=values, score=15.0 - len(values) / 5)
+        )
     return sorted(found, key=lambda named: (-named.score, named.setting))
 
 
 def users_of(
-    fields: Sequence[Field], record_keys: Sequence[str | None], partitions: Sequence[int], number: int
+    fields: Sequence[Field],
+    record_keys: Sequence[str | None],
+    partitions: Sequence[int],
+    number: int,
 ) -> list[Named]:
     """Return what may name the user of an event, the likeliest first.
 
@@ -231,31 +249,64 @@ def users_of(
     for field in fields:
         who = names.who(field.path)
         is_key = str(field.path) in same
-        if field.form is not Form.ONE or field.share < _NEARLY_ALL or not (field.text or field.whole):
+        if (
+            field.form is not Form.ONE
+            or field.share < _NEARLY_ALL
+            or not (field.text or field.whole)
+        ):
             continue
         if who is Who.EVENT or field.distinct < _USERS_MIN or not (who or is_key):
             continue
-        if who is None and (field.distinct > _UNIQUE * field.number_of_values or names.says(field.path, names.KEY, names.ITEM)):
+        if who is None and (
+            field.distinct > _UNIQUE * field.number_of_values
+            or names.says(field.path, names.KEY, names.ITEM)
+        ):
             continue  # a record is often keyed by what it is about, which is no user
-        users = {place: as_label(value) for place, value in field.column.items() if isinstance(value, str | int)}
-        reason = f"{many(field.distinct, 'different value')}, in {percent(field.share)} of the events"
+        users = {
+            place: as_label(value)
+            for place, value in field.column.items()
+            if isinstance(value, str | int)
+        }
+        reason = (
+            f"{many(field.distinct, 'different value')}, in {percent(field.share)} of the events"
+        )
         reason += ", the same as the record key" if is_key else ""
         partitioner = _partitioner(users, partitions, number)
-        score = (0.0 if who is None else _LIKENESS[who]) + 5.0 * (partitioner is not None) - len(field.path.steps) / 10
+        score = (
+            (0.0 if who is None else _LIKENESS[who])
+            + 5.0 * (partitioner is not None)
+            - len(field.path.steps) / 10
+        )
         # An identifier stays when an address or a name changes.
-        score += 3.0 * names.says(field.path, names.ID) - 3.0 * names.says(field.path, names.CHANGING)
+        score += 3.0 * names.says(field.path, names.ID) - 3.0 * names.says(
+            field.path, names.CHANGING
+        )
         found.append(
             Named(
-                setting=str(field.path), reason=reason, values=field.values, score=score, partitioner=partitioner, who=who
+                setting=str(field.path),
+                reason=reason,
+                values=field.values,
+                score=score,
+                partitioner=partitioner,
+                who=who,
             )
         )
     keys = {place: key for place, key in enumerate(record_keys) if key is not None}
     values = Counter(keys.values())
     partitioner = _partitioner(keys, partitions, number)
     repeated = _USERS_MIN <= len(values) <= _UNIQUE * len(keys)
-    if len(keys) >= _NEARLY_ALL * len(record_keys) and repeated and not same and partitioner is not None:
+    if (
+        len(keys) >= _NEARLY_ALL * len(record_keys)
+        and repeated
+        and not same
+        and partitioner is not None
+    ):
         reason = f"the record key, which no field of the events has: {many(len(values), 'different value')}"
-        found.append(Named(setting=RECORD_KEY, reason=reason, values=values, score=1.0, partitioner=partitioner))
+        found.append(
+            Named(
+                setting=RECORD_KEY, reason=reason, values=values, score=1.0, partitioner=partitioner
+            )
+        )
     return sorted(found, key=lambda named: (-named.score, named.setting))
 
 
@@ -266,7 +317,11 @@ def is_personal(field: Field) -> bool:
 
 def _is_address(field: Field) -> bool:
     """Return whether most values are email or IP addresses."""
-    return field.text and 2 * sum(_ADDRESS.fullmatch(value) is not None for value in field.values) > field.distinct
+    return (
+        field.text
+        and 2 * sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
+        > field.distinct
+    )
 
 
 def _same(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
@@ -291,7 +346,10 @@ def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) 
     """Return which partitioner places the users where their records are."""
     ways: dict[str, Callable[[bytes], int]] = {"murmur2": _murmur2, "crc32": zlib.crc32}
     for name, place_of in ways.items():
-        good = sum(place_of(user.encode(errors="replace")) % number == partitions[place] for place, user in users.items())
+        good = sum(
+            place_of(user.encode(errors="replace")) % number == partitions[place]
+            for place, user in users.items()
+        )
         if good >= _PLACED * len(users):
             return name
     return None
@@ -326,7 +384,11 @@ class Items:
     @property
     def name(self) -> str:
         """Return its name as a comment has it."""
-        return f"{self.field.path} (a number, in buckets)" if self.range is not None else str(self.field.path)
+        return (
+            f"{self.field.path} (a number, in buckets)"
+            if self.range is not None
+            else str(self.field.path)
+        )
 
 
 def items_of(fields: Sequence[Field]) -> list[Items]:
@@ -343,7 +405,9 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
         yield Items(
-            field=field, score=100.0, reason=f"an object of counts, {where}, with {many(field.distinct, 'different name')}"
+            field=field,
+            score=100.0,
+            reason=f"an object of counts, {where}, with {many(field.distinct, 'different name')}",
         )
     elif field.form is Form.LIST:
         if field.labels and field.distinct > 1 and not _unique(field):
@@ -358,9 +422,18 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
 def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[Items]:
     """Yield what one field of the objects in a list may be."""
     is_label = names.says(field.path, names.ITEM, names.ITEM_OF_LIST, names.ID)
-    if not field.labels or not (field.text or is_label) or names.says(field.path, names.COUNT) or _unique(field):
+    if (
+        not field.labels
+        or not (field.text or is_label)
+        or names.says(field.path, names.COUNT)
+        or _unique(field)
+    ):
         return
-    score = 85.0 + 8.0 * names.says(field.path, names.ITEM) + 4.0 * names.says(field.path, names.ITEM_OF_LIST)
+    score = (
+        85.0
+        + 8.0 * names.says(field.path, names.ITEM)
+        + 4.0 * names.says(field.path, names.ITEM_OF_LIST)
+    )
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
     beside = [
         other
@@ -385,12 +458,18 @@ def _of_value(field: Field, where: str) -> Iterator[Items]:
         score -= 40.0 * _is_prose(field)
         reason = f"{_a(field)}, {where}, with {many(field.distinct, 'different value')}"
         yield Items(field=field, score=score, reason=reason)
-    if field.numeric and not _counts_up(field) and not names.says(field.path, names.PLACE, names.ID):
+    if (
+        field.numeric
+        and not _counts_up(field)
+        and not names.says(field.path, names.PLACE, names.ID)
+    ):
         found = range_of(field.numbers)
         whole_name = field.whole and (names.says(field.path, names.ITEM) or not measure)
         if found is not None:
             score = (15.0 if whole_name else 40.0) + 22.0 * measure
-            yield Items(field=field, range=found, score=score, reason=f"a number, {where}: in buckets")
+            yield Items(
+                field=field, range=found, score=score, reason=f"a number, {where}: in buckets"
+            )
 
 
 def _named(field: Field) -> float:
@@ -405,7 +484,9 @@ def _named(field: Field) -> float:
 
 def _is_label(field: Field) -> bool:
     """Return whether a field's values repeat enough to be counted."""
-    return 1 < field.distinct <= max(_FEW, _REPEATED * field.number_of_values) and not _unique(field)
+    return 1 < field.distinct <= max(_FEW, _REPEATED * field.number_of_values) and not _unique(
+        field
+    )
 
 
 def _unique(field: Field) -> bool:
@@ -414,14 +495,19 @@ def _unique(field: Field) -> bool:
 
 
 def _is_prose(field: Field) -> bool:
-    return field.text and sum(len(text) * n for text, n in field.values.items()) > _PROSE * field.number_of_values
+    return (
+        field.text
+        and sum(len(text) * n for text, n in field.values.items()) > _PROSE * field.number_of_values
+    )
 
 
 def _counts_up(field: Field) -> bool:
     """Return whether a number is a serial one, or a time."""
     if not field.whole or len(field.numbers) < 3:
         return False
-    up = sum(second > first for first, second in zip(field.numbers, field.numbers[1:], strict=False))
+    up = sum(
+        second > first for first, second in zip(field.numbers, field.numbers[1:], strict=False)
+    )
     return _unique(field) and up > _UNIQUE * (len(field.numbers) - 1)
 
 

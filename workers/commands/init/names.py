@@ -16,7 +16,9 @@ def _table(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-TIME = _table("ts time timestamp date datetime at created occurred when instant clock happened logged")
+TIME = _table(
+    "ts time timestamp date datetime at created occurred when instant clock happened logged"
+)
 OTHER_TIME = _table(
     "expires expiry expiration due until birth birthday birthdate dob valid end ends ended scheduled deadline "
     "renewal next"
@@ -76,7 +78,9 @@ _NOUNS = MappingProxyType(
             "voter contact caller callee citizen resident tenantuser reader fullname firstname lastname"
         ),
         Who.ACCOUNT: _table("account acct acc iban card pan wallet profile household"),
-        Who.DEVICE: _table("device ip ipv4 ipv6 imei imsi idfa gaid aaid adid mac fingerprint handset iccid"),
+        Who.DEVICE: _table(
+            "device ip ipv4 ipv6 imei imsi idfa gaid aaid adid mac fingerprint handset iccid"
+        ),
         Who.SESSION: _table("session sess sid cookie visit jsessionid"),
         Who.EVENT: _table(
             "order request req trace span message msg transaction txn tx event evt invoice payment ticket correlation "
@@ -89,9 +93,25 @@ _IDENTIFIES = _table(
     "id ids uuid guid key hash hashed sha md5 token ref reference no nr num number name address addr hex pseudonym"
 )
 # Segments of a path that say nothing of what is in them.
-_AROUND = _table("info details detail data payload body value context ctx meta metadata attributes props properties after before current")
+_AROUND = _table(
+    "info details detail data payload body value context ctx meta metadata attributes props properties after before current"
+)
 # Of a name written as one word, such as "userid".
-_ENDS = ("uuid", "guid", "number", "name", "address", "addr", "email", "phone", "hash", "key", "id", "no", "ip")
+_ENDS = (
+    "uuid",
+    "guid",
+    "number",
+    "name",
+    "address",
+    "addr",
+    "email",
+    "phone",
+    "hash",
+    "key",
+    "id",
+    "no",
+    "ip",
+)
 
 
 def who(path: Path) -> Who | None:

@@ -73,14 +73,20 @@ def pace_of(draft: Draft, now_ms: int) -> Pace:
     mechanism = build(config, _unit(draft))
     sd, _ = worst_and_rms(curve(mechanism, epoch_ms // tick_ms), epoch_ms // tick_ms)
     if not commonest or rate is None:
-        reason = "a guess, as the times of the sample do not tell how many events there are in a second"
+        reason = (
+            "a guess, as the times of the sample do not tell how many events there are in a second"
+        )
     else:
         counted = commonest * tick_ms / 1000
         thing = "of the commonest item" if draft.items.range is None else "in the fullest bucket"
         reason = (
             f"with about {_rate(rate)}, such a tick has {about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
             + ("" if draft.user is None else " (before users are bounded)")
-            + (", well above the noise" if enough else ", hardly above the noise: there are few events")
+            + (
+                ", well above the noise"
+                if enough
+                else ", hardly above the noise: there are few events"
+            )
         )
     days = epoch_ms // _DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
@@ -128,7 +134,9 @@ def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
 def _sd(draft: Draft, tick_ms: int, epoch_ms: int) -> float:
     """Return the largest standard deviation over the ticks of an epoch."""
     ticks = epoch_ms // tick_ms
-    return worst_and_rms(curve(build(config_of(draft, tick_ms, ticks), _unit(draft)), ticks), ticks)[0]
+    return worst_and_rms(
+        curve(build(config_of(draft, tick_ms, ticks), _unit(draft)), ticks), ticks
+    )[0]
 
 
 def _unit(draft: Draft) -> str:
@@ -147,5 +155,9 @@ def _noise(mechanism: Mechanism, last: int, sd: float) -> str:
 def _rate(rate: float) -> str:
     for seconds, unit in ((1, "second"), (60, "minute"), (3_600, "hour"), (86_400, "day")):
         if rate * seconds >= 1 or unit == "day":
-            return f"{about(rate * seconds)} events a {unit}" if rate * seconds >= 1.05 else f"one event a {unit}"
+            return (
+                f"{about(rate * seconds)} events a {unit}"
+                if rate * seconds >= 1.05
+                else f"one event a {unit}"
+            )
     return many(0, "event")

@@ -78,7 +78,9 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
         pass
     topics = [name for name in metadata.topics if not name.startswith(KAFKAS_OWN)]
     if topic not in topics:
-        raise SettingsError(f"--topic {topic}: no such topic on {connection.bootstrap} that this principal may see")
+        raise SettingsError(
+            f"--topic {topic}: no such topic on {connection.bootstrap} that this principal may see"
+        )
     deadline = time.monotonic() + PATIENCE_S
     partitions = sorted(metadata.topics[topic].partitions)
     with reader(connection, events=True) as consumer:
@@ -99,7 +101,9 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
                 found[record.partition, record.offset] = record
             stopped = stopped or time.monotonic() > deadline or budget < 0
     if stopped and not found:
-        raise SettingsError(f"--topic {topic}: no record could be read within {PATIENCE_S:g} s; try again")
+        raise SettingsError(
+            f"--topic {topic}: no record could be read within {PATIENCE_S:g} s; try again"
+        )
     return Sample(
         records=[found[place] for place in sorted(found)],
         partitions=len(partitions),
@@ -113,8 +117,14 @@ def _spans(bounds: Spans, number: int, *, newest: bool) -> Spans:
     """Return the offsets at one end of each partition, half of the sample in all."""
     share = -(-number // (2 * max(len(bounds), 1)))
     if newest:
-        return {partition: (max(low, high - _WIDER * share), high) for partition, (low, high) in bounds.items()}
-    return {partition: (low, min(high, low + _WIDER * share)) for partition, (low, high) in bounds.items()}
+        return {
+            partition: (max(low, high - _WIDER * share), high)
+            for partition, (low, high) in bounds.items()
+        }
+    return {
+        partition: (low, min(high, low + _WIDER * share))
+        for partition, (low, high) in bounds.items()
+    }
 
 
 def _read(
@@ -123,7 +133,9 @@ def _read(
     """Yield at most `limit` records of each span, and of all spans BYTES_MAX: its last, or its
     first.
     """
-    consumer.assign([TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()])
+    consumer.assign(
+        [TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()]
+    )
     kept: dict[int, list[Record]] = {partition: [] for partition in spans}
     share, sizes = BYTES_MAX // max(len(spans), 1), dict.fromkeys(spans, 0)
     open_ = set(spans)

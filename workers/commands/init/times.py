@@ -43,12 +43,22 @@ class Time:
     @property
     def reason(self) -> str:
         """Return what was found."""
-        what = "ISO 8601 text" if self.unit == "iso" else f"a number that is a time between 2000 and now if read in {self.unit}"
-        order = f"in order in {percent(self.ascending)} of them" if self.ascending < 1 else "always in order"
+        what = (
+            "ISO 8601 text"
+            if self.unit == "iso"
+            else f"a number that is a time between 2000 and now if read in {self.unit}"
+        )
+        order = (
+            f"in order in {percent(self.ascending)} of them"
+            if self.ascending < 1
+            else "always in order"
+        )
         return f"{what}, in {percent(self.field.share)} of the events, {order}"
 
 
-def times_of(fields: Sequence[Field], partitions: Sequence[int], logged: Sequence[int], now_ms: int) -> list[Time]:
+def times_of(
+    fields: Sequence[Field], partitions: Sequence[int], logged: Sequence[int], now_ms: int
+) -> list[Time]:
     """Return the fields that may be the time, the likeliest first.
 
     Args:
@@ -57,18 +67,23 @@ def times_of(fields: Sequence[Field], partitions: Sequence[int], logged: Sequenc
         logged: the time that Kafka has of each record, ms since 1970.
         now_ms: the time now.
     """
-    found = [time for field in fields if (time := _time(field, partitions, logged, now_ms)) is not None]
+    found = [
+        time for field in fields if (time := _time(field, partitions, logged, now_ms)) is not None
+    ]
     return sorted(found, key=lambda time: (-time.score, str(time.field.path)))
 
 
-def _time(field: Field, partitions: Sequence[int], logged: Sequence[int], now_ms: int) -> Time | None:
+def _time(
+    field: Field, partitions: Sequence[int], logged: Sequence[int], now_ms: int
+) -> Time | None:
     if field.form is not Form.ONE or field.share < _NEARLY_ALL or not (field.text or field.numeric):
         return None
     for unit in ("iso",) if field.text else _UNITS:
         times = {
             place: at
             for place, value in field.column.items()
-            if (at := time_ms(value, unit)) is not None and _OLDEST_MS <= at <= now_ms + MAX_AHEAD_MS
+            if (at := time_ms(value, unit)) is not None
+            and _OLDEST_MS <= at <= now_ms + MAX_AHEAD_MS
         }
         if len(times) >= _NEARLY_ALL * len(field.column):
             break
@@ -78,10 +93,16 @@ def _time(field: Field, partitions: Sequence[int], logged: Sequence[int], now_ms
     named = names.says(field.path, names.TIME)
     if not named and unit != "iso" and ascending < _ASCENDING:
         return None  # a number that happens to be of that size
-    near = sorted(abs(at - logged[place]) for place, at in times.items())[len(times) // 2] <= _NEAR_MS
+    near = (
+        sorted(abs(at - logged[place]) for place, at in times.items())[len(times) // 2] <= _NEAR_MS
+    )
     score = 3.0 * named - 4.0 * names.says(field.path, names.OTHER_TIME) + 2.0 * (unit == "iso")
     score += 2.0 * (ascending >= _ASCENDING) + near - 0.1 * len(field.path.steps)
-    return Time(field=field, unit=unit, times=times, ascending=ascending, score=score) if score > 0 else None
+    return (
+        Time(field=field, unit=unit, times=times, ascending=ascending, score=score)
+        if score > 0
+        else None
+    )
 
 
 def in_order(times: dict[int, int], partitions: Sequence[int]) -> float:

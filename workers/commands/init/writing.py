@@ -53,9 +53,21 @@ def settings_text(draft: Draft, pace: Pace, answers: Answers, place: Place) -> s
     worker = worker_name(place.topic, histogram, draft.sample.topics)
     _head(lines, draft, answers, place)
     lines.section("worker")
-    lines.set("name", toml(worker), "prefix of the worker's own topics; none of them is on the cluster yet")
-    lines.set("data_dir", toml(f"var/{worker}"), "a copy of the state, beside this file; may be deleted while it is stopped")
-    lines.set("key_file", toml(place.key_name), f"all noise comes from it: `quietcount key new {place.key_file}` makes it")
+    lines.set(
+        "name",
+        toml(worker),
+        "prefix of the worker's own topics; none of them is on the cluster yet",
+    )
+    lines.set(
+        "data_dir",
+        toml(f"var/{worker}"),
+        "a copy of the state, beside this file; may be deleted while it is stopped",
+    )
+    lines.set(
+        "key_file",
+        toml(place.key_name),
+        f"all noise comes from it: `quietcount key new {place.key_file}` makes it",
+    )
     lines.section("kafka")
     lines.set("bootstrap", toml(place.bootstrap), "as given to init")
     if place.client:
@@ -94,7 +106,11 @@ def _head(lines: _File, draft: Draft, answers: Answers, place: Place) -> None:
     found = list(_data_in(draft, answers))
     lines.note(
         "The figures in the comments are exact, and come from the sample: this file is for the operator. "
-        + (f"From the values of events it holds {' and '.join(found)}." if found else "It holds no value of any event.")
+        + (
+            f"From the values of events it holds {' and '.join(found)}."
+            if found
+            else "It holds no value of any event."
+        )
     )
 
 
@@ -112,7 +128,11 @@ def _of_sample(draft: Draft) -> str:
     said = f"with these settings {percent(draft.accepted / draft.decoded)} of them are events"
     if draft.decoded < len(draft.sample.records):
         said = f"{percent(draft.decoded / len(draft.sample.records))} of them hold an object, and {said.replace('them', 'these')}"
-    return f"{said}, {percent(draft.skipped / draft.decoded)} are skipped by where" if draft.skipped else said
+    return (
+        f"{said}, {percent(draft.skipped / draft.decoded)} are skipped by where"
+        if draft.skipped
+        else said
+    )
 
 
 def _events(lines: _File, draft: Draft, place: Place) -> None:
@@ -127,9 +147,17 @@ def _events(lines: _File, draft: Draft, place: Place) -> None:
     lines.set("items", toml(str(items.field.path)), f"what is counted: {items.reason}")
     lines.others("items", [other.name for other in draft.other_items])
     if items.count is not None:
-        lines.set("count", toml(str(items.count.path)), "how many of it: a whole number beside it, by its name")
+        lines.set(
+            "count",
+            toml(str(items.count.path)),
+            "how many of it: a whole number beside it, by its name",
+        )
     if draft.empty:
-        lines.set("missing", '"empty"', "some events have no items: they count as events without any, instead of being rejected")
+        lines.set(
+            "missing",
+            '"empty"',
+            "some events have no items: they count as events without any, instead of being rejected",
+        )
     _time(lines, draft)
     _user(lines, draft)
     grace, why = draft.grace
@@ -152,23 +180,50 @@ def _key(lines: _File, draft: Draft) -> None:
         why = "one histogram for all events"
         candidates = list(draft.other_keys[:_OTHERS])
         if not candidates:
-            lines.set("key", toml(ALL_KEYS), f"{why}: no field of nearly every event has few different values")
+            lines.set(
+                "key",
+                toml(ALL_KEYS),
+                f"{why}: no field of nearly every event has few different values",
+            )
             return
-        lines.set("key", toml(ALL_KEYS), f"{why}, as nothing says that names of stream keys may be published")
+        lines.set(
+            "key",
+            toml(ALL_KEYS),
+            f"{why}, as nothing says that names of stream keys may be published",
+        )
         for named in candidates:
-            lines.note(f'{CHOOSE}: or key = {toml(named.setting)}, and keys below: a histogram for each; {named.reason}')
+            lines.note(
+                f"{CHOOSE}: or key = {toml(named.setting)}, and keys below: a histogram for each; {named.reason}"
+            )
         return
-    published = "their names are published" if draft.keys == "public" else "those in keys below are published"
-    lines.set("key", toml(draft.key.setting), f"a histogram for each; {published}: {draft.key.reason}")
-    lines.others("key", [*(named.setting for named in draft.other_keys), f"{ALL_KEYS} (one histogram for all)"])
+    published = (
+        "their names are published"
+        if draft.keys == "public"
+        else "those in keys below are published"
+    )
+    lines.set(
+        "key", toml(draft.key.setting), f"a histogram for each; {published}: {draft.key.reason}"
+    )
+    lines.others(
+        "key",
+        [*(named.setting for named in draft.other_keys), f"{ALL_KEYS} (one histogram for all)"],
+    )
 
 
 def _time(lines: _File, draft: Draft) -> None:
     if draft.time is None:
-        lines.note("timestamp is left out: no field is a time in nearly every event, so it is the record's own, which Kafka has.")
+        lines.note(
+            "timestamp is left out: no field is a time in nearly every event, so it is the record's own, which Kafka has."
+        )
         return
-    lines.set("timestamp", toml(str(draft.time.field.path)), f"the time of an event: {draft.time.reason}")
-    lines.set("timestamp_unit", toml(draft.time.unit), "by the form of the values" if draft.time.unit == "iso" else "by their size")
+    lines.set(
+        "timestamp", toml(str(draft.time.field.path)), f"the time of an event: {draft.time.reason}"
+    )
+    lines.set(
+        "timestamp_unit",
+        toml(draft.time.unit),
+        "by the form of the values" if draft.time.unit == "iso" else "by their size",
+    )
     lines.others("timestamp", [str(time.field.path) for time in draft.other_times])
 
 
@@ -178,25 +233,47 @@ def _user(lines: _File, draft: Draft) -> None:
         lines.set("user", toml(draft.user.setting), f"whose event it is: {draft.user.reason}")
         lines.others("user", [named.setting for named in draft.users if named is not draft.user])
         if draft.user.partitioner is not None:
-            lines.set("partitioner", toml(draft.user.partitioner), "how the sampled records are placed in partitions by user")
+            lines.set(
+                "partitioner",
+                toml(draft.user.partitioner),
+                "how the sampled records are placed in partitions by user",
+            )
         return
     for named in draft.users[:_OTHERS]:
         placed = (
-            f"the records are placed by it; needs unit = \"user\", max_items_per_user, and partitioner = {toml(named.partitioner)}"
+            f'the records are placed by it; needs unit = "user", max_items_per_user, and partitioner = {toml(named.partitioner)}'
             if named.partitioner is not None
             else 'the records are not placed by it; needs unit = "user", rekey = true, and max_items_per_user'
         )
-        lines.off("user", toml(named.setting), f"{named.reason}; {placed}; it protects {named.means}")
+        lines.off(
+            "user", toml(named.setting), f"{named.reason}; {placed}; it protects {named.means}"
+        )
 
 
 def _unit(lines: _File, draft: Draft) -> None:
     if draft.user is not None:
-        lines.set("unit", '"user"', f"what is protected, in an epoch: {draft.user.means}; as asked for with --users")
+        lines.set(
+            "unit",
+            '"user"',
+            f"what is protected, in an epoch: {draft.user.means}; as asked for with --users",
+        )
         if draft.user.partitioner is None:
-            lines.set("rekey", "true", "the records are not placed by user: the worker writes them once more, by user, and counts these")
+            lines.set(
+                "rekey",
+                "true",
+                "the records are not placed by user: the worker writes them once more, by user, and counts these",
+            )
         return
-    how = "`quietcount init --users` writes the settings for users" if draft.users else "for users, events must name them"
-    lines.set("unit", '"event"', f'{CHOOSE}: "event" protects one event, "user" all events of one user in an epoch; {how}')
+    how = (
+        "`quietcount init --users` writes the settings for users"
+        if draft.users
+        else "for users, events must name them"
+    )
+    lines.set(
+        "unit",
+        '"event"',
+        f'{CHOOSE}: "event" protects one event, "user" all events of one user in an epoch; {how}',
+    )
 
 
 def _histogram(lines: _File, draft: Draft, pace: Pace, answers: Answers, name: str) -> None:
@@ -205,26 +282,48 @@ def _histogram(lines: _File, draft: Draft, pace: Pace, answers: Answers, name: s
     unit = "event" if draft.user is None else "user"
     lines.set("name", toml(name), "its snapshots go to the topic <worker.name>.<name>")
     if draft.items.range is None:
-        lines.set("mechanism", toml(pace.mechanism), "items need not be known before: one is shown when enough of it was counted")
+        lines.set(
+            "mechanism",
+            toml(pace.mechanism),
+            "items need not be known before: one is shown when enough of it was counted",
+        )
     else:
-        lines.set("mechanism", toml(pace.mechanism), "the buckets are known before, so all of them are shown at every tick")
+        lines.set(
+            "mechanism",
+            toml(pace.mechanism),
+            "the buckets are known before, so all of them are shown at every tick",
+        )
         how = (
             "as given with --range"
             if answers.range is not None
             else f"{CHOOSE}: round numbers around those of the sample, so data; better a range that you know without it"
         )
-        lines.set("buckets", str(draft.items.range), f"intervals, and one below and one above them; {how}")
+        lines.set(
+            "buckets", str(draft.items.range), f"intervals, and one below and one above them; {how}"
+        )
     lines.set("tick", toml(format_duration(pace.tick_ms)), f"a snapshot each: {pace.tick_reason}")
     lines.set("horizon", toml(format_duration(pace.tick_ms * pace.horizon)), pace.horizon_reason)
     one = draft.items.field.form is Form.ONE
     most = "an event has one" if one else f"{percent(events)} of the sampled events have no more"
-    lines.set("max_items", str(draft.max_items), f"most different items of one event that count: {most}")
-    adds = "most that one event adds to one item" if draft.user is None else f"{CHOOSE}: most that one user adds to one item in an epoch"
-    bring = "it has it once" if one and draft.items.count is None else f"{percent(counts)} of the sampled amounts in one event are no more"
+    lines.set(
+        "max_items", str(draft.max_items), f"most different items of one event that count: {most}"
+    )
+    adds = (
+        "most that one event adds to one item"
+        if draft.user is None
+        else f"{CHOOSE}: most that one user adds to one item in an epoch"
+    )
+    bring = (
+        "it has it once"
+        if one and draft.items.count is None
+        else f"{percent(counts)} of the sampled amounts in one event are no more"
+    )
     lines.set("max_count", str(draft.max_count), f"{adds}: {bring}")
     if draft.user is not None:
         lines.set(
-            "max_items_per_user", str(ITEMS_PER_USER), f"{CHOOSE}: most pairs of stream key and item that count of one user in an epoch"
+            "max_items_per_user",
+            str(ITEMS_PER_USER),
+            f"{CHOOSE}: most pairs of stream key and item that count of one user in an epoch",
         )
     tells = f"how much all snapshots of an epoch may tell of one {unit}; smaller tells less, with more noise"
     lines.set("epsilon", str(EPSILON), f"{CHOOSE}: {tells}. {pace.noise}")
@@ -234,7 +333,11 @@ def _histogram(lines: _File, draft: Draft, pace: Pace, answers: Answers, name: s
         lines.set("keys", '"public"', "as answered: every stream key in the data may be named")
     elif draft.keys == "declare":
         values = ", ".join(toml(value) for value in _declared(draft.key))
-        lines.set("keys", f"[{values}]", "as answered: those of the sample. Events of others are not counted")
+        lines.set(
+            "keys",
+            f"[{values}]",
+            "as answered: those of the sample. Events of others are not counted",
+        )
 
 
 def _declared(named: Named | None) -> list[str]:
@@ -254,7 +357,9 @@ def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
     used = {name.replace(".", "_") for name in (*taken, topic)}
     plain = re.sub(r"^[^A-Za-z0-9]+", "", topic)[:80] or "events"
     name, number = plain, 1
-    while any(one.replace(".", "_") in used for one in (*internal_topics(name), f"{name}.{histogram}")):
+    while any(
+        one.replace(".", "_") in used for one in (*internal_topics(name), f"{name}.{histogram}")
+    ):
         number += 1
         name = f"{plain}-{number}"
     return name
@@ -292,7 +397,9 @@ class _File:
         if len(line) <= _WIDTH:
             self._lines.append(line)
         else:
-            self._lines += [f"# {part}" for part in _wrapped(why[0].upper() + why[1:] + ".", _WIDTH - 2)]
+            self._lines += [
+                f"# {part}" for part in _wrapped(why[0].upper() + why[1:] + ".", _WIDTH - 2)
+            ]
             self._lines.append(setting)
 
     def off(self, name: str, value: str, why: str) -> None:

@@ -159,18 +159,25 @@ class Follower:
         begun = {place: self._begin(place, ids.get(place[0]), stored.get(place)) for place in new}
         self._unread.update(begun)
         self._partitions.update(begun)
-        self._consumer.incremental_assign([TopicPartition(*place, one.next) for place, one in begun.items()])
+        self._consumer.incremental_assign(
+            [TopicPartition(*place, one.next) for place, one in begun.items()]
+        )
 
     def _begin(self, place: Place, topic_id: str | None, stored: Position | None) -> _Partition:
         low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
         start = low if stored is None else stored.next
         if stored is not None and (start > high or _differ(topic_id, stored.topic_id)):
-            logger.warning("history: %s[%d] is another topic than the one that was read; read from its beginning", *place)
+            logger.warning(
+                "history: %s[%d] is another topic than the one that was read; read from its beginning",
+                *place,
+            )
             start, stored = low, None
         if start < low or (stored is None and low > 0):
             start = low
             self._writer.note_gap(self._topics[place[0]], place[1])
-            logger.warning("history: records of %s[%d] had gone before they were read: answers say so", *place)
+            logger.warning(
+                "history: records of %s[%d] had gone before they were read: answers say so", *place
+            )
         return _Partition(topic_id, low, high, start)
 
     def _lose(self, place: Place) -> None:

@@ -75,7 +75,14 @@ class Held(NamedTuple):
         """Return the rows of all ticks that are kept, as SQL in brackets."""
         parts = [_rows("ticks", kind, self.stream, f"place >= {self.ticks}")]
         if self.ticks:
-            parts.append(_rows("quarters", kind, self.stream, f"place >= {self.quarters} and place < {self.ticks}"))
+            parts.append(
+                _rows(
+                    "quarters",
+                    kind,
+                    self.stream,
+                    f"place >= {self.quarters} and place < {self.ticks}",
+                )
+            )
             parts.append(self._epochs(kind))
         return f"({' union all '.join(parts)})"
 
@@ -106,7 +113,12 @@ class Held(NamedTuple):
     @property
     def kept(self) -> dict[str, int]:
         """What is kept, for an answer."""
-        return {"first": self.first_ms, "last": self.last_ms, "ticks": self.ticks_ms, "hours": self.quarters_ms}
+        return {
+            "first": self.first_ms,
+            "last": self.last_ms,
+            "ticks": self.ticks_ms,
+            "hours": self.quarters_ms,
+        }
 
 
 def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> Held:
@@ -117,12 +129,15 @@ def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> Held:
     """
     found = first(
         cursor,
-        "select stream, part, first_end_ms from streams where histogram = ? and key = ?", [stream.histogram, stream.key]
+        "select stream, part, first_end_ms from streams where histogram = ? and key = ?",
+        [stream.histogram, stream.key],
     )
     if found is None:
         raise Unknown("no such key: nothing is kept of it; /api/histograms lists the keys")
     number, part, first_ms = found
-    places = dict(cursor.execute("select level, place from kept where stream = ?", [number]).fetchall())
+    places = dict(
+        cursor.execute("select level, place from kept where stream = ?", [number]).fetchall()
+    )
     ticks, quarters = places.get("ticks", 0), places.get("quarters", 0)
     # Two questions: the largest place is found without reading the rows, and then only its row is.
     newest = first(cursor, f"select max(place) from ticks_heads_all where stream = {number}")
@@ -135,11 +150,25 @@ def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> Held:
         thinned = f"{_rows('quarters', 'heads', number, 'true')} union all {_rows('epochs', 'heads', number, 'true')}"
         oldest = first(cursor, f"select min(end_ms) from ({thinned})")
         first_ms = ticks_ms if oldest is None or oldest[0] is None else min(oldest[0], ticks_ms)
-    return Held(number, part, ticks, min(quarters, ticks), newest[0], first_ms, last_ms, ticks_ms, min(quarters_ms, ticks_ms))
+    return Held(
+        number,
+        part,
+        ticks,
+        min(quarters, ticks),
+        newest[0],
+        first_ms,
+        last_ms,
+        ticks_ms,
+        min(quarters_ms, ticks_ms),
+    )
 
 
 def is_complete(
-    cursor: duckdb.DuckDBPyConnection, stream: Stream, where: Held, asked: Range, reading: float | None
+    cursor: duckdb.DuckDBPyConnection,
+    stream: Stream,
+    where: Held,
+    asked: Range,
+    reading: float | None,
 ) -> bool:
     """Return whether no tick of a range was removed from the topic unread, or is yet to be read.
 
@@ -148,7 +177,8 @@ def is_complete(
     if reading is not None and (asked.until is None or asked.until > where.last_ms):
         return False
     gaps = cursor.execute(
-        "select after_ms, until_ms from gaps where histogram = ? and part = ?", [stream.histogram, where.part]
+        "select after_ms, until_ms from gaps where histogram = ? and part = ?",
+        [stream.histogram, where.part],
     ).fetchall()
     return not any(
         (until is None or asked.since is None or asked.since < until)
@@ -166,7 +196,9 @@ def item_numbers(cursor: duckdb.DuckDBPyConnection, labels: Iterable[str]) -> di
     return dict(cursor.execute(with_numbers, [sought]).fetchall())
 
 
-def series_of(cursor: duckdb.DuckDBPyConnection, numbers: Iterable[int]) -> dict[int, dict[str, Any]]:
+def series_of(
+    cursor: duckdb.DuckDBPyConnection, numbers: Iterable[int]
+) -> dict[int, dict[str, Any]]:
     """Return what the ticks of each of these series have in common."""
     found = {}
     for series, *texts in cursor.execute(
@@ -174,7 +206,12 @@ def series_of(cursor: duckdb.DuckDBPyConnection, numbers: Iterable[int]) -> dict
         [sorted(set(numbers))],
     ).fetchall():
         identity, epoch, mechanism, guarantee, edges = texts
-        fields = {"id": identity, "epoch": epoch, "mechanism": mechanism, "guarantee": orjson.loads(guarantee)}
+        fields = {
+            "id": identity,
+            "epoch": epoch,
+            "mechanism": mechanism,
+            "guarantee": orjson.loads(guarantee),
+        }
         found[series] = fields | ({"edges": orjson.loads(edges)} if edges else {})
     return found
 
@@ -189,10 +226,14 @@ def _rows(level: str, kind: str, stream: int, which: str) -> str:
     return f"select * from {level}_{kind}_all where stream = {stream} and {which}"
 
 
-def _end(cursor: duckdb.DuckDBPyConnection, level: str, stream: int, place: int, first_ms: int) -> int:
+def _end(
+    cursor: duckdb.DuckDBPyConnection, level: str, stream: int, place: int, first_ms: int
+) -> int:
     if not place:
         return first_ms
-    found = first(cursor, f"select end_ms from {level}_heads_all where stream = {stream} and place = {place}")
+    found = first(
+        cursor, f"select end_ms from {level}_heads_all where stream = {stream} and place = {place}"
+    )
     return first_ms if found is None else int(found[0])
 
 
@@ -203,7 +244,11 @@ _NUMBERS = itertools.count()
 
 
 def history_file(
-    cursor: duckdb.DuckDBPyConnection, asked: HistoryQuestion | EpochsQuestion, reading: float | None, format: Format, path: Path
+    cursor: duckdb.DuckDBPyConnection,
+    asked: HistoryQuestion | EpochsQuestion,
+    reading: float | None,
+    format: Format,
+    path: Path,
 ) -> BinaryIO:
     """Return an open file with the answer; `path` is that of the history.
 
@@ -225,10 +270,16 @@ def history_file(
         counts = where.last("counts")
     cursor.execute(f"create or replace temp table heads as {heads}")
     rows = "greatest(coalesce(shown, 0), 1)" if not asked.items else str(len(asked.items))
-    found = first(cursor, f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads")
+    found = first(
+        cursor, f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
+    )
     if found is not None and found[0] > ROWS:
-        raise TooMuch(f"the file would have {found[0]:,} rows: at most {ROWS:,}; take a shorter time, a longer step or fewer items")
-    narrow = "false" if found is None or found[1] is None else f"place between {found[1]} and {found[2]}"
+        raise TooMuch(
+            f"the file would have {found[0]:,} rows: at most {ROWS:,}; take a shorter time, a longer step or fewer items"
+        )
+    narrow = (
+        "false" if found is None or found[1] is None else f"place between {found[1]} and {found[2]}"
+    )
     if asked.items:
         numbers = item_numbers(cursor, asked.items)
         wanted = list(dict.fromkeys(asked.items))
@@ -250,7 +301,10 @@ def history_file(
         else f"{cells} left join {of_tick} using (place) left join labels using (item)"
     )
     written = path.with_name(f"{path.name}.file-{os.getpid()}-{next(_NUMBERS)}")
-    cursor.register("stream_name", {"histogram": _texts([asked.stream.histogram]), "key": _texts([asked.stream.key])})
+    cursor.register(
+        "stream_name",
+        {"histogram": _texts([asked.stream.histogram]), "key": _texts([asked.stream.key])},
+    )
     try:
         cursor.execute(
             f"""copy (
@@ -322,7 +376,9 @@ class TickQuestion:
     top: int | None = None
 
 
-def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuestion, reading: float | None) -> bytes:
+def history(
+    cursor: duckdb.DuckDBPyConnection, asked: HistoryQuestion, reading: float | None
+) -> bytes:
     """Return the answer to /api/history.
 
     Raises:
@@ -335,7 +391,9 @@ def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuestion, reading: 
     ).fetchall()
     heads, more = heads[: asked.limit], len(heads) > asked.limit
     if len(heads) * len(asked.items) > CELLS:
-        raise TooMuch(f"{len(heads):,} entries of {len(asked.items)} items: at most {CELLS:,} counts; take a longer step")
+        raise TooMuch(
+            f"{len(heads):,} entries of {len(asked.items)} items: at most {CELLS:,} counts; take a longer step"
+        )
     counts = _matrix(cursor, where, heads, asked) if asked.items else None
     series = series_of(cursor, (head[1] for head in heads))
     return orjson.dumps(
@@ -353,13 +411,16 @@ def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuestion, reading: 
             "kept": where.kept,
             "series": list(series.values()),
             "entries": [
-                _entry(head, series[head[1]], None if counts is None else counts[row]) for row, head in enumerate(heads)
+                _entry(head, series[head[1]], None if counts is None else counts[row])
+                for row, head in enumerate(heads)
             ],
         }
     )
 
 
-def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuestion, reading: float | None) -> bytes:
+def epochs(
+    cursor: duckdb.DuckDBPyConnection, asked: EpochsQuestion, reading: float | None
+) -> bytes:
     """Return the answer to /api/epochs.
 
     Raises:
@@ -386,7 +447,9 @@ def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuestion, reading: fl
     )
 
 
-def one_tick(cursor: duckdb.DuckDBPyConnection, asked: TickQuestion) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def one_tick(
+    cursor: duckdb.DuckDBPyConnection, asked: TickQuestion
+) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return the snapshot of a tick, or None and the nearest ticks before and after it.
 
     Raises:
@@ -397,7 +460,11 @@ def one_tick(cursor: duckdb.DuckDBPyConnection, asked: TickQuestion) -> tuple[di
     of_id = "series in (select series from series where id = ?)" if asked.id is not None else "true"
     values = [asked.id] if asked.id is not None else []
     if asked.at is not None:
-        is_it, before, after = f"start_ms < {asked.at} and end_ms >= {asked.at}", f"end_ms < {asked.at}", f"end_ms > {asked.at}"
+        is_it, before, after = (
+            f"start_ms < {asked.at} and end_ms >= {asked.at}",
+            f"end_ms < {asked.at}",
+            f"end_ms > {asked.at}",
+        )
         order = "end_ms"
     else:
         # Epochs by number, and ticks within them: the order of the stream.
@@ -424,7 +491,12 @@ def one_tick(cursor: duckdb.DuckDBPyConnection, asked: TickQuestion) -> tuple[di
         nearest[name] = None
         if near is not None:
             common = series_of(cursor, [near[0]])[near[0]]
-            nearest[name] = {"id": common["id"], "epoch": common["epoch"], "tick": near[1], "end": near[2]}
+            nearest[name] = {
+                "id": common["id"],
+                "epoch": common["epoch"],
+                "tick": near[1],
+                "end": near[2],
+            }
     return None, nearest
 
 
@@ -441,12 +513,21 @@ def selected(where: Held, asked: HistoryQuestion) -> str:
 # ---- parts of answers ----------------------------------------------------------------------------
 
 
-def _entry(head: _Head, common: Mapping[str, Any], counts: list[int | None] | None) -> dict[str, Any]:
+def _entry(
+    head: _Head, common: Mapping[str, Any], counts: list[int | None] | None
+) -> dict[str, Any]:
     _, _, tick, start, end, sd, threshold, shown, total, rest = head
     entry = {
-        "id": common["id"], "epoch": common["epoch"], "tick": tick, "start": start, "end": end, "sd": sd, "threshold": threshold,
-        "shown": shown, "total": total,
-    }  # fmt: skip
+        "id": common["id"],
+        "epoch": common["epoch"],
+        "tick": tick,
+        "start": start,
+        "end": end,
+        "sd": sd,
+        "threshold": threshold,
+        "shown": shown,
+        "total": total,
+    }
     if counts is not None and shown is not None:
         entry["counts"] = counts
     return entry | (orjson.loads(rest) if rest else {})
@@ -471,21 +552,28 @@ def _matrix(
     for column, label in enumerate(asked.items):
         if label in numbers:
             columns.setdefault(numbers[label], []).append(column)
-    for place, item, count in zip(*(rows[name].tolist() for name in ("place", "item", "n")), strict=True):
+    for place, item, count in zip(
+        *(rows[name].tolist() for name in ("place", "item", "n")), strict=True
+    ):
         for column in columns[item]:
             matrix[row_of[place]][column] = count
     return matrix
 
 
 def _snapshots(
-    cursor: duckdb.DuckDBPyConnection, counts: str, heads: Sequence[_Head], asked: EpochsQuestion | TickQuestion
+    cursor: duckdb.DuckDBPyConnection,
+    counts: str,
+    heads: Sequence[_Head],
+    asked: EpochsQuestion | TickQuestion,
 ) -> list[dict[str, Any]]:
     """Return snapshots as the topic had them, with `total_items` where items may have been cut."""
     series = series_of(cursor, (head[1] for head in heads))
     cut = asked.top is not None or bool(asked.items)
     numbers = item_numbers(cursor, asked.items)
     narrow = chosen(cursor, [head[0] for head in heads])
-    picked = f"item in ({', '.join(map(str, numbers.values())) or 'null'})" if asked.items else "true"
+    picked = (
+        f"item in ({', '.join(map(str, numbers.values())) or 'null'})" if asked.items else "true"
+    )
     # Buckets of numbers are kept whole.
     whole = [head[0] for head in heads if "edges" in series[head[1]]] if not asked.items else []
     cursor.register("whole", {"place": np.array(whole, np.int64)})
@@ -498,7 +586,9 @@ def _snapshots(
         f"where {narrow} and {picked} {best} order by place, n desc, label limit {CELLS + 1}"
     ).fetchall()
     if len(rows) > CELLS:
-        raise TooMuch(f"more than {CELLS:,} counts: ask for the largest with `top`, or for fewer with `item` or `limit`")
+        raise TooMuch(
+            f"more than {CELLS:,} counts: ask for the largest with `top`, or for fewer with `item` or `limit`"
+        )
     items: dict[int, list[tuple[str, int]]] = {head[0]: [] for head in heads}
     for place, label, count in rows:
         items[place].append((label, count))
@@ -510,17 +600,27 @@ def _snapshot(
 ) -> dict[str, Any]:
     _, _, tick, start, end, sd, threshold, shown, _, rest = head
     fields: dict[str, Any] = {
-        "histogram": stream.histogram, "key": stream.key, "epoch": common["epoch"], "tick": tick, "start": start, "end": end,
-    }  # fmt: skip
+        "histogram": stream.histogram,
+        "key": stream.key,
+        "epoch": common["epoch"],
+        "tick": tick,
+        "start": start,
+        "end": end,
+    }
     if shown is not None:
         fields["items"] = items
     if "edges" in common:
         fields["edges"] = common["edges"]
     fields |= orjson.loads(rest) if rest else {}
     fields |= {
-        "sd": sd, "threshold": threshold, "guarantee": common["guarantee"], "mechanism": common["mechanism"], "id": common["id"],
-        "page": 1, "pages": 1,
-    }  # fmt: skip
+        "sd": sd,
+        "threshold": threshold,
+        "guarantee": common["guarantee"],
+        "mechanism": common["mechanism"],
+        "id": common["id"],
+        "page": 1,
+        "pages": 1,
+    }
     if cut and shown is not None:
         fields["total_items"] = shown
     return fields

@@ -86,7 +86,9 @@ class Store:
         self._asking = self._sending = 0
         self._thinned: dict[str, int] = {}
         self.reading: float | None = 0.0
-        self.state: Mapping[str, object] = MappingProxyType({"state": "off", "why": "it is being opened"})
+        self.state: Mapping[str, object] = MappingProxyType(
+            {"state": "off", "why": "it is being opened"}
+        )
 
     @property
     def path(self) -> Path:
@@ -122,7 +124,9 @@ class Store:
             raise Unanswered(f"{WAITING} questions wait already: ask again in a moment")
         self._asking += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._questions, self._answer, question, ANSWER_S)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._questions, self._answer, question, ANSWER_S
+            )
         finally:
             self._asking -= 1
 
@@ -143,7 +147,9 @@ class Store:
 
     async def make_file(self, question: Question[T]) -> T:
         """Do as `ask` does, for something long."""
-        return await asyncio.get_running_loop().run_in_executor(self._files, self._answer, question, FILE_S)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._files, self._answer, question, FILE_S
+        )
 
     def _answer(self, question: Question[T], within_s: float) -> T:
         with self._cursor() as cursor:
@@ -153,9 +159,13 @@ class Store:
                 cursor.begin()  # one state of the file, whatever is stored meanwhile
                 return question(cursor)
             except duckdb.InterruptException:
-                raise Unanswered(f"it took longer than {within_s:.0f} s: ask for a shorter time or a longer step") from None
+                raise Unanswered(
+                    f"it took longer than {within_s:.0f} s: ask for a shorter time or a longer step"
+                ) from None
             except duckdb.OutOfMemoryException:
-                raise Unanswered("it takes too much memory: ask for a shorter time or a longer step") from None
+                raise Unanswered(
+                    "it takes too much memory: ask for a shorter time or a longer step"
+                ) from None
             except duckdb.Error as error:
                 logger.warning("history: a question failed: %s", _said(error))
                 raise Unanswered("the history could not be read") from None
@@ -166,7 +176,9 @@ class Store:
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
         with self._idle:
             if self._database is None:
-                raise Unanswered(f"there is no history: {self.state.get('why', 'it is being opened')}")
+                raise Unanswered(
+                    f"there is no history: {self.state.get('why', 'it is being opened')}"
+                )
             cursor = self._database.cursor()
             self._asked.add(cursor)
         try:
@@ -204,7 +216,9 @@ class Store:
             with self._idle:
                 self._database = database
             if self.state["state"] == "off":
-                logger.info("history: kept in %s", self._path if not self._own else "a file of its own")
+                logger.info(
+                    "history: kept in %s", self._path if not self._own else "a file of its own"
+                )
             self._say({"state": "waiting"})
             self._follow(database, writer, follower)
         finally:
@@ -214,7 +228,9 @@ class Store:
             with contextlib.suppress(duckdb.Error):
                 database.close()
 
-    def _follow(self, database: duckdb.DuckDBPyConnection, writer: Writer, follower: Follower) -> None:
+    def _follow(
+        self, database: duckdb.DuckDBPyConnection, writer: Writer, follower: Follower
+    ) -> None:
         look_at = 0.0
         while not self._stopped.is_set():
             try:
@@ -224,7 +240,11 @@ class Store:
                 self._stopped.wait(RETRY_S)
                 continue
             was, self.reading = self.reading, follower.read
-            self._say({"state": "live"} if self.reading is None else {"state": "reading", "read": self.reading})
+            self._say(
+                {"state": "live"}
+                if self.reading is None
+                else {"state": "reading", "read": self.reading}
+            )
             if time.monotonic() >= look_at or (was is not None and self.reading is None):
                 settle(database)
                 self._thin(database, writer)
@@ -248,7 +268,9 @@ class Store:
 
     def _off(self, why: str, said: str) -> None:
         if self.state.get("why") != why:
-            logger.error("history: off: %s (%s); the dashboard goes on without, and tries again", why, said)
+            logger.error(
+                "history: off: %s (%s); the dashboard goes on without, and tries again", why, said
+            )
         self._say({"state": "off", "why": why})
 
     def _say(self, state: Mapping[str, object]) -> None:

@@ -104,7 +104,9 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _prepare(database: duckdb.DuckDBPyConnection) -> None:
-    tables = {name for (name,) in database.execute("select table_name from duckdb_tables()").fetchall()}
+    tables = {
+        name for (name,) in database.execute("select table_name from duckdb_tables()").fetchall()
+    }
     if "meta" in tables:
         found = database.execute("select version from meta").fetchall()
         if found != [(VERSION,)]:
@@ -125,7 +127,9 @@ def _prepare(database: duckdb.DuckDBPyConnection) -> None:
     database.commit()
 
 
-def first(database: duckdb.DuckDBPyConnection, question: str, values: Sequence[object] = ()) -> tuple[Any, ...] | None:
+def first(
+    database: duckdb.DuckDBPyConnection, question: str, values: Sequence[object] = ()
+) -> tuple[Any, ...] | None:
     """Return the first row of an answer, which is read to its end: a table may follow at once."""
     rows = database.execute(question, list(values)).fetchall()
     return rows[0] if rows else None
@@ -137,7 +141,9 @@ HEADS_NEW = 500_000
 _ORDER = {"heads": "stream, place", "counts": "stream, item, place"}
 
 
-def settle(database: duckdb.DuckDBPyConnection, counts: int = COUNTS_NEW, heads: int = HEADS_NEW) -> None:
+def settle(
+    database: duckdb.DuckDBPyConnection, counts: int = COUNTS_NEW, heads: int = HEADS_NEW
+) -> None:
     """Sort the new rows of each table that has at least so many of them."""
     for level in LEVELS:
         for kind, least in (("counts", counts), ("heads", heads)):
@@ -155,7 +161,9 @@ def settle(database: duckdb.DuckDBPyConnection, counts: int = COUNTS_NEW, heads:
                 raise
 
 
-def thin(database: duckdb.DuckDBPyConnection, ends: Mapping[str, int], keep_ms: Mapping[str, int]) -> None:
+def thin(
+    database: duckdb.DuckDBPyConnection, ends: Mapping[str, int], keep_ms: Mapping[str, int]
+) -> None:
     """Remove from `ticks` and `quarters` what is older than is to be kept.
 
     The newest row of each stream stays, whatever its age: of what came before it, the last of each
@@ -170,7 +178,11 @@ def thin(database: duckdb.DuckDBPyConnection, ends: Mapping[str, int], keep_ms: 
         database.begin()
         try:
             database.register(
-                "since", {"histogram": np.array(list(since), object), "ms": np.array(list(since.values()), np.int64)}
+                "since",
+                {
+                    "histogram": np.array(list(since), object),
+                    "ms": np.array(list(since.values()), np.int64),
+                },
             )
             database.execute(
                 "create or replace temp table first as select stream, "
@@ -182,11 +194,18 @@ def thin(database: duckdb.DuckDBPyConnection, ends: Mapping[str, int], keep_ms: 
                 "delete from first where place <= (select min(place) from "
                 f"{level}_heads_all rows where rows.stream = first.stream)"
             )
-            for table in (f"{level}_heads", f"{level}_heads_new", f"{level}_counts", f"{level}_counts_new"):
+            for table in (
+                f"{level}_heads",
+                f"{level}_heads_new",
+                f"{level}_counts",
+                f"{level}_counts_new",
+            ):
                 database.execute(
                     f"delete from {table} using first where {table}.stream = first.stream and {table}.place < first.place"
                 )
-            database.execute(f"delete from kept using first where level = '{level}' and kept.stream = first.stream")
+            database.execute(
+                f"delete from kept using first where level = '{level}' and kept.stream = first.stream"
+            )
             database.execute(f"insert into kept select stream, '{level}', place from first")
             database.execute("drop table first")
             database.commit()
@@ -198,10 +217,23 @@ def thin(database: duckdb.DuckDBPyConnection, ends: Mapping[str, int], keep_ms: 
 #: Names that have columns of their own; `page` and `pages` are 1 of a snapshot that is whole.
 COLUMNS = frozenset(
     {
-        "histogram", "key", "epoch", "tick", "start", "end", "items", "sd", "threshold", "guarantee", "mechanism", "id", "page",
-        "pages", "edges",
+        "histogram",
+        "key",
+        "epoch",
+        "tick",
+        "start",
+        "end",
+        "items",
+        "sd",
+        "threshold",
+        "guarantee",
+        "mechanism",
+        "id",
+        "page",
+        "pages",
+        "edges",
     }
-)  # fmt: skip
+)
 #: Most entries of a cache; it is emptied then, and filled from the file again.
 CACHED = 200_000
 _EXACT = 2**53
@@ -252,7 +284,9 @@ class Writer:
         self._place = self._number(f"select max(place) from ({heads}) as places(place)")
         self._streams: dict[tuple[str, str], int] = {
             (histogram, key): stream
-            for stream, histogram, key in self._db.execute("select stream, histogram, key from streams").fetchall()
+            for stream, histogram, key in self._db.execute(
+                "select stream, histogram, key from streams"
+            ).fetchall()
         }
         self._next_stream = self._number("select max(stream) from streams") + 1
         self._next_series = self._number("select max(series) from series") + 1
@@ -290,7 +324,9 @@ class Writer:
         )
         self._open_gaps = True
 
-    def write(self, arrived: Iterable[Arrived], positions: Mapping[tuple[str, int], Position]) -> int:
+    def write(
+        self, arrived: Iterable[Arrived], positions: Mapping[tuple[str, int], Position]
+    ) -> int:
         """Store snapshots, in the order of their partitions, and positions.
 
         Returns:
@@ -336,13 +372,24 @@ class Writer:
             if before.series != series:
                 rows.overtaken["epochs"].append(before.place)
         self._newest[stream] = _Newest(place, series, quarter)
-        self.ends[snapshot.histogram] = max(self.ends.get(snapshot.histogram, snapshot.end), snapshot.end)
+        self.ends[snapshot.histogram] = max(
+            self.ends.get(snapshot.histogram, snapshot.end), snapshot.end
+        )
         # To its end: what had gone may be the same tick of other keys.
         rows.opened.setdefault((snapshot.histogram, arrived.part), snapshot.end)
         if parsed.labels:
             rows.counts.append((place, stream, parsed.labels, parsed.counts))
         rows.heads.append(
-            (place, stream, series, snapshot.tick, snapshot.start, snapshot.end, *parsed.head, parsed.rest)
+            (
+                place,
+                stream,
+                series,
+                snapshot.tick,
+                snapshot.start,
+                snapshot.end,
+                *parsed.head,
+                parsed.rest,
+            )
         )
 
     def _stream(self, rows: _Rows, arrived: Arrived) -> int:
@@ -357,7 +404,14 @@ class Writer:
 
     def _series_of(self, rows: _Rows, stream: int, snapshot: SeenSnapshot, parsed: _Parsed) -> int:
         """Return the number of a snapshot's series, whose last tick is then in `_ticks`."""
-        common = (stream, snapshot.id, snapshot.epoch, snapshot.mechanism, parsed.guarantee, parsed.edges)
+        common = (
+            stream,
+            snapshot.id,
+            snapshot.epoch,
+            snapshot.mechanism,
+            parsed.guarantee,
+            parsed.edges,
+        )
         series = self._series.get(common)
         if series is None:
             found = first(
@@ -375,7 +429,8 @@ class Writer:
             self._series[common] = series
         if series not in self._ticks:
             heads = " union all ".join(
-                f"select max(tick) from {level}_heads_all where stream = {stream} and series = {series}" for level in LEVELS
+                f"select max(tick) from {level}_heads_all where stream = {stream} and series = {series}"
+                for level in LEVELS
             )
             self._ticks[series] = self._number(f"select max(tick) from ({heads}) as ticks(tick)")
         return series
@@ -384,9 +439,26 @@ class Writer:
 
     def _insert(self, rows: _Rows) -> None:
         _insert(self._db, "streams", rows.streams, (np.int32, object, object, np.int32, np.int64))
-        _insert(self._db, "series", rows.series, (np.int32, np.int32, object, np.int64, object, object, object))
+        _insert(
+            self._db,
+            "series",
+            rows.series,
+            (np.int32, np.int32, object, np.int64, object, object, object),
+        )
         if rows.heads:
-            types = (np.int64, np.int32, np.int32, np.int64, np.int64, np.int64, float, float, float, float, object)
+            types = (
+                np.int64,
+                np.int32,
+                np.int32,
+                np.int64,
+                np.int64,
+                np.int64,
+                float,
+                float,
+                float,
+                float,
+                object,
+            )
             _insert(self._db, "ticks_heads_new", rows.heads, types)
             self._insert_counts(rows)
             self._promote(rows.overtaken)
@@ -404,12 +476,23 @@ class Writer:
         items = self._numbered({label for _, _, labels, _ in rows.counts for label in labels}, rows)
         lengths = [len(labels) for _, _, labels, _ in rows.counts]
         columns = {
-            "stream": np.repeat(np.array([stream for _, stream, _, _ in rows.counts], np.int32), lengths),
-            "item": np.array([items[label] for _, _, labels, _ in rows.counts for label in labels], np.int32),
-            "place": np.repeat(np.array([place for place, _, _, _ in rows.counts], np.int64), lengths),
+            "stream": np.repeat(
+                np.array([stream for _, stream, _, _ in rows.counts], np.int32), lengths
+            ),
+            "item": np.array(
+                [items[label] for _, _, labels, _ in rows.counts for label in labels], np.int32
+            ),
+            "place": np.repeat(
+                np.array([place for place, _, _, _ in rows.counts], np.int64), lengths
+            ),
             "n": np.array([count for _, _, _, counts in rows.counts for count in counts], np.int64),
         }
-        _insert(self._db, "labels", [(item, label) for label, item in rows.labels.items()], (np.int32, object))
+        _insert(
+            self._db,
+            "labels",
+            [(item, label) for label, item in rows.labels.items()],
+            (np.int32, object),
+        )
         self._db.register("added", columns)
         self._db.execute("insert into ticks_counts_new by name from added")
         self._db.unregister("added")
@@ -421,7 +504,9 @@ class Writer:
             # Sorted, so that the same topic gives the same numbers.
             self._db.register("sought", {"label": np.array(sorted(missing), object)})
             self._items.update(
-                self._db.execute("select label, item from labels semi join sought using (label)").fetchall()
+                self._db.execute(
+                    "select label, item from labels semi join sought using (label)"
+                ).fetchall()
             )
             self._db.unregister("sought")
             for label in sorted(missing):
@@ -449,7 +534,10 @@ class Writer:
             [position.topic_id, position.next, topic, part],
         )
         if changed is None or changed[0] == 0:
-            self._db.execute("insert into positions values (?, ?, ?, ?)", [topic, part, position.topic_id, position.next])
+            self._db.execute(
+                "insert into positions values (?, ?, ?, ?)",
+                [topic, part, position.topic_id, position.next],
+            )
 
     def _rollback(self) -> None:
         with suppress(duckdb.Error):  # the file failed, and with it the transaction
@@ -461,12 +549,17 @@ class Writer:
 
 
 def _insert(
-    database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[object, ...]], types: Sequence[Any]
+    database: duckdb.DuckDBPyConnection,
+    table: str,
+    rows: Sequence[tuple[object, ...]],
+    types: Sequence[Any],
 ) -> None:
     """Add rows through arrays: by parameters it takes a hundred times as long."""
     if not rows:
         return
-    columns = {f"c{i}": _array(values, types[i]) for i, values in enumerate(zip(*rows, strict=True))}
+    columns = {
+        f"c{i}": _array(values, types[i]) for i, values in enumerate(zip(*rows, strict=True))
+    }
     database.register("added", columns)
     database.execute(f"insert into {table} from added")
     database.unregister("added")
@@ -476,7 +569,9 @@ def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
     """Return a column; None only among numbers that may be missing, which are doubles."""
     if kind is float:
         missing = [value is None for value in values]
-        return np.ma.masked_array([0.0 if value is None else value for value in values], missing, dtype=np.float64)
+        return np.ma.masked_array(
+            [0.0 if value is None else value for value in values], missing, dtype=np.float64
+        )
     if kind is not object:
         return np.array(values, kind)
     found = np.empty(len(values), object)

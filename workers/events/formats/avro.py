@@ -106,7 +106,18 @@ class AvroFormat:
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
         """Return what scans these records from one on; see `events.formats.avro_scanner.logs`."""
         a, stack = self.arrays, self.stack()
-        return partial(avro_scanner.logs, data, values, roots, base, a.program, a.parts, a.names, a.constants, stack)
+        return partial(
+            avro_scanner.logs,
+            data,
+            values,
+            roots,
+            base,
+            a.program,
+            a.parts,
+            a.names,
+            a.constants,
+            stack,
+        )
 
     def stack(self) -> Longs:
         """Return what the scanner writes to while it is in a record."""
@@ -126,9 +137,18 @@ class AvroFormat:
         stack = np.empty((NESTED_MAX, avro_scanner.FRAME), dtype=np.int64)
         data = np.frombuffer(payload, dtype=np.uint8)
         used = avro_scanner.event(
-            data, 0, len(data), plan.whole, 0,
-            arrays.program, arrays.parts, arrays.names, arrays.constants, np.empty((0, 4), dtype=np.int64), stack,
-        )  # fmt: skip
+            data,
+            0,
+            len(data),
+            plan.whole,
+            0,
+            arrays.program,
+            arrays.parts,
+            arrays.names,
+            arrays.constants,
+            np.empty((0, 4), dtype=np.int64),
+            stack,
+        )
         if used == DECLINED:
             raise ValueError(NOT_AVRO)
         writer, reader = plan.writer, self._reader

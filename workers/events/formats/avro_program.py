@@ -30,13 +30,15 @@ from workers.runtime.frozen import read_only
 
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 _NAMED = frozenset(("record", "error", "enum", "fixed"))
-_PROMOTED = MappingProxyType({
-    "int": ("long", "float", "double"),
-    "long": ("float", "double"),
-    "float": ("double",),
-    "string": ("bytes",),
-    "bytes": ("string",),
-})
+_PROMOTED = MappingProxyType(
+    {
+        "int": ("long", "float", "double"),
+        "long": ("float", "double"),
+        "float": ("double",),
+        "string": ("bytes",),
+        "bytes": ("string",),
+    }
+)
 
 
 class Unsure(Exception):
@@ -60,7 +62,11 @@ class AvroSchema:
 
         fastavro forgets the names that a schema refers to where it is no object.
         """
-        record = {"type": "record", "name": "QuietcountEvent", "fields": [{"name": "value", "type": self.text}]}
+        record = {
+            "type": "record",
+            "name": "QuietcountEvent",
+            "fields": [{"name": "value", "type": self.text}],
+        }
         return fastavro.parse_schema(record, named_schemas=dict(self.names))
 
     def type_of(self, written: Any) -> Any:
@@ -106,7 +112,11 @@ def _plain(schema: Any) -> Any:
         return [_plain(branch) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {name: value for name, value in schema.items() if name not in ("logicalType", "precision", "scale")}
+    made = {
+        name: value
+        for name, value in schema.items()
+        if name not in ("logicalType", "precision", "scale")
+    }
     for name in ("type", "items", "values"):
         if name in made:
             made[name] = _plain(made[name])
@@ -182,29 +192,33 @@ def fields_of(w: Mapping[str, Any], r: Mapping[str, Any]) -> tuple[list[Any], li
 
 Longs = NDArray[np.int64]
 
-_FLAT = MappingProxyType({
-    "null": avro_scanner.NULL_OP,
-    "boolean": avro_scanner.BOOLEAN,
-    "int": avro_scanner.INT,
-    "long": avro_scanner.LONG,
-    "float": avro_scanner.FLOAT,
-    "double": avro_scanner.DOUBLE,
-    "string": avro_scanner.STRING,
-    "bytes": avro_scanner.BYTES,
-    "fixed": avro_scanner.FIXED,
-    "enum": avro_scanner.ENUM,
-})
-_WORDS = MappingProxyType({
-    "boolean": "a boolean",
-    "int": "an int",
-    "long": "a long",
-    "float": "a float",
-    "double": "a double",
-    "string": "a string",
-    "bytes": "bytes",
-    "fixed": "fixed bytes",
-    "enum": "an enum",
-})
+_FLAT = MappingProxyType(
+    {
+        "null": avro_scanner.NULL_OP,
+        "boolean": avro_scanner.BOOLEAN,
+        "int": avro_scanner.INT,
+        "long": avro_scanner.LONG,
+        "float": avro_scanner.FLOAT,
+        "double": avro_scanner.DOUBLE,
+        "string": avro_scanner.STRING,
+        "bytes": avro_scanner.BYTES,
+        "fixed": avro_scanner.FIXED,
+        "enum": avro_scanner.ENUM,
+    }
+)
+_WORDS = MappingProxyType(
+    {
+        "boolean": "a boolean",
+        "int": "an int",
+        "long": "a long",
+        "float": "a float",
+        "double": "a double",
+        "string": "a string",
+        "bytes": "bytes",
+        "fixed": "fixed bytes",
+        "enum": "an enum",
+    }
+)
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
@@ -238,7 +252,9 @@ class AvroProgram:
             wanted, which looks at every byte all the same; what can be in it.
         """
         fit = Fit(self._tree)
-        root = _Walk(self, fit, writer, reader).place(writer.text, None if reader is None else reader.text, self._tree)
+        root = _Walk(self, fit, writer, reader).place(
+            writer.text, None if reader is None else reader.text, self._tree
+        )
         return root, _Walk(self, Fit(Node()), writer, None).place(writer.text, None, None), fit
 
     def arrays(self) -> AvroArrays:
@@ -257,7 +273,9 @@ class AvroProgram:
 
     # ---- what a walk adds ---------------------------------------------------------------------
 
-    def row(self, op: int, slot: int = NO_SLOT, a: int = 0, b: int = 0, c: int = 0, d: int = 0) -> int:
+    def row(
+        self, op: int, slot: int = NO_SLOT, a: int = 0, b: int = 0, c: int = 0, d: int = 0
+    ) -> int:
         self._rows.append([op, slot, a, b, c, d])
         return len(self._rows) - 1
 
@@ -288,7 +306,9 @@ class AvroProgram:
 class _Walk:
     """Of one schema through one tree. A row is made once for each type at each place."""
 
-    def __init__(self, program: AvroProgram, fit: Fit, writer: AvroSchema, reader: AvroSchema | None) -> None:
+    def __init__(
+        self, program: AvroProgram, fit: Fit, writer: AvroSchema, reader: AvroSchema | None
+    ) -> None:
         self._program, self._fit, self._writer, self._reader = program, fit, writer, reader
         self._made: dict[tuple[int, int, int], int] = {}
         # Their ids are the keys of what was made.
@@ -315,7 +335,11 @@ class _Walk:
                 rows = [self._branch(branch, read, node, path) for branch in w]
                 self._program.fill(row, avro_scanner.UNION, NO_SLOT, *self._program.parts(rows))
             else:
-                r = None if r is None or self._reader is None else chosen(self._writer, w, self._reader, r)
+                r = (
+                    None
+                    if r is None or self._reader is None
+                    else chosen(self._writer, w, self._reader, r)
+                )
                 self._one(row, w, r, node, path)
         except Unsure:
             self._program.fill(row, avro_scanner.DECLINE, NO_SLOT)
@@ -349,7 +373,12 @@ class _Walk:
         if node is not None and kind != "null":
             self._fit.possible(node)
             self._fit.within(node, path, _WORDS[kind])
-        if r is not None and slot != NO_SLOT and kind != r["type"] and (kind, r["type"]) not in (("int", "long"), ("float", "double")):
+        if (
+            r is not None
+            and slot != NO_SLOT
+            and kind != r["type"]
+            and (kind, r["type"]) not in (("int", "long"), ("float", "double"))
+        ):
             raise Unsure
         a = b = 0
         if kind == "fixed":
@@ -362,7 +391,11 @@ class _Walk:
 
     def _array(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
         of = None if r is None else r["items"]
-        if r is not None and self._reader is not None and not matches(self._writer, w["items"], self._reader, of):
+        if (
+            r is not None
+            and self._reader is not None
+            and not matches(self._writer, w["items"], self._reader, of)
+        ):
             raise Unsure
         slot, head, inner = NO_SLOT, NO_SLOT, None
         if node is not None:
@@ -396,7 +429,11 @@ class _Walk:
 
     def _map(self, row: int, w: Any, r: Any, node: Node | None, path: Path) -> None:
         of = None if r is None else r["values"]
-        if r is not None and self._reader is not None and not matches(self._writer, w["values"], self._reader, of):
+        if (
+            r is not None
+            and self._reader is not None
+            and not matches(self._writer, w["values"], self._reader, of)
+        ):
             raise Unsure
         slot, head, inner, first, number = NO_SLOT, NO_SLOT, None, 0, 0
         if node is not None:
@@ -410,7 +447,10 @@ class _Walk:
                 slot = node.slot
                 if len(node.children) > avro_scanner.CHILDREN_MAX:
                     raise Unsure
-                rows = [(name, self.place(w["values"], of, each, child(path, name))) for name, each in node.children.items()]
+                rows = [
+                    (name, self.place(w["values"], of, each, child(path, name)))
+                    for name, each in node.children.items()
+                ]
                 first, number = self._program.names(rows)
         values = self.place(w["values"], of, inner, path)
         self._program.fill(row, avro_scanner.MAP_OP, slot, values, head, first, number)
@@ -421,7 +461,12 @@ class _Walk:
         if node is not None:
             self._fit.possible(node)
             self._fit.impossible(Node(elements=node.elements), path, "a record")
-            if many and (node.children or node.elements is not None or len(w["fields"]) > MAP_NAMES_MAX or r is not None):
+            if many and (
+                node.children
+                or node.elements is not None
+                or len(w["fields"]) > MAP_NAMES_MAX
+                or r is not None
+            ):
                 raise Unsure
         rows: list[int] = []
         if node is not None and many:
@@ -441,7 +486,9 @@ class _Walk:
                 raise Unsure
             inner = None if node is None else node.children.get(each["name"])
             if wants(inner) and inner is not None:
-                rows.append(self._program.constants(list(self._default(each["default"], inner, path))))
+                rows.append(
+                    self._program.constants(list(self._default(each["default"], inner, path)))
+                )
         slot = NO_SLOT if node is None or many else node.slot
         self._program.fill(row, avro_scanner.RECORD, slot, *self._program.parts(rows))
 
@@ -456,7 +503,10 @@ class _Walk:
                     raise Unsure
                 rows.append((node.slot, MAP, len(value), -1))
                 for name, each in value.items():
-                    rows += [(node.slot, TEXT, *self._program.text(name)), self._scalar(each, node.slot)]
+                    rows += [
+                        (node.slot, TEXT, *self._program.text(name)),
+                        self._scalar(each, node.slot),
+                    ]
                 return rows
             if node.slot != NO_SLOT:
                 rows.append((node.slot, OTHER, -1, -1))
@@ -466,7 +516,10 @@ class _Walk:
         elif isinstance(value, list) and node.many:
             if node.elements is not None:
                 raise Unsure
-            rows = [(node.slot, LIST, len(value), -1), *(self._scalar(each, node.slot) for each in value)]
+            rows = [
+                (node.slot, LIST, len(value), -1),
+                *(self._scalar(each, node.slot) for each in value),
+            ]
         elif isinstance(value, list) and node.elements is not None:
             if node.slot != NO_SLOT:
                 rows.append((node.slot, OTHER, -1, -1))

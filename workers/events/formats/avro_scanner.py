@@ -21,7 +21,16 @@ symbols, names of fields, defaults) lie in `data` behind the records, from `base
 from __future__ import annotations
 
 from workers.arrays.compiled import part_reads_outside, reads_outside
-from workers.events.formats.wire import REFUSED, Bytes, Longs, fixed, is_nan, is_text, widened, zigzag
+from workers.events.formats.wire import (
+    REFUSED,
+    Bytes,
+    Longs,
+    fixed,
+    is_nan,
+    is_text,
+    widened,
+    zigzag,
+)
 from workers.events.json_parts import same
 from workers.events.log import (
     DECLINED,
@@ -46,7 +55,19 @@ OP, SLOT, A, B, C, D = 0, 1, 2, 3, 4, 5
 COLUMNS = 6
 
 # What has nothing within it comes first.
-NULL_OP, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BYTES, FIXED, ENUM, LAST_FLAT = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9
+NULL_OP, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BYTES, FIXED, ENUM, LAST_FLAT = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    9,
+)
 UNION, CONSTANT, DECLINE, RECORD, ARRAY, MAP_OP = 10, 11, 12, 13, 14, 15
 
 # The frames of `stack`, int64 (depth, FRAME).
@@ -112,7 +133,9 @@ def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
 
 
 @part_reads_outside
-def constants_of(base: int, first: int, number: int, constants: Longs, log: Longs, used: int) -> int:
+def constants_of(
+    base: int, first: int, number: int, constants: Longs, log: Longs, used: int
+) -> int:
     """Add rows that no record holds; return how many are used then, or FULL."""
     for at in range(first, first + number):
         kind, start, stop = constants[at, 1], constants[at, 2], constants[at, 3]
@@ -132,9 +155,18 @@ def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int
 
 @reads_outside
 def event(
-    data: Bytes, at: int, stop: int, root: int, base: int,
-    program: Longs, parts: Longs, names: Longs, constants: Longs, log: Longs, stack: Longs,
-) -> int:  # fmt: skip
+    data: Bytes,
+    at: int,
+    stop: int,
+    root: int,
+    base: int,
+    program: Longs,
+    parts: Longs,
+    names: Longs,
+    constants: Longs,
+    log: Longs,
+    stack: Longs,
+) -> int:
     """Read one record, data[at:stop], into the log; nothing of `stack` is expected or left.
 
     Args:
@@ -161,7 +193,9 @@ def event(
             return DECLINED
         op, slot = program[row, OP], program[row, SLOT]
         if op <= LAST_FLAT:
-            kind, start, end, at = flat(data, at, stop, base, op, program[row, A], program[row, B], names)
+            kind, start, end, at = flat(
+                data, at, stop, base, op, program[row, A], program[row, B], names
+            )
             if at == REFUSED:
                 return DECLINED
             if slot >= 0:
@@ -232,7 +266,9 @@ def event(
             if at == REFUSED:
                 return DECLINED
             if slot >= 0:
-                if stack[top, F_COUNT] == MAP_NAMES_MAX or repeated(data, start, end, log, stack[top, F_HEAD], used):
+                if stack[top, F_COUNT] == MAP_NAMES_MAX or repeated(
+                    data, start, end, log, stack[top, F_HEAD], used
+                ):
                     return DECLINED
                 stack[top, F_COUNT] += 1
                 used = put(log, used, slot, TEXT, start, end)
@@ -252,10 +288,20 @@ def event(
 
 @reads_outside
 def logs(
-    data: Bytes, values: Longs, roots: Longs, base: int,
-    program: Longs, parts: Longs, names: Longs, constants: Longs, stack: Longs,
-    begin: int, number: Longs, log: Longs, used: int,
-) -> tuple[int, int]:  # fmt: skip
+    data: Bytes,
+    values: Longs,
+    roots: Longs,
+    base: int,
+    program: Longs,
+    parts: Longs,
+    names: Longs,
+    constants: Longs,
+    stack: Longs,
+    begin: int,
+    number: Longs,
+    log: Longs,
+    used: int,
+) -> tuple[int, int]:
     """Read the records from `begin` on into one log, end to end, until there is no room.
 
     Args:
@@ -273,7 +319,17 @@ def logs(
         if roots[i] == DECLINED:
             continue
         now = event(
-            data, values[i, 0], values[i, 1], roots[i], base, program, parts, names, constants, log[used:], stack
+            data,
+            values[i, 0],
+            values[i, 1],
+            roots[i],
+            base,
+            program,
+            parts,
+            names,
+            constants,
+            log[used:],
+            stack,
         )
         if now == FULL:
             return i, used

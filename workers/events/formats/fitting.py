@@ -37,7 +37,9 @@ def logged(
     data: Bytes, values: Longs, logging: Logging, decode: Callable[[int], object]
 ) -> Iterator[Logs]:
     """Scan the records of a batch; see `events.logs.parts`."""
-    return parts(values, lambda begin, number, rows: (data, logging(begin, number, rows, 0)[0]), decode)
+    return parts(
+        values, lambda begin, number, rows: (data, logging(begin, number, rows, 0)[0]), decode
+    )
 
 
 ROOT = Path(())
@@ -65,7 +67,9 @@ def paths_of(node: Node, path: Path = ROOT) -> Iterator[tuple[int, Path]]:
 
 def wants(node: Node | None) -> bool:
     """Tell whether anything is wanted at or within a place."""
-    return node is not None and (node.slot != NO_SLOT or bool(node.children) or node.elements is not None)
+    return node is not None and (
+        node.slot != NO_SLOT or bool(node.children) or node.elements is not None
+    )
 
 
 class Fit:
@@ -108,4 +112,8 @@ class Fit:
 
     def absent(self) -> list[str]:
         """Return the paths of fields that the schema does not have."""
-        return [str(path) for slot, path in self._paths.items() if slot not in self._possible | self._why.keys()]
+        return [
+            str(path)
+            for slot, path in self._paths.items()
+            if slot not in self._possible | self._why.keys()
+        ]

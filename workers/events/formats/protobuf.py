@@ -10,8 +10,21 @@ import numpy as np
 from google.protobuf import message_factory
 
 from workers.events.formats import protobuf_scanner
-from workers.events.formats.fitting import NO_MESSAGE, NOT_OF_FORMAT, UNREADABLE, Bytes, Logging, Longs, Refused
-from workers.events.formats.protobuf_program import ProtobufArrays, ProtobufProgram, ProtobufSchema, indexes_of
+from workers.events.formats.fitting import (
+    NO_MESSAGE,
+    NOT_OF_FORMAT,
+    UNREADABLE,
+    Bytes,
+    Logging,
+    Longs,
+    Refused,
+)
+from workers.events.formats.protobuf_program import (
+    ProtobufArrays,
+    ProtobufProgram,
+    ProtobufSchema,
+    indexes_of,
+)
 from workers.events.schemas import PROTOBUF, Schema
 from workers.events.tree import Node
 
@@ -90,7 +103,17 @@ class ProtobufFormat:
         """Return what scans these messages from one on; see `protobuf_scanner.logs`."""
         a, stack, lists = self.arrays, self.stack(), self.lists()
         return partial(
-            protobuf_scanner.logs, data, values, roots, base, a.messages, a.fields, a.missing, a.names, stack, lists
+            protobuf_scanner.logs,
+            data,
+            values,
+            roots,
+            base,
+            a.messages,
+            a.fields,
+            a.missing,
+            a.names,
+            stack,
+            lists,
         )
 
     def stack(self) -> Longs:
@@ -128,7 +151,10 @@ def _object(message: Any, node: Node) -> dict[str, object]:
             made[name] = _value(field, found, inner)
         elif field.message_type is not None and field.message_type.GetOptions().map_entry:
             value = field.message_type.fields_by_name["value"]
-            made[name] = {_name(key): _value(value, found[key], inner.children.get(_name(key), Node())) for key in found}
+            made[name] = {
+                _name(key): _value(value, found[key], inner.children.get(_name(key), Node()))
+                for key in found
+            }
         else:
             made[name] = [_value(field, each, inner.elements or Node()) for each in found]
     return made

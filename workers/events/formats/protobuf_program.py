@@ -93,7 +93,9 @@ def indexes_of(message: bytes) -> list[int]:
 def _descriptor(text: str) -> descriptor_pb2.FileDescriptorProto | None:
     """Return the file that a text is in base64, as producers in Python register it; else None."""
     try:
-        made = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(text.strip(), validate=True))
+        made = descriptor_pb2.FileDescriptorProto.FromString(
+            base64.b64decode(text.strip(), validate=True)
+        )
     except (binascii.Error, ValueError, DecodeError):
         return None
     return made if text.strip() else None
@@ -104,7 +106,10 @@ def _compiled(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
     texts: dict[str, str] = {}
     files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
     main = _MAIN
-    for name, text in [*((each.name, each.text) for each in schema.references), (_MAIN, schema.text)]:
+    for name, text in [
+        *((each.name, each.text) for each in schema.references),
+        (_MAIN, schema.text),
+    ]:
         file = _descriptor(text)
         if file is None:
             texts[name] = text
@@ -134,9 +139,17 @@ def _by_protoc(
                 raise ValueError("no Protobuf schema: a reference's name")
             (place / "texts" / path).parent.mkdir(parents=True, exist_ok=True)
             (place / "texts" / path).write_text(text, encoding="utf-8", errors="replace")
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={place / 'texts'}", *_shipped()]
+        command = [
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
+            f"--proto_path={place / 'texts'}",
+            *_shipped(),
+        ]
         if files:
-            (place / "known").write_bytes(descriptor_pb2.FileDescriptorSet(file=files).SerializeToString())
+            (place / "known").write_bytes(
+                descriptor_pb2.FileDescriptorSet(file=files).SerializeToString()
+            )
             command.append(f"--descriptor_set_in={place / 'known'}")
         command += ["--include_imports", f"--descriptor_set_out={place / 'out'}", main]
         try:
@@ -215,7 +228,13 @@ class ProtobufProgram:
         self._messages.append([0] * protobuf_scanner.MESSAGE_COLUMNS)
         return len(self._messages) - 1
 
-    def fill(self, row: int, fields: list[list[int]], mode: int, missing: list[tuple[int, int, int, int, int, int]]) -> None:
+    def fill(
+        self,
+        row: int,
+        fields: list[list[int]],
+        mode: int,
+        missing: list[tuple[int, int, int, int, int, int]],
+    ) -> None:
         # A map's value has no number of its own: it lies behind its map, out of the search's way.
         whole = [field[: protobuf_scanner.FIELD_COLUMNS] for field in fields]
         first = len(self._fields)
@@ -262,7 +281,10 @@ class _Walk:
         self._alive.append(node)
         row = self._made[key] = self._program.reserve()
         children = {} if node is None else node.children
-        bits, mode = _bits(kind, [name for name in children if wants(children[name])]), protobuf_scanner.CLOSED
+        bits, mode = (
+            _bits(kind, [name for name in children if wants(children[name])]),
+            protobuf_scanner.CLOSED,
+        )
         if kind.extension_ranges or kind.GetOptions().message_set_wire_format:
             mode = protobuf_scanner.STRICT
         if max(bits.values(), default=0) >= protobuf_scanner.BITS_MAX:
@@ -275,7 +297,9 @@ class _Walk:
             else:
                 if path.list_at is not None and field.is_repeated:
                     mode = protobuf_scanner.DECLINES
-                fields.append(self._wanted(field, wanted, child(path, field.name), bits.get(field.name, -1)))
+                fields.append(
+                    self._wanted(field, wanted, child(path, field.name), bits.get(field.name, -1))
+                )
                 missing += self._absent(field, wanted, fields[-1])
         self._program.fill(row, fields, mode, missing)
         return row
@@ -296,7 +320,18 @@ class _Walk:
     def _wanted(self, field: Any, node: Node, path: Path, bit: int) -> list[int]:
         if field.type == _GROUP:
             self._fit.possible(node)
-            return [field.number, protobuf_scanner.DECLINE, NO_SLOT, NO_SLOT, NO_SLOT, 0, 0, -1, -1, 0]
+            return [
+                field.number,
+                protobuf_scanner.DECLINE,
+                NO_SLOT,
+                NO_SLOT,
+                NO_SLOT,
+                0,
+                0,
+                -1,
+                -1,
+                0,
+            ]
         if _is_map(field):
             return self._map(field, node, path)
         if field.is_repeated:
@@ -312,7 +347,9 @@ class _Walk:
         """Return what a value consists of: columns INNER and COUNT."""
         if field.type == protobuf_scanner.MESSAGE:
             return self.message(field.message_type, Node(children=node.children), path), 0
-        self._fit.impossible(Node(children=node.children), path, f"of type {_TYPES.get(field.type, 'group')}")
+        self._fit.impossible(
+            Node(children=node.children), path, f"of type {_TYPES.get(field.type, 'group')}"
+        )
         return self._enum(field.enum_type) if field.type == protobuf_scanner.ENUM else (0, 0)
 
     def _list(self, field: Any, node: Node, path: Path) -> list[int]:
@@ -340,7 +377,18 @@ class _Walk:
         self._fit.possible(node)
         self._fit.impossible(Node(elements=node.elements), path, "a map")
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        row = [field.number, protobuf_scanner.MAP, NO_SLOT, NO_SLOT, NO_SLOT, 0, 0, -1, self._program.list_state(), 0]
+        row = [
+            field.number,
+            protobuf_scanner.MAP,
+            NO_SLOT,
+            NO_SLOT,
+            NO_SLOT,
+            0,
+            0,
+            -1,
+            self._program.list_state(),
+            0,
+        ]
         if node.many:
             row[protobuf_scanner.HEAD] = node.slot
         else:
@@ -359,25 +407,40 @@ class _Walk:
             row[protobuf_scanner.TYPE] = protobuf_scanner.DECLINE
             return row
         row[protobuf_scanner.INNER], row[protobuf_scanner.COUNT] = self._program.names(reached)
-        inner, count = self._enum(value.enum_type) if value.type == protobuf_scanner.ENUM else (0, 0)
+        inner, count = (
+            self._enum(value.enum_type) if value.type == protobuf_scanner.ENUM else (0, 0)
+        )
         return [*row, 0, value.type, NO_SLOT, NO_SLOT, NO_SLOT, inner, count, -1, -1, 0]
 
     def _enum(self, kind: Any) -> tuple[int, int]:
         """Return where an enum's names are, sorted by number, and how many there are."""
         if kind.full_name not in self._enums:
             names = sorted((number, value.name) for number, value in kind.values_by_number.items())
-            self._enums[kind.full_name] = self._program.names([(name, number) for number, name in names])
+            self._enums[kind.full_name] = self._program.names(
+                [(name, number) for number, name in names]
+            )
         return self._enums[kind.full_name]
 
-    def _absent(self, field: Any, node: Node, row: list[int]) -> list[tuple[int, int, int, int, int, int]]:
+    def _absent(
+        self, field: Any, node: Node, row: list[int]
+    ) -> list[tuple[int, int, int, int, int, int]]:
         """Return the rows of the log where the field is not there."""
         if field.is_repeated:
             state = row[protobuf_scanner.STATE]
-            heads = [(row[protobuf_scanner.OUTER], OTHER, -1), (row[protobuf_scanner.HEAD], MAP if _is_map(field) else LIST, 0)]
+            heads = [
+                (row[protobuf_scanner.OUTER], OTHER, -1),
+                (row[protobuf_scanner.HEAD], MAP if _is_map(field) else LIST, 0),
+            ]
             if node.many and node.elements is not None:
                 heads.append((node.list_slot, LIST, 0))
-            return [(-1, state, slot, kind, number, -1) for slot, kind, number in heads if slot >= 0]
-        if field.has_presence or node.slot == NO_SLOT or field.type in (protobuf_scanner.MESSAGE, _GROUP):
+            return [
+                (-1, state, slot, kind, number, -1) for slot, kind, number in heads if slot >= 0
+            ]
+        if (
+            field.has_presence
+            or node.slot == NO_SLOT
+            or field.type in (protobuf_scanner.MESSAGE, _GROUP)
+        ):
             return []
         start, stop, kind = 0, -1, VALUE
         if field.type == protobuf_scanner.ENUM:
@@ -415,24 +478,28 @@ def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
 
 
 def _is_map(field: Any) -> bool:
-    return bool(field.type == protobuf_scanner.MESSAGE and field.message_type.GetOptions().map_entry)
+    return bool(
+        field.type == protobuf_scanner.MESSAGE and field.message_type.GetOptions().map_entry
+    )
 
 
-_TYPES = MappingProxyType({
-    protobuf_scanner.DOUBLE: "double",
-    protobuf_scanner.FLOAT: "float",
-    protobuf_scanner.INT64: "int64",
-    protobuf_scanner.UINT64: "uint64",
-    protobuf_scanner.INT32: "int32",
-    protobuf_scanner.FIXED64: "fixed64",
-    protobuf_scanner.FIXED32: "fixed32",
-    protobuf_scanner.BOOL: "bool",
-    protobuf_scanner.STRING: "string",
-    protobuf_scanner.BYTES: "bytes",
-    protobuf_scanner.UINT32: "uint32",
-    protobuf_scanner.ENUM: "enum",
-    protobuf_scanner.SFIXED32: "sfixed32",
-    protobuf_scanner.SFIXED64: "sfixed64",
-    protobuf_scanner.SINT32: "sint32",
-    protobuf_scanner.SINT64: "sint64",
-})
+_TYPES = MappingProxyType(
+    {
+        protobuf_scanner.DOUBLE: "double",
+        protobuf_scanner.FLOAT: "float",
+        protobuf_scanner.INT64: "int64",
+        protobuf_scanner.UINT64: "uint64",
+        protobuf_scanner.INT32: "int32",
+        protobuf_scanner.FIXED64: "fixed64",
+        protobuf_scanner.FIXED32: "fixed32",
+        protobuf_scanner.BOOL: "bool",
+        protobuf_scanner.STRING: "string",
+        protobuf_scanner.BYTES: "bytes",
+        protobuf_scanner.UINT32: "uint32",
+        protobuf_scanner.ENUM: "enum",
+        protobuf_scanner.SFIXED32: "sfixed32",
+        protobuf_scanner.SFIXED64: "sfixed64",
+        protobuf_scanner.SINT32: "sint32",
+        protobuf_scanner.SINT64: "sint64",
+    }
+)

@@ -31,7 +31,17 @@ from __future__ import annotations
 import numpy as np
 
 from workers.arrays.compiled import part_reads_outside, reads_outside
-from workers.events.formats.wire import REFUSED, Bytes, Longs, fixed, is_nan, is_text, varint, widened, zigzag
+from workers.events.formats.wire import (
+    REFUSED,
+    Bytes,
+    Longs,
+    fixed,
+    is_nan,
+    is_text,
+    varint,
+    widened,
+    zigzag,
+)
 from workers.events.json_parts import same
 from workers.events.log import (
     DECLINED,
@@ -142,7 +152,9 @@ def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
             used = put(log, used, fields[row, OUTER], OTHER, -1, -1)
         if fields[row, HEAD] >= 0:
             lists[state, L_HEAD] = used
-            used = put(log, used, fields[row, HEAD], MAP_ROW if fields[row, TYPE] == MAP else LIST, 0, -1)
+            used = put(
+                log, used, fields[row, HEAD], MAP_ROW if fields[row, TYPE] == MAP else LIST, 0, -1
+            )
     elif (
         fields[row, HEAD] >= 0
         and lists[state, L_END] != used
@@ -157,10 +169,21 @@ def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
 
 @part_reads_outside
 def value(
-    data: Bytes, at: int, stop: int, base: int, fields: Longs, row: int, names: Longs, lists: Longs, log: Longs, used: int
+    data: Bytes,
+    at: int,
+    stop: int,
+    base: int,
+    fields: Longs,
+    row: int,
+    names: Longs,
+    lists: Longs,
+    log: Longs,
+    used: int,
 ) -> tuple[int, int]:
     """Read a value without parts into the log; return where it ends and how many rows are used."""
-    kind, start, end, at = scalar(data, at, stop, base, fields[row, TYPE], fields[row, INNER], fields[row, COUNT], names)
+    kind, start, end, at = scalar(
+        data, at, stop, base, fields[row, TYPE], fields[row, INNER], fields[row, COUNT], names
+    )
     if at == REFUSED:
         return REFUSED, DECLINED
     state = fields[row, STATE]
@@ -175,7 +198,16 @@ def value(
 
 @part_reads_outside
 def entry(
-    data: Bytes, at: int, stop: int, base: int, fields: Longs, row: int, names: Longs, lists: Longs, log: Longs, used: int
+    data: Bytes,
+    at: int,
+    stop: int,
+    base: int,
+    fields: Longs,
+    row: int,
+    names: Longs,
+    lists: Longs,
+    log: Longs,
+    used: int,
 ) -> int:
     """Read an entry of a map, data[at:stop], into the log; return how many rows are used then."""
     inner, name, name_end = fields[row, VALUE_ROW], base, base
@@ -188,7 +220,14 @@ def entry(
             named = True
         elif tag == 2 << 3 | WIRES[fields[inner, TYPE]] and not valued:
             kind, start, end, at = scalar(
-                data, at, stop, base, fields[inner, TYPE], fields[inner, INNER], fields[inner, COUNT], names
+                data,
+                at,
+                stop,
+                base,
+                fields[inner, TYPE],
+                fields[inner, INNER],
+                fields[inner, COUNT],
+                names,
             )
             valued = True
         else:
@@ -228,14 +267,30 @@ def entry(
 
 
 @part_reads_outside
-def complete(missing: Longs, first: int, number: int, seen: int, base: int, lists: Longs, log: Longs, used: int) -> int:
+def complete(
+    missing: Longs,
+    first: int,
+    number: int,
+    seen: int,
+    base: int,
+    lists: Longs,
+    log: Longs,
+    used: int,
+) -> int:
     """Add the rows of fields that a message does not hold; return how many are used then."""
     for row in range(first, first + number):
         bit, state = missing[row, 0], missing[row, 1]
         there = seen >> bit & 1 != 0 if bit >= 0 else lists[state, L_HEAD] >= 0
         if not there:
             shift = base if missing[row, 3] == TEXT else 0
-            used = put(log, used, missing[row, 2], missing[row, 3], missing[row, 4] + shift, missing[row, 5] + shift)
+            used = put(
+                log,
+                used,
+                missing[row, 2],
+                missing[row, 3],
+                missing[row, 4] + shift,
+                missing[row, 5] + shift,
+            )
     return used
 
 
@@ -268,9 +323,19 @@ def skipped(data: Bytes, at: int, stop: int, wire: int) -> int:
 
 @reads_outside
 def event(
-    data: Bytes, at: int, stop: int, root: int, base: int,
-    messages: Longs, fields: Longs, missing: Longs, names: Longs, log: Longs, stack: Longs, lists: Longs,
-) -> int:  # fmt: skip
+    data: Bytes,
+    at: int,
+    stop: int,
+    root: int,
+    base: int,
+    messages: Longs,
+    fields: Longs,
+    missing: Longs,
+    names: Longs,
+    log: Longs,
+    stack: Longs,
+    lists: Longs,
+) -> int:
     """Read one message, data[at:stop], into the log; nothing of `stack` or `lists` is expected.
 
     Args:
@@ -299,7 +364,14 @@ def event(
             return DECLINED
         if at == end:
             used = complete(
-                missing, messages[message, MISSING], messages[message, M], stack[top, F_SEEN], base, lists, log, used
+                missing,
+                messages[message, MISSING],
+                messages[message, M],
+                stack[top, F_SEEN],
+                base,
+                lists,
+                log,
+                used,
             )
             depth = top
             if depth == 0 or used < 0:
@@ -309,7 +381,9 @@ def event(
         number, wire = tag >> 3, tag & 7
         if at == REFUSED or not 1 <= number <= NUMBER_MAX:
             return DECLINED
-        row = found(fields, messages[message, FIRST], messages[message, N], stack[top, F_HINT], number)
+        row = found(
+            fields, messages[message, FIRST], messages[message, N], stack[top, F_HINT], number
+        )
         if row < 0:
             at = skipped(data, at, end, wire)
             if at == REFUSED or messages[message, MODE] == STRICT:
@@ -360,10 +434,21 @@ def event(
 
 @reads_outside
 def logs(
-    data: Bytes, values: Longs, roots: Longs, base: int,
-    messages: Longs, fields: Longs, missing: Longs, names: Longs, stack: Longs, lists: Longs,
-    begin: int, number: Longs, log: Longs, used: int,
-) -> tuple[int, int]:  # fmt: skip
+    data: Bytes,
+    values: Longs,
+    roots: Longs,
+    base: int,
+    messages: Longs,
+    fields: Longs,
+    missing: Longs,
+    names: Longs,
+    stack: Longs,
+    lists: Longs,
+    begin: int,
+    number: Longs,
+    log: Longs,
+    used: int,
+) -> tuple[int, int]:
     """Read the messages from `begin` on into one log, end to end, until there is no room.
 
     Args:
@@ -381,7 +466,18 @@ def logs(
         if roots[i] == DECLINED:
             continue
         now = event(
-            data, values[i, 0], values[i, 1], roots[i], base, messages, fields, missing, names, log[used:], stack, lists
+            data,
+            values[i, 0],
+            values[i, 1],
+            roots[i],
+            base,
+            messages,
+            fields,
+            missing,
+            names,
+            log[used:],
+            stack,
+            lists,
         )
         if now == FULL:
             return i, used

@@ -69,8 +69,9 @@ NOTHING = "no value"
 _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 
 
-
-def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> AvroFormat | ProtobufFormat:
+def form_of(
+    name: str, tree: Node, reader_schema: Path | None = None
+) -> AvroFormat | ProtobufFormat:
     """Return a format for one `FormatReader`.
 
     Args:
@@ -86,10 +87,14 @@ def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> AvroFor
         from workers.events.formats.avro import AvroFormat, read_reader_schema
         from workers.events.formats.protobuf import ProtobufFormat
     except ImportError as error:
-        raise SettingsError(f'events.format = "{name}": install quietcount[formats]: {error}') from None
+        raise SettingsError(
+            f'events.format = "{name}": install quietcount[formats]: {error}'
+        ) from None
     if name == "protobuf":
         return ProtobufFormat(tree)
-    return AvroFormat(tree, None if reader_schema is None else read_reader_schema(reader_schema, tree))
+    return AvroFormat(
+        tree, None if reader_schema is None else read_reader_schema(reader_schema, tree)
+    )
 
 
 class Schemas(Protocol):
@@ -124,7 +129,9 @@ class Prepared:
 class FormatReader:
     """The records of one source partition, in the hands of one thread."""
 
-    def __init__(self, form: AvroFormat | ProtobufFormat, schemas: Schemas, waiting: Waiting) -> None:
+    def __init__(
+        self, form: AvroFormat | ProtobufFormat, schemas: Schemas, waiting: Waiting
+    ) -> None:
         """
         Args:
             form: the format, with what is wanted of a record; it is this reader's own.
@@ -140,7 +147,9 @@ class FormatReader:
         self._roots: list[int] = []
         self._reasons: list[str | None] = []
 
-    def scan(self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None) -> Iterator[Logs]:
+    def scan(
+        self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None
+    ) -> Iterator[Logs]:
         """Log the wanted fields of records, part by part.
 
         Args:
@@ -179,7 +188,16 @@ class FormatReader:
         rows = np.empty(n, dtype=np.int64)
         done, others = 0, {}
         while True:
-            done = cut(data, values, self.form.names_messages, fixed(self._known), done, ids, payloads, rows)
+            done = cut(
+                data,
+                values,
+                self.form.names_messages,
+                fixed(self._known),
+                done,
+                ids,
+                payloads,
+                rows,
+            )
             if done == n:
                 break
             message = data[int(values[done, 0]) + HEADER : int(payloads[done, 0])].tobytes()
@@ -187,10 +205,16 @@ class FormatReader:
             if reason is not None:
                 others[done] = reason
                 done += 1
-        refused = {row: others.get(row) or _UNFIT[int(rows[row])] for row in np.flatnonzero(rows < 0).tolist()}
+        refused = {
+            row: others.get(row) or _UNFIT[int(rows[row])]
+            for row in np.flatnonzero(rows < 0).tolist()
+        }
         bad = [row for row, why in enumerate(self._reasons) if why is not None]
         if bad:
-            refused |= {row: self._reasons[rows[row]] or "" for row in np.flatnonzero(np.isin(rows, bad)).tolist()}
+            refused |= {
+                row: self._reasons[rows[row]] or ""
+                for row in np.flatnonzero(np.isin(rows, bad)).tolist()
+            }
             refused = dict(sorted(refused.items()))
         roots = np.array([*self._roots, DECLINED], dtype=np.int64)[np.maximum(rows, -1)]
         numbers = np.array([*self._numbers, DECLINED], dtype=np.int64)[np.maximum(rows, -1)]

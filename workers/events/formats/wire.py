@@ -151,9 +151,15 @@ def message(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @reads_outside
 def cut(
-    data: Bytes, values: Longs, named: bool, known: Longs, begin: int,
-    ids: Longs, payloads: Longs, numbers: Longs,
-) -> int:  # fmt: skip
+    data: Bytes,
+    values: Longs,
+    named: bool,
+    known: Longs,
+    begin: int,
+    ids: Longs,
+    payloads: Longs,
+    numbers: Longs,
+) -> int:
     """Cut what stands before the payloads of records, from `begin` on, until one is not known.
 
     Args:

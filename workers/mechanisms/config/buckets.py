@@ -69,7 +69,11 @@ def parse_buckets(value: object) -> Buckets:
         ValueError: what is wrong, and what is allowed.
     """
     if isinstance(value, list):
-        return Buckets(tuple(_number(edge, f"the edge at place {place}") for place, edge in enumerate(value, 1)))
+        return Buckets(
+            tuple(
+                _number(edge, f"the edge at place {place}") for place, edge in enumerate(value, 1)
+            )
+        )
     if isinstance(value, dict):
         return Buckets(_between(value))
     raise ValueError(ALLOWED)
@@ -116,13 +120,17 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
     if scale not in SCALES:
         raise ValueError('scale: "linear" or "log"')
     if not (math.isfinite(first) and math.isfinite(last) and first < last):
-        raise ValueError(f"from = {short(first)} and to = {short(last)}: finite numbers, from below to")
+        raise ValueError(
+            f"from = {short(first)} and to = {short(last)}: finite numbers, from below to"
+        )
     if scale == "log" and first <= 0:
         raise ValueError(f'from = {short(first)}: above 0 with scale = "log"')
     inner = (_log if scale == "log" else _linear)(first, last, count)
     edges = (first, *(float(edge) or 0.0 for edge in inner), last)
     if any(low >= high for low, high in itertools.pairwise(edges)):
-        raise ValueError(f"count = {count}: fewer, or edges that lie next to each other become the same")
+        raise ValueError(
+            f"count = {count}: fewer, or edges that lie next to each other become the same"
+        )
     return edges
 
 
@@ -133,7 +141,10 @@ def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
     width = _EXACT.divide(_EXACT.subtract(high, low), Decimal(count))
     unit = Decimal((0, (1,), width.adjusted() - 5))
     for i in range(1, count):
-        edge = _EXACT.add(low, _EXACT.divide(_EXACT.multiply(_EXACT.subtract(high, low), Decimal(i)), Decimal(count)))
+        edge = _EXACT.add(
+            low,
+            _EXACT.divide(_EXACT.multiply(_EXACT.subtract(high, low), Decimal(i)), Decimal(count)),
+        )
         steps = _EXACT.divide(edge, unit).to_integral_value(context=_EXACT)
         yield _EXACT.multiply(steps, unit)
 

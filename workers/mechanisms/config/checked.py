@@ -34,7 +34,9 @@ class Rule(NamedTuple):
 
     def checked(self, value: object) -> object:
         """Return the value, converted where its type says so, or raise `ValidationError`."""
-        (found,) = msgspec.structs.astuple(msgspec.convert({"value": value}, self.probe, dec_hook=_decode))
+        (found,) = msgspec.structs.astuple(
+            msgspec.convert({"value": value}, self.probe, dec_hook=_decode)
+        )
         return found
 
 
@@ -47,7 +49,11 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             try:
                 checked = rule.checked(value)
             except msgspec.ValidationError:
-                text = f"{display(value)} ms" if rule.duration and not isinstance(value, str) else display(value)
+                text = (
+                    f"{display(value)} ms"
+                    if rule.duration and not isinstance(value, str)
+                    else display(value)
+                )
                 raise ValueError(f"{self.where()}{rule.name} = {text}: {rule.allowed}") from None
             if checked is not value:
                 msgspec.structs.force_setattr(self, rule.attribute, checked)

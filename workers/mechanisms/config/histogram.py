@@ -35,9 +35,16 @@ CONSTANT_HORIZON_MAX = 1 << 20
 SQRT_HORIZON_MAX = 1 << 16
 # They keep no running counts, or count without a counter: what is said of one would have no effect.
 COUNTERLESS = (
-    "doubling", "known_gauss", "known_gumbel", "limit_dom", "limit_dom_laplace", "pay_what_you_get", "positive_gauss",
-    "positive_laplace", "unk_gauss",
-)  # fmt: skip
+    "doubling",
+    "known_gauss",
+    "known_gumbel",
+    "limit_dom",
+    "limit_dom_laplace",
+    "pay_what_you_get",
+    "positive_gauss",
+    "positive_laplace",
+    "unk_gauss",
+)
 SQRT_MECHANISMS = ("known_base", "sparse_gumb")
 # They keep a counter over the ticks of an epoch, so that its last tick is the counter's last.
 END_MECHANISMS = ("known_base", "unk_base", "sparse_gumb")
@@ -53,13 +60,18 @@ Duration = Annotated[int, Meta(extra={"duration": True})]
 Label = Annotated[str, Meta(min_length=1)]
 Domain = Annotated[
     tuple[Label, ...],
-    Meta(min_length=1, description='a list of labels such as ["p1", "p2"], at least one, none of them empty'),
+    Meta(
+        min_length=1,
+        description='a list of labels such as ["p1", "p2"], at least one, none of them empty',
+    ),
 ]
 FieldPath = Annotated[str, Meta(min_length=1, max_length=1_000)]
 """A path to a field of an event, as `workers.mechanisms.config.views` reads it."""
 KEY_ALLOWED = f'{SYNTAX}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
 Conditions = Annotated[tuple[Condition, ...], Meta(description=CONDITIONS_ALLOWED)]
-Budget = Annotated[Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")]
+Budget = Annotated[
+    Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")
+]
 
 
 class Lane(NamedTuple):
@@ -116,42 +128,60 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     name: Annotated[
         str,
         Meta(
-            pattern=r"^[a-z0-9_-]{1,100}\Z", description='lower-case letters, digits, "_" and "-", at most 100 of them'
+            pattern=r"^[a-z0-9_-]{1,100}\Z",
+            description='lower-case letters, digits, "_" and "-", at most 100 of them',
         ),
     ]
-    tick_ms: Annotated[Duration, Meta(ge=1, le=31_622_400_000, description="a duration from 1ms to 366d")] = (
-        msgspec.field(name="tick")
-    )
+    tick_ms: Annotated[
+        Duration, Meta(ge=1, le=31_622_400_000, description="a duration from 1ms to 366d")
+    ] = msgspec.field(name="tick")
     horizon: Annotated[
         Annotated[int, Meta(ge=1, le=2**30)] | Literal["unbounded"],
-        Meta(description='a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", or "unbounded"'),
+        Meta(
+            description='a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", or "unbounded"'
+        ),
     ]
     start: Annotated[
         Annotated[datetime, Meta(tz=True)] | None,
-        Meta(description="a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"),
+        Meta(
+            description="a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
+        ),
     ] = None
     max_items: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
-    max_count: Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1,000,000")] = 1
+    max_count: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1,000,000")
+    ] = 1
     max_items_per_user: Annotated[
-        Annotated[int, Meta(ge=1, le=10_000)] | None, Meta(description="a whole number from 1 to 10,000")
+        Annotated[int, Meta(ge=1, le=10_000)] | None,
+        Meta(description="a whole number from 1 to 10,000"),
     ] = None
     epsilon: Budget = None
     rho: Budget = None
-    delta: Annotated[float, Meta(ge=1e-50, le=0.5, description="a number from 1e-50 to 0.5, such as 1e-9")]
-    counter: Annotated[Literal["haar", "tree", "sqrt"], Meta(description='"haar", "tree" or "sqrt"')] = "haar"
+    delta: Annotated[
+        float, Meta(ge=1e-50, le=0.5, description="a number from 1e-50 to 0.5, such as 1e-9")
+    ]
+    counter: Annotated[
+        Literal["haar", "tree", "sqrt"], Meta(description='"haar", "tree" or "sqrt"')
+    ] = "haar"
     radix: Annotated[
-        Annotated[int, Meta(ge=2, le=1_024)] | None, Meta(description="a whole number from 2 to 1,024")
+        Annotated[int, Meta(ge=2, le=1_024)] | None,
+        Meta(description="a whole number from 2 to 1,024"),
     ] = None
     end_share: Annotated[
-        Annotated[float, Meta(ge=0.01, le=0.99)] | None, Meta(description="a number from 0.01 to 0.99, such as 0.6")
+        Annotated[float, Meta(ge=0.01, le=0.99)] | None,
+        Meta(description="a number from 0.01 to 0.99, such as 0.6"),
     ] = None
     keys: Annotated[
         Annotated[tuple[Label, ...], Meta(min_length=1)] | Literal["public"],
-        Meta(description='a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'),
+        Meta(
+            description='a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'
+        ),
     ]
     windows: Annotated[
         Annotated[tuple[Annotated[int, Meta(ge=1, le=31_622_400_000)], ...], Meta(max_length=20)],
-        Meta(description="a list of at most 20 durations from 1ms to 366d", extra={"duration": True}),
+        Meta(
+            description="a list of at most 20 durations from 1ms to 366d", extra={"duration": True}
+        ),
     ] = ()
     key: Annotated[FieldPath | None, Meta(description=KEY_ALLOWED)] = None
     items: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
@@ -161,13 +191,20 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     )
     buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
     quantiles: Annotated[
-        Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(max_length=QUANTILES_MAX)] | None,
-        Meta(description=f"a list of at most {QUANTILES_MAX} numbers above 0 and below 1, such as [0.5, 0.95]"),
+        Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(max_length=QUANTILES_MAX)]
+        | None,
+        Meta(
+            description=f"a list of at most {QUANTILES_MAX} numbers above 0 and below 1, such as [0.5, 0.95]"
+        ),
     ] = None
-    generation: Annotated[int, Meta(ge=1, le=2**31 - 1, description="a whole number from 1 to 2,147,483,647")] = 1
+    generation: Annotated[
+        int, Meta(ge=1, le=2**31 - 1, description="a whole number from 1 to 2,147,483,647")
+    ] = 1
     topic: Annotated[
         Annotated[str, Meta(pattern=TOPIC_NAME)] | None,
-        Meta(description='a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'),
+        Meta(
+            description='a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
+        ),
     ] = None
 
     @property
@@ -200,7 +237,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         """Return which contributions this histogram is made from."""
         of_user = self.max_items_per_user
         horizon = None if of_user is None else self.horizon_ticks
-        return Lane(self.tick_ms, self.start_ms, self.max_items, self.max_count, of_user, horizon, self.view)
+        return Lane(
+            self.tick_ms, self.start_ms, self.max_items, self.max_count, of_user, horizon, self.view
+        )
 
     @property
     def view(self) -> str:
@@ -208,7 +247,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         own = [self.key, self.items, self.count, self.where_, self.buckets]
         if own == [None] * len(own):
             return ""
-        return hashlib.blake2b(msgspec.json.encode(own), digest_size=8, person=b"qc-view").hexdigest()
+        return hashlib.blake2b(
+            msgspec.json.encode(own), digest_size=8, person=b"qc-view"
+        ).hexdigest()
 
     @property
     def shows_all(self) -> bool:
@@ -230,7 +271,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def can_end(self) -> bool:
         """Return whether `end_share` has a meaning: a haar counter over ticks that have a last."""
-        return self.mechanism in END_MECHANISMS and self.counter == "haar" and self.horizon_ticks is not None
+        return (
+            self.mechanism in END_MECHANISMS
+            and self.counter == "haar"
+            and self.horizon_ticks is not None
+        )
 
     @property
     def domain_from(self) -> str:
@@ -249,7 +294,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield 'start is missing: horizon = "unbounded" needs it, such as 2026-11-21T00:00:00Z'
         if self.start is not None and (self.start < EPOCH or self.start.microsecond % 1000):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
-        if self.counter == "sqrt" and (self.horizon_ticks is None or self.horizon_ticks > SQRT_HORIZON_MAX):
+        if self.counter == "sqrt" and (
+            self.horizon_ticks is None or self.horizon_ticks > SQRT_HORIZON_MAX
+        ):
             yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
         if self.counter == "sqrt" and self.mechanism not in SQRT_MECHANISMS:
             yield f'counter = "sqrt": only with a declared domain, in {" or ".join(SQRT_MECHANISMS)}'
@@ -264,7 +311,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             )
         if self.keys != "public":
             yield from label_complaints("keys", self.keys)
-        if self.key is not None and self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
+        if (
+            self.key is not None
+            and self.key.startswith("$")
+            and self.key not in (RECORD_KEY, ALL_KEYS)
+        ):
             yield f"key = {display(self.key)}: {KEY_ALLOWED}"
         yield from path_complaints({"key": self.key, "items": self.items, "count": self.count})
         yield from self._bucket_complaints()
@@ -319,11 +370,14 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
     """
 
     threshold: Annotated[
-        Literal["per_tick", "constant", "every"], Meta(description='"per_tick", "constant" or "every"')
+        Literal["per_tick", "constant", "every"],
+        Meta(description='"per_tick", "constant" or "every"'),
     ] = "per_tick"
     every: Annotated[
         Annotated[int, Meta(ge=1, le=2**30)] | None,
-        Meta(description='a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'),
+        Meta(
+            description='a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'
+        ),
     ] = None
 
     def complaints(self) -> Iterator[str]:

@@ -56,7 +56,10 @@ class Path:
     list_at: int | None = None
 
     def __str__(self) -> str:
-        parts = [name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in self.steps]
+        parts = [
+            name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+            for name in self.steps
+        ]
         if self.list_at is not None:
             parts[self.list_at - 1] += "[]"
         return ".".join(parts)
@@ -106,13 +109,19 @@ def _name(text: str, at: int) -> tuple[str, int]:
         except ValueError:  # an escape that JSON does not know, or half a surrogate pair
             found = None
         if found is None:
-            raise _wrong(text, at, "a name in quotes that does not end, or is not as JSON writes it")
+            raise _wrong(
+                text, at, "a name in quotes that does not end, or is not as JSON writes it"
+            )
         if not name:
             raise _wrong(text, at, "an empty name")
         return name, found.end()
     found = _PLAIN.match(text, at)
     if found is None:
-        raise _wrong(text, at, "a name is missing" if at == len(text) or text[at] in ".[" else "no name begins so")
+        raise _wrong(
+            text,
+            at,
+            "a name is missing" if at == len(text) or text[at] in ".[" else "no name begins so",
+        )
     return found.group(), found.end()
 
 
@@ -121,13 +130,17 @@ def _wrong(text: str, at: int, why: str) -> ValueError:
     return ValueError(f"{place}: {why}")
 
 
-ALLOWED = 'a list such as [{ field = "type", in = ["purchase"] }], with in, not_in, min, max or exists'
+ALLOWED = (
+    'a list such as [{ field = "type", in = ["purchase"] }], with in, not_in, min, max or exists'
+)
 CONDITIONS_MAX = 20
 VALUES_MAX = 1_000
 _VALUES = f"a list of 1 to {VALUES_MAX:,} texts, whole numbers or booleans"
 
 
-class Condition(msgspec.Struct, frozen=True, kw_only=True, rename={"in_": "in"}, omit_defaults=True):
+class Condition(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"in_": "in"}, omit_defaults=True
+):
     """One condition; at least one of the others beside `field` is given, and all of them must hold.
 
     Attributes:
@@ -194,11 +207,19 @@ def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
         yield "in, not_in, min, max or exists is missing"
     for name in ("in", "not_in"):
         given = values.get(name, [""])
-        if not isinstance(given, list) or not 0 < len(given) <= VALUES_MAX or not all(map(_is_label, given)):
+        if (
+            not isinstance(given, list)
+            or not 0 < len(given) <= VALUES_MAX
+            or not all(map(_is_label, given))
+        ):
             yield f"{name} = {_shown(given)}: {_VALUES}"
     for name in ("min", "max"):
         given = values.get(name, 0)
-        if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        if (
+            isinstance(given, bool)
+            or not isinstance(given, int | float)
+            or not math.isfinite(given)
+        ):
             yield f"{name} = {_shown(given)}: a number"
     if "min" in values and "max" in values and values["min"] > values["max"]:
         yield f"min = {values['min']} is above max = {values['max']}"
@@ -344,7 +365,9 @@ def _of_condition(
     counts = view.count is None and view.edges is None and view.items.list_at is None
     for name, path in named.items():
         # Items may be an object of counts, and a condition ask about one of them.
-        if _within(path, asked) and not (name == "items" and counts and len(asked.steps) == len(path.steps) + 1):
+        if _within(path, asked) and not (
+            name == "items" and counts and len(asked.steps) == len(path.steps) + 1
+        ):
             yield f'where: field = "{asked}" is inside {name} = "{path}", so no event has both'
 
 

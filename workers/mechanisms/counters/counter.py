@@ -42,7 +42,11 @@ KINDS = ("haar", "tree", "sqrt")
 
 @kept(256)
 def make_counter(
-    kind: str, horizon: int | None, rho_item: float, radix: int | None = None, end_share: float | None = None
+    kind: str,
+    horizon: int | None,
+    rho_item: float,
+    radix: int | None = None,
+    end_share: float | None = None,
 ) -> Counter:
     """Return a counter calibrated to cost at most rho_item; equal ones are one object.
 
@@ -91,13 +95,17 @@ class OnCounters(OnSplit):
         ValueError: the budget cannot be met, or delta is below what the samplers can promise.
     """
 
-    def __init__(self, config: HistogramConfig, unit: str, *, discovers: bool, every: int = 1) -> None:
+    def __init__(
+        self, config: HistogramConfig, unit: str, *, discovers: bool, every: int = 1
+    ) -> None:
         self._split = split(config, discovers=discovers)
         rho_item = rho_of_item(config, self._split)
         self._counter = counter = make_counter(
             config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
         )
-        spent = math.nextafter(counter.rho_item * (config.max_items * config.max_count**2), math.inf)
+        spent = math.nextafter(
+            counter.rho_item * (config.max_items * config.max_count**2), math.inf
+        )
         tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
         tests_tv = float_up(tests * Fraction(counter.test_tv))
         # Parts of a user's item at different ticks have different cells.
@@ -105,7 +113,9 @@ class OnCounters(OnSplit):
         # Both parts of `sampler_delta`: which of them is the larger says what to change.
         of_counts = (1 + math.exp(self._split.epsilon)) * tv
         otherwise = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
-        self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=otherwise)
+        self._promise(
+            unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=otherwise
+        )
 
     def sd(self, t: int) -> float:
         ticks = together(t, last_tick_of(self._counter.horizon))

@@ -45,7 +45,15 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import Cell, Integers, LevelColumns, LevelCounter, check_tick, grown, together
+from workers.mechanisms.counters.levels import (
+    Cell,
+    Integers,
+    LevelColumns,
+    LevelCounter,
+    check_tick,
+    grown,
+    together,
+)
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 from workers.runtime.frozen import kept, read_only
 
@@ -94,7 +102,9 @@ class HaarCounter(LevelCounter):
 
     kind = "haar"
 
-    def __init__(self, horizon: int | None, rho_item: float, end_share: float | None = None) -> None:
+    def __init__(
+        self, horizon: int | None, rho_item: float, end_share: float | None = None
+    ) -> None:
         self.end_share = end_share
         if end_share is not None and not 0 < end_share < 1:
             raise ValueError(f"end_share = {end_share}: must be a number above 0 and below 1")
@@ -106,9 +116,14 @@ class HaarCounter(LevelCounter):
         self._end = self.offset + self._last_tick
         self._groups = self._make_groups()
         # Levels whose noise is as wide have one array, the level's place in it being its row.
-        of_width = [[level for level, table in enumerate(self._tables) if table.dtype == width] for width in _WIDTHS]
+        of_width = [
+            [level for level, table in enumerate(self._tables) if table.dtype == width]
+            for width in _WIDTHS
+        ]
         self._levels_of = tuple(map(tuple, of_width))
-        place = {level: (w, row) for w, levels in enumerate(of_width) for row, level in enumerate(levels)}
+        place = {
+            level: (w, row) for w, levels in enumerate(of_width) for row, level in enumerate(levels)
+        }
         self._places = tuple(place[level] for level in range(len(self._tables)))
 
     def __repr__(self) -> str:
@@ -156,10 +171,17 @@ class HaarCounter(LevelCounter):
         return 1 << self._levels
 
     def _cells_at(self, t: int) -> dict[Cell, int]:
-        return {cell: numerator << (self._levels - bits) for _, bits, cell, numerator in self._coefficients(t)}
+        return {
+            cell: numerator << (self._levels - bits)
+            for _, bits, cell, numerator in self._coefficients(t)
+        }
 
     def _shape(self) -> dict[str, object]:
-        end = {} if self.end_share is None else {"offset": self.offset, "end_share": repr(self.end_share)}
+        end = (
+            {}
+            if self.end_share is None
+            else {"offset": self.offset, "end_share": repr(self.end_share)}
+        )
         return {"levels": self._levels, **end}
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -169,7 +191,9 @@ class HaarCounter(LevelCounter):
         def source(first: int, last: int) -> Room:
             for level, node in zip(plan.levels, plan.nodes, strict=True):
                 width, row = self._places[level]
-                tables[level].draw(stream, (level, node), tags[first:last], room[width][row, : last - first])
+                tables[level].draw(
+                    stream, (level, node), tags[first:last], room[width][row, : last - first]
+                )
             return room
 
         return _added_up(plan, len(tags), source)
@@ -177,7 +201,8 @@ class HaarCounter(LevelCounter):
     def _room(self, rows: int) -> Room:
         """Return room for the noise of all levels."""
         narrow, wide = (
-            np.empty((len(levels), rows), dtype=width) for width, levels in zip(_WIDTHS, self._levels_of, strict=True)
+            np.empty((len(levels), rows), dtype=width)
+            for width, levels in zip(_WIDTHS, self._levels_of, strict=True)
         )
         return narrow, wide
 
@@ -191,7 +216,9 @@ class HaarCounter(LevelCounter):
         for level in range(1, self._levels + 1):
             inside = place & ((1 << level) - 1)
             if inside:
-                found.append((level, level, (level, place >> level), min(inside, (1 << level) - inside)))
+                found.append(
+                    (level, level, (level, place >> level), min(inside, (1 << level) - inside))
+                )
         found.append((_TOTAL, self._levels, (_TOTAL, 0), place))
         return found
 
@@ -333,7 +360,9 @@ class HaarColumns(LevelColumns):
             self._blocks[index] = grown(narrow, rows), grown(wide, rows)
         return self._blocks[index]
 
-    def _draw(self, cells: list[tuple[int, Cell]], tags: NDArray[np.uint64], block: Room, start: int) -> None:
+    def _draw(
+        self, cells: list[tuple[int, Cell]], tags: NDArray[np.uint64], block: Room, start: int
+    ) -> None:
         """Draw the noise of cells of one table for some rows, from row `start` of a block on."""
         table, stop = self._tables[cells[0][0]], start + len(tags)
         if len(cells) == 1:

@@ -92,7 +92,9 @@ def grown(columns: Integers, rows: int) -> Integers:
     room = columns.shape[-1]
     if rows <= room:
         return columns
-    larger = np.empty((*columns.shape[:-1], max(rows, 2 * room, _LEAST_CAPACITY)), dtype=columns.dtype)
+    larger = np.empty(
+        (*columns.shape[:-1], max(rows, 2 * room, _LEAST_CAPACITY)), dtype=columns.dtype
+    )
     larger[..., :room] = columns
     return larger
 
@@ -234,17 +236,24 @@ class LevelCounter(Counter):
         common = math.lcm(*(value.denominator for value in self._sigma_squared))
         self._over_one = tuple(int(value * common) for value in self._sigma_squared), common
         self._reach = tuple(map(reach, self._sigma_squared))
-        self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
+        self.rho_item = float_up(
+            sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0))
+        )
         self.cells_per_event = len(weights)
         self.tv = float_up(sum(((x + 2) * _UNIT + _LEFT_OUT for x in self._reach), Fraction(0)))
         self.test_tv = float_up(self._cells_of_a_tick() * (_UNIT + _LEFT_OUT))
 
     def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
         d = self._denominator
-        return {cell: (Fraction(a, d), self._sigma_squared[cell[0]]) for cell, a in self._cells_at(t).items()}
+        return {
+            cell: (Fraction(a, d), self._sigma_squared[cell[0]])
+            for cell, a in self._cells_at(t).items()
+        }
 
     def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
-        return self._denominator, [(a, self._sigma_squared[level]) for (level, _), a in self._cells_at(t).items()]
+        return self._denominator, [
+            (a, self._sigma_squared[level]) for (level, _), a in self._cells_at(t).items()
+        ]
 
     def difference_sd(self, t: int, since: int) -> float:
         now = self._cells_at(t)

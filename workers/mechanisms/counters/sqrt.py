@@ -47,7 +47,11 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
 from workers.mechanisms.counters.levels import Cell, Counter, Integers, check_tick
-from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
+from workers.mechanisms.noise.gaussian import (
+    TABLE_VERSION,
+    integer_gaussian,
+    round_up_sigma_squared,
+)
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.frozen import kept, read_only
 
@@ -83,9 +87,13 @@ class SqrtCounter(Counter):
     def __init__(self, horizon: int | None, rho_item: float) -> None:
         check_rho_item(rho_item)
         if horizon is None:
-            raise ValueError("horizon = unbounded: counter 'sqrt' needs a number of ticks; 'haar' may be unbounded")
+            raise ValueError(
+                "horizon = unbounded: counter 'sqrt' needs a number of ticks; 'haar' may be unbounded"
+            )
         if not 1 <= horizon <= LONGEST_HORIZON:
-            raise ValueError(f"horizon = {horizon}: must be from 1 to {LONGEST_HORIZON} ticks with counter 'sqrt'")
+            raise ValueError(
+                f"horizon = {horizon}: must be from 1 to {LONGEST_HORIZON} ticks with counter 'sqrt'"
+            )
         self.horizon = self._last_tick = horizon
         self.bits, self._sigma_squared = _calibrate(horizon, Fraction(rho_item))
         self._column = _rounded_column(horizon, self.bits)
@@ -115,7 +123,10 @@ class SqrtCounter(Counter):
             return self.sd(t)
         check_tick(self.kind, since, self._last_tick)
         window = t - since
-        squares = self._squares[window - 1] + _squares_of_differences(self._last_tick, self.bits, window)[since - 1]
+        squares = (
+            self._squares[window - 1]
+            + _squares_of_differences(self._last_tick, self.bits, window)[since - 1]
+        )
         rounding = Fraction(2, 12) if self.bits else 0
         return math.sqrt(Fraction(squares, self._unit**2) * self._sigma_squared + rounding)
 
@@ -123,7 +134,10 @@ class SqrtCounter(Counter):
         """Return (g_(t-s), sigma^2) of each z_s, s = t..1; but for what g lost to 2^-F."""
         check_tick(self.kind, t, self._last_tick)
         inverse = self._inverse[:t].tolist()
-        return {(LEVEL, t - k): (Fraction(int(g), self._unit), self._sigma_squared) for k, g in enumerate(inverse)}
+        return {
+            (LEVEL, t - k): (Fraction(int(g), self._unit), self._sigma_squared)
+            for k, g in enumerate(inverse)
+        }
 
     def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
         check_tick(self.kind, t, self._last_tick)
@@ -196,7 +210,9 @@ class _Range:
         self._v: NDArray[np.int32] = np.empty((0, stop - start), dtype=np.int32)
         self._r: NDArray[np.int32] = np.empty((0, stop - start), dtype=np.int32)
 
-    def advance(self, counter: SqrtCounter, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> None:
+    def advance(
+        self, counter: SqrtCounter, stream: NoiseStream, t: int, tags: NDArray[np.uint64]
+    ) -> None:
         """Make the ticks up to t."""
         self._v, self._r = (_room(held, t, counter._last_tick) for held in (self._v, self._r))
         column, half, total = counter._column, counter._column[0] / 2, float(counter._column.sum())
@@ -227,7 +243,9 @@ class _Range:
         return rounded
 
 
-def _convolved(kernel: Floats, held: NDArray[np.int32], ticks: int, first: int, last: int) -> Floats:
+def _convolved(
+    kernel: Floats, held: NDArray[np.int32], ticks: int, first: int, last: int
+) -> Floats:
     """Return sum_{s < ticks} kernel_(i - s) held_s, i = first..last-1 (ticks <= i + 1), by rows."""
     out = np.zeros((last - first, held.shape[1]))
     at = np.arange(first, last)[:, None]
@@ -240,7 +258,9 @@ def _convolved(kernel: Floats, held: NDArray[np.int32], ticks: int, first: int, 
 def _room(held: NDArray[np.int32], ticks: int, last_tick: int) -> NDArray[np.int32]:
     if ticks <= len(held):
         return held
-    larger = np.empty((min(max(ticks, 2 * len(held), _BLOCK_TICKS), last_tick), held.shape[1]), dtype=np.int32)
+    larger = np.empty(
+        (min(max(ticks, 2 * len(held), _BLOCK_TICKS), last_tick), held.shape[1]), dtype=np.int32
+    )
     larger[: len(held)] = held
     return larger
 

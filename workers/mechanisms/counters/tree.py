@@ -73,7 +73,9 @@ class TreeCounter(LevelCounter):
         super().__init__(horizon, rho_item)
         self._levels = self.cells_per_event
         largest = min((self.radix - 1) * sum(self._reach), self._last_tick * max(self._reach))
-        self._sums_dtype = np.dtype(np.int16 if largest < 1 << 15 else np.int32 if largest < 1 << 31 else np.int64)
+        self._sums_dtype = np.dtype(
+            np.int16 if largest < 1 << 15 else np.int32 if largest < 1 << 31 else np.int64
+        )
 
     def __repr__(self) -> str:
         return f"TreeCounter(horizon={self.horizon}, rho_item={self.rho_item}, radix={self.radix})"
@@ -88,7 +90,10 @@ class TreeCounter(LevelCounter):
 
     def variance(self, t: int) -> Fraction:
         blocks = self._blocks(t)
-        return sum(((last - first) * self._sigma_squared[level] for level, first, last in blocks), Fraction(0))
+        return sum(
+            ((last - first) * self._sigma_squared[level] for level, first, last in blocks),
+            Fraction(0),
+        )
 
     def sd(self, t: int) -> float:
         return math.sqrt(self.variance(t))
@@ -98,7 +103,11 @@ class TreeCounter(LevelCounter):
         return 1
 
     def _cells_at(self, t: int) -> dict[Cell, int]:
-        return {(level, block): 1 for level, first, last in self._blocks(t) for block in range(first, last)}
+        return {
+            (level, block): 1
+            for level, first, last in self._blocks(t)
+            for block in range(first, last)
+        }
 
     def _shape(self) -> dict[str, object]:
         return {"levels": self._levels, "radix": self.radix}
@@ -128,9 +137,13 @@ class _Adder:
     def __init__(self, tables: tuple[IntegerGaussian, ...], stream: NoiseStream, rows: int) -> None:
         self._tables, self._stream = tables, stream
         widths = {table.dtype for table in tables}
-        self._room: dict[object, Integers] = {width: np.empty(min(CHUNK_ROWS, rows), dtype=width) for width in widths}
+        self._room: dict[object, Integers] = {
+            width: np.empty(min(CHUNK_ROWS, rows), dtype=width) for width in widths
+        }
 
-    def add(self, level: int, first: int, last: int, tags: NDArray[np.uint64], total: Integers) -> None:
+    def add(
+        self, level: int, first: int, last: int, tags: NDArray[np.uint64], total: Integers
+    ) -> None:
         """Add the noise of blocks first..last-1 of a level to at most CHUNK_ROWS rows."""
         if not len(tags):
             return
@@ -168,7 +181,9 @@ class TreeColumns(LevelColumns):
             self._columns[level] = grown(self._columns[level], rows)
             reached = self._reached[level]
             usable = reached is not None and reached[0] == first and reached[1] <= last
-            starts.append((self._filled[level], reached[1]) if usable and reached is not None else (0, first))
+            starts.append(
+                (self._filled[level], reached[1]) if usable and reached is not None else (0, first)
+            )
             # Unknown until this call is through: a failure half way leaves nothing wrong behind.
             self._reached[level] = None
         # Rows beyond `rows` would stay at an older block: they count as not held.

@@ -150,8 +150,12 @@ def turn_over(bits_of: Bits, item: int) -> None:
 
 @kernel_with_arrays
 def feed_rounds(
-    rounds: NDArray[np.uint32], heights: Integers, ranks: Integers, slot_of: Places, held: Bits,
-    bits: int
+    rounds: NDArray[np.uint32],
+    heights: Integers,
+    ranks: Integers,
+    slot_of: Places,
+    held: Bits,
+    bits: int,
 ) -> int:
     """Feed rounds of one of each item.
 
@@ -200,7 +204,9 @@ def feed_rounds(
                 if turn < waiting:
                     slot = zeros[turn]
                     turn += 1
-                    if ranks[slot] & of_tick == of_tick:  # the key that gives way is of the tick too
+                    if (
+                        ranks[slot] & of_tick == of_tick
+                    ):  # the key that gives way is of the tick too
                         turn_over(held, ranks[slot] >> bits)
                     ranks[slot] = (np.int64(item) << bits) | of_tick
                     slot_of[item] = slot
@@ -218,9 +224,21 @@ def feed_rounds(
                     in_order = True
                 if whole:
                     lowered, turn, waiting = rest_of_round(
-                        items, item + 1, lowered, zeros, same, waiting,
-                        heights, ranks, slot_of, held, bits, heads, behind, scratch,
-                    )  # fmt: skip
+                        items,
+                        item + 1,
+                        lowered,
+                        zeros,
+                        same,
+                        waiting,
+                        heights,
+                        ranks,
+                        slot_of,
+                        held,
+                        bits,
+                        heads,
+                        behind,
+                        scratch,
+                    )
                     fed = True
                     break
                 if waiting > same:
@@ -232,9 +250,20 @@ def feed_rounds(
 
 @kernel_part
 def rest_of_round(
-    items: Bits, begun: int, lowered: int, zeros: Places, same: int, now: int, heights: Integers,
-    ranks: Integers, slot_of: Places, held: Bits, bits: int, heads: Places, behind: Places,
-    scratch: Places
+    items: Bits,
+    begun: int,
+    lowered: int,
+    zeros: Places,
+    same: int,
+    now: int,
+    heights: Integers,
+    ranks: Integers,
+    slot_of: Places,
+    held: Bits,
+    bits: int,
+    heads: Places,
+    behind: Places,
+    scratch: Places,
 ) -> tuple[int, int, int]:
     """Feed the rest of a round from where everybody was lowered, for the second time in it or
     later.
@@ -351,8 +380,15 @@ def sorted_apart(
 
 @kernel_part
 def take_turns(
-    items: Bits, start: int, stop: int, zeros: Places, n: int, ranks: Integers, slot_of: Places,
-    held: Bits, bits: int
+    items: Bits,
+    start: int,
+    stop: int,
+    zeros: Places,
+    n: int,
+    ranks: Integers,
+    slot_of: Places,
+    held: Bits,
+    bits: int,
 ) -> None:
     """Give counters to the first n misses of a stretch of a round, one after the other.
 

@@ -99,9 +99,18 @@ from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Guarantee, Items, Noise, State, head
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
 from workers.mechanisms.misra_gries.state import DomainTags, SketchState
-from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, discrete_laplace, round_up_scale
+from workers.mechanisms.noise.discrete_laplace import (
+    LARGEST_SCALE,
+    discrete_laplace,
+    round_up_scale,
+)
 from workers.mechanisms.noise.discrete_laplace import TABLE_VERSION as LAPLACE_TABLE_VERSION
-from workers.mechanisms.noise.gaussian import TABLE_VERSION, exact_quantile, integer_gaussian, round_up_sigma_squared
+from workers.mechanisms.noise.gaussian import (
+    TABLE_VERSION,
+    exact_quantile,
+    integer_gaussian,
+    round_up_sigma_squared,
+)
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import kth_largest
@@ -130,7 +139,9 @@ def reduced(sketch: Sketch) -> NDArray[np.int64]:
     """Algorithm 3, times k + 1 to be an integer: max(0, (k+1) c - sum of all c). Its l1 sensitivity
     is at most 2k - 1.
     """
-    lowered: NDArray[np.int64] = np.maximum((sketch.size + 1) * sketch.counts - int(sketch.counts.sum()), 0)
+    lowered: NDArray[np.int64] = np.maximum(
+        (sketch.size + 1) * sketch.counts - int(sketch.counts.sum()), 0
+    )
     return lowered
 
 
@@ -201,7 +212,9 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     """
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
-    release: Annotated[Literal["pmg", "merge", "pure"], Meta(description='"pmg", "merge" or "pure"')] = "pmg"
+    release: Annotated[
+        Literal["pmg", "merge", "pure"], Meta(description='"pmg", "merge" or "pure"')
+    ] = "pmg"
     domain: OptionalDomain = None
     counter: Annotated[Literal["tree"], Meta(description='"tree"')] = "tree"
 
@@ -236,7 +249,9 @@ class CellNoise:
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
         level = self._tree.over(t)
         noise = np.empty(len(tags), dtype=self._table.dtype)
-        self._table.draw(self._stream, (USE << 56 | level, t // self._tree.radix**level - 1), tags, noise)
+        self._table.draw(
+            self._stream, (USE << 56 | level, t // self._tree.radix**level - 1), tags, noise
+        )
         return noise.astype(np.int64)
 
 
@@ -263,7 +278,9 @@ class Tree(Frozen):
             width = self.radix**level
             block = (t - 1) // width
             top = level == self.levels - 1
-            if (top or block % self.radix != self.radix - 1) and (block + 1) * width <= self.horizon:
+            if (top or block % self.radix != self.radix - 1) and (
+                block + 1
+            ) * width <= self.horizon:
                 found.append(level)
         return found
 
@@ -288,7 +305,9 @@ class MisraGries(OnSplit):
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
         self.config = config
         if config.horizon_ticks is None:
-            raise ValueError('horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks')
+            raise ValueError(
+                'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
+            )
         best = best_radix(config.horizon_ticks, power=3 if config.pure else 2)
         self.tree = Tree(config.horizon_ticks, config.radix or best)
         self._threshold: int | None = None
@@ -310,11 +329,18 @@ class MisraGries(OnSplit):
             concerned = size + exposed
         self._split = split(config, discovers=True)
         total = levels * self.sensitivity_squared
-        self.sigma_squared = round_up_sigma_squared(Fraction(total) / (2 * Fraction(self._split.rho)))
+        self.sigma_squared = round_up_sigma_squared(
+            Fraction(total) / (2 * Fraction(self._split.rho))
+        )
         table = integer_gaussian(self.sigma_squared)
         self._table: InversionTable = table
-        self._promise(unit, float_up(total / (2 * self.sigma_squared)), table.tv, times=levels * concerned)
-        self.cell_variance, self.rounding = float(self.sigma_squared) * (2 if self._shared else 1), 0.0
+        self._promise(
+            unit, float_up(total / (2 * self.sigma_squared)), table.tv, times=levels * concerned
+        )
+        self.cell_variance, self.rounding = (
+            float(self.sigma_squared) * (2 if self._shared else 1),
+            0.0,
+        )
         self._terms = ((Fraction(1), self.sigma_squared),) * (2 if self._shared else 1)
         self.delta_counter = self._split.delta_discovery / (levels * exposed) * (1 - 1e-12)
         self._threshold = self.largest + math.ceil(_quantile(self._terms, self.delta_counter)) - 1
@@ -365,7 +391,11 @@ class MisraGries(OnSplit):
         """Nothing: a stream key's sketches come with its items."""
 
     def step(
-        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
+        self,
+        state: State,
+        t: int,
+        contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
+        noise: Noise,
     ) -> tuple[State, Items]:
         """The items that the cells of t show, with the sums of their noisy counts, by stream key
         and label; see `Mechanism.step`.
@@ -387,10 +417,16 @@ class MisraGries(OnSplit):
             labels += ascending
             counts += map(total.__getitem__, ascending)
         return state, Items(
-            np.array(keys, dtype=np.int32), labels, self._published(counts), self.sd(t), self._threshold
+            np.array(keys, dtype=np.int32),
+            labels,
+            self._published(counts),
+            self.sd(t),
+            self._threshold,
         )
 
-    def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch) -> None:
+    def _feed(
+        self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
+    ) -> None:
         """Feeds a tick's items of a stream key to the open cells of these levels."""
         sketches = state.opened(key, levels)
         if self._shared:
@@ -399,7 +435,9 @@ class MisraGries(OnSplit):
         for sketch in sketches:
             sketch.add(items)
 
-    def _release(self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise) -> None:
+    def _release(
+        self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise
+    ) -> None:
         """Releases a stream key's cell that is over at t; None where it has had no items."""
         if over is None or not len(over.counts) or self._threshold is None:
             return
@@ -414,7 +452,9 @@ class MisraGries(OnSplit):
         return np.array(sums, dtype=np.int64)
 
 
-def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) -> Iterator[tuple[int, SketchBatch]]:
+def _by_key(
+    contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
+) -> Iterator[tuple[int, SketchBatch]]:
     """All of a tick's items for each stream key, the same whatever message brought them."""
     if not contributions:
         return
@@ -516,12 +556,16 @@ class PureMisraGries(MisraGries):
             raise TypeError(f"state = {type(state).__name__}: must come from this mechanism's init")
         state.declare(key, tags)
 
-    def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch) -> None:
+    def _feed(
+        self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
+    ) -> None:
         own = state.domain_of(key).only(items)
         if len(own.counts):
             feed(state.opened(key, levels), own)
 
-    def _release(self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise) -> None:
+    def _release(
+        self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise
+    ) -> None:
         domain = state.domain_of(key)
         sketch = Sketch(self.config.size) if over is None else over
         places, parts = largest_parts(sketch, domain, self._labels, noise.at(t, domain.tags))

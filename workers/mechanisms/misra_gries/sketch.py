@@ -183,7 +183,9 @@ class SketchBatch:
 
     def part(self, places: Indices) -> SketchBatch:
         """The items at some places, ascending."""
-        return SketchBatch(self.tags.part(places), self.labels, self.rows[places], self.counts[places])
+        return SketchBatch(
+            self.tags.part(places), self.labels, self.rows[places], self.counts[places]
+        )
 
 
 def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None) -> SketchBatch:
@@ -199,7 +201,9 @@ def batch(tags: Tags, labels: Texts, counts: Counts, rows: Indices | None = None
     counts = counts.take(ascending.order)
     if ascending.starts is not None:  # several messages have the item
         counts = np.add.reduceat(counts, ascending.starts)
-    return SketchBatch(ascending, labels, ascending.rows if rows is None else rows[ascending.rows], counts)
+    return SketchBatch(
+        ascending, labels, ascending.rows if rows is None else rows[ascending.rows], counts
+    )
 
 
 class Sketch:
@@ -238,14 +242,21 @@ class Sketch:
             return rounds
         before, known = items.tags.positions(self.tags)
         self.total += int(items.counts.sum())
-        if (self.counts > 0).all() and len(self.counts) + len(items.counts) - np.count_nonzero(known) <= self.size:
+        if (self.counts > 0).all() and len(self.counts) + len(items.counts) - np.count_nonzero(
+            known
+        ) <= self.size:
             self._merge(items)  # every miss finds a counter that was never used
             return rounds
         rounds = rounds or Rounds(items.counts)
-        of_batch, number, self.counts = _Feeding(self.size, rounds, self.counts, before, known).feed()
+        of_batch, number, self.counts = _Feeding(
+            self.size, rounds, self.counts, before, known
+        ).feed()
         new = number[of_batch]
         tags = np.empty((len(number), 2), dtype=np.uint64)
-        tags[of_batch], tags[~of_batch] = items.tags.take(new), self.tags.take(number[~of_batch], axis=0)
+        tags[of_batch], tags[~of_batch] = (
+            items.tags.take(new),
+            self.tags.take(number[~of_batch], axis=0),
+        )
         # Its own labels, and behind them those of the batch that came in.
         rows = number.copy()
         rows[of_batch] = len(self.labels) + np.arange(len(new))
@@ -267,7 +278,10 @@ class Sketch:
         if len(sums) > self.size:
             sums -= np.partition(sums, len(sums) - self.size - 1)[len(sums) - self.size - 1]
         keep = np.flatnonzero(sums > 0)
-        own, new = strangers[keep[keep < len(strangers)]], keep[keep >= len(strangers)] - len(strangers)
+        own, new = (
+            strangers[keep[keep < len(strangers)]],
+            keep[keep >= len(strangers)] - len(strangers),
+        )
         labels = Texts.concat((self.labels.take(own), items.labels.take(items.rows[new])))
         self._set(np.concatenate((self.tags[own], items.tags.take(new))), labels, sums[keep])
 
@@ -365,4 +379,8 @@ class _Feeding:
         of_batch = number == self._ones
         used = of_batch | (number < self._held)
         slots, number, of_batch = slots[used], number[used], of_batch[used]
-        return of_batch, np.where(of_batch, self._ranks[slots] >> self._bits, number), self._heights[slots] - lowered
+        return (
+            of_batch,
+            np.where(of_batch, self._ranks[slots] >> self._bits, number),
+            self._heights[slots] - lowered,
+        )

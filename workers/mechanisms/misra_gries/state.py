@@ -164,7 +164,12 @@ class SketchState(State):
             pages = max(1, -(-len(content) // PAGE_BYTES))
             for page in range(pages):
                 part = content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
-                blocks.append((f"{kind}{key:08x}{level:02x}.{page:04x}", _PAGE.pack(VERSION, page, pages) + part))
+                blocks.append(
+                    (
+                        f"{kind}{key:08x}{level:02x}.{page:04x}",
+                        _PAGE.pack(VERSION, page, pages) + part,
+                    )
+                )
         self._changed.clear()
         return blocks
 
@@ -175,7 +180,9 @@ class SketchState(State):
             raise StateRefused(f"stored sketch: block {name} of {len(block)} bytes is cut short")
         version, page, _ = _PAGE.unpack_from(block)
         if version != VERSION:
-            raise StateRefused(f"stored sketch: version {version}; this worker knows {VERSION}: upgrade it")
+            raise StateRefused(
+                f"stored sketch: version {version}; this worker knows {VERSION}: upgrade it"
+            )
         self._pages.setdefault(name[:12], {})[page] = block
 
     def _join(self) -> None:
@@ -187,7 +194,10 @@ class SketchState(State):
             if 0 not in pages:
                 raise StateRefused(f"stored sketch: the first page of {name} is missing")
             _, _, count = _PAGE.unpack_from(pages[0])
-            if any(page not in pages or _PAGE.unpack_from(pages[page])[2] != count for page in range(count)):
+            if any(
+                page not in pages or _PAGE.unpack_from(pages[page])[2] != count
+                for page in range(count)
+            ):
                 raise StateRefused(f"stored sketch: a page of {name} is missing")
             content = b"".join(pages[page][_PAGE.size :] for page in range(count))
             where = int(name[2:10], 16), int(name[10:12], 16)
@@ -202,7 +212,9 @@ class SketchState(State):
                 self._decode_shown(where, content)
         self._pages = {}
 
-    def _decode_open(self, where: Cell, content: bytes, equal: dict[tuple[int, bytes], Sketch]) -> None:
+    def _decode_open(
+        self, where: Cell, content: bytes, equal: dict[tuple[int, bytes], Sketch]
+    ) -> None:
         n, total = _HEAD.unpack_from(content)
         if not total:
             self._open.pop(where, None)
@@ -239,19 +251,27 @@ def _encode_open(sketch: Sketch | None) -> bytes:
     if sketch is None:
         return _HEAD.pack(0, 0)
     head = _HEAD.pack(len(sketch.counts), sketch.total)
-    return b"".join((head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts)))
+    return b"".join(
+        (head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts))
+    )
 
 
 def _decode_domain(name: str, content: bytes) -> DomainTags:
     n = _HEAD.unpack_from(content)[0] if len(content) >= _HEAD.size else -1
     if len(content) != _HEAD.size + 16 * n:
         raise StateRefused(f"stored sketch: {name} is cut short or too long")
-    return DomainTags(np.frombuffer(content, dtype="<u8", offset=_HEAD.size).reshape(n, 2).astype(np.uint64))
+    return DomainTags(
+        np.frombuffer(content, dtype="<u8", offset=_HEAD.size).reshape(n, 2).astype(np.uint64)
+    )
 
 
 def _labelled(labels: Texts, counts: Counts) -> bytes:
     """Counts, lengths of the labels, and the labels end to end."""
-    return counts.astype("<i8").tobytes() + labels.lengths.astype("<u2").tobytes() + labels.text.tobytes()
+    return (
+        counts.astype("<i8").tobytes()
+        + labels.lengths.astype("<u2").tobytes()
+        + labels.text.tobytes()
+    )
 
 
 def _is_whole(content: bytes, tag_bytes: int) -> bool:

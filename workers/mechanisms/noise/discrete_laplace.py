@@ -20,7 +20,13 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 
-from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable, mirrored, round_up_to_grid, table_context
+from workers.mechanisms.noise.inversion import (
+    WORD_BITS,
+    InversionTable,
+    mirrored,
+    round_up_to_grid,
+    table_context,
+)
 from workers.runtime.frozen import kept
 
 # Raised whenever the same scale would give another table: it is part of every mechanism id.

@@ -32,7 +32,13 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable, mirrored, round_up_to_grid, table_context
+from workers.mechanisms.noise.inversion import (
+    WORD_BITS,
+    InversionTable,
+    mirrored,
+    round_up_to_grid,
+    table_context,
+)
 from workers.runtime.frozen import kept
 
 CUT = 1e-24
@@ -56,7 +62,9 @@ def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> 
     return exact_quantile_of(denominator, multiples, delta)
 
 
-def exact_quantile_of(denominator: int, multiples: Sequence[tuple[int, Fraction]], delta: float) -> float | None:
+def exact_quantile_of(
+    denominator: int, multiples: Sequence[tuple[int, Fraction]], delta: float
+) -> float | None:
     """Return `exact_quantile` of terms whose c_j come as integers, over a common denominator.
 
     It runs at every tick, and with fractions it takes ten times as long.
@@ -186,14 +194,18 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     """
     context = table_context()
     # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) * exp(-(2x-1)/(2 s)), whose second factor is geometric.
-    exponent = context.divide(Decimal(-sigma_squared.denominator), Decimal(2 * sigma_squared.numerator))
+    exponent = context.divide(
+        Decimal(-sigma_squared.denominator), Decimal(2 * sigma_squared.numerator)
+    )
     factor = context.exp(exponent)
     step = context.multiply(factor, factor)
     smallest = context.divide(Decimal(1), Decimal(1 << _TAIL_BITS))
     masses: list[Decimal] = []
     mass = factor
     # The ratios shrink: both tails beyond x weigh at most 2 mass(x+1) / (1 - factor), the centre 1.
-    while (tail := context.divide(context.add(mass, mass), context.subtract(Decimal(1), factor))) >= smallest:
+    while (
+        tail := context.divide(context.add(mass, mass), context.subtract(Decimal(1), factor))
+    ) >= smallest:
         masses.append(mass)
         factor = context.multiply(factor, step)
         mass = context.multiply(mass, factor)
@@ -204,6 +216,10 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
         sums.append(total)
     everything = context.add(Decimal(1), context.multiply(Decimal(2), total))
     scale = context.divide(Decimal(1 << WORD_BITS), everything)
-    thresholds = [int(context.to_integral_value(context.multiply(scale, partial))) for partial in sums]
+    thresholds = [
+        int(context.to_integral_value(context.multiply(scale, partial))) for partial in sums
+    ]
     # A threshold of 0 is never passed: below it is less than half a unit on each side.
-    return [threshold for threshold in thresholds if threshold], math.nextafter(float(tail), math.inf)
+    return [threshold for threshold in thresholds if threshold], math.nextafter(
+        float(tail), math.inf
+    )

@@ -56,8 +56,12 @@ class InversionTable(Frozen):
             self.dtype, self._ambiguous = np.dtype(np.int16), _AMBIGUOUS_INT16
         else:
             self.dtype, self._ambiguous = np.dtype(np.int32), _AMBIGUOUS_INT32
-        self._high = read_only(np.array([threshold >> _HALF_BITS for threshold in thresholds], dtype=np.uint64))
-        self._low = read_only(np.array([threshold & _HALF_MASK for threshold in thresholds], dtype=np.uint64))
+        self._high = read_only(
+            np.array([threshold >> _HALF_BITS for threshold in thresholds], dtype=np.uint64)
+        )
+        self._low = read_only(
+            np.array([threshold & _HALF_MASK for threshold in thresholds], dtype=np.uint64)
+        )
         self._guide = read_only(self._make_guide())
 
     def sample(self, words: NDArray[np.uint64], out: NDArray[np.signedinteger[Any]]) -> None:
@@ -70,7 +74,14 @@ class InversionTable(Frozen):
         from workers.arrays.number_blocks import look_up
 
         look_up(
-            self._guide, _GUIDE_SHIFT, self._ambiguous, self._high, self._low, self._lowest, fixed(words), out
+            self._guide,
+            _GUIDE_SHIFT,
+            self._ambiguous,
+            self._high,
+            self._low,
+            self._lowest,
+            fixed(words),
+            out,
         )
 
     def draw(
@@ -93,10 +104,7 @@ class InversionTable(Frozen):
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
 
     def draw_cells(
-        self,
-        stream: NoiseStream,
-        cells: Sequence[tuple[int, int]],
-        tags: NDArray[np.uint64],
+        self, stream: NoiseStream, cells: Sequence[tuple[int, int]], tags: NDArray[np.uint64]
     ) -> NDArray[np.signedinteger[Any]]:
         """Return what `draw` fills in of several cells, (cells, n) of `dtype`, in one go.
 
@@ -109,7 +117,9 @@ class InversionTable(Frozen):
         self.sample(stream.chunk(tags, *cells), out.reshape(-1))
         return out
 
-    def values(self, stream: NoiseStream, cell: tuple[int, int], tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def values(
+        self, stream: NoiseStream, cell: tuple[int, int], tags: NDArray[np.uint64]
+    ) -> NDArray[np.int64]:
         """Return what `draw` fills in, as int64."""
         out = np.empty(len(tags), dtype=self.dtype)
         self.draw(stream, cell, tags, out)

@@ -86,7 +86,10 @@ class NoiseKey(Frozen):
         """
         prefix = stream_key.encode()
         keyed = hashlib.blake2b(
-            len(prefix).to_bytes(8, "little") + prefix, key=self.__root, person=b"qc-item-tag", digest_size=16
+            len(prefix).to_bytes(8, "little") + prefix,
+            key=self.__root,
+            person=b"qc-item-tag",
+            digest_size=16,
         )
         digests = bytearray()
         for label in labels:
@@ -105,7 +108,10 @@ class NoiseKey(Frozen):
 
         prefix = stream_key.encode()
         return start(
-            len(prefix).to_bytes(8, "little") + prefix, key=self.__root, person=b"qc-item-tag", digest_size=16
+            len(prefix).to_bytes(8, "little") + prefix,
+            key=self.__root,
+            person=b"qc-item-tag",
+            digest_size=16,
         )
 
     def stream(self, mechanism_id: bytes) -> NoiseStream:
@@ -118,9 +124,13 @@ class NoiseKey(Frozen):
             ValueError: mechanism_id has another length.
         """
         if len(mechanism_id) != MECHANISM_ID_BYTES:
-            raise ValueError(f"mechanism_id = {len(mechanism_id)} bytes: must be exactly {MECHANISM_ID_BYTES} bytes")
+            raise ValueError(
+                f"mechanism_id = {len(mechanism_id)} bytes: must be exactly {MECHANISM_ID_BYTES} bytes"
+            )
         return NoiseStream(
-            hashlib.blake2b(mechanism_id, key=self.__root, person=b"qc-mechanism", digest_size=32).digest()
+            hashlib.blake2b(
+                mechanism_id, key=self.__root, person=b"qc-mechanism", digest_size=32
+            ).digest()
         )
 
 
@@ -180,5 +190,7 @@ class NoiseStream(Frozen):
         scratch = self.__scratch
         xor(fixed(tags), np.array(cells, dtype=np.uint64), scratch.blocks[:rows])
         size = rows * _AES_BLOCK
-        scratch.cipher.update_into(scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK])
+        scratch.cipher.update_into(
+            scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK]
+        )
         return scratch.words[:rows]

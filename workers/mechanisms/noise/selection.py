@@ -62,7 +62,11 @@ def gumbel_top_k(
 
 
 def gumbel_top_k_or_bottom(
-    counts: NDArray[np.int64], bottom: int, scale: Fraction, k: int, words: Sequence[tuple[int, int]]
+    counts: NDArray[np.int64],
+    bottom: int,
+    scale: Fraction,
+    k: int,
+    words: Sequence[tuple[int, int]],
 ) -> tuple[NDArray[np.int64], bool]:
     """Pick as `gumbel_top_k` does, with a candidate BOTTOM of count `bottom` that ends the picks.
 
@@ -86,7 +90,11 @@ def selection_tv(candidates: int, picks: int) -> float:
 
 
 def _peel(
-    counts: NDArray[np.int64], bottom: int | None, scale: Fraction, k: int, words: Sequence[tuple[int, int]]
+    counts: NDArray[np.int64],
+    bottom: int | None,
+    scale: Fraction,
+    k: int,
+    words: Sequence[tuple[int, int]],
 ) -> tuple[NDArray[np.int64], bool]:
     n = len(counts)
     if bottom is not None:
@@ -121,7 +129,9 @@ class _Groups:
         starts = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
         self._counts = values[starts].tolist()
         self._members = np.split(ordered, starts[1:])
-        self._gone: list[list[int]] = [[] for _ in self._members]  # places of those that were picked, ascending
+        self._gone: list[list[int]] = [
+            [] for _ in self._members
+        ]  # places of those that were picked, ascending
         self._left = [len(members) for members in self._members]
         self._top = 0
         self._weigh()
@@ -145,7 +155,9 @@ class _Groups:
             offset -= mass
             group += 1
         gone, place = self._gone[group], offset // self._weights[group]
-        before = bisect_right(range(len(gone)), place, key=lambda i: gone[i] - i)  # of those left `place` come before
+        before = bisect_right(
+            range(len(gone)), place, key=lambda i: gone[i] - i
+        )  # of those left `place` come before
         gone.insert(before, place + before)
         picked = int(self._members[group][place + before])
         self._left[group] -= 1
@@ -194,7 +206,9 @@ class _Powers(Frozen):
             return 0
         value, digit = 1 << (_WEIGHT_BITS + _GUARD_BITS), 0
         while gap:
-            value = (value * self._tables[digit][gap & (_DIGIT_VALUES - 1)]) >> (_WEIGHT_BITS + _GUARD_BITS)
+            value = (value * self._tables[digit][gap & (_DIGIT_VALUES - 1)]) >> (
+                _WEIGHT_BITS + _GUARD_BITS
+            )
             gap >>= _DIGIT_BITS
             digit += 1
         return (value + (1 << (_GUARD_BITS - 1))) >> _GUARD_BITS
@@ -208,7 +222,9 @@ def _table(scale: Fraction, digit: int, values: int) -> tuple[int, ...]:
     found = []
     for j in range(values):
         exponent = -Fraction(j << (_DIGIT_BITS * digit)) / scale
-        power = context.exp(context.divide(context.create_decimal(exponent.numerator), exponent.denominator))
+        power = context.exp(
+            context.divide(context.create_decimal(exponent.numerator), exponent.denominator)
+        )
         found.append(int(context.multiply(context.create_decimal(unit), power)))
     return tuple(found)
 

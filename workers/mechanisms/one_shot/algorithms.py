@@ -75,9 +75,17 @@ from numpy.typing import NDArray
 from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.noise.discrete_laplace import TABLE_VERSION as LAPLACE_VERSION
-from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, discrete_laplace, round_up_scale
+from workers.mechanisms.noise.discrete_laplace import (
+    DiscreteLaplace,
+    discrete_laplace,
+    round_up_scale,
+)
 from workers.mechanisms.noise.gaussian import TABLE_VERSION as GAUSSIAN_VERSION
-from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian, round_up_sigma_squared
+from workers.mechanisms.noise.gaussian import (
+    IntegerGaussian,
+    integer_gaussian,
+    round_up_sigma_squared,
+)
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import (
@@ -170,12 +178,16 @@ class OneShotNoise:
 
     def _draw(self, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
         if self._table is None:
-            raise ValueError("table = None: this mechanism shows no counts, and so has no noise for them")
+            raise ValueError(
+                "table = None: this mechanism shows no counts, and so has no noise for them"
+            )
         out = np.empty(len(tags), dtype=self._table.dtype)
         self._table.draw(self._stream, cell, tags, out)
         return out.astype(np.int64)
 
-    def picks(self, use: int, place: Place, key_tag: NDArray[np.uint64], k: int) -> list[tuple[int, int]]:
+    def picks(
+        self, use: int, place: Place, key_tag: NDArray[np.uint64], k: int
+    ) -> list[tuple[int, int]]:
         """Return k words for the picks of a stream key: word j is of the cell with `pick` = j."""
         tags = np.tile(key_tag.astype(np.uint64), (k, 1))
         # The word is AES(tag XOR cell): the pick is set in the cell's low bits, which are 0.
@@ -216,12 +228,18 @@ def laplace_difference_quantile(scale: Fraction, delta: float) -> int:
     one_less = -math.expm1(-1 / float(scale))
     c = 2 * q * q / (one_less * (1 + q))
     front = (one_less / (1 + q)) ** 2
-    return _first(lambda x: front * q**x * ((x + 1 + c) / one_less + q / one_less**2) if x > 0 else 1.0, delta)
+    return _first(
+        lambda x: front * q**x * ((x + 1 + c) / one_less + q / one_less**2) if x > 0 else 1.0, delta
+    )
 
 
 def logistic_quantile(scale: Fraction, delta: float) -> int:
     """Return the smallest x >= 0 with P(G - G' >= x) <= delta, both independent Gumbel(scale)."""
-    return max(0, math.ceil(float(scale) * math.log(1 / delta - 1) * _TAIL_OUTWARD)) if delta < 0.5 else 0
+    return (
+        max(0, math.ceil(float(scale) * math.log(1 / delta - 1) * _TAIL_OUTWARD))
+        if delta < 0.5
+        else 0
+    )
 
 
 def _first(tail: Callable[[int], float], delta: float) -> int:
@@ -257,7 +275,13 @@ def _summed(sigma_squared: float, copies: float, delta: float, *, difference: bo
 
 
 Name = Literal[
-    "known_gauss", "known_gumbel", "positive_laplace", "positive_gauss", "unk_gauss", "limit_dom_laplace", "limit_dom"
+    "known_gauss",
+    "known_gumbel",
+    "positive_laplace",
+    "positive_gauss",
+    "unk_gauss",
+    "limit_dom_laplace",
+    "limit_dom",
 ]
 KNOWN: tuple[Name, ...] = ("known_gauss", "known_gumbel")
 PICKING: tuple[Name, ...] = ("known_gumbel", "limit_dom")
@@ -313,11 +337,15 @@ class Noisy(Frozen):
         self.rho = min(rho, float_up(changed / (2 * spread)))
         self.delta = 0.0 if name == "known_gauss" else delta
         self._kbar = p.kbar if name in LIMITED else None
-        self.tv = float_up(p.releases * (p.max_items + (self._kbar is not None)) * Fraction(self.table.tv))
+        self.tv = float_up(
+            p.releases * (p.max_items + (self._kbar is not None)) * Fraction(self.table.tv)
+        )
         self.threshold: int | None = None
         if name != "known_gauss":
             items = p.max_items if self._kbar is None else min(p.max_items, self._kbar)
-            self.threshold = self._least_threshold(p.max_count, p.releases, delta / items * (1 - 1e-12))
+            self.threshold = self._least_threshold(
+                p.max_count, p.releases, delta / items * (1 - 1e-12)
+            )
 
     def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
         """Return m such that an item of at most `whole` shows in any release with probability at
@@ -345,7 +373,9 @@ class Noisy(Frozen):
             "kbar": self._kbar,
         }
 
-    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
+    def release(
+        self, cell: Cell, noise: OneShotNoise, place: Place
+    ) -> tuple[Rows, NDArray[np.int64]]:
         if self.threshold is None or self._kbar is None:
             noisy = cell.counts + noise.items(place, cell.tags)
             if self.threshold is None:
@@ -356,7 +386,9 @@ class Noisy(Frozen):
         for key, rows in cell.rows_by_key():
             top, limit = limited(cell, rows, self._kbar)
             bar = limit + self.threshold + noise.threshold(place, cell.key_tags[key])
-            found.append(top[cell.counts[top] + noise.items(place, cell.tags.take(top, axis=0)) > bar])
+            found.append(
+                top[cell.counts[top] + noise.items(place, cell.tags.take(top, axis=0)) > bar]
+            )
         rows = _together(found)
         return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
 
@@ -379,13 +411,17 @@ class Picking(Frozen):
         self.rho = min(
             rho,
             float_up(
-                min(p.max_items, p.k) * p.max_count**2 / (2 * spread) + picks * p.max_count**2 / (8 * self.scale**2)
+                min(p.max_items, p.k) * p.max_count**2 / (2 * spread)
+                + picks * p.max_count**2 / (8 * self.scale**2)
             ),
         )
         self.delta = delta if name == "limit_dom" else 0.0
         self._bottom = Bottom(p, self.scale, delta) if name == "limit_dom" else None
         candidates = p.kbar + 1 if self._bottom else p.domain
-        self.tv = float_up(Fraction(selection_tv(candidates, picks)) + min(p.max_items, p.k) * Fraction(self.table.tv))
+        self.tv = float_up(
+            Fraction(selection_tv(candidates, picks))
+            + min(p.max_items, p.k) * Fraction(self.table.tv)
+        )
 
     def public(self) -> dict[str, object]:
         return {
@@ -398,14 +434,22 @@ class Picking(Frozen):
             "bottom": self._bottom.public() if self._bottom else None,
         }
 
-    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
+    def release(
+        self, cell: Cell, noise: OneShotNoise, place: Place
+    ) -> tuple[Rows, NDArray[np.int64]]:
         found: list[Rows] = []
         for key, rows in cell.rows_by_key():
             if self._bottom:
-                found.append(self._bottom.pick(cell, rows, key, self._parameters.k, noise, place)[0])
+                found.append(
+                    self._bottom.pick(cell, rows, key, self._parameters.k, noise, place)[0]
+                )
             else:
-                words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(self._parameters.k, len(rows)))
-                found.append(rows[gumbel_top_k(cell.counts[rows], self.scale, self._parameters.k, words)])
+                words = noise.picks(
+                    USE_PICKS, place, cell.key_tags[key], min(self._parameters.k, len(rows))
+                )
+                found.append(
+                    rows[gumbel_top_k(cell.counts[rows], self.scale, self._parameters.k, words)]
+                )
         rows = _together(found)
         return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
 
@@ -443,7 +487,9 @@ class Bottom(Frozen):
             "delta": repr(self._delta),
         }
 
-    def pick(self, cell: Cell, rows: Rows, key: int, k: int, noise: OneShotNoise, place: Place) -> tuple[Rows, bool]:
+    def pick(
+        self, cell: Cell, rows: Rows, key: int, k: int, noise: OneShotNoise, place: Place
+    ) -> tuple[Rows, bool]:
         """Return the rows picked, in order, and whether BOTTOM ended them."""
         top = cell.largest(rows, self._p.kbar + 1)
         kbar, above = self._p.kbar, int(self._above[-1])
@@ -457,7 +503,9 @@ class Bottom(Frozen):
         limit = int(cell.counts[top[kbar]]) if len(top) > kbar else 0
         candidates = top[:kbar]
         words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(k, len(candidates) + 1))
-        picks, ended = gumbel_top_k_or_bottom(cell.counts[candidates], limit + above, self.scale, k, words)
+        picks, ended = gumbel_top_k_or_bottom(
+            cell.counts[candidates], limit + above, self.scale, k, words
+        )
         return candidates[picks], ended
 
 
@@ -473,7 +521,9 @@ def quantile(table: IntegerGaussian | DiscreteLaplace, delta: float, *, differen
     """Return the smallest x with P(Z >= x) <= delta, Z a sample or the difference of two."""
     if isinstance(table, DiscreteLaplace):
         return (laplace_difference_quantile if difference else laplace_quantile)(table.scale, delta)
-    return (gaussian_difference_quantile if difference else gaussian_quantile)(table.sigma_squared, delta)
+    return (gaussian_difference_quantile if difference else gaussian_quantile)(
+        table.sigma_squared, delta
+    )
 
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:

@@ -17,7 +17,8 @@ from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name
 
 Count = Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
 OptionalCount = Annotated[
-    Annotated[int, Meta(ge=1, le=100_000)] | None, Meta(description="a whole number from 1 to 100,000")
+    Annotated[int, Meta(ge=1, le=100_000)] | None,
+    Meta(description="a whole number from 1 to 100,000"),
 ]
 Kbar = Annotated[
     Annotated[int, Meta(ge=1, le=100_000)] | Literal["private"],
@@ -135,7 +136,12 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
     labels: Count
     queries: Count
     every: Annotated[
-        int, Meta(ge=1, le=100_000, description='a whole number of ticks from 1 to 100,000, or a duration such as "1h"')
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description='a whole number of ticks from 1 to 100,000, or a duration such as "1h"',
+        ),
     ] = 1
 
     def complaints(self) -> Iterator[str]:
@@ -178,7 +184,8 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
             ("kbar", self.kbar, LIMITED),
         ):
             if (value is None) is (self.algorithm in users):
-                yield f'{field} is {"missing" if value is None else "set"}: algorithm = "{self.algorithm}"' + (
-                    " needs it" if value is None else " has none"
+                yield (
+                    f'{field} is {"missing" if value is None else "set"}: algorithm = "{self.algorithm}"'
+                    + (" needs it" if value is None else " has none")
                 )
         yield from self._parameter_complaints(self.algorithm)

@@ -22,7 +22,14 @@ from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.ledger import Parts, tick_rows
 from workers.mechanisms.mechanism import Items, Noise, Release, State, head, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.one_shot.algorithms import LAPLACE, PICKING, Cell, Name, OneShotNoise, make_algorithm
+from workers.mechanisms.one_shot.algorithms import (
+    LAPLACE,
+    PICKING,
+    Cell,
+    Name,
+    OneShotNoise,
+    make_algorithm,
+)
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.runtime.errors import HorizonExceeded
 
@@ -40,7 +47,9 @@ class OneShot(OnSplit):
         self._domain = tuple(label.encode() for label in config.declared())
         self._split = split(config, discovers=not self._domain)
         parameters = replace(config.parameters(), releases=ticks_of_item(config, unit))
-        self.algorithm = make_algorithm(self._name, parameters, self._split.rho, self._split.delta_discovery)
+        self.algorithm = make_algorithm(
+            self._name, parameters, self._split.rho, self._split.delta_discovery
+        )
         self.law = "laplace" if self._name in LAPLACE else "gaussian"
         self._promise(unit, self.algorithm.rho, self.algorithm.tv)
 
@@ -78,20 +87,28 @@ class OneShot(OnSplit):
         """Give every item of the domain its row, seen or not."""
         state.add_domain(key, tags, labels)
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release | Items]:
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release | Items]:
         """Return what the tick's own contributions show; see `Mechanism.step`."""
         self._check(t)
         noise = one_shot_noise(noise)
         if self._domain:
             return state, self._of_domain(state, t, contributions, noise)
         tick = tick_rows(contributions)
-        rows, counts = self.algorithm.release(Cell(tick.tags, tick.keys, tick.counts, state.key_tags), noise, (0, t))
+        rows, counts = self.algorithm.release(
+            Cell(tick.tags, tick.keys, tick.counts, state.key_tags), noise, (0, t)
+        )
         order = rows[np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))]
         counts = counts[np.searchsorted(rows, order)]
         labels = list(tick.labels.take(order))
-        return state, Items(tick.keys[order], labels, counts, self.algorithm.sd, self.algorithm.threshold)
+        return state, Items(
+            tick.keys[order], labels, counts, self.algorithm.sd, self.algorithm.threshold
+        )
 
-    def _of_domain(self, state: State, t: int, contributions: Parts, noise: OneShotNoise) -> Release:
+    def _of_domain(
+        self, state: State, t: int, contributions: Parts, noise: OneShotNoise
+    ) -> Release:
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)

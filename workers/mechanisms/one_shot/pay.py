@@ -69,7 +69,9 @@ class PayState(State):
         """
         left = self.left[key]
         if left[0] < labels or left[1] < 1:
-            raise BudgetExhausted(f"pay_what_you_get: {labels} labels and 1 query asked, {left[0]} and {left[1]} left")
+            raise BudgetExhausted(
+                f"pay_what_you_get: {labels} labels and 1 query asked, {left[0]} and {left[1]} left"
+            )
         left[0] -= labels
         left[1] -= 1
         self._changed = True
@@ -80,7 +82,10 @@ class PayState(State):
         self._changed = False
         left = np.array(self.left, dtype="<i4").reshape(-1, 2)
         parts = (left[at : at + _BLOCK_KEYS] for at in range(0, len(left), _BLOCK_KEYS))
-        return [(_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes()) for i, part in enumerate(parts)]
+        return [
+            (_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes())
+            for i, part in enumerate(parts)
+        ]
 
     def restore(self, name: str, block: bytes) -> None:
         """Take a block back; they come in their order."""
@@ -154,21 +159,30 @@ class PayWhatYouGet(OnSplit):
         """Give the stream key its budget."""
         _own(state).meet(self.config.labels, self.config.queries)
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Answers]:
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Answers]:
         """Return each stream key's answer, or that its budget is used up; see `Mechanism.step`."""
         check_horizon(self.kind, t, self.config.horizon_ticks)
         own, words = _own(state), one_shot_noise(noise)
         if len(own.left) != len(own.key_tags):
-            raise StateRefused(f"stored state: budgets of {len(own.left)} stream keys of {len(own.key_tags)}")
+            raise StateRefused(
+                f"stored state: budgets of {len(own.left)} stream keys of {len(own.key_tags)}"
+            )
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)
         if t % self.config.every:
-            return state, Answers({key: self._answer(own, key, asked=False) for key in range(len(own.left))}, None)
+            return state, Answers(
+                {key: self._answer(own, key, asked=False) for key in range(len(own.left))}, None
+            )
         cell = Cell(columns.tags, columns.keys, columns.counts, state.key_tags)
         rows_of = dict(cell.rows_by_key())
         none = np.empty(0, dtype=np.int64)
-        answers = {key: self._query(own, cell, rows_of.get(key, none), key, words, t) for key in range(len(own.left))}
+        answers = {
+            key: self._query(own, cell, rows_of.get(key, none), key, words, t)
+            for key in range(len(own.left))
+        }
         return state, Answers(answers, None)
 
     def _query(

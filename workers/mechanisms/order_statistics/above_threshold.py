@@ -141,5 +141,7 @@ class AboveThreshold:
     def _sampler(self, scale: Fraction) -> Geometric | DiscreteLaplace:
         return geometric(scale) if self.one_sided else discrete_laplace(scale)
 
-    def _draw(self, scale: Fraction, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+    def _draw(
+        self, scale: Fraction, stream: NoiseStream, cell: tuple[int, int], tags: Tags
+    ) -> NDArray[np.int64]:
         return self._sampler(scale).values(stream, cell, tags)

@@ -30,7 +30,12 @@ from workers.arrays.tag_index import Tags
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
-from workers.mechanisms.noise.discrete_laplace import LARGEST_SCALE, DiscreteLaplace, discrete_laplace, round_up_scale
+from workers.mechanisms.noise.discrete_laplace import (
+    LARGEST_SCALE,
+    DiscreteLaplace,
+    discrete_laplace,
+    round_up_scale,
+)
 from workers.mechanisms.noise.gaussian import (
     LARGEST_SIGMA_SQUARED,
     IntegerGaussian,
@@ -76,7 +81,11 @@ class OneVector:
     @property
     def parameter(self) -> Fraction:
         """Return the scale, or sigma^2."""
-        return self.sampler.scale if isinstance(self.sampler, DiscreteLaplace) else self.sampler.sigma_squared
+        return (
+            self.sampler.scale
+            if isinstance(self.sampler, DiscreteLaplace)
+            else self.sampler.sigma_squared
+        )
 
     @property
     def spent(self) -> Fraction:
@@ -88,7 +97,11 @@ class OneVector:
     @property
     def variance(self) -> float:
         """Return the variance of one entry's noise, or a little more."""
-        return self.sampler.variance if isinstance(self.sampler, DiscreteLaplace) else float(self.parameter)
+        return (
+            self.sampler.variance
+            if isinstance(self.sampler, DiscreteLaplace)
+            else float(self.parameter)
+        )
 
     def draw(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
         """Return the noise of each entry."""

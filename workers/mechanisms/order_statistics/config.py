@@ -39,7 +39,14 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
+from workers.mechanisms.accounting import (
+    Cost,
+    check_sampler_delta,
+    epsilon_of,
+    float_up,
+    rho_of,
+    sampler_delta,
+)
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
 from workers.mechanisms.mechanism import Guarantee
@@ -47,7 +54,9 @@ from workers.runtime.frozen import Frozen, read_only
 
 QUERY = r"^(max|argmax|min|histogram|quantile:(0\.[0-9]{1,9}|1)|top_k(_select)?:[1-9][0-9]{0,4})\Z"
 """How a query is written in the settings."""
-QUERY_IN_WORDS = '"max", "argmax", "min", "quantile:0.5", "top_k:3", "top_k_select:3" or "histogram"'
+QUERY_IN_WORDS = (
+    '"max", "argmax", "min", "quantile:0.5", "top_k:3", "top_k_select:3" or "histogram"'
+)
 
 Sums = NDArray[np.int64]
 
@@ -93,9 +102,15 @@ class Queries(Frozen):
         self.names = tuple(queries)
         self._labels = tuple(labels)
         columns = len(self._labels)
-        self.names_labels = any(query == "argmax" or query.startswith("top_k_select") for query in self.names)
+        self.names_labels = any(
+            query == "argmax" or query.startswith("top_k_select") for query in self.names
+        )
         self._all = "histogram" in self.names
-        ranks = set() if self._all else {rank for query in self.names for rank in watched(query, columns)}
+        ranks = (
+            set()
+            if self._all
+            else {rank for query in self.names for rank in watched(query, columns)}
+        )
         self._ranks = read_only(np.array(sorted(ranks), dtype=np.int64))
         self._only_largest = ranks == {columns - 1}
         self.k = columns if self._all else len(self._ranks)
@@ -118,7 +133,9 @@ class Queries(Frozen):
     def _answer(self, query: str, sums: Sums, made: bool) -> object:
         name, _, parameter = query.partition(":")
         if name == "histogram":
-            return [[label, count] for label, count in zip(self._labels, sums.tolist(), strict=True)]
+            return [
+                [label, count] for label, count in zip(self._labels, sums.tolist(), strict=True)
+            ]
         if name == "argmax":
             return self._labels[int(np.argmax(sums))] if made else None
         if name == "top_k":
@@ -188,7 +205,10 @@ class SingleConfig(MaxConfig, frozen=True, kw_only=True):
     """
 
     query: Annotated[
-        Query, Meta(description='"max", "argmax", "min" or "quantile:0.5" (a list of queries needs "two_level_k")')
+        Query,
+        Meta(
+            description='"max", "argmax", "min" or "quantile:0.5" (a list of queries needs "two_level_k")'
+        ),
     ] = "max"
 
     def complaints(self) -> Iterator[str]:
@@ -229,13 +249,19 @@ def shares_of(config: MaxConfig, weights: Mapping[str, tuple[int, int]]) -> dict
         total = Fraction(config.epsilon or 0)
     else:
         conversion = config.delta * (1 - NUMERICAL_SHARE)
-        total = Fraction(config.rho if config.rho is not None else rho_of(config.epsilon or 0.0, conversion))
+        total = Fraction(
+            config.rho if config.rho is not None else rho_of(config.epsilon or 0.0, conversion)
+        )
     weight = {part: pair[config.pure] for part, pair in weights.items()}
     return {part: total * one / sum(weight.values()) for part, one in weight.items()}
 
 
 def settle(
-    config: MaxConfig, unit: str, shares: Mapping[str, Fraction], spent: Mapping[str, Fraction], tv: float
+    config: MaxConfig,
+    unit: str,
+    shares: Mapping[str, Fraction],
+    spent: Mapping[str, Fraction],
+    tv: float,
 ) -> tuple[Guarantee, Cost]:
     """Return what the parts promise together, now that their noise has been rounded up.
 

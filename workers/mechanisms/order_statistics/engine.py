@@ -115,7 +115,11 @@ from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Domained, Guarantee, Noise, State, head
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.order_statistics.above_threshold import BLOCK_BITS, BLOCK_TICKS, AboveThreshold
+from workers.mechanisms.order_statistics.above_threshold import (
+    BLOCK_BITS,
+    BLOCK_TICKS,
+    AboveThreshold,
+)
 from workers.mechanisms.order_statistics.column_sums import (
     LaplaceTree,
     OneVector,
@@ -126,7 +130,14 @@ from workers.mechanisms.order_statistics.column_sums import (
     laplace_tree,
     worst_variance,
 )
-from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries, domain_hash, settle, shares_of
+from workers.mechanisms.order_statistics.config import (
+    CELL_TV,
+    MaxConfig,
+    Queries,
+    domain_hash,
+    settle,
+    shares_of,
+)
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES
 
@@ -173,7 +184,14 @@ class KeyState:
 
     def encode(self) -> bytes:
         """Return the stored block."""
-        head = (BLOCK_VERSION, self.segment, self.interval, self.since, len(self.thresholds), len(self.start))
+        head = (
+            BLOCK_VERSION,
+            self.segment,
+            self.interval,
+            self.since,
+            len(self.thresholds),
+            len(self.start),
+        )
         parts = (np.array(head), self.thresholds, self.start, self.noise, self.shown)
         return b"".join(part.astype(_NUMBER).tobytes() for part in parts)
 
@@ -185,12 +203,23 @@ class KeyState:
         numbers = np.frombuffer(block, dtype=_NUMBER).astype(np.int64)
         version, segment, interval, since, k, d = numbers[:_HEAD].tolist()
         if version != BLOCK_VERSION:
-            raise StateRefused(f"stored state of a partition has version {version}: this one reads {BLOCK_VERSION}")
+            raise StateRefused(
+                f"stored state of a partition has version {version}: this one reads {BLOCK_VERSION}"
+            )
         numbers = numbers[_HEAD:]
         if k < 0 or d < 0 or len(numbers) != k + 3 * d:
             raise StateRefused("stored state of a partition has another length than it says")
         thresholds, start, noise, shown = np.split(numbers, [k, k + d, k + 2 * d])
-        return cls(segment, interval, since, thresholds.copy(), start.copy(), noise.copy(), shown.copy(), changed=False)
+        return cls(
+            segment,
+            interval,
+            since,
+            thresholds.copy(),
+            start.copy(),
+            noise.copy(),
+            shown.copy(),
+            changed=False,
+        )
 
 
 class MaxState(State):
@@ -224,13 +253,23 @@ class MaxState(State):
                 state.changed = False
                 block = state.encode()
                 for page, at in enumerate(range(0, len(block), VALUE_BYTES)):
-                    blocks.append((f"m{key:08x}" + (f".{page:04x}" if page else ""), block[at : at + VALUE_BYTES]))
+                    blocks.append(
+                        (
+                            f"m{key:08x}" + (f".{page:04x}" if page else ""),
+                            block[at : at + VALUE_BYTES],
+                        )
+                    )
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
         """Take a block back; pages of one block come in their order."""
         of_key, _, number = name[1:].partition(".")
-        if name[:1] != "m" or len(of_key) != 8 or len(number) not in (0, 4) or not set(of_key + number) <= _HEXADECIMAL:
+        if (
+            name[:1] != "m"
+            or len(of_key) != 8
+            or len(number) not in (0, 4)
+            or not set(of_key + number) <= _HEXADECIMAL
+        ):
             super().restore(name, block)
         key, page = int(of_key, 16), int(number or "0", 16)
         before = self._begun.pop(key, b"")
@@ -290,10 +329,14 @@ class IntervalRule:
     config: MaxConfig
 
     @classmethod
-    def of(cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None) -> IntervalRule:
+    def of(
+        cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None
+    ) -> IntervalRule:
         """Return the rule calibrated to what the test, H, and the updates may each cost."""
         above = AboveThreshold.of(test, config.max_count, pure=config.pure)
-        vector = None if update is None else OneVector.of(update, k, config.max_count, pure=config.pure)
+        vector = (
+            None if update is None else OneVector.of(update, k, config.max_count, pure=config.pure)
+        )
         return cls(above, vector, sums, k, config)
 
     @property
@@ -354,7 +397,9 @@ class IntervalRule:
 
     @property
     def _rho_item(self) -> float:
-        return math.nextafter(float(self.sums / (self.config.most_columns * self.config.max_count**2)), 0.0)
+        return math.nextafter(
+            float(self.sums / (self.config.most_columns * self.config.max_count**2)), 0.0
+        )
 
     def _tree(self, capacity: int) -> LaplaceTree:
         return laplace_tree(capacity, self.sums, self.config.most_columns * self.config.max_count)
@@ -499,11 +544,17 @@ class MaxNoise:
 
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
         """Raise, as no row has noise at a tick: exact sums are never mistaken for noisy ones."""
-        raise TypeError("this mechanism has no noise of a row at a tick: its columns are noised when an interval closes")
+        raise TypeError(
+            "this mechanism has no noise of a row at a tick: its columns are noised when an interval closes"
+        )
 
     def outer_tau(self, tag: Tags, segment: int) -> int:
         """Return the noise of the segment's threshold."""
-        return int(self._mechanism.segments_in_use.above.tau(self._stream, (OUTER_TAU << 56, segment), tag)[0])
+        return int(
+            self._mechanism.segments_in_use.above.tau(
+                self._stream, (OUTER_TAU << 56, segment), tag
+            )[0]
+        )
 
     def outer_mu(self, key: int, tag: Tags, t: int) -> int:
         """Return the noise of the outer comparison at tick t."""
@@ -511,7 +562,9 @@ class MaxNoise:
 
     def outer_columns(self, tags: Tags, segment: int) -> NDArray[np.int64]:
         """Return what is added to each column's G when the segment ends."""
-        return self._mechanism.segments_in_use.column.draw(self._stream, (OUTER_COLUMNS << 56, segment), tags)
+        return self._mechanism.segments_in_use.column.draw(
+            self._stream, (OUTER_COLUMNS << 56, segment), tags
+        )
 
     def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
         """Return the noise of the interval's thresholds."""
@@ -535,7 +588,9 @@ class MaxNoise:
             return np.zeros(k, dtype=np.int64)
         cells = np.zeros((k, 2), dtype=np.uint64)
         cells[:, 1] = np.arange(k, dtype=np.uint64)
-        return update.draw(self._stream, (UPDATES << 56 | segment, interval << _INDEX_BITS), cells ^ tag)
+        return update.draw(
+            self._stream, (UPDATES << 56 | segment, interval << _INDEX_BITS), cells ^ tag
+        )
 
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
         block, held = t >> BLOCK_BITS, self._blocks.get((use, key))
@@ -590,7 +645,9 @@ class OrderStatistics(Domained):
         # Every segment's numbers, so that what no table can serve is refused now and not at a tick.
         last = self.segments.most if self.segments is not None else 1
         numbered = range(1, last + 1) if self.inner is not None else ()
-        self._intervals = tuple(self._make_intervals(self.inner_in_use, segment) for segment in numbered)
+        self._intervals = tuple(
+            self._make_intervals(self.inner_in_use, segment) for segment in numbered
+        )
 
     def intervals(self, segment: int) -> Intervals:
         """Return the inner level's numbers in a segment, from 1."""
@@ -664,9 +721,13 @@ class OrderStatistics(Domained):
         """Give every column of the domain its row; all sums are 0."""
         super().meet_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
-        _of(state).set(key, KeyState(1, 1, 0, self._first_thresholds(zeros, 1), zeros, zeros, zeros))
+        _of(state).set(
+            key, KeyState(1, 1, 0, self._first_thresholds(zeros, 1), zeros, zeros, zeros)
+        )
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Answers]:
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Answers]:
         """Answer as of the last segment or interval that ended; see `Mechanism.step`."""
         check_tick(self.kind, t, self.config.ticks)
         own = _of(state)
@@ -677,7 +738,9 @@ class OrderStatistics(Domained):
             columns.merge(part, key_index, add_rows=False)
             for key in key_index[key_index >= 0].tolist():
                 own.key(key).stale = True
-        return state, Answers({key: self._tick(own, key, t, noise) for key in range(len(own.of))}, None)
+        return state, Answers(
+            {key: self._tick(own, key, t, noise) for key in range(len(own.of))}, None
+        )
 
     # ---- one stream key
     # --------------------------------------------------------------------------------------------
@@ -709,7 +772,9 @@ class OrderStatistics(Domained):
             one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
         one.stale = False
 
-    def _end_segment(self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise) -> None:
+    def _end_segment(
+        self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise
+    ) -> None:
         one.start = one.start + noise.outer_columns(self._tags(state, key), one.segment)
         one.noise = np.zeros_like(one.noise)
         one.segment, one.interval, one.outer_tau = one.segment + 1, 1, None
@@ -717,14 +782,18 @@ class OrderStatistics(Domained):
         one.thresholds = self._first_thresholds(one.shown, one.segment)
         self._note(one, t)
 
-    def _close_interval(self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise) -> None:
+    def _close_interval(
+        self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise
+    ) -> None:
         numbers, sums = self.intervals(one.segment), self._sums(state, key) + one.start
         if self.queries.k == 1:
             one.thresholds = one.thresholds + numbers.step
         else:
             tag = state.key_tags[key : key + 1]
             update = noise.updates(tag, one.segment, one.interval, self.queries.k)
-            reached = self.queries.values(sums + one.noise) + update > one.thresholds - numbers.clearance
+            reached = (
+                self.queries.values(sums + one.noise) + update > one.thresholds - numbers.clearance
+            )
             one.thresholds = one.thresholds + numbers.step * reached
         one.noise = noise.inner_columns(self._tags(state, key), one.segment, one.interval)
         one.interval += 1

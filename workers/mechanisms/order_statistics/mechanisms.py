@@ -54,7 +54,9 @@ class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max
         c_max: the bound; beyond it no error is promised (the privacy is).
     """
 
-    c_max: Annotated[int, Meta(ge=1, le=2**40, description="a whole number from 1 to 1,099,511,627,776")]
+    c_max: Annotated[
+        int, Meta(ge=1, le=2**40, description="a whole number from 1 to 1,099,511,627,776")
+    ]
 
 
 class BoundedMax(OrderStatistics):
@@ -97,7 +99,9 @@ class TwoLevel(OrderStatistics):
 
     kind = "two_level"
     # In zCDP: the outer test only decides when a segment ends; the inner one enters every error.
-    weights = MappingProxyType({"outer_test": (1, 1), "columns": (2, 1), "test": (3, 1), "sums": (2, 1)})
+    weights = MappingProxyType(
+        {"outer_test": (1, 1), "columns": (2, 1), "test": (3, 1), "sums": (2, 1)}
+    )
     weights_of_several = MappingProxyType(
         {"outer_test": (1, 3), "columns": (2, 3), "test": (3, 2), "sums": (2, 2), "updates": (2, 2)}
     )

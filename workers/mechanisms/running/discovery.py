@@ -74,7 +74,9 @@ _OUTWARD = 1 + 1e-12
 _INWARD = 1 - 1e-12
 _SMOOTHING_VARIANCES = (0.15, 0.25, 0.5, 1.0)
 # (w / sd(W), P(W >= -w) rounded down)
-_SHIFTS = tuple((shift, _NORMAL.cdf(shift) * _INWARD) for shift in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5))
+_SHIFTS = tuple(
+    (shift, _NORMAL.cdf(shift) * _INWARD) for shift in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
+)
 _LEAST_PROBABILITY = 1e-300
 _LAST_TICK = 1 << 62
 # From this horizon on few ticks' quantiles are computed exactly, which may take a ms each.
@@ -96,7 +98,12 @@ class Discovery(Frozen):
     """
 
     def __init__(
-        self, counter: Counter, max_items: int, max_count: int, delta: float, every: int | None = None
+        self,
+        counter: Counter,
+        max_items: int,
+        max_count: int,
+        delta: float,
+        every: int | None = None,
     ) -> None:
         if max_items < 1:
             raise ValueError(f"max_items = {max_items}: must be at least 1")
@@ -105,7 +112,9 @@ class Discovery(Frozen):
         if not 0 < delta < 1:
             raise ValueError(f"delta = {delta}: must be a number above 0 and below 1")
         if every is not None and not 1 <= every <= (counter.horizon or every):
-            raise ValueError(f"every = {every}: must be from 1 to the horizon, {counter.horizon or 'unbounded'}")
+            raise ValueError(
+                f"every = {every}: must be from 1 to the horizon, {counter.horizon or 'unbounded'}"
+            )
         self.counter = counter
         self.max_items = max_items
         self.max_count = max_count
@@ -119,7 +128,11 @@ class Discovery(Frozen):
 
     def public(self) -> dict[str, object]:
         """Return every parameter that changes a threshold: part of the mechanism id."""
-        schedule = {"schedule": "per_tick"} if self._every is None else {"schedule": "every", "every": self._every}
+        schedule = (
+            {"schedule": "per_tick"}
+            if self._every is None
+            else {"schedule": "every", "every": self._every}
+        )
         return {"delta": repr(self.delta), **schedule}
 
     def discovers(self, t: int) -> bool:
@@ -139,7 +152,12 @@ class Discovery(Frozen):
         if horizon is not None:
             return self.delta / (self.max_items * (horizon // every)) * _INWARD
         octave = (t // every).bit_length() - 1
-        return self.delta * 6 / (math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items) * _INWARD
+        return (
+            self.delta
+            * 6
+            / (math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items)
+            * _INWARD
+        )
 
     def threshold(self, t: int) -> int:
         """Return m_t: a new item is shown at tick t iff its noisy count is above this.
@@ -166,11 +184,15 @@ class Discovery(Frozen):
         quantile = self._quantile(delta, denominator, multiples) if exact is None else exact
         return math.ceil(quantile + self.max_count - (1.0 if integral else 0.5))
 
-    def _quantile(self, delta: float, denominator: int, multiples: Sequence[tuple[int, Fraction]]) -> float:
+    def _quantile(
+        self, delta: float, denominator: int, multiples: Sequence[tuple[int, Fraction]]
+    ) -> float:
         """Return x_t, the smaller of the two bounds, rounded up."""
         squares = [(a / denominator) ** 2 for a, _ in multiples]
         constants = [_constants(s2.numerator, s2.denominator) for _, s2 in multiples]
-        variance = sum(square * row[0] for square, row in zip(squares, constants, strict=True)) * _OUTWARD
+        variance = (
+            sum(square * row[0] for square, row in zip(squares, constants, strict=True)) * _OUTWARD
+        )
         smallest = math.sqrt(-2 * math.log(delta) * variance) * _OUTWARD
         square = sum(squares) * _OUTWARD
         for index, smoothing in enumerate(_SMOOTHING_VARIANCES, start=1):
@@ -204,7 +226,10 @@ def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
 def _constants(numerator: int, denominator: int) -> tuple[float, ...]:
     """Return the same; a fraction's hash takes longer than all else that is done with it."""
     variance = float_up(Fraction(numerator, denominator))
-    thetas = (_log_theta(variance * smoothing / (variance + smoothing)) for smoothing in _SMOOTHING_VARIANCES)
+    thetas = (
+        _log_theta(variance * smoothing / (variance + smoothing))
+        for smoothing in _SMOOTHING_VARIANCES
+    )
     return (variance, *thetas)
 
 
@@ -215,7 +240,9 @@ def _normal_quantiles(delta: float, log_theta: float) -> tuple[tuple[float, floa
     Ticks with the same levels have these in common: as many kinds of ticks as there are levels.
     """
     left = ((shift, delta * remains * math.exp(-log_theta) * _INWARD) for shift, remains in _SHIFTS)
-    return tuple((shift, _NORMAL.inv_cdf(least)) for shift, least in left if least > _LEAST_PROBABILITY)
+    return tuple(
+        (shift, _NORMAL.inv_cdf(least)) for shift, least in left if least > _LEAST_PROBABILITY
+    )
 
 
 def _log_theta(variance: float) -> float:
@@ -244,7 +271,12 @@ Floats = NDArray[np.float64]
 
 @kept(256)
 def make_discovery(
-    counter: Counter, max_items: int, max_count: int, delta: float, schedule: str = "per_tick", every: int | None = None
+    counter: Counter,
+    max_items: int,
+    max_count: int,
+    delta: float,
+    schedule: str = "per_tick",
+    every: int | None = None,
 ) -> Discovery:
     """Return thresholds by a schedule, "per_tick", "constant" or "every"; equal ones are one.
 
@@ -291,7 +323,9 @@ class ConstantDiscovery(Discovery):
         self._horizon = counter.horizon
         # Tree noise is an integer at every tick: it reaches m + 1/2 - Dinf only at m + 1 - Dinf.
         self._margin = 1.0 if counter.kind == "tree" else 0.5
-        self._groups = _grouped(self._noise_of(first) for first in range(1, self._horizon + 1, _CHUNK_TICKS))
+        self._groups = _grouped(
+            self._noise_of(first) for first in range(1, self._horizon + 1, _CHUNK_TICKS)
+        )
         self._threshold = self._solve()
 
     def public(self) -> dict[str, object]:
@@ -300,7 +334,9 @@ class ConstantDiscovery(Discovery):
     def delta_at(self, t: int) -> float:
         """Return the bound on what tick t spends on one item."""
         check_tick("discovery", t, self._horizon)
-        return float(_tails(self._noise_of(t, 1), self._threshold + self._margin - self.max_count)[0])
+        return float(
+            _tails(self._noise_of(t, 1), self._threshold + self._margin - self.max_count)[0]
+        )
 
     def threshold(self, t: int) -> int:
         check_tick("discovery", t, self._horizon)
@@ -337,7 +373,11 @@ class ConstantDiscovery(Discovery):
                 log_theta[there > 0, column] += there[there > 0] * value
 
         public: Mapping[str, Any] = self.counter.public()
-        sigmas = [Fraction(text) for text in public["sigma_squared"]] if self.counter.kind != "sqrt" else []
+        sigmas = (
+            [Fraction(text) for text in public["sigma_squared"]]
+            if self.counter.kind != "sqrt"
+            else []
+        )
         if self.counter.kind == "tree":
             rest = t.copy()
             for sigma_squared in sigmas:
@@ -385,7 +425,9 @@ def _normal_tail(z: Floats) -> Floats:
 def _grouped(parts: Iterator[_Noise]) -> _Noise:
     """Take ticks of nearly equal variance together, in each part and then in all."""
     groups = [_group(part) for part in parts]
-    joined = (np.concatenate([getattr(one, column.name) for one in groups]) for column in fields(_Noise))
+    joined = (
+        np.concatenate([getattr(one, column.name) for one in groups]) for column in fields(_Noise)
+    )
     return _group(_Noise(*joined))
 
 
@@ -395,5 +437,9 @@ def _group(noise: _Noise) -> _Noise:
     order = np.argsort(names, kind="stable")
     starts = np.flatnonzero(np.diff(names[order], prepend=names[order][0] - 1))
     columns = (noise.variance, noise.square, noise.log_theta)
-    variance, square, log_theta = (read_only(np.maximum.reduceat(column[order], starts)) for column in columns)
-    return _Noise(variance, square, log_theta, read_only(np.add.reduceat(noise.ticks[order], starts)))
+    variance, square, log_theta = (
+        read_only(np.maximum.reduceat(column[order], starts)) for column in columns
+    )
+    return _Noise(
+        variance, square, log_theta, read_only(np.add.reduceat(noise.ticks[order], starts))
+    )

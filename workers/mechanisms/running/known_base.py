@@ -40,10 +40,14 @@ class KnownBase(OnCounters, Domained):
         return {
             **head(self.kind, self.config, self.guarantee),
             "counter": self._counter.public(),
-            "domain": hashlib.blake2b(repr(sorted(self._domain)).encode(), digest_size=16).hexdigest(),
+            "domain": hashlib.blake2b(
+                repr(sorted(self._domain)).encode(), digest_size=16
+            ).hexdigest(),
         }
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release]:
         """Show all items of the domain with their noisy counts; see `Mechanism.step`."""
         columns = state.ledger
         for part, key_index in contributions:

@@ -137,7 +137,9 @@ class MetaState(State):
             if not counts.any() and not flags.any():
                 counts, flags = counts[:0], flags[:0]
             body = counts.astype(_COUNT).tobytes() + flags.tobytes()
-            found.append((f"m{kind}{level:02x}/{block:08x}", _HEAD.pack(_VERSION, len(counts)) + body))
+            found.append(
+                (f"m{kind}{level:02x}/{block:08x}", _HEAD.pack(_VERSION, len(counts)) + body)
+            )
         self._dirty = set()
         return found
 
@@ -240,7 +242,9 @@ class Meta(OnSplit, Domained):
     def noise(self, stream: NoiseStream) -> Noise:
         return OneShotNoise(stream, self.algorithm.table)
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release]:
         """Release the largest cell that is complete with t, and add up; see `Mechanism.step`."""
         check_horizon(self.kind, t, self._horizon)
         if not isinstance(state, MetaState):
@@ -264,7 +268,12 @@ class Meta(OnSplit, Domained):
             cell, present = Cell(columns.tags, columns.keys, counts, state.key_tags), None
         else:
             present = np.flatnonzero(counts)
-            cell = Cell(columns.tags.take(present, axis=0), columns.keys[present], counts[present], state.key_tags)
+            cell = Cell(
+                columns.tags.take(present, axis=0),
+                columns.keys[present],
+                counts[present],
+                state.key_tags,
+            )
         rows, noisy = self.algorithm.release(cell, drawn, (level, block - 1))
         state.add_noisy(level, rows if present is None else present[rows], noisy)
         found, sums = state.shown()

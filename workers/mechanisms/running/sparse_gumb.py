@@ -114,9 +114,13 @@ class SparseState(State):
             raise StateRefused(f"stored state: block {name!r} of {len(block)} bytes is cut short")
         version, used, k = _HEAD.unpack_from(block)
         if version != STATE_VERSION:
-            raise StateRefused(f"stored state has version {version} of sparse_gumb's blocks, this is {STATE_VERSION}")
+            raise StateRefused(
+                f"stored state has version {version} of sparse_gumb's blocks, this is {STATE_VERSION}"
+            )
         if len(block) != _HEAD.size + 4 * k:
-            raise StateRefused(f"stored state: block {name!r} of {k} items is cut short or too long")
+            raise StateRefused(
+                f"stored state: block {name!r} of {k} items is cut short or too long"
+            )
         places = np.frombuffer(block, dtype="<u4", offset=_HEAD.size).tolist()
         self.chosen[int(name[1:], 16)], self.used[int(name[1:], 16)] = tuple(places), used
 
@@ -124,7 +128,9 @@ class SparseState(State):
 class SparseNoise:
     """All noise of one epoch, as functions of the words."""
 
-    def __init__(self, stream: NoiseStream, counter: Counter, test: InversionTable, threshold: InversionTable) -> None:
+    def __init__(
+        self, stream: NoiseStream, counter: Counter, test: InversionTable, threshold: InversionTable
+    ) -> None:
         self._stream, self._counter = stream, counter
         self._test, self._threshold = test, threshold
         # A sqrt counter's noise depends on its ticks before; others are drawn for the chosen alone.
@@ -174,14 +180,20 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
 
     domain: Annotated[
         tuple[Label, ...],
-        Meta(min_length=2, description='a list of labels such as ["p1", "p2"], at least two, none of them empty'),
+        Meta(
+            min_length=2,
+            description='a list of labels such as ["p1", "p2"], at least two, none of them empty',
+        ),
     ]
     top_k: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
     switches: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
-    eta: Annotated[Annotated[int, Meta(ge=0, le=2**40)] | None, Meta(description="a whole number from 0 to 2^40")] = (
-        None
+    eta: Annotated[
+        Annotated[int, Meta(ge=0, le=2**40)] | None,
+        Meta(description="a whole number from 0 to 2^40"),
+    ] = None
+    accounting: Annotated[Literal["tight", "paper"], Meta(description='"tight" or "paper"')] = (
+        "tight"
     )
-    accounting: Annotated[Literal["tight", "paper"], Meta(description='"tight" or "paper"')] = "tight"
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -213,13 +225,20 @@ class SparseGumb(OnSplit, Domained):
             config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
         )
         self._pick_scale = round_up_scale(tau_2 / 2)
-        self._threshold_scale, self._test_scale = round_up_scale(2 * tau_1), round_up_scale(4 * tau_1)
+        self._threshold_scale, self._test_scale = (
+            round_up_scale(2 * tau_1),
+            round_up_scale(4 * tau_1),
+        )
         table = geometric if tight else discrete_laplace
         self._threshold_table: Geometric | DiscreteLaplace = table(self._threshold_scale)
         self._test_table: Geometric | DiscreteLaplace = table(self._test_scale)
         counts = k * (s + 1) * Fraction(self._counter.rho_item)
         picks = k * (s + 1) / self._pick_scale**2 / 8
-        tests = s * (1 / self._threshold_scale + 2 / self._test_scale) ** 2 / 8 if tight else 2 / tau_squared
+        tests = (
+            s * (1 / self._threshold_scale + 2 / self._test_scale) ** 2 / 8
+            if tight
+            else 2 / tau_squared
+        )
         self._promise(unit, float_up((counts + picks + tests) * dinf_squared), self._tv())
 
     def public(self) -> Mapping[str, object]:
@@ -247,7 +266,9 @@ class SparseGumb(OnSplit, Domained):
         """Return how far above the least one shown an item outside must lie at tick t."""
         if self.config.eta is not None:
             return self.config.eta
-        return math.ceil(2 * self.sd(t) + float(self._test_scale) * math.log(len(self._domain) * (t + 1)))
+        return math.ceil(
+            2 * self.sd(t) + float(self._test_scale) * math.log(len(self._domain) * (t + 1))
+        )
 
     def init(self) -> State:
         return SparseState()
@@ -255,7 +276,9 @@ class SparseGumb(OnSplit, Domained):
     def noise(self, stream: NoiseStream) -> Noise:
         return SparseNoise(stream, self._counter, self._test_table, self._threshold_table)
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release]:
         """Show the chosen of each stream key with their noisy counts; see `Mechanism.step`."""
         if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
             raise TypeError("sparse_gumb: the state and the noise must be its own")
@@ -267,10 +290,19 @@ class SparseGumb(OnSplit, Domained):
         if testing:
             inside = self._counts(state, t, testing, noise).min(axis=1).tolist()
             outside = (columns.counts + noise.test(t, columns.tags)).reshape(counts.shape)[testing]
-            np.put_along_axis(outside, np.array([state.chosen[key] for key in testing]), np.iinfo(np.int64).min, axis=1)
-            for key, least, highest in zip(testing, inside, outside.max(axis=1).tolist(), strict=True):
+            np.put_along_axis(
+                outside,
+                np.array([state.chosen[key] for key in testing]),
+                np.iinfo(np.int64).min,
+                axis=1,
+            )
+            for key, least, highest in zip(
+                testing, inside, outside.max(axis=1).tolist(), strict=True
+            ):
                 used = state.used[key]
-                if highest > least + self.eta(t) + noise.threshold(state.key_tags[key : key + 1], used):
+                if highest > least + self.eta(t) + noise.threshold(
+                    state.key_tags[key : key + 1], used
+                ):
                     self._choose(state, key, counts[key], used + 1, noise)
         for key in range(len(counts)):
             if key not in state.chosen:
@@ -280,17 +312,23 @@ class SparseGumb(OnSplit, Domained):
         order = np.argsort(shown.reshape(-1))
         return state, Release(shown.reshape(-1)[order], noisy[order], self.sd(t), None)
 
-    def _choose(self, state: SparseState, key: int, counts: NDArray[np.int64], used: int, noise: SparseNoise) -> None:
+    def _choose(
+        self, state: SparseState, key: int, counts: NDArray[np.int64], used: int, noise: SparseNoise
+    ) -> None:
         k = self.config.top_k
         words = noise.picks(state.key_tags[key : key + 1], used, k)
         state.choose(key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used)
 
     def _rows(self, state: SparseState, keys: Sequence[int]) -> NDArray[np.int64]:
         """Return the chosen's rows, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
-        places = np.array([state.chosen[key] for key in keys], dtype=np.int64).reshape(len(keys), self.config.top_k)
+        places = np.array([state.chosen[key] for key in keys], dtype=np.int64).reshape(
+            len(keys), self.config.top_k
+        )
         return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
 
-    def _counts(self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise) -> NDArray[np.int64]:
+    def _counts(
+        self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise
+    ) -> NDArray[np.int64]:
         """Return their noisy counts, (keys, k)."""
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)

@@ -59,7 +59,9 @@ class UnkBase(OnCounters, Domained):
         """Return m_t; None at a tick that shows no new item (`threshold = "every"`)."""
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release]:
         """Show what passed a threshold by now, with noisy counts; see `Mechanism.step`."""
         from workers.arrays.number_blocks import passed
 
@@ -69,7 +71,14 @@ class UnkBase(OnCounters, Domained):
         threshold, n = self.threshold(t), columns.n
         new, rows, noisy = (np.empty(n, dtype=np.int64) for _ in range(3))
         fresh, both = passed(
-            columns.counts, noise.at(t, columns.tags), columns.shown, threshold or 0, threshold is not None, new, rows, noisy
+            columns.counts,
+            noise.at(t, columns.tags),
+            columns.shown,
+            threshold or 0,
+            threshold is not None,
+            new,
+            rows,
+            noisy,
         )
         if fresh:
             columns.mark_shown(new[:fresh].copy(), t)

@@ -60,18 +60,33 @@ def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tup
     named = _named(rows)
     return tuple(
         EndChoice(
-            end_share=row.share, chosen=row.share == own, recommended=row is named, offset=row.offset,
-            worst_sd=row.worst, rms_sd=row.rms, last_sd=row.last, last_threshold=row.threshold, curve=row.curve,
+            end_share=row.share,
+            chosen=row.share == own,
+            recommended=row is named,
+            offset=row.offset,
+            worst_sd=row.worst,
+            rms_sd=row.rms,
+            last_sd=row.last,
+            last_threshold=row.threshold,
+            curve=row.curve,
         )
         for row in rows
-    )  # fmt: skip
+    )
 
 
 def _rows(
-    config: HistogramConfig, mechanism: Mechanism, unit: str, shares: Sequence[float | None], last: int
+    config: HistogramConfig,
+    mechanism: Mechanism,
+    unit: str,
+    shares: Sequence[float | None],
+    last: int,
 ) -> Iterator[_Row]:
     """Yield the figures of each share that the budget allows."""
-    slow = isinstance(config, UnkBaseConfig) and config.threshold == "constant" and last > _CONSTANT_MOST
+    slow = (
+        isinstance(config, UnkBaseConfig)
+        and config.threshold == "constant"
+        and last > _CONSTANT_MOST
+    )
     for share in shares:
         changed = structs.replace(config, end_share=share)
         if slow and isinstance(changed, UnkBaseConfig):
@@ -88,9 +103,14 @@ def _rows(
         worst, rms = worst_and_rms(variance, last)
         threshold = None if slow else one.threshold(last)
         yield _Row(
-            share, counter.get("offset", 0), worst, rms, one.sd(last),
-            None if threshold is None else float(threshold), buckets_of(variance, last),
-        )  # fmt: skip
+            share,
+            counter.get("offset", 0),
+            worst,
+            rms,
+            one.sd(last),
+            None if threshold is None else float(threshold),
+            buckets_of(variance, last),
+        )
 
 
 def _named(rows: Sequence[_Row]) -> _Row | None:
@@ -135,12 +155,20 @@ def advice(
 
 
 def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
-    better = [c for c in counters[1:] if c.possible and c.times_worst is not None and c.times_worst < _WORTH]
+    better = [
+        c
+        for c in counters[1:]
+        if c.possible and c.times_worst is not None and c.times_worst < _WORTH
+    ]
     if better:
         best = min(better, key=lambda c: c.times_worst or 1.0)
         name = f'counter = "{best.counter}"' + (f", radix = {best.radix}" if best.radix else "")
         what = "the error promised" if best.error is not None else "the worst noise"
-        held = f", at {best.noise_per_row:,} bytes an item" if best.counter == "sqrt" and best.noise_per_row else ""
+        held = (
+            f", at {best.noise_per_row:,} bytes an item"
+            if best.counter == "sqrt" and best.noise_per_row
+            else ""
+        )
         yield f"{name} would give {100 * (best.times_worst or 1):.0f} % of {what}{held}."
 
 
@@ -155,9 +183,13 @@ def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
         )
 
 
-def _statistic(config: HistogramConfig, mechanism: OrderStatistics, others: Sequence[Alternative]) -> Iterator[str]:
+def _statistic(
+    config: HistogramConfig, mechanism: OrderStatistics, others: Sequence[Alternative]
+) -> Iterator[str]:
     """Compare with a counter: worth it only while the error of the values' segment is smaller."""
-    counts = next((row for row in others if row.mechanism == "known_base" and row.error is not None), None)
+    counts = next(
+        (row for row in others if row.mechanism == "known_base" and row.error is not None), None
+    )
     if counts is None or counts.error is None:
         return
     own = mechanism.error(1)
@@ -178,11 +210,17 @@ def _statistic(config: HistogramConfig, mechanism: OrderStatistics, others: Sequ
     )
 
 
-def _running(config: HistogramConfig, mechanism: Mechanism, others: Sequence[Alternative]) -> Iterator[str]:
+def _running(
+    config: HistogramConfig, mechanism: Mechanism, others: Sequence[Alternative]
+) -> Iterator[str]:
     own = others[0].error
     simple = "known_base" if mechanism.domain() else "unk_base"
-    plain = next((row for row in others if row.mechanism == simple and row.possible and row.error), None)
-    scarce = "epsilon must be a pure one" if config.pure else "memory for every item is not to be had"
+    plain = next(
+        (row for row in others if row.mechanism == simple and row.possible and row.error), None
+    )
+    scarce = (
+        "epsilon must be a pure one" if config.pure else "memory for every item is not to be had"
+    )
     why = {
         "meta": "meta pays only with known_gumbel or limit_dom and events of many items",
         "misra_gries": f"misra_gries pays where {scarce}",
@@ -202,7 +240,11 @@ def _running(config: HistogramConfig, mechanism: Mechanism, others: Sequence[Alt
 
 
 def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:
-    running = [row for row in others if row.mechanism in ("known_base", "unk_base") and row.possible and row.worst_sd]
+    running = [
+        row
+        for row in others
+        if row.mechanism in ("known_base", "unk_base") and row.possible and row.worst_sd
+    ]
     yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
     if running and running[0].worst_sd:
         ticks = (running[0].worst_sd / noise.worst_sd) ** 2
@@ -211,10 +253,17 @@ def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:
     own = others[0]
     for name, plain in (("known_gumbel", "known_gauss"), ("limit_dom", "positive_gauss")):
         row = next((row for row in others if row.mechanism == plain and row.possible), None)
-        if own.mechanism == name and row is not None and row.worst_sd and row.worst_sd < noise.worst_sd:
+        if (
+            own.mechanism == name
+            and row is not None
+            and row.worst_sd
+            and row.worst_sd < noise.worst_sd
+        ):
             yield f"{plain} has {100 * row.worst_sd / noise.worst_sd:.0f} % of this noise; a top k pays where max_items is above 2 k."
     if own.worst_sd and own.mechanism.endswith("laplace"):
-        gauss = {"positive_laplace": "positive_gauss", "limit_dom_laplace": "unk_gauss"}[own.mechanism]
+        gauss = {"positive_laplace": "positive_gauss", "limit_dom_laplace": "unk_gauss"}[
+            own.mechanism
+        ]
         row = next((row for row in others if row.mechanism == gauss), None)
         if row is not None and row.worst_sd is not None and row.worst_sd < own.worst_sd:
             yield f"{gauss} does the same with {100 * row.worst_sd / own.worst_sd:.0f} % of the noise, and a lower threshold."

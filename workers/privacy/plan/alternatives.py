@@ -52,8 +52,18 @@ TOP_K, SWITCHES, SIZE, KBAR, C_MAX = 10, 20, 1_000, 100, 1_000_000
 # A constant threshold is solved from every tick: 0.1 s at this horizon (measured).
 _CONSTANT_MOST = 1 << 16
 _COMMON = (
-    "name", "tick_ms", "horizon", "start", "max_items", "max_count", "epsilon", "rho", "delta", "keys", "generation",
-)  # fmt: skip
+    "name",
+    "tick_ms",
+    "horizon",
+    "start",
+    "max_items",
+    "max_count",
+    "epsilon",
+    "rho",
+    "delta",
+    "keys",
+    "generation",
+)
 _SINGLE = ("max", "argmax", "min", "quantile")
 
 
@@ -104,7 +114,9 @@ def _assumed(asked: _Asked, name: str) -> Iterator[dict[str, Any]]:
     kbar = getattr(own, "kbar", None)
     kbar = kbar if isinstance(kbar, int) else max(KBAR, k)
     if KINDS[name].family == "statistic":
-        given: dict[str, Any] = {"queries": (_query(own),)} if name == "two_level_k" else {"query": _query(own)}
+        given: dict[str, Any] = (
+            {"queries": (_query(own),)} if name == "two_level_k" else {"query": _query(own)}
+        )
         if name == "bounded_max":
             given["c_max"] = C_MAX
         if getattr(own, "accounting", "zcdp") == "pure":
@@ -137,7 +149,9 @@ def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternati
         values["end_share"] = asked.config.end_share
     optional = name in ("meta", "misra_gries")
     needs_domain = "domain" in kind.__struct_fields__ and (
-        not optional or assumed.get("algorithm") == "known_gauss" or assumed.get("release") == "pure"
+        not optional
+        or assumed.get("algorithm") == "known_gauss"
+        or assumed.get("release") == "pure"
     )
     reason = ""
     if needs_domain:
@@ -145,7 +159,9 @@ def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternati
     if needs_domain and not asked.domain:
         # The noise of these does not depend on the list: figures for one that is long enough.
         reason = "needs a list of labels: domain, domain_file or buckets"
-        values["domain"] = tuple(f"label {i}" for i in range(1 + int(assumed.get("top_k", assumed.get("k", 1)))))
+        values["domain"] = tuple(
+            f"label {i}" for i in range(1 + int(assumed.get("top_k", assumed.get("k", 1))))
+        )
     try:
         config = kind(**values)
     except ValueError as error:
@@ -162,19 +178,27 @@ def _schedules(config: UnkBaseConfig) -> Iterator[dict[str, Any]]:
     ticks = last_tick(config)
     if config.threshold != "per_tick":
         yield {"threshold": "per_tick"}
-    if config.threshold != "constant" and config.horizon_ticks is not None and ticks <= _CONSTANT_MOST:
+    if (
+        config.threshold != "constant"
+        and config.horizon_ticks is not None
+        and ticks <= _CONSTANT_MOST
+    ):
         yield {"threshold": "constant"}
     every = 1 << max(0, (ticks.bit_length() - 1) // 2)
     if config.threshold != "every" and every > 1:
         yield {"threshold": "every", "every": every}
 
 
-def _built(asked: _Asked, config: HistogramConfig, assumed: dict[str, Any], reason: str = "") -> Alternative:
+def _built(
+    asked: _Asked, config: HistogramConfig, assumed: dict[str, Any], reason: str = ""
+) -> Alternative:
     try:
         mechanism = build(config, asked.unit)
     except ValueError as error:
         return _without(config.mechanism, assumed, error)
-    return _row(asked, config, assumed, mechanism, noise_of(mechanism, config), chosen=False, reason=reason)
+    return _row(
+        asked, config, assumed, mechanism, noise_of(mechanism, config), chosen=False, reason=reason
+    )
 
 
 def _row(
@@ -192,7 +216,9 @@ def _row(
     if isinstance(mechanism, OrderStatistics):
         error = mechanism.error(1)
     elif counts:
-        error = worst_of_all(mechanism.law, noise.worst_sd, noise.ticks_looked_at * asked.items, asked.beta)
+        error = worst_of_all(
+            mechanism.law, noise.worst_sd, noise.ticks_looked_at * asked.items, asked.beta
+        )
     thresholds = thresholds_of(mechanism, config, noise)
     return Alternative(
         mechanism=config.mechanism,
@@ -212,15 +238,22 @@ def _without(name: str, assumed: dict[str, Any], reason: object) -> Alternative:
     # A refusal, without the histogram that it begins with.
     said = str(reason).partition("': ")[2] or str(reason)
     return Alternative(
-        mechanism=name, chosen=False, possible=False, assumed=assumed, answers=KINDS[name].answers, reason=said,
-    )  # fmt: skip
+        mechanism=name,
+        chosen=False,
+        possible=False,
+        assumed=assumed,
+        answers=KINDS[name].answers,
+        reason=said,
+    )
 
 
 _HAAR_LEVELS = 51
 _NARROW = 2  # bytes of a cached noise value while it fits 16 bits
 
 
-def counter_choices(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[CounterChoice]:
+def counter_choices(
+    config: HistogramConfig, mechanism: Mechanism, noise: Noise
+) -> Iterator[CounterChoice]:
     """Yield every counter, the one in use first; none where a mechanism keeps no counter.
 
     Args:
@@ -238,17 +271,30 @@ def counter_choices(config: HistogramConfig, mechanism: Mechanism, noise: Noise)
         yield from _running(config, mechanism, noise, rho_item_of(counter))
 
 
-def _running(config: HistogramConfig, mechanism: Mechanism, noise: Noise, rho_item: float) -> Iterator[CounterChoice]:
+def _running(
+    config: HistogramConfig, mechanism: Mechanism, noise: Noise, rho_item: float
+) -> Iterator[CounterChoice]:
     ticks, best = config.horizon_ticks, usual_radix(config.horizon_ticks)
-    kinds: list[tuple[str, int | None]] = [("haar", None), ("tree", best), ("tree", 2), ("sqrt", None)]
+    kinds: list[tuple[str, int | None]] = [
+        ("haar", None),
+        ("tree", best),
+        ("tree", 2),
+        ("sqrt", None),
+    ]
     own = (config.counter, (config.radix or best) if config.counter == "tree" else None)
     for kind, radix in dict.fromkeys([own, *kinds]):
         chosen = (kind, radix) == own
         reason = _why_not_sqrt(config) if kind == "sqrt" else ""
         if chosen:
-            worst, rms, held = noise.worst_sd, noise.rms_sd, memory_of(mechanism, config).noise_per_row
+            worst, rms, held = (
+                noise.worst_sd,
+                noise.rms_sd,
+                memory_of(mechanism, config).noise_per_row,
+            )
         elif kind == "sqrt" and (ticks is None or ticks > SQRT_HORIZON_MAX):
-            yield CounterChoice(counter=kind, radix=None, chosen=False, possible=False, reason=reason)
+            yield CounterChoice(
+                counter=kind, radix=None, chosen=False, possible=False, reason=reason
+            )
             continue
         else:
             closed = kind == "sqrt" and ticks is not None
@@ -260,9 +306,16 @@ def _running(config: HistogramConfig, mechanism: Mechanism, noise: Noise, rho_it
             worst, rms = worst_and_rms(other, noise.ticks_looked_at)
             held = _held(config, kind, radix)
         yield CounterChoice(
-            counter=kind, radix=radix, chosen=chosen, possible=not reason, reason=reason, worst_sd=worst,
-            rms_sd=rms, times_worst=worst / noise.worst_sd, noise_per_row=held,
-        )  # fmt: skip
+            counter=kind,
+            radix=radix,
+            chosen=chosen,
+            possible=not reason,
+            reason=reason,
+            worst_sd=worst,
+            rms_sd=rms,
+            times_worst=worst / noise.worst_sd,
+            noise_per_row=held,
+        )
 
 
 def _why_not_sqrt(config: HistogramConfig) -> str:
@@ -300,9 +353,14 @@ def _blocks(config: HistogramConfig, blocks: Blocks, noise: Noise) -> Iterator[C
                 continue
             worst, rms = worst_and_rms(curve(other, last), last)
         yield CounterChoice(
-            counter="tree", radix=radix, chosen=radix == own, possible=True, worst_sd=worst, rms_sd=rms,
+            counter="tree",
+            radix=radix,
+            chosen=radix == own,
+            possible=True,
+            worst_sd=worst,
+            rms_sd=rms,
             times_worst=worst / noise.worst_sd,
-        )  # fmt: skip
+        )
 
 
 def _intervals(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[CounterChoice]:
@@ -313,6 +371,10 @@ def _intervals(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[
         other = mechanism if chosen else build(structs.replace(config, counter=kind, radix=radix))
         if isinstance(other, OrderStatistics):
             yield CounterChoice(
-                counter=kind, radix=radix, chosen=chosen, possible=True, error=other.error(1),
+                counter=kind,
+                radix=radix,
+                chosen=chosen,
+                possible=True,
+                error=other.error(1),
                 times_worst=other.error(1) / mechanism.error(1),
-            )  # fmt: skip
+            )

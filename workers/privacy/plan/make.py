@@ -22,7 +22,17 @@ from workers.privacy.phrasing import cautions
 from workers.privacy.plan.advice import advice, end_choices
 from workers.privacy.plan.alternatives import alternatives, counter_choices
 from workers.privacy.plan.memory import SIZES, memory_of
-from workers.privacy.plan.model import Error, Figure, HistogramPlan, Noise, Plan, Segment, Share, TheoremError, Worst
+from workers.privacy.plan.model import (
+    Error,
+    Figure,
+    HistogramPlan,
+    Noise,
+    Plan,
+    Segment,
+    Share,
+    TheoremError,
+    Worst,
+)
 from workers.privacy.plan.noise import (
     COUNT_LAWS,
     DigitCurve,
@@ -54,7 +64,10 @@ def make_plan(settings: Settings) -> Plan:
     built = [Built(config, _build(config, unit)) for config in settings.histograms]
     return Plan(
         worker=settings.worker.name,
-        histograms=tuple(plan_of(one.config, one.mechanism, settings.output_topic(one.config), unit) for one in built),
+        histograms=tuple(
+            plan_of(one.config, one.mechanism, settings.output_topic(one.config), unit)
+            for one in built
+        ),
         total=total_of(built),
     )
 
@@ -85,7 +98,9 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
     error = _error(config, mechanism, noise, unit)
     counters = tuple(counter_choices(config, mechanism, noise))
     ends = end_choices(config, mechanism, unit)
-    others = tuple(alternatives(config, mechanism, noise, unit, domain or COMPARED_ITEMS, error.beta))
+    others = tuple(
+        alternatives(config, mechanism, noise, unit, domain or COMPARED_ITEMS, error.beta)
+    )
     return HistogramPlan(
         name=given.name,
         mechanism=given.mechanism,
@@ -117,7 +132,9 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
     """Return the parts of delta; what is left of it converts rho, unless epsilon is pure."""
     cost = mechanism.cost()
     named = [Share(name=name, delta=delta) for name, delta in cost.deltas]
-    left = float(Fraction(mechanism.guarantee.delta) - sum(Fraction(delta) for _, delta in cost.deltas))
+    left = float(
+        Fraction(mechanism.guarantee.delta) - sum(Fraction(delta) for _, delta in cost.deltas)
+    )
     if left > 0 and not config.pure:
         named.append(Share(name="conversion", delta=left))
     return tuple(named)
@@ -130,18 +147,26 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
     shown = _most_shown(config, mechanism)
     items = (shown,) if shown else SIZES
     found = promises(
-        config, beta=beta, data=Data(items=domain or COMPARED_ITEMS, ticks=ticks), mechanism=mechanism, unit=unit
+        config,
+        beta=beta,
+        data=Data(items=domain or COMPARED_ITEMS, ticks=ticks),
+        mechanism=mechanism,
+        unit=unit,
     )
     return Error(
         beta=beta,
         mean_absolute_error=mean_over_ticks(mechanism, ticks),
         worst=tuple(
-            Worst(items=n, error=worst_of_all(mechanism.law, noise.worst_sd, ticks * n, beta)) for n in items if counted
+            Worst(items=n, error=worst_of_all(mechanism.law, noise.worst_sd, ticks * n, beta))
+            for n in items
+            if counted
         ),
         segments=tuple(_segments(mechanism)),
         figures=_figures(config, mechanism, noise),
         theorems=tuple(
-            TheoremError(**asdict(one) | {"printed": one.printed if math.isfinite(one.printed) else None})
+            TheoremError(
+                **asdict(one) | {"printed": one.printed if math.isfinite(one.printed) else None}
+            )
             for one in found
         ),
     )
@@ -167,7 +192,9 @@ def _segments(mechanism: Mechanism) -> Iterator[Segment]:
         return
     for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):
         yield Segment(
-            segment=segment, up_to=mechanism.segments.threshold(segment), error=round(mechanism.error(segment), 4)
+            segment=segment,
+            up_to=mechanism.segments.threshold(segment),
+            error=round(mechanism.error(segment), 4),
         )
 
 
@@ -177,19 +204,33 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> tup
     public = mechanism.public()
     if isinstance(mechanism, OrderStatistics) and mechanism.segments is None:
         error = round(mechanism.error(1), 4)
-        found.append(("error", error, "no answer is off by more, with probability 1 - beta, up to c_max"))
+        found.append(
+            ("error", error, "no answer is off by more, with probability 1 - beta, up to c_max")
+        )
     # Tick 1 chooses; nothing is tested before tick 2.
     if isinstance(mechanism, SparseGumb) and noise.ticks_looked_at > 1:
         last = mechanism.eta(noise.ticks_looked_at)
         found += [
-            ("eta_first", mechanism.eta(2), "at tick 2 an item outside must lie this far above the least shown"),
+            (
+                "eta_first",
+                mechanism.eta(2),
+                "at tick 2 an item outside must lie this far above the least shown",
+            ),
             ("eta_last", last, "the same at the last tick"),
         ]
     if isinstance(mechanism, MisraGries):
         share = 1 / (mechanism.config.size + 1)
-        found.append(("undercount_share", share, "of all items up to t, most that a count lacks before noise"))
+        found.append(
+            (
+                "undercount_share",
+                share,
+                "of all items up to t, most that a count lacks before noise",
+            )
+        )
     if blocks := blocks_of(mechanism):
-        most = DigitCurve(blocks.radix, [1.0] * blocks.levels).variance(np.array([noise.worst_tick]))
+        most = DigitCurve(blocks.radix, [1.0] * blocks.levels).variance(
+            np.array([noise.worst_tick])
+        )
         found.append(("blocks_most", most[0], "blocks added at the worst tick"))
     scale = _pick_scale(public)
     if scale is not None:
@@ -200,7 +241,13 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> tup
         ]
     bottom = bottom_of(public)
     if bottom is not None:
-        found.append(("bar_above_the_rest", bottom, "BOTTOM lies this far above the (kbar + 1)-th largest count"))
+        found.append(
+            (
+                "bar_above_the_rest",
+                bottom,
+                "BOTTOM lies this far above the (kbar + 1)-th largest count",
+            )
+        )
     if isinstance(config, PayWhatYouGetConfig):
         found += [
             ("labels", config.labels, "budget of labels in an epoch"),
@@ -208,7 +255,9 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> tup
         ]
     if every := discovery_step(config):
         found.append(("every", every, "new items are shown only at multiples of this tick"))
-    return tuple(Figure(name=name, value=float(value), meaning=meaning) for name, value, meaning in found)
+    return tuple(
+        Figure(name=name, value=float(value), meaning=meaning) for name, value, meaning in found
+    )
 
 
 def _pick_scale(public: Mapping[str, object]) -> float | None:

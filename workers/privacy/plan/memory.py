@@ -103,7 +103,10 @@ def _extra(mechanism: Mechanism, config: HistogramConfig) -> _Extra:
         return _Extra(state=(_COUNT + _COUNT + 1) * mechanism.levels, note=note)
     if isinstance(mechanism, OrderStatistics):
         kept = _COUNT * (mechanism.queries.k + 3 * len(mechanism.domain()))
-        return _Extra(per_key=kept + _BLOCKS_KEPT, note="the further state is written only when an answer is made anew")
+        return _Extra(
+            per_key=kept + _BLOCKS_KEPT,
+            note="the further state is written only when an answer is made anew",
+        )
     note = "at the end of the epoch; it grows with every tick" if config.counter == "sqrt" else ""
     if mechanism.kind == "sparse_gumb":
         return _Extra(noise=_COUNT * (config.horizon_ticks or 0) if note else 0, note=note)

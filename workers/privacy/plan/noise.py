@@ -89,7 +89,9 @@ class Kind:
 
 
 def _tick_kind(answers: str, shown: str = _OF_TICKS, *, bar: bool = False) -> Kind:
-    return Kind(family="tick", answers=answers, on="each count of the tick itself", shown=shown, bar=bar)
+    return Kind(
+        family="tick", answers=answers, on="each count of the tick itself", shown=shown, bar=bar
+    )
 
 
 def _blocks(answers: str, on: str) -> Kind:
@@ -101,27 +103,41 @@ def _statistic(answers: str) -> Kind:
 
 
 # In the order in which they are compared.
-KINDS: Mapping[str, Kind] = MappingProxyType({
-    "known_base": Kind(family="running", answers="running counts of every declared label"),
-    "unk_base": Kind(family="running", answers="running counts of labels that passed the threshold"),
-    "sparse_gumb": Kind(family="running", answers="running counts of a top k of declared labels"),
-    "misra_gries": _blocks("running counts of frequent labels, too low by up to a share of all",
-                           "a count that all its blocks show; what the sketch leaves out comes on top"),
-    "meta": _blocks("running counts as sums of one-shot releases", "a count that all its blocks show"),
-    "known_gauss": _tick_kind("each tick's counts of every declared label"),
-    "known_gumbel": _tick_kind("each tick's top k of declared labels"),
-    "positive_gauss": _tick_kind(_PASSED),
-    "positive_laplace": _tick_kind(_PASSED),
-    "unk_gauss": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
-    "limit_dom": _tick_kind("each tick's top k, fewer where they are not clear"),
-    "limit_dom_laplace": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
-    "pay_what_you_get": Kind(family="labels", answers="labels of the largest so far, without counts",
-                             on="the comparison of two items that decides a pick", counts=False),
-    "bounded_max": _statistic("one order statistic, a bound on it known"),
-    "doubling": _statistic("one order statistic, its order of magnitude"),
-    "two_level": _statistic("one order statistic, no bound known"),
-    "two_level_k": _statistic("several order statistics"),
-})  # fmt: skip
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "known_base": Kind(family="running", answers="running counts of every declared label"),
+        "unk_base": Kind(
+            family="running", answers="running counts of labels that passed the threshold"
+        ),
+        "sparse_gumb": Kind(
+            family="running", answers="running counts of a top k of declared labels"
+        ),
+        "misra_gries": _blocks(
+            "running counts of frequent labels, too low by up to a share of all",
+            "a count that all its blocks show; what the sketch leaves out comes on top",
+        ),
+        "meta": _blocks(
+            "running counts as sums of one-shot releases", "a count that all its blocks show"
+        ),
+        "known_gauss": _tick_kind("each tick's counts of every declared label"),
+        "known_gumbel": _tick_kind("each tick's top k of declared labels"),
+        "positive_gauss": _tick_kind(_PASSED),
+        "positive_laplace": _tick_kind(_PASSED),
+        "unk_gauss": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
+        "limit_dom": _tick_kind("each tick's top k, fewer where they are not clear"),
+        "limit_dom_laplace": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
+        "pay_what_you_get": Kind(
+            family="labels",
+            answers="labels of the largest so far, without counts",
+            on="the comparison of two items that decides a pick",
+            counts=False,
+        ),
+        "bounded_max": _statistic("one order statistic, a bound on it known"),
+        "doubling": _statistic("one order statistic, its order of magnitude"),
+        "two_level": _statistic("one order statistic, no bound known"),
+        "two_level_k": _statistic("several order statistics"),
+    }
+)
 
 
 def near(name: str) -> tuple[str, ...]:
@@ -173,7 +189,9 @@ class HaarCurve(Curve):
         total = (places / 2.0**self._levels) ** 2 * self._variances[0]
         for upper in range(1, self._levels + 1):
             inside = places & ((1 << upper) - 1)
-            total += (np.minimum(inside, (1 << upper) - inside) / 2.0**upper) ** 2 * self._variances[upper]
+            total += (
+                np.minimum(inside, (1 << upper) - inside) / 2.0**upper
+            ) ** 2 * self._variances[upper]
         lowest = (places & -places).astype(np.float64)
         missing = np.minimum(lowest / 2.0**self._levels, 1.0)  # 2^-k, k fractional bits
         return total + (1 - missing**2) * _ROUNDING
@@ -255,7 +273,9 @@ class DigitCurve(Curve):
             cycles, rest = divmod(last + 1, width * self._radix)
             digit, more = divmod(rest, width)
             whole = (self._radix * (self._radix - 1) // 2) * width
-            total += variance * ((cycles * whole + digit * (digit - 1) // 2 * width + digit * more) / last)
+            total += variance * (
+                (cycles * whole + digit * (digit - 1) // 2 * width + digit * more) / last
+            )
         return total
 
 
@@ -396,9 +416,14 @@ def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterat
         return
     for length in config.windows:
         window = min(length // config.tick_ms, last)
-        ticks = np.unique(np.linspace(window, last, min(last - window + 1, _WINDOW_TICKS)).astype(np.int64)).tolist()
+        ticks = np.unique(
+            np.linspace(window, last, min(last - window + 1, _WINDOW_TICKS)).astype(np.int64)
+        ).tolist()
         sds = [mechanism.difference_sd(t, t - window) for t in ticks]
-        apart = [mechanism.sd(t) ** 2 + (mechanism.sd(t - window) ** 2 if t > window else 0.0) for t in ticks]
+        apart = [
+            mechanism.sd(t) ** 2 + (mechanism.sd(t - window) ** 2 if t > window else 0.0)
+            for t in ticks
+        ]
         yield Change(
             ms=length,
             ticks=window,
@@ -417,7 +442,11 @@ def mean_absolute_error(law: str, sd: float) -> float | None:
         q = laplace_q(sd)
         return 2 * q / (1 - q * q)
     if law == "gaussian":
-        smooth = sd * math.sqrt(2 / math.pi) - 1 / (6 * sd * math.sqrt(2 * math.pi)) if sd > _NARROW_SD else math.inf
+        smooth = (
+            sd * math.sqrt(2 / math.pi) - 1 / (6 * sd * math.sqrt(2 * math.pi))
+            if sd > _NARROW_SD
+            else math.inf
+        )
         return min(sd * sd, smooth)
     return None
 
@@ -458,7 +487,9 @@ def laplace_q(sd: float) -> float:
 def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
     """Return ticks worth a line: powers of two (four, ...), the quarters, the last, the worst."""
     step = max(1, math.ceil(last.bit_length() / 7))
-    ticks = {1 << bit for bit in range(0, last.bit_length(), step)} | {last * part // 4 for part in (1, 2, 3)}
+    ticks = {1 << bit for bit in range(0, last.bit_length(), step)} | {
+        last * part // 4 for part in (1, 2, 3)
+    }
     ticks |= {last, worst}
     if every := discovery_step(config):
         ticks |= {every, last // every * every}
@@ -521,5 +552,7 @@ def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
     for first, after in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         ticks = np.unique(np.linspace(first, after - 1, min(after - first, 256)).astype(np.int64))
         sds = np.sqrt(variance.variance(ticks))
-        buckets.append(Bucket(first=first, last=after - 1, least=float(sds.min()), most=float(sds.max())))
+        buckets.append(
+            Bucket(first=first, last=after - 1, least=float(sds.min()), most=float(sds.max()))
+        )
     return tuple(buckets)

@@ -14,7 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from workers.privacy.phrasing import measures, verdict
-from workers.privacy.plan.model import Alternative, Bucket, CounterChoice, EndChoice, HistogramPlan, Memory, Plan, Total
+from workers.privacy.plan.model import (
+    Alternative,
+    Bucket,
+    CounterChoice,
+    EndChoice,
+    HistogramPlan,
+    Memory,
+    Plan,
+    Total,
+)
 from workers.privacy.plan.noise import COUNT_LAWS, KINDS
 from workers.privacy.total import explained, rows_of
 from workers.settings.durations import MILLISECONDS, format_duration
@@ -36,10 +45,22 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
     top = max(bucket.most for bucket in buckets) or 1.0
     lines = []
     for row in range(ROWS - 1, -1, -1):
-        cells = "".join(_cell(bucket.least / top, bucket.most / top, row, unicode) for bucket in buckets)
-        label = f"{top:10.4g}" if row == ROWS - 1 else f"{top / 2:10.4g}" if row == ROWS // 2 - 1 else " " * 10
+        cells = "".join(
+            _cell(bucket.least / top, bucket.most / top, row, unicode) for bucket in buckets
+        )
+        label = (
+            f"{top:10.4g}"
+            if row == ROWS - 1
+            else f"{top / 2:10.4g}"
+            if row == ROWS // 2 - 1
+            else " " * 10
+        )
         lines.append(f"{label} {'┤' if unicode else '|'}{cells}")
-    first, middle, last = f"{buckets[0].first:,}", f"{buckets[len(buckets) // 2].first:,}", f"{buckets[-1].last:,}"
+    first, middle, last = (
+        f"{buckets[0].first:,}",
+        f"{buckets[len(buckets) // 2].first:,}",
+        f"{buckets[-1].last:,}",
+    )
     width = len(buckets)
     if width < len(first) + len(middle) + len(last) + 4:
         lines.append(f"{'':10} tick {first} to {last}")
@@ -56,9 +77,15 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
     Eighths of a block, or where the terminal cannot show these the digits 0 to 9.
     """
     step = -(-len(buckets) // _COLUMNS)
-    most = [max(bucket.most for bucket in buckets[at : at + step]) for at in range(0, len(buckets) - 1, step)]
+    most = [
+        max(bucket.most for bucket in buckets[at : at + step])
+        for at in range(0, len(buckets) - 1, step)
+    ]
     shares = [value / top for value in (*most, buckets[-1].least)]
-    return "".join(_EIGHTHS[max(1, round(8 * share))] if unicode else f"{min(9, int(10 * share))}" for share in shares)
+    return "".join(
+        _EIGHTHS[max(1, round(8 * share))] if unicode else f"{min(9, int(10 * share))}"
+        for share in shares
+    )
 
 
 def _cell(least: float, most: float, row: int, unicode: bool) -> str:
@@ -88,7 +115,10 @@ def show(plan: Plan, console: Console) -> None:
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     say = _Printer(console)
     count = len(plan.histograms)
-    say.line(f"worker {plan.worker}: {_many(count, 'histogram')}. Computed from the settings alone.", bold=True)
+    say.line(
+        f"worker {plan.worker}: {_many(count, 'histogram')}. Computed from the settings alone.",
+        bold=True,
+    )
     for one in plan.histograms:
         for warning in one.warnings:
             say.warning(f"{one.name}: {warning}")
@@ -115,7 +145,11 @@ class _Printer:
         """Print a wrapped text, whose further lines are indented by `hang` more."""
         first, further = " " * indent, " " * (indent + hang)
         for part in textwrap.wrap(
-            text, self._console.width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
+            text,
+            self._console.width,
+            initial_indent=first,
+            subsequent_indent=further,
+            break_on_hyphens=False,
         ):
             self.raw(part, "bold" if bold else "")
 
@@ -133,13 +167,17 @@ class _Printer:
         self._console.print()
         self.line(text, 2, bold=True)
 
-    def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> None:
+    def table(
+        self, headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)
+    ) -> None:
         """Print a table; columns in `left` are text and may wrap, the others are numbers."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for number, heading in enumerate(headings):
             text = number in left
             table.add_column(
-                Text(heading, style="dim"), justify="left" if text else "right", no_wrap=not text or number == 0
+                Text(heading, style="dim"),
+                justify="left" if text else "right",
+                no_wrap=not text or number == 0,
             )
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
@@ -149,7 +187,9 @@ class _Printer:
         """Print what a histogram begins with."""
         self._console.print()
         line = "─" if self.unicode else "-"
-        self.line(f"{line * 2} {title} " + line * max(0, self._console.width - len(title) - 4), bold=True)
+        self.line(
+            f"{line * 2} {title} " + line * max(0, self._console.width - len(title) - 4), bold=True
+        )
 
 
 def _histogram(one: HistogramPlan, say: _Printer) -> None:
@@ -178,7 +218,9 @@ def _histogram(one: HistogramPlan, say: _Printer) -> None:
 
 def _guarantee(one: HistogramPlan, say: _Printer) -> None:
     promise = one.guarantee
-    say.head(f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch")
+    say.head(
+        f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch"
+    )
     say.line(f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4)
     for sentence in _in_words(promise.epsilon, promise.delta, promise.unit):
         say.paragraph(sentence)
@@ -188,14 +230,22 @@ def _guarantee(one: HistogramPlan, say: _Printer) -> None:
     if one.printed:
         say.head("as the papers print it, at the same settings")
         rows = [
-            (PRINTED.get(row.name, row.name.replace("_", " ")), _number(row.ours), _number(row.printed), row.formula, row.source)
+            (
+                PRINTED.get(row.name, row.name.replace("_", " ")),
+                _number(row.ours),
+                _number(row.printed),
+                row.formula,
+                row.source,
+            )
             for row in one.printed
         ]
         say.table(("", "here", "printed", "formula", "source"), rows, left=(0, 3, 4))
 
 
 def _in_words(epsilon: float, delta: float, unit: str) -> Iterator[str]:
-    whether = "any one event was counted" if unit == "event" else "any one user is among those counted"
+    whether = (
+        "any one event was counted" if unit == "event" else "any one user is among those counted"
+    )
     yield f"In words: whoever sees all snapshots of an epoch {verdict(epsilon, delta, whether)}"
     yield " ".join(measures(epsilon, delta))
 
@@ -211,7 +261,11 @@ def _noise(one: HistogramPlan, say: _Printer) -> None:
         for line in band(noise.curve, unicode=say.unicode):
             say.raw(f"  {line}")
     rows = [
-        (f"{tick.tick:,}", *map(_number, (tick.sd, tick.mean_absolute_error, tick.half_width_95)), _whole(tick.threshold))
+        (
+            f"{tick.tick:,}",
+            *map(_number, (tick.sd, tick.mean_absolute_error, tick.half_width_95)),
+            _whole(tick.threshold),
+        )
         for tick in noise.ticks
     ]
     if noise.law in COUNT_LAWS:
@@ -221,18 +275,26 @@ def _noise(one: HistogramPlan, say: _Printer) -> None:
     if noise.windows:
         looked = max(row.ticks_computed for row in noise.windows)
         say.paragraph(
-            f"sd of the change of a count over a window (at {looked:,} ticks; \"apart\" is what two counts of "
+            f'sd of the change of a count over a window (at {looked:,} ticks; "apart" is what two counts of '
             "independent noise would leave):"
         )
         columns = ("window", "ticks", "least", "most", "rms", "last tick", "apart")
         sds = [
-            (format_duration(row.ms), f"{row.ticks:,}", *map(_number, (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)))
+            (
+                format_duration(row.ms),
+                f"{row.ticks:,}",
+                *map(_number, (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)),
+            )
             for row in noise.windows
         ]
         say.table(columns, sds, left=())
     found = one.thresholds
     if found is not None:
-        spread = _whole(found.most) if found.least == found.most else f"{_whole(found.least)} to {_whole(found.most)}"
+        spread = (
+            _whole(found.most)
+            if found.least == found.most
+            else f"{_whole(found.least)} to {_whole(found.most)}"
+        )
         all_ticks = f"of {found.ticks_computed:,} ticks"
         say.paragraph(
             f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; from a true "
@@ -245,9 +307,14 @@ def _error(one: HistogramPlan, say: _Printer) -> None:
     error = one.error
     say.head(f"expected error (what holds for all at once: with probability {1 - error.beta:.6g})")
     if error.mean_absolute_error is not None:
-        say.line(f"mean absolute error of a count, over all ticks: {_number(error.mean_absolute_error)}", 4)
+        say.line(
+            f"mean absolute error of a count, over all ticks: {_number(error.mean_absolute_error)}",
+            4,
+        )
     if error.worst:
-        worst = "; ".join(f"{_number(row.error)} for {_many(row.items, 'item')}" for row in error.worst)
+        worst = "; ".join(
+            f"{_number(row.error)} for {_many(row.items, 'item')}" for row in error.worst
+        )
         at = f"at any of {one.noise.ticks_looked_at:,} ticks, of one stream key, at most"
         say.paragraph(f"noise on any count {at}: {worst}")
     for figure in error.figures:
@@ -265,7 +332,11 @@ def _error(one: HistogramPlan, say: _Printer) -> None:
 def _memory(memory: Memory, say: _Printer) -> None:
     say.head("memory and disk of an owner partition")
     parts = [f"columns {memory.columns_per_row:,} (labels of {memory.label_bytes} bytes)"]
-    further = (("index", memory.index_per_row), ("noise", memory.noise_per_row), ("state", memory.state_per_row))
+    further = (
+        ("index", memory.index_per_row),
+        ("noise", memory.noise_per_row),
+        ("state", memory.state_per_row),
+    )
     parts += [f"{name} {size:,}" for name, size in further if size]
     say.paragraph(f"bytes for {memory.row}: {', '.join(parts)}; on disk {memory.disk_per_row:,}")
     if memory.note:
@@ -273,7 +344,13 @@ def _memory(memory: Memory, say: _Printer) -> None:
     rows = []
     for size in memory.sizes:
         least, most = _bytes(size.memory_least), _bytes(size.memory_most)
-        held = f"up to {most}" if not size.memory_least else most if least == most else f"{least} to {most}"
+        held = (
+            f"up to {most}"
+            if not size.memory_least
+            else most
+            if least == most
+            else f"{least} to {most}"
+        )
         rows.append((f"{size.rows:,}", held, _bytes(size.disk)))
     say.table(("rows", "memory", "disk"), rows, left=())
 
@@ -314,7 +391,9 @@ def _ends(one: HistogramPlan, say: _Printer) -> None:
         for row in one.ends
     ]
     at_end = "threshold" if any(row.last_threshold is not None for row in one.ends) else ""
-    say.table(("", "worst sd", "rms sd", "sd at the end", at_end, "sd over the epoch"), rows, left=(0, 5))
+    say.table(
+        ("", "worst sd", "rms sd", "sd at the end", at_end, "sd over the epoch"), rows, left=(0, 5)
+    )
 
 
 def _mechanisms(one: HistogramPlan, say: _Printer) -> None:
@@ -324,9 +403,13 @@ def _mechanisms(one: HistogramPlan, say: _Printer) -> None:
     rows = []
     for row in one.mechanisms:
         assumed = ", ".join(f"{name} = {_setting(value)}" for name, value in row.assumed.items())
-        words = "; ".join(part for part in (row.reason, f"with {assumed}" if assumed else "", row.answers) if part)
+        words = "; ".join(
+            part for part in (row.reason, f"with {assumed}" if assumed else "", row.answers) if part
+        )
         sds = _number(row.worst_sd), _number(row.rms_sd)
-        rows.append((_mark(row) + row.mechanism, *sds, _whole(row.threshold), _number(row.error), words))
+        rows.append(
+            (_mark(row) + row.mechanism, *sds, _whole(row.threshold), _number(row.error), words)
+        )
     say.table(("", "worst sd", "rms sd", "threshold", "error", "answers"), rows, left=(0, 5))
     every = f"of every count of {one.domain or 1_000:,} items at every tick"
     say.paragraph(f"error: at most, {every}; of an order statistic, in its first segment")
@@ -338,16 +421,33 @@ def _mark(row: CounterChoice | Alternative | EndChoice) -> str:
 
 def _total(total: Total, histograms: int, say: _Printer) -> None:
     say.rule("all together")
-    who = f"stream key {total.key!r}, which pays most" if total.key is not None else "whatever its stream key"
+    who = (
+        f"stream key {total.key!r}, which pays most"
+        if total.key is not None
+        else "whatever its stream key"
+    )
     if histograms == 1:
-        say.paragraph(f"one histogram: its own guarantee is that of the worker, for one {total.unit} and epoch", 2)
+        say.paragraph(
+            f"one histogram: its own guarantee is that of the worker, for one {total.unit} and epoch",
+            2,
+        )
     else:
         named = ", ".join(total.histograms)
         say.paragraph(f"{named}: one {total.unit} counts in all of them ({who})", 2)
         nothing = ": nothing is promised" if total.delta >= 1 else ""
-        say.line(f"together: epsilon {total.epsilon!r} at delta {total.delta:.9g} (rho {total.rho:.6g}){nothing}", 2)
-        printed = "" if total.epsilon_printed is None else f", the papers' conversion {_number(total.epsilon_printed)}"
-        say.paragraph(f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}{printed}", 2)
+        say.line(
+            f"together: epsilon {total.epsilon!r} at delta {total.delta:.9g} (rho {total.rho:.6g}){nothing}",
+            2,
+        )
+        printed = (
+            ""
+            if total.epsilon_printed is None
+            else f", the papers' conversion {_number(total.epsilon_printed)}"
+        )
+        say.paragraph(
+            f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}{printed}",
+            2,
+        )
     for sentence in _adding_up(total.unit):
         say.paragraph(f"- {sentence}", 2)
     if total.person:

@@ -144,7 +144,9 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
     for text in varies:
         histogram, setting, values = _parse(text, names)
         if setting in chosen[histogram]:
-            raise SettingsError(f"--vary {histogram}.{setting}: given twice; give all its values in one list")
+            raise SettingsError(
+                f"--vary {histogram}.{setting}: given twice; give all its values in one list"
+            )
         chosen[histogram][setting] = values
     number = sum(math.prod(map(len, of.values())) for of in chosen.values())
     if number > COMBINATIONS_MAX:
@@ -195,7 +197,9 @@ class _Variants:
             config = settings.histograms[0]
             if config not in configs:  # 1 is 1.0, and 60s is 1m
                 configs.append(config)
-                grid.combinations.append(Combination(len(grid.combinations) + 1, settings, mechanism, varied))
+                grid.combinations.append(
+                    Combination(len(grid.combinations) + 1, settings, mechanism, varied)
+                )
         self._check(good, failed)
         for texts, reason in failed:
             grid.left_out.append(f"{', '.join(self._pairs(texts))}: {reason}")
@@ -209,24 +213,44 @@ class _Variants:
                 values.pop(other, None)
             values[name] = value
         known = set(values)
-        if "mechanism" in wanted and isinstance(values["mechanism"], str) and values["mechanism"] in MECHANISMS:
+        if (
+            "mechanism" in wanted
+            and isinstance(values["mechanism"], str)
+            and values["mechanism"] in MECHANISMS
+        ):
             known = settings_known(values["mechanism"])
         decides, domains = NEEDS_DOMAIN.get(str(values.get("mechanism")), ("", ()))
-        if domains and {"mechanism", decides} & wanted.keys() and values.get(decides) not in domains:
+        if (
+            domains
+            and {"mechanism", decides} & wanted.keys()
+            and values.get(decides) not in domains
+        ):
             known -= {"domain", "domain_file", "buckets", "quantiles"}
         values = {name: value for name, value in values.items() if name in known}
-        return values, {f"{self.name}.{name}": one.text if name in known else None for name, one in wanted.items()}
+        return values, {
+            f"{self.name}.{name}": one.text if name in known else None
+            for name, one in wanted.items()
+        }
 
     def _pairs(self, texts: Sequence[str]) -> Iterator[str]:
-        return (f"{self.name}.{name}={_short(text)}" for name, text in zip(self.chosen, texts, strict=True))
+        return (
+            f"{self.name}.{name}={_short(text)}"
+            for name, text in zip(self.chosen, texts, strict=True)
+        )
 
-    def _check(self, good: Sequence[tuple[str, ...]], failed: Sequence[tuple[tuple[str, ...], str]]) -> None:
+    def _check(
+        self, good: Sequence[tuple[str, ...]], failed: Sequence[tuple[tuple[str, ...], str]]
+    ) -> None:
         """Refuse a value with which nothing works."""
-        for place, name in sorted(enumerate(self.chosen), key=lambda one: not _named(one[1], failed)):
+        for place, name in sorted(
+            enumerate(self.chosen), key=lambda one: not _named(one[1], failed)
+        ):
             for value in self.chosen[name]:
                 reasons = [reason for texts, reason in failed if texts[place] == value.text]
                 if reasons and not any(texts[place] == value.text for texts in good):
-                    raise SettingsError(f"--vary {self.name}.{name}={_short(value.text)}: {reasons[0]}")
+                    raise SettingsError(
+                        f"--vary {self.name}.{name}={_short(value.text)}: {reasons[0]}"
+                    )
 
 
 def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
@@ -248,7 +272,11 @@ def settings_text(config: HistogramConfig) -> str:
     found: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
         value = getattr(config, rule.attribute)
-        if value is None or rule.name == "windows" or (rule.name == "quantiles" and config.buckets is not None):
+        if (
+            value is None
+            or rule.name == "windows"
+            or (rule.name == "quantiles" and config.buckets is not None)
+        ):
             continue
         if rule.name == "domain" and config.buckets is not None:
             if config.shows_all:
@@ -280,9 +308,13 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
             )
         histogram = histograms[0]
     if histogram not in histograms:
-        raise SettingsError(f"--vary {_short(name)}: no histogram {histogram!r}: {_hint(histogram, histograms)}")
+        raise SettingsError(
+            f"--vary {_short(name)}: no histogram {histogram!r}: {_hint(histogram, histograms)}"
+        )
     if setting in UNMEASURED:
-        raise SettingsError(f"--vary {_short(name)}: {setting} cannot be varied: it changes nothing that is measured")
+        raise SettingsError(
+            f"--vary {_short(name)}: {setting} cannot be varied: it changes nothing that is measured"
+        )
     if setting in COUNTED:
         raise SettingsError(
             f"--vary {_short(name)}: {setting} cannot be varied: it decides what is counted, and "
@@ -294,7 +326,9 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
     found: dict[str, Value] = {}
     for part in _split(values):
         if not part:
-            raise SettingsError(f"--vary {_short(text)}: a value is missing: write VALUE,VALUE,... without spaces")
+            raise SettingsError(
+                f"--vary {_short(text)}: a value is missing: write VALUE,VALUE,... without spaces"
+            )
         found[part] = Value(part, _toml(part))
     return histogram, setting, list(found.values())
 

@@ -29,7 +29,16 @@ from workers.mechanisms.order_statistics.config import MaxConfig, Queries
 from workers.pipeline.snapshots import ReleasedTick
 from workers.replay.backtest.grid import Combination, Run
 from workers.replay.backtest.results import BoardRow, Series
-from workers.replay.backtest.truth import MIRRORED, SIZES, Counts, KeyView, Top, View, kendall, released_top
+from workers.replay.backtest.truth import (
+    MIRRORED,
+    SIZES,
+    Counts,
+    KeyView,
+    Top,
+    View,
+    kendall,
+    released_top,
+)
 from workers.replay.offline import ReplayHistogram
 
 # The share of a normal law within this many standard deviations is 0.95.
@@ -40,14 +49,36 @@ NEW_TICKS = 10
 BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
 UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_worst")
 METRICS = (
-    "shown", "sd", "threshold", *BOUNDED, *UNBOUNDED, "deserving", "deserving_shown", "recall", "precision",
-    "recall_unbounded", "precision_unbounded", "rank_correlation", "lost", "within_error", "shortfall", "shown_new", "coverage_new",
-)  # fmt: skip
+    "shown",
+    "sd",
+    "threshold",
+    *BOUNDED,
+    *UNBOUNDED,
+    "deserving",
+    "deserving_shown",
+    "recall",
+    "precision",
+    "recall_unbounded",
+    "precision_unbounded",
+    "rank_correlation",
+    "lost",
+    "within_error",
+    "shortfall",
+    "shown_new",
+    "coverage_new",
+)
 PLACE = {name: i for i, name in enumerate(METRICS)}
 # Behind them follow, for each rank, the error of its item and whether it is shown.
 RANKED = ("error_mean", "shown_rate")
 # Of all stream keys together these are the mean over the keys; so are those by rank.
-OF_KEYS = ("recall", "precision", "recall_unbounded", "precision_unbounded", "rank_correlation", "shortfall")
+OF_KEYS = (
+    "recall",
+    "precision",
+    "recall_unbounded",
+    "precision_unbounded",
+    "rank_correlation",
+    "shortfall",
+)
 WEIGHTS = {"coverage": "shown", "coverage_new": "shown_new", "deserving_shown": "deserving"}
 
 Numbers = NDArray[np.float64]
@@ -78,14 +109,20 @@ class Delays:
 
     def metrics(self) -> Iterator[tuple[str, int, float]]:
         """Yield (metric, size, value)."""
-        for size, passed, counter in zip(SIZES.tolist(), self._passed.tolist(), self._of, strict=True):
+        for size, passed, counter in zip(
+            SIZES.tolist(), self._passed.tolist(), self._of, strict=True
+        ):
             if not passed:
                 continue
             found = counter.total()
             yield "passed", size, passed
             yield "found", size, found / passed
             if found:
-                yield "delay_mean", size, sum(delay * times for delay, times in counter.items()) / found
+                yield (
+                    "delay_mean",
+                    size,
+                    sum(delay * times for delay, times in counter.items()) / found,
+                )
             if 2 * found > passed:
                 yield "delay_median", size, _middle(counter, (passed + 1) // 2)
 
@@ -192,7 +229,9 @@ class Watch:
 
     def named(self, release: Release | Items | Answers) -> Rows:
         """Return the truth's rows of what is shown."""
-        return np.empty(0, dtype=np.int64) if isinstance(release, Answers) else self._shown(release)[0]
+        return (
+            np.empty(0, dtype=np.int64) if isinstance(release, Answers) else self._shown(release)[0]
+        )
 
     def end_epoch(self) -> None:
         """Take note of an epoch's delays; no more of its ticks come."""
@@ -245,7 +284,14 @@ class Watch:
             row = out[1 + index]
             here = slice(None) if one.rows is None else key_of == index
             if one.rows is not None:
-                self._fill_shown(row, one.rows, rows[here], counts[here], release.sd, None if new is None else new[here])
+                self._fill_shown(
+                    row,
+                    one.rows,
+                    rows[here],
+                    counts[here],
+                    release.sd,
+                    None if new is None else new[here],
+                )
             self._fill_top(row, one, rows[here], counts[here])
 
     def _shown(self, release: Release | Items) -> tuple[Rows, Counts]:
@@ -257,7 +303,13 @@ class Watch:
         return rows[known], release.counts[known]
 
     def _fill_shown(
-        self, row: Numbers, of_key: Rows | None, rows: Rows, counts: Counts, sd: float, new: NDArray[np.bool_] | None
+        self,
+        row: Numbers,
+        of_key: Rows | None,
+        rows: Rows,
+        counts: Counts,
+        sd: float,
+        new: NDArray[np.bool_] | None,
     ) -> None:
         """Fill in the errors, those of new items, and how many above the threshold are shown."""
         exact = self.view.counts
@@ -289,7 +341,9 @@ class Watch:
         is_shown = here != _NO_COUNT
         if len(best) > 1:
             row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
-        row[first : first + len(best)] = np.where(is_shown, np.abs(here - view.counts[best]), np.nan)
+        row[first : first + len(best)] = np.where(
+            is_shown, np.abs(here - view.counts[best]), np.nan
+        )
         row[first + view.top : first + view.top + len(best)] = is_shown
 
     def fill_hits(self, row: Numbers, one: KeyView, named: Rows) -> None:
@@ -331,9 +385,17 @@ class Watch:
         threshold = None if isinstance(release, Answers) else release.threshold
         for rank, row in [*enumerate(best, start=1), *others]:
             yield self.board_row(
-                shown, index, rank, view.label(row), int(view.counts[row]), int(view.unbounded[row]),
-                published.get(row), shown=row in published or row in named, sd=release.sd, threshold=threshold,
-            )  # fmt: skip
+                shown,
+                index,
+                rank,
+                view.label(row),
+                int(view.counts[row]),
+                int(view.unbounded[row]),
+                published.get(row),
+                shown=row in published or row in named,
+                sd=release.sd,
+                threshold=threshold,
+            )
 
     def board_row(
         self,
@@ -351,9 +413,21 @@ class Watch:
     ) -> BoardRow:
         """Return a row of boards.parquet, for the tick `at` that was seen last."""
         return BoardRow(
-            self.run.number, self.run.seed, self.histogram.name, self.view.names[index], self.last_tick,
-            at.end_ms, rank, label, exact, unbounded, shown, released, sd, threshold,
-        )  # fmt: skip
+            self.run.number,
+            self.run.seed,
+            self.histogram.name,
+            self.view.names[index],
+            self.last_tick,
+            at.end_ms,
+            rank,
+            label,
+            exact,
+            unbounded,
+            shown,
+            released,
+            sd,
+            threshold,
+        )
 
     # ---- thinning and the end -------------------------------------------------------------------
 
@@ -392,12 +466,26 @@ class Watch:
             yield self._one("", metric, [0], [value], size=size)
 
     def _one(
-        self, key: str, metric: str, ticks: Sequence[int], values: Sequence[float], *, rank: int = 0, size: int = 0
+        self,
+        key: str,
+        metric: str,
+        ticks: Sequence[int],
+        values: Sequence[float],
+        *,
+        rank: int = 0,
+        size: int = 0,
     ) -> Series:
         return Series(
-            self.run.number, self.run.seed, self.histogram.name, key, metric, rank, size,
-            np.array(ticks, dtype=np.int64), np.array(values, dtype=np.float64),
-        )  # fmt: skip
+            self.run.number,
+            self.run.seed,
+            self.histogram.name,
+            key,
+            metric,
+            rank,
+            size,
+            np.array(ticks, dtype=np.int64),
+            np.array(values, dtype=np.float64),
+        )
 
 
 def discovers(combination: Combination) -> bool:
@@ -501,7 +589,9 @@ class QueryWatch(Watch):
             return
         for index in range(len(self.view.keys)):
             fields: Fields = shown.release.of_key[index]
-            pairs = sorted(self._pairs(index, fields), key=lambda pair: 0 if pair.rank else -pair.exact)
+            pairs = sorted(
+                self._pairs(index, fields), key=lambda pair: 0 if pair.rank else -pair.exact
+            )
             for rank, pair in enumerate(pairs[: 2 * self.view.top], start=1):
                 counts = (pair.exact, pair.unbounded, pair.published)
                 yield self.board_row(shown, index, rank, pair.name, *counts)
@@ -547,7 +637,9 @@ class LabelsWatch(Watch):
             row[PLACE["shown"]] = len(labels)
             self.fill_hits(row, one, rows)
             order = {named: -place for place, named in enumerate(rows.tolist())}
-            here = np.array([order.get(named, -view.top) for named in best.tolist()], dtype=np.int64)
+            here = np.array(
+                [order.get(named, -view.top) for named in best.tolist()], dtype=np.int64
+            )
             if len(best) > 1:
                 row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
             first = len(METRICS) + view.top

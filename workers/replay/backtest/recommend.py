@@ -79,9 +79,7 @@ def _beaten(one: Outcome, of: Sequence[Outcome], worth: Mapping[int, float]) -> 
     """Return whether another is no worse in epsilon and score, and better in one of them."""
     mine = (-one.row.epsilon, worth[one.number])
     others = [(-other.row.epsilon, worth[other.number]) for other in of]
-    return any(
-        other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in others
-    )
+    return any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in others)
 
 
 def _order(one: Outcome, metric: str) -> tuple[float, float, int]:

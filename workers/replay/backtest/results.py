@@ -268,7 +268,10 @@ def write(directory: Path, results: Results) -> None:
     """Write the four files, each whole or not at all; runs.parquet, which marks results, last."""
     runs = directory / RUNS
     runs.unlink(missing_ok=True)  # of earlier results, which the new files do not belong to
-    write_whole(directory / REJECTS, msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n")
+    write_whole(
+        directory / REJECTS,
+        msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n",
+    )
     _write_table(directory / BOARDS, boards_table(results.boards))
     _write_table(directory / RESULTS, results_table(results.series))
     _write_table(runs, runs_table(results.runs))
@@ -296,7 +299,9 @@ def _table(kind: type, rows: Sequence[Any], varied: Mapping[str, Sequence[str | 
             columns |= {name: pa.array(texts, pa.string()) for name, texts in varied.items()}
         else:
             arrow = NARROW.get(one.name) or ARROW[str(one.type).removesuffix(" | None")]
-            columns[one.name] = pa.array([getattr(row, one.name) for row in rows], getattr(pa, arrow)())
+            columns[one.name] = pa.array(
+                [getattr(row, one.name) for row in rows], getattr(pa, arrow)()
+            )
     return pa.table(columns)
 
 
@@ -358,8 +363,12 @@ def read(directory: Path) -> Tables:
     try:
         found = msgspec.json.decode((directory / REJECTS).read_bytes(), type=Input)
         if found.version != VERSION:
-            raise SettingsError(f"{directory}: results of version {found.version}; this program reads {VERSION}")
-        runs, results, boards = (pq.read_table(directory / name) for name in (RUNS, RESULTS, BOARDS))
+            raise SettingsError(
+                f"{directory}: results of version {found.version}; this program reads {VERSION}"
+            )
+        runs, results, boards = (
+            pq.read_table(directory / name) for name in (RUNS, RESULTS, BOARDS)
+        )
     except (OSError, msgspec.DecodeError, pa.ArrowInvalid) as error:
         why = str(error).splitlines()[0]
         raise SettingsError(f"{directory}: not a results directory: {why}") from error

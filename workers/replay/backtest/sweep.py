@@ -40,7 +40,15 @@ from workers.replay.backtest.measure import Watch, discovers, watch
 from workers.replay.backtest.results import Input, Results, RunRow
 from workers.replay.backtest.truth import Truth, View, mirrored, remembering, truth_of, unbounded
 from workers.replay.interrupts import HEEDED, Interrupts
-from workers.replay.offline import STREAM, Offline, ReplayHistogram, ReplayMerge, Summary, drive, few_collections
+from workers.replay.offline import (
+    STREAM,
+    Offline,
+    ReplayHistogram,
+    ReplayMerge,
+    Summary,
+    drive,
+    few_collections,
+)
 from workers.replay.source import Source
 from workers.runtime.errors import QuietcountError
 from workers.runtime.process import cores
@@ -61,7 +69,9 @@ def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
     """Return as many runs for each, those together that share what is counted for their bounds."""
     lanes = [run.combination.config.lane for run in runs]
     first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
-    ordered = sorted(runs, key=lambda run: (first[run.combination.config.lane], run.number, run.seed))
+    ordered = sorted(
+        runs, key=lambda run: (first[run.combination.config.lane], run.number, run.seed)
+    )
     cuts = [len(ordered) * i // number for i in range(number + 1)]
     return [ordered[a:b] for a, b in pairwise(cuts)]
 
@@ -75,14 +85,20 @@ class Pool:
         self._calls: list[tuple[Any, ...]] = []
         backtests = [Backtest(share, key, top) for share in shares_of(runs, number)]
         # They are not run here, but say which lanes to count.
-        self.histograms: list[ReplayHistogram] = [one for backtest in backtests for one in backtest.histograms]
+        self.histograms: list[ReplayHistogram] = [
+            one for backtest in backtests for one in backtest.histograms
+        ]
         context = multiprocessing.get_context("fork")
         self._children: list[tuple[Any, Connection]] = []
         for backtest in backtests:
             ours, theirs = context.Pipe()
             others = [connection for _, connection in self._children]
-            child = context.Process(target=_serve, args=(backtest, key, theirs, [ours, *others]), daemon=True)
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)  # until the child heeds them no more
+            child = context.Process(
+                target=_serve, args=(backtest, key, theirs, [ours, *others]), daemon=True
+            )
+            before = signal.pthread_sigmask(
+                signal.SIG_BLOCK, HEEDED
+            )  # until the child heeds them no more
             child.start()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
@@ -164,7 +180,9 @@ class Pool:
         try:
             answer = connection.recv()
         except EOFError:
-            raise RuntimeError("a process of the backtest ended: was it killed for its memory?") from None
+            raise RuntimeError(
+                "a process of the backtest ended: was it killed for its memory?"
+            ) from None
         if isinstance(answer, Exception):
             raise answer
         if not isinstance(answer, Results):
@@ -172,7 +190,9 @@ class Pool:
         return answer
 
 
-def _serve(backtest: Backtest, key: NoiseKey, connection: Connection, others: Sequence[Connection]) -> None:
+def _serve(
+    backtest: Backtest, key: NoiseKey, connection: Connection, others: Sequence[Connection]
+) -> None:
     """Release what this process is told of, until it is asked for its results."""
     for number in HEEDED:
         signal.signal(number, signal.SIG_IGN)
@@ -196,7 +216,9 @@ def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Result
     merge = ReplayMerge(backtest.histograms, key=key, sources=1, owners=1)
     with few_collections():
         while True:
-            what, *arguments = pickle.loads(connection.recv_bytes())  # from the process that forked this one
+            what, *arguments = pickle.loads(
+                connection.recv_bytes()
+            )  # from the process that forked this one
             if what == "begin":
                 merge = ReplayMerge(backtest.histograms, key=key, sources=arguments[0], owners=1)
             elif what == "release":

@@ -34,7 +34,15 @@ from workers.runtime.frozen import thawed
 # Exact counts at which is noted when an item reached them.
 SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
 # They read the running counts of all rows after `merge`, and add none of their own.
-MIRRORED = ("known_base", "unk_base", "sparse_gumb", "bounded_max", "doubling", "two_level", "two_level_k")
+MIRRORED = (
+    "known_base",
+    "unk_base",
+    "sparse_gumb",
+    "bounded_max",
+    "doubling",
+    "two_level",
+    "two_level_k",
+)
 ITEMS_UNBOUNDED = (1 << 31) - 1
 
 _EMPTY: Rows = np.empty(0, dtype=np.int64)
@@ -115,7 +123,11 @@ class Exact:
         return self._domain
 
     def step(
-        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
+        self,
+        state: State,
+        t: int,
+        contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
+        noise: Noise,
     ) -> tuple[State, Release]:
         """Count, and show nothing."""
         columns = state.ledger
@@ -156,7 +168,9 @@ class Mirror(Ledger):
         self._look()
         return self.find(tags)
 
-    def merge(self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool) -> None:
+    def merge(
+        self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool
+    ) -> None:
         """Look at the truth: nothing is left to count."""
         self._look()
 
@@ -217,7 +231,13 @@ def unbounded(lane: Lane) -> Lane:
 
 
 def truth_of(
-    config: HistogramConfig, key: NoiseKey, domain: Sequence[bytes], *, per_tick: bool, lane: Lane, sizes: bool
+    config: HistogramConfig,
+    key: NoiseKey,
+    domain: Sequence[bytes],
+    *,
+    per_tick: bool,
+    lane: Lane,
+    sizes: bool,
 ) -> Truth:
     """Return the exact counts for histograms with the ticks, epochs and stream keys of `config`.
 
@@ -297,9 +317,13 @@ class View:
         place[missing] = wide.find(columns.tags[missing])
         self._place = place
         self.counts = columns.counts
-        self.unbounded = np.where(place >= 0, wide.counts[place], 0) if wide.n else np.zeros_like(self.counts)
+        self.unbounded = (
+            np.where(place >= 0, wide.counts[place], 0) if wide.n else np.zeros_like(self.counts)
+        )
         self.total, self.total_unbounded = int(self.counts.sum()), int(wide.counts.sum())
-        self.keys = [self._key_view(columns, wide, index) for index in range(min(len(self.names), KEYS_MAX))]
+        self.keys = [
+            self._key_view(columns, wide, index) for index in range(min(len(self.names), KEYS_MAX))
+        ]
 
     @property
     def names(self) -> Sequence[str]:
@@ -327,7 +351,9 @@ class View:
         rows = np.full(len(items.counts), -1, dtype=np.int64)
         for index in np.unique(items.keys).tolist():
             here = np.flatnonzero(items.keys == index)
-            labels = items.labels if len(here) == len(rows) else [items.labels[i] for i in here.tolist()]
+            labels = (
+                items.labels if len(here) == len(rows) else [items.labels[i] for i in here.tolist()]
+            )
             rows[here] = self.rows_of(index, labels)
         return rows
 

@@ -103,7 +103,7 @@ def draw_each(drawings: Iterable[Drawing]) -> Drawn:
             chart = draw()
         except Exception as error:  # noqa: BLE001 (the numbers are there without it)
             why = " ".join(str(error).split())[:WHY_LETTERS]
-            missing.append(f"The picture \"{title}\" is missing: {type(error).__name__}: {why}")
+            missing.append(f'The picture "{title}" is missing: {type(error).__name__}: {why}')
         else:
             charts += [] if chart is None else [chart]
     return Drawn(charts, missing)
@@ -245,7 +245,8 @@ def slug(text: str) -> str:
 def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
     """Return a label on one line, no wider than `letters`, in letters that the font has."""
     one_line = "".join(
-        letter if _width(letter) and letter.isprintable() else "\ufffd" for letter in " ".join(text.split())
+        letter if _width(letter) and letter.isprintable() else "\ufffd"
+        for letter in " ".join(text.split())
     )
     one_line = re.sub("\ufffd{3,}", "\ufffd\ufffd", one_line) or '""'
     room, ends = letters * _width("n"), np.cumsum([_width(letter) for letter in one_line])

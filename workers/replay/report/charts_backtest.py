@@ -66,7 +66,13 @@ COMPARED = (
     ),
     ("within_error", "share of answers within the published error", "answers", ""),
 )
-UNITS = (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1_000), ("ms", 1))
+UNITS = (
+    ("days", 86_400_000),
+    ("hours", 3_600_000),
+    ("minutes", 60_000),
+    ("seconds", 1_000),
+    ("ms", 1),
+)
 
 
 def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
@@ -121,7 +127,9 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
             found = run.metrics[metric]
             point = (run.row.epsilon, found.mean, found.mean - found.least, found.most - found.mean)
             series.setdefault(name_of(run, BUDGET), []).append(point)
-    means = {name: float(np.mean([point[1] for point in points])) for name, points in series.items()}
+    means = {
+        name: float(np.mean([point[1] for point in points])) for name, points in series.items()
+    }
     best = sorted(series, key=lambda name: -means[name])[:LOOKS]
     shown = [name for name in series if name in best]
     with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, axes):
@@ -170,7 +178,9 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
         if recommended is not None:
             ring: Any = {"color": "none", "markeredgecolor": INK, "markeredgewidth": 1.4}
             ring |= {"marker": "o", "markersize": 15, "linestyle": "none"}
-            cell.plot(*zip(at[recommended], strict=True), **ring, label=f"recommended: run {recommended}")
+            cell.plot(
+                *zip(at[recommended], strict=True), **ring, label=f"recommended: run {recommended}"
+            )
         # Runs that lie on one another share a text.
         named: dict[tuple[tuple[float, float], bool], list[int]] = {}
         for run in runs:
@@ -260,7 +270,7 @@ def coverage(of: Measured) -> Chart | None:
         legend_below(figure, [cell], 3)
         caption = (
             "Over all shown items, measured ticks and seeds. Below 95 % where counts are biased: "
-            "an item over an unknown domain is shown when its noise was high (\"of new items\" in the "
+            'an item over an unknown domain is shown when its noise was high ("of new items" in the '
             "table: those first shown in the last ten ticks); a sketch, a block or "
             "a choice leaves something out."
         )

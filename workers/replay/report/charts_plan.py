@@ -99,7 +99,9 @@ def _counters(one: HistogramPlan) -> Chart | None:
 
 def _ends(one: HistogramPlan) -> Chart | None:
     """Draw the noise over the ticks of an epoch for a few shares of its last tick."""
-    rows = [row for row in one.ends if row.chosen or row.recommended or row.end_share in DRAWN_SHARES]
+    rows = [
+        row for row in one.ends if row.chosen or row.recommended or row.end_share in DRAWN_SHARES
+    ]
     if len(rows) < 2:
         return None
     with canvas(1, 1, 3.8) as (figure, axes):
@@ -107,10 +109,14 @@ def _ends(one: HistogramPlan) -> Chart | None:
         for place, row in enumerate(rows):
             said = "no end_share" if row.end_share is None else f"end_share {row.end_share:g}"
             # The last tick by itself: it is what the share is for.
-            runs = [(run.first, run.most) for run in row.curve[:-1]] + [(row.curve[-1].last, row.last_sd)]
+            runs = [(run.first, run.most) for run in row.curve[:-1]] + [
+                (row.curve[-1].last, row.last_sd)
+            ]
             style = look(place, markersize=5, label=said + (" (in use)" if row.chosen else ""))
             cell.plot(*zip(*runs, strict=True), **style, markevery=[len(runs) - 1])
-        cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * max(row.worst_sd for row in rows)))
+        cell.set(
+            ylabel="sd of the noise (counts)", ylim=(0, 1.08 * max(row.worst_sd for row in rows))
+        )
         counts_axis(cell.yaxis)
         cell.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
         counts_axis(cell.xaxis, 8)

@@ -35,8 +35,13 @@ from workers.replay.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING
 
 def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list[str]:
     """Return the promise in words; `sees` is what somebody sees, as in "all snapshots"."""
-    whether = "any one event was counted" if unit == "event" else "any one user is among those counted"
-    return [f"Whoever sees {sees}, keeps it and knows all else {verdict(epsilon, delta, whether)}", *measures(epsilon, delta)]
+    whether = (
+        "any one event was counted" if unit == "event" else "any one user is among those counted"
+    )
+    return [
+        f"Whoever sees {sees}, keeps it and knows all else {verdict(epsilon, delta, whether)}",
+        *measures(epsilon, delta),
+    ]
 
 
 def table_of(spans: Sequence[Span], unit: str) -> Table:
@@ -53,7 +58,13 @@ def spans_of_run(run: Outcome) -> tuple[Span, ...]:
 def _part(run: Outcome) -> Part:
     row, settings = run.row, run.settings
     if settings.get("accounting") == "pure" or settings.get("release") == "pure":
-        return Part(rho=row.rho, epsilon=row.epsilon, delta=row.delta, failures={NUMERICAL: row.delta}, pure=True)
+        return Part(
+            rho=row.rho,
+            epsilon=row.epsilon,
+            delta=row.delta,
+            failures={NUMERICAL: row.delta},
+            pure=True,
+        )
     return stated(row.mechanism, row.rho, row.epsilon, row.delta)
 
 
@@ -61,10 +72,15 @@ LABEL_LETTERS = 160
 #: The page's colours of what pictures are drawn with (`charts`), as style.css has them.
 PAGE_COLORS = MappingProxyType(
     {
-        "#ffffff": "paper", INK.lower(): "ink", MUTED.lower(): "muted", PALE.lower(): "line", BAND.lower(): "band",
-        WARNING.lower(): "alarm", **{color.lower(): f"series-{i}" for i, color in enumerate(COLORS)},
+        "#ffffff": "paper",
+        INK.lower(): "ink",
+        MUTED.lower(): "muted",
+        PALE.lower(): "line",
+        BAND.lower(): "band",
+        WARNING.lower(): "alarm",
+        **{color.lower(): f"series-{i}" for i, color in enumerate(COLORS)},
     }
-)  # fmt: skip
+)
 
 
 class Table(NamedTuple):
@@ -92,7 +108,11 @@ class Script(NamedTuple):
 
 def page(template: str, *, script: str | None = None, **content: object) -> bytes:
     """Return a page made of a template, with a script of that name if one is given."""
-    return _TEMPLATES.get_template(template).render(content, script=None if script is None else _script(script)).encode()
+    return (
+        _TEMPLATES.get_template(template)
+        .render(content, script=None if script is None else _script(script))
+        .encode()
+    )
 
 
 def _script(name: str) -> Script:
@@ -154,7 +174,19 @@ _TEMPLATES.filters |= {"inline": inline, "label": label}
 
 
 # Written first, in the order in which people read them; the others follow.
-_FIRST = ("name", "mechanism", "tick", "horizon", "start", "max_items", "max_count", "max_items_per_user", "epsilon", "rho", "delta")
+_FIRST = (
+    "name",
+    "mechanism",
+    "tick",
+    "horizon",
+    "start",
+    "max_items",
+    "max_count",
+    "max_items_per_user",
+    "epsilon",
+    "rho",
+    "delta",
+)
 # Joiners belong to letters and emoji; whatever else is invisible is escaped.
 _JOINERS = "\u200c\u200d"
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -169,7 +201,10 @@ def histogram_section(run: Outcome) -> list[str]:
     settings.setdefault("name", run.row.histogram)
     labels = settings.pop("domain_labels", None)
     lines = ["[[histogram]]"]
-    for name in (*(name for name in _FIRST if name in settings), *(name for name in settings if name not in _FIRST)):
+    for name in (
+        *(name for name in _FIRST if name in settings),
+        *(name for name in settings if name not in _FIRST),
+    ):
         bare = name == "start" and isinstance(settings[name], str)  # a time has no quotes in TOML
         lines.append(f"{name} = {settings[name] if bare else toml_value(settings[name])}")
     if labels is not None:
@@ -195,6 +230,8 @@ def _pairs(table: Mapping[str, object]) -> Iterator[str]:
 def _escaped_toml(text: str) -> str:
     """Return a quoted text with what cannot be seen in it escaped, as TOML has it."""
     return "".join(
-        f"\\U{ord(letter):08x}" if unicodedata.category(letter) in _INVISIBLE and letter not in _JOINERS else letter
+        f"\\U{ord(letter):08x}"
+        if unicodedata.category(letter) in _INVISIBLE and letter not in _JOINERS
+        else letter
         for letter in text
     )

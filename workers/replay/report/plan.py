@@ -23,9 +23,16 @@ PAGE = "plan.html"
 
 def write_plan_report(directory: Path, plan: Plan) -> None:
     """Write the page and its pictures."""
-    sections = [(one, list(_facts(one)), draw_each(charts_plan.drawings(one))) for one in plan.histograms]
+    sections = [
+        (one, list(_facts(one)), draw_each(charts_plan.drawings(one))) for one in plan.histograms
+    ]
     printed = io.StringIO()
-    show(plan, Console(file=printed, width=WIDTH, highlight=False, color_system=None, legacy_windows=False))
+    show(
+        plan,
+        Console(
+            file=printed, width=WIDTH, highlight=False, color_system=None, legacy_windows=False
+        ),
+    )
     total = plan.total
     body = page(
         "plan.html",
@@ -36,7 +43,10 @@ def write_plan_report(directory: Path, plan: Plan) -> None:
         warnings=[f"{one.name}: {text}" for one in plan.histograms for text in one.warnings]
         + [f"all together: {text}" for text in total.warnings if len(plan.histograms) > 1],
         promise=sentences(
-            None if total.delta >= 1 else total.epsilon, total.delta, total.unit, "all snapshots of an epoch"
+            None if total.delta >= 1 else total.epsilon,
+            total.delta,
+            total.unit,
+            "all snapshots of an epoch",
         ),
         person=table_of(total.person, total.unit),
         explained=explained(total.unit),

@@ -19,8 +19,24 @@ from workers.replay.report import charts_backtest
 from workers.replay.report.charts import Drawing, draw_each, write_charts
 from workers.replay.report.charts_backtest import boards
 from workers.replay.report.numbers import numeric_of, pictures, quantile_table
-from workers.replay.report.pages import Table, histogram_section, page, sentences, spans_of_run, table_of
-from workers.replay.report.runs import Measured, board_tables, epoch_of, measured, place, run_table, tiles, when
+from workers.replay.report.pages import (
+    Table,
+    histogram_section,
+    page,
+    sentences,
+    spans_of_run,
+    table_of,
+)
+from workers.replay.report.runs import (
+    Measured,
+    board_tables,
+    epoch_of,
+    measured,
+    place,
+    run_table,
+    tiles,
+    when,
+)
 from workers.settings.files import write_whole
 
 PAGE, PLOTS = "report.html", "plots"
@@ -73,7 +89,9 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         "sentences": [first + stop.strip(), *([more] if more else []), *advice.words[1:]],
         "run": run.row,
         "epoch": epoch_of(run),
-        "promise": sentences(run.row.epsilon, run.row.delta, run.row.unit, "all snapshots of an epoch"),
+        "promise": sentences(
+            run.row.epsilon, run.row.delta, run.row.unit, "all snapshots of an epoch"
+        ),
         "person": table_of(spans_of_run(run), run.row.unit),
         "explained": explained(run.row.unit),
         "tiles": tiles(run, of.input.top),
@@ -82,7 +100,9 @@ def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
         "contents": list(_contents(bool(drawn.charts or drawn.missing), bool(shown))),
         "runs": run_table(of, advice),
         "drawn": drawn,
-        "quantiles": quantile_table(of, run, numeric) if numeric is not None and numeric.quantiles else None,
+        "quantiles": quantile_table(of, run, numeric)
+        if numeric is not None and numeric.quantiles
+        else None,
         "boards": shown,
     }
 

@@ -91,7 +91,9 @@ def measured(tables: Tables) -> list[Measured]:
     for row in tables.boards.to_pylist():
         boards.setdefault(row["histogram"], []).append(BoardRow(**row))
     series = _series(tables.results)
-    return [Measured(name, of, tables.input, series, boards.get(name, [])) for name, of in runs.items()]
+    return [
+        Measured(name, of, tables.input, series, boards.get(name, [])) for name, of in runs.items()
+    ]
 
 
 def when(milliseconds: int) -> str:
@@ -177,7 +179,12 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
     found = []
     for metric, name, kind, more in (
         ("recall_unbounded", f"of the true top {top}", "share", "are shown, on average"),
-        ("error_unbounded_mean", "a published count is off", "count", "on average, bounds included"),
+        (
+            "error_unbounded_mean",
+            "a published count is off",
+            "count",
+            "on average, bounds included",
+        ),
         ("coverage", "of the error bars", "share", "hold the exact count; 95 % should"),
     ):
         if (text := _written(run.metrics.get(metric), kind)) is not None:
@@ -204,7 +211,8 @@ def run_table(of: Measured, advice: Recommendation) -> Table:
         row += [_written(run.metrics.get(metric), kind) for metric, _, kind in columns]
         rows.append(row + ([f"{run.row.ticks:,}"] if ticks else []))
     marks = (
-        (run.number == advice.chosen, run.number in advice.front and len(order) > 1) for run in order
+        (run.number == advice.chosen, run.number in advice.front and len(order) > 1)
+        for run in order
     )
     kinds = [" ".join(("chosen",) * chosen + ("front",) * front) for chosen, front in marks]
     return Table(headings, rows, words=range(1, 1 + len(settings)), kinds=kinds)
@@ -233,7 +241,12 @@ def _board(run: Outcome, tick: int, rows: Sequence[BoardRow]) -> tuple[str, Tabl
     unbounded = any(row.exact_unbounded not in (None, row.exact) for row in rows)
     columns = 4 if unbounded else 3
     cells = [
-        (label(row.label, SIDE_LETTERS), _count(row.exact), _published(row), _count(row.exact_unbounded))
+        (
+            label(row.label, SIDE_LETTERS),
+            _count(row.exact),
+            _published(row),
+            _count(row.exact_unbounded),
+        )
         for row in rows
     ]
     name = f"Tick {tick - run.row.first_tick + 1:,}, to {when(rows[0].end_ms)} (UTC)"
