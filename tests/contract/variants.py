@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from typing import Any
 
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
@@ -58,9 +59,8 @@ class Variant:
 
     def build(self, **changes: object) -> Mechanism:
         """A new mechanism; `changes` replace options."""
-        return build(
-            MECHANISMS[self.mechanism](**(_COMMON | dict(self.options) | changes)), self.unit
-        )  # type: ignore[arg-type]  # checked by the record itself
+        options: Any = _COMMON | dict(self.options) | changes  # checked by the record itself
+        return build(MECHANISMS[self.mechanism](**options), self.unit)
 
     @property
     def max_items(self) -> int:

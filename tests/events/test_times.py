@@ -23,8 +23,12 @@ DAY_MS = 86_400_000
 def reasons(value: object, unit: str = "ms") -> list[str]:
     """Return why an event with this time is rejected."""
     fields = FIELDS.__class__(
-        topic="t", key="key", items="items", timestamp="ts", timestamp_unit=unit
-    )  # type: ignore[arg-type]
+        topic="t",
+        key="key",
+        items="items",
+        timestamp="ts",
+        timestamp_unit=unit,  # type: ignore[arg-type]
+    )
     record = json.dumps({"key": "k", "items": ["a"], "ts": value}).encode()
     _, rejects = one(
         SourceReader(event_reader(fields), ANY).read(Records.of([record]), NOW_MS + 300_000)

@@ -1,6 +1,7 @@
 """Noise is never shared by different data: whatever differs in public gives another id, and another id gives unrelated noise."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,9 +39,8 @@ def an_id(
     first: int = 1, epoch: int = 1, changed: dict[str, object] | None = None, **config: object
 ) -> bytes:
     mechanism = build(UnkBaseConfig(**(CONFIG | config)))  # type: ignore[arg-type]  # checked by the record itself
-    return mechanism_id(
-        describe(**(SAME | (changed or {})), mechanism=mechanism.public()), first, epoch
-    )  # type: ignore[arg-type]  # as above
+    parameters: Any = SAME | (changed or {})
+    return mechanism_id(describe(**parameters, mechanism=mechanism.public()), first, epoch)
 
 
 OTHERS = {

@@ -98,9 +98,9 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
             for stage, number in (("contribute", 4), ("release", 2)):
                 shown = [str(partition) for partition in range(number)]
                 until(
-                    lambda s=stage, p=shown: sorted([*owned(one, s), *owned(two, s)]) == p,
+                    lambda s=stage, p=shown: sorted([*owned(one, s), *owned(two, s)]) == p,  # type: ignore[misc]  # bound now
                     "each is shown by one",
-                )  # type: ignore[misc]  # bound now
+                )
             until(
                 lambda: total("quietcount_rejects_total", one, two, reason="not JSON") >= 8,
                 "and what is broken",

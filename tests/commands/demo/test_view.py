@@ -97,8 +97,12 @@ def drawn(scene: Scene, width: int, height: int, *, colour: bool = False) -> lis
     """The lines that rich makes of a scene."""
     system = "truecolor" if colour else None
     console = Console(
-        width=width, height=height, file=io.StringIO(), force_terminal=colour, color_system=system
-    )  # type: ignore[arg-type]  # a literal
+        width=width,
+        height=height,
+        file=io.StringIO(),
+        force_terminal=colour,
+        color_system=system,  # type: ignore[arg-type]  # a literal
+    )
     with console.capture() as capture:
         console.print(render(scene, console))
     return capture.get().splitlines()

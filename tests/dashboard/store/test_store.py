@@ -98,8 +98,10 @@ def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(
         with dashboard(topics, tmp_path) as page:
             # Some of it is there, and more comes while it is killed.
             until(
-                lambda page=page: page.ticks() or page.ticks("s2"), "something is kept", PATIENCE_S
-            )  # type: ignore[misc]
+                lambda page=page: page.ticks() or page.ticks("s2"),  # type: ignore[misc]
+                "something is kept",
+                PATIENCE_S,
+            )
             topics.send(*(message(tick, key="s3", **at(tick)) for tick in range(sent, sent + 300)))
     with dashboard(topics, tmp_path) as page:
         until(lambda: page.state() == {"state": "live"}, "all is read", PATIENCE_S)

@@ -301,9 +301,9 @@ def difference(
     )
     data = np.frombuffer(b"".join(payloads) + form.arrays.texts.tobytes(), dtype=np.uint8)
     scan = form.logs(data, values, roots, int(stops[-1]))
-    [logs] = logged(
-        data, values, scan if way is None else partial(way, *scan.args), lambda row: row
-    )  # type: ignore[attr-defined]
+    if way is not None:
+        scan = partial(way, *scan.args)  # type: ignore[attr-defined]
+    [logs] = logged(data, values, scan, lambda row: row)
     before = readable = scanned = 0
     for i, payload in enumerate(payloads):
         try:
