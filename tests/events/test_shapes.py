@@ -524,8 +524,8 @@ DEFECTS = {
         "if at < stop:\n        at += data[at + 1] == 45\n        power += digits_of(",
     ),
     "counts of any length": (
-        "if stop - start <= COUNT_DIGITS and data[start] != 45 else -1",
-        "if data[start] != 45 else -1",
+        "if stop - start <= COUNT_DIGITS and data[start] != 45",
+        "if data[start] != 45",
     ),
     "times beyond the greatest": (
         "found if 0 <= found <= TIME_MAX else -1",
@@ -551,7 +551,7 @@ DEFECTS = {
     "a minute of 61 seconds": ("second > 59", "second > 60"),
     "a fraction of tenths": ("scale //= 10\n            at += 1", "at += 1"),
     "any zone is UTC": ("utc = two(data, at + 1) == 0 and two(data, at + 4) == 0", "utc = True"),
-    "a text in any form is a time": ("data[start + 4] != 45 or", ""),
+    "a text in any form is a time": ("data[start + 4] != 45", "False"),
 }
 
 

@@ -364,7 +364,7 @@ def test_a_board_that_fails_leaves_those_of_the_other_keys(
 ) -> None:
     """Labels are anybody's: those of one stream key may not take the others' pictures along."""
     fails_once = Mock(side_effect=[RuntimeError("no room"), *[None] * 9])
-    monkeypatch.setattr("workers.replay.report.charts_backtest.rows_axis", fails_once)
+    monkeypatch.setattr("workers.replay.report.charts_backtest._draw", fails_once)
     results.write(tmp_path, made())
     (line,) = write_report(tmp_path)
     assert "exact and published, stream key s1" in line and line.endswith("RuntimeError: no room")
