@@ -17,6 +17,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import cast
 
 import pytest
@@ -42,11 +43,10 @@ pytestmark = pytest.mark.waits
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+ORDERS = ROOT / "examples" / "orders"
 DOCUMENTS = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PATIENCE_S = 900
 BLOCK = re.compile(r"^```(sh|toml|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# The last name in backquotes before a block of a file is the file's.
-NAME = re.compile(r"`([\w.-]+\.(?:toml|py))`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -63,16 +63,9 @@ def name(bootstrap: str) -> Iterator[str]:
         future.result()
 
 
-def tutorial(text: str) -> tuple[dict[str, str], str]:
-    """The files that a document shows, by name, and its shell commands in order."""
-    files: dict[str, str] = {}
-    commands = []
-    for block in BLOCK.finditer(text):
-        if block[1] == "sh":
-            commands.append(block[2])
-        else:
-            files[NAME.findall(text[: block.start()])[-1]] = block[2]
-    return files, "".join(commands)
+def commands_of(text: str) -> str:
+    """The shell commands of a document, in order."""
+    return "".join(block[2] for block in BLOCK.finditer(text) if block[1] == "sh")
 
 
 def shell(directory: Path, commands: str) -> subprocess.CompletedProcess[str]:
@@ -109,12 +102,15 @@ def test_tutorial_of_the_readme_runs_as_it_is_written(
     bootstrap: str, name: str, tmp_path: Path
 ) -> None:
     """A stranger who copies it line by line must see private counts, a clean audit and a clean end of the worker."""
-    text = README.read_text().replace("localhost:9092", bootstrap).replace("orders", name)
-    files, commands = tutorial(text)
-    assert set(files) == {f"{name}.toml", "make_events.py", "read.py"}
-    for file, content in files.items():
-        (tmp_path / file).write_text(content)
-    done = shell(tmp_path, commands)
+
+    def named(text: str) -> str:
+        return text.replace("localhost:9092", bootstrap).replace("orders", name)
+
+    copy = tmp_path / "examples" / name
+    copy.mkdir(parents=True)
+    for file in ORDERS.iterdir():
+        (copy / named(file.name)).write_text(named(file.read_text()))
+    done = shell(tmp_path, commands_of(named(README.read_text())))
     log = (tmp_path / "run.log").read_text()
     assert done.returncode == 0, (
         done.stdout + done.stderr + log
@@ -136,9 +132,16 @@ def test_tutorial_of_the_readme_runs_as_it_is_written(
     assert any(label == "tea" for snapshot in backtest for label, _ in snapshot["items"])
 
 
+def test_settings_that_the_readme_shows_are_those_of_the_example() -> None:
+    """A reader compares what is shown with what is copied."""
+    shown = re.findall(r"(?:^    .*\n|^\n(?=    ))+", README.read_text(), re.MULTILINE)
+    [excerpt] = [dedent(block).strip() for block in shown if "[[histogram]]" in block]
+    assert excerpt in (ORDERS / "orders.toml").read_text()
+
+
 def test_totals_in_the_guarantee_are_what_its_code_gives(tmp_path: Path) -> None:
     """The one place that says how budgets of several histograms add up must add them up."""
-    settings = tutorial(README.read_text())[0]["orders.toml"]
+    settings = (ORDERS / "orders.toml").read_text()
     head, histogram = settings.split("[[histogram]]")
     second = histogram.replace('name = "products"', 'name = "again"')
     (tmp_path / "orders.toml").write_text(f"{head}[[histogram]]{histogram}[[histogram]]{second}")
@@ -159,7 +162,7 @@ def test_totals_in_the_guarantee_are_what_its_code_gives(tmp_path: Path) -> None
 
 def test_thresholds_named_in_the_limits_are_those_of_the_tutorial(tmp_path: Path) -> None:
     """Who plans by these numbers must get them."""
-    (tmp_path / "orders.toml").write_text(tutorial(README.read_text())[0]["orders.toml"])
+    (tmp_path / "orders.toml").write_text((ORDERS / "orders.toml").read_text())
     [mechanism] = mechanisms(load(tmp_path / "orders.toml"))
     noisiest = max(range(1, 43_201), key=mechanism.sd)
     thresholds = [mechanism.threshold(t) or 0 for t in (1, noisiest)]
@@ -197,7 +200,7 @@ def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(tmp_path: Path)
         (ROOT / "docs" / "settings.md").read_text(),
         re.MULTILINE | re.DOTALL,
     )
-    (tmp_path / "orders.toml").write_text(tutorial(README.read_text())[0]["orders.toml"])
+    (tmp_path / "orders.toml").write_text((ORDERS / "orders.toml").read_text())
     real: list[bytes] = []
     settings = load(tmp_path / "orders.toml")
     events = JsonLines(

@@ -181,7 +181,7 @@ def test_the_text_of_every_kernel_names_the_directory(
     """numba looks at the outermost function's file only: an inner loop of another file must count too."""
     for path in Path(compiled.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(compiled, "_HERE", tmp_path)
+    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path)
     before = compiled._name()
     assert compiled._name() == before
     text = tmp_path / "tallies.py"

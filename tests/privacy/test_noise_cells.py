@@ -24,7 +24,7 @@ KEYS = ("s", "r")
 # A counter's noise is a function of its cell, and is read as long as the cell is part of a sum.
 COUNTERS = ("haar", "tree", "sqrt", "column_sums")
 # So is the noise of a threshold in every test of its run.
-HELD = (*COUNTERS, "sparse_state.threshold")
+HELD = (*COUNTERS, "sparse_gumb.threshold")
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in MECHANISMS},
     "known_base, tree": ("known_base", {"counter": "tree"}),
