@@ -22,7 +22,7 @@ COMPILE := .venv-lock/bin/uv pip compile --quiet --universal --generate-hashes -
 # --pdb in ARGS there is one. Every program that a test starts would compile all that it imports, were
 # there no place for the result: starting a worker takes twice the time then.
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/pycache \
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope --max-worker-restart 3
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick check bench plots lock clean
