@@ -85,7 +85,7 @@ def draw(directory: Path) -> None:
             alpha=0.55,
         )
         axes.add_patch(arc)
-    axes.set_xlim(-3.1, 3.6)
+    axes.set_xlim(-3.0, 1.9)
     axes.set_ylim(-0.8, len(order) - 0.2)
     axes.set_axis_off()
     save(figure, "rooms", directory)
