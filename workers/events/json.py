@@ -53,7 +53,7 @@ class JsonTree(Frozen):
     """The tree of an event's wanted fields; all threads of a worker share it.
 
     Attributes:
-        nodes: int64 (n, NODE_COLUMNS), a row for each node, the root first; see `kernels.json_log`.
+        nodes: int64 (n, NODE_COLUMNS), a row for each node, the root first; see `json_scanner`.
         names: uint8, the names of all nodes in UTF-8, in quotes, end to end; behind them
             as many bytes as are read at once.
         levels: how many objects and lists are walked in each other, at most.

@@ -92,13 +92,13 @@ class Items:
 
 
 class Layout(Frozen):
-    """What is read of an event: a tree for the scanners, rows for `kernels.views`; all are shared.
+    """What is read of an event: a tree for the scanners, rows for `view_kernels`; all are shared.
 
     Attributes:
         shape: what it was made of.
         tree: the wanted fields.
         slots: how many there are.
-        time_slot, unit, user_slot, key_slots, views, columns: see `kernels.views.see`.
+        time_slot, unit, user_slot, key_slots, views, columns: see `view_kernels.see`.
         conditions, text, words, reals, edges: likewise.
         names: of the views.
         keys: the distinct stream keys, a path or "$key" or "$all", in the order of `key_slots`.

@@ -2,7 +2,7 @@
 a reason why not.
 
 A compiled scanner of the format logs the wanted fields of the plain records of a batch, and
-`kernels.views` says what each view sees of them. About each other record the general reader decides
+`view_kernels` says what each view sees of them. About each other record the general reader decides
 alone: the format's decoder, and `events.project`. A batch that is large once it is read comes in
 parts, so that memory is bounded. Nothing here keeps a label or a key in a message: reasons name
 fields of the configuration only.
@@ -286,7 +286,7 @@ class EventReader(Frozen):
 
 
 class _Rows:
-    """What the views see of logs: the columns of `kernels.views.see`, a row a record."""
+    """What the views see of logs: the columns of `view_kernels.see`, a row a record."""
 
     def __init__(self, layout: Layout, logs: Logs) -> None:
         n, views, columns = len(logs.status), len(layout.views), len(layout.columns)

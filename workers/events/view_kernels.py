@@ -366,7 +366,7 @@ def see(
 
     Args:
         data: uint8 (b,), the bytes of the batch.
-        log: int64 (rows, 4), the logs of its events end to end; see `kernels.log`.
+        log: int64 (rows, 4), the logs of its events end to end; see `events.log`.
         ends: int64 (n,), where the log of each event ends.
         begin: the first event to look at.
         time_slot: of the time; NOWHERE: it is the record's. unit: of the time.

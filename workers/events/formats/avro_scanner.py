@@ -1,4 +1,4 @@
-"""Avro records, read by a compiled scanner that writes the log of an event (`kernels.log`).
+"""Avro records, read by a compiled scanner that writes the log of an event (`events.log`).
 
 A writer's schema and the wanted paths become a program (`events.formats.avro_program`): a row for
 each type at each place, int64 (rows, 5):

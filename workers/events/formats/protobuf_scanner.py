@@ -1,4 +1,4 @@
-"""Protobuf messages, read by a compiled scanner that writes the log of an event (`kernels.log`).
+"""Protobuf messages, read by a compiled scanner that writes the log of an event (`events.log`).
 
 A schema and the wanted paths become a program (`events.formats.protobuf_program`): a message type
 at a place is a row of `messages`, int64 (n, 5):
