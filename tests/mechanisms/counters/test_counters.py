@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,26 +23,42 @@ KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))
 # Parameters of every kind of arithmetic: one group in int32, one in int64, several groups, int16 and int32 columns.
 COUNTERS = [
-    make_counter("haar", 1, 0.5),
-    make_counter("haar", 100, 0.01),
-    make_counter("haar", 2**16, 1e-6),
-    make_counter("haar", 2**40, 0.001),
-    make_counter("haar", None, 0.004),
-    make_counter("haar", None, 1e-4),
-    make_counter("haar", 1, 0.5, end_share=0.6),
-    make_counter("haar", 100, 0.01, end_share=0.6),
-    make_counter("haar", 2**39 + 1, 0.001, end_share=0.99),
-    make_counter("tree", 1, 0.5),
-    make_counter("tree", 100, 0.01),
-    make_counter("tree", 100, 0.01, 2),
-    make_counter("tree", 5000, 1e-6),
-    make_counter("tree", None, 0.01),
-    make_counter("tree", None, 1e-4, 2),
-    make_counter("sqrt", 1, 0.5),
-    make_counter("sqrt", 100, 0.01),
-    make_counter("sqrt", 300, 50.0),
+    partial(make_counter, "haar", 1, 0.5),
+    partial(make_counter, "haar", 100, 0.01),
+    partial(make_counter, "haar", 2**16, 1e-6),
+    partial(make_counter, "haar", 2**40, 0.001),
+    partial(make_counter, "haar", None, 0.004),
+    partial(make_counter, "haar", None, 1e-4),
+    partial(make_counter, "haar", 1, 0.5, end_share=0.6),
+    partial(make_counter, "haar", 100, 0.01, end_share=0.6),
+    partial(make_counter, "haar", 2**39 + 1, 0.001, end_share=0.99),
+    partial(make_counter, "tree", 1, 0.5),
+    partial(make_counter, "tree", 100, 0.01),
+    partial(make_counter, "tree", 100, 0.01, 2),
+    partial(make_counter, "tree", 5000, 1e-6),
+    partial(make_counter, "tree", None, 0.01),
+    partial(make_counter, "tree", None, 1e-4, 2),
+    partial(make_counter, "sqrt", 1, 0.5),
+    partial(make_counter, "sqrt", 100, 0.01),
+    partial(make_counter, "sqrt", 300, 50.0),
 ]
-every_counter = pytest.mark.parametrize("counter", COUNTERS, ids=repr)
+
+
+def said(value: object) -> str:
+    """The id of a parameter."""
+    if isinstance(value, partial):
+        return " ".join(map(str, (*value.args, *value.keywords.values())))
+    return repr(value)
+
+
+every_counter = pytest.mark.parametrize("counter", COUNTERS, indirect=True, ids=said)
+
+
+@pytest.fixture(scope="module")
+def counter(request: pytest.FixtureRequest) -> Counter:
+    """Its tables take up to a second: they are made when a test needs them, not at collection."""
+    made: Counter = request.param()
+    return made
 
 
 def random_tags(rows: int, seed: int = 1) -> NDArray[np.uint64]:
@@ -137,14 +154,15 @@ ROWS = 20_000
 @pytest.mark.parametrize(
     ("counter", "ticks"),
     [
-        (make_counter("haar", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
-        (make_counter("haar", None, 0.01), (1, 2, 341, 4096, 2**33 + 12345)),
-        (make_counter("haar", 1000, 0.01, end_share=0.6), (1, 2, 341, 488, 999, 1000)),
-        (make_counter("tree", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
-        (make_counter("tree", None, 0.01), (1, 4, 341, 4096, 2**33 + 12345)),
-        (make_counter("haar", 1000, 3.0), (2, 341, 683)),
+        (partial(make_counter, "haar", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
+        (partial(make_counter, "haar", None, 0.01), (1, 2, 341, 4096, 2**33 + 12345)),
+        (partial(make_counter, "haar", 1000, 0.01, end_share=0.6), (1, 2, 341, 488, 999, 1000)),
+        (partial(make_counter, "tree", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
+        (partial(make_counter, "tree", None, 0.01), (1, 4, 341, 4096, 2**33 + 12345)),
+        (partial(make_counter, "haar", 1000, 3.0), (2, 341, 683)),
     ],
-    ids=repr,
+    indirect=["counter"],
+    ids=said,
 )
 def test_noise_has_the_stated_standard_deviation_and_not_half_or_double_the_variance(
     counter: Counter, ticks: tuple[int, ...]
@@ -196,7 +214,7 @@ def test_the_reach_stated_before_a_table_is_made_bounds_what_the_table_gives(
 
 def test_the_distance_stated_before_the_tables_are_made_is_at_least_that_of_the_tables() -> None:
     """Privacy is charged by what is stated; it is stated before any noise is drawn."""
-    for counter in COUNTERS:
+    for counter in (make() for make in COUNTERS):
         if isinstance(counter, LevelCounter):
             tables = counter._tables
             assert all(
@@ -261,7 +279,7 @@ def test_parameters_outside_their_range_are_refused(
 def test_public_parameters_differ_whenever_the_noise_does() -> None:
     """They are hashed into the mechanism id: two configurations with one id would share noise under different scale."""
     made = [
-        *COUNTERS,
+        *(make() for make in COUNTERS),
         make_counter("haar", 100, 0.02),
         make_counter("haar", 101, 0.01),
         make_counter("haar", 100, 0.01, end_share=0.5),
