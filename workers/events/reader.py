@@ -194,7 +194,7 @@ class EventReader(Frozen):
             yield self._completed(records, named, logs)
 
     def of_objects(self, objects: Sequence[object]) -> tuple[EventSpans, list[Reject]]:
-        """Read decoded records, which must include every wanted field they have."""
+        """Read decoded records, in which every wanted field must have been decoded."""
         n, none = len(objects), np.empty(0, dtype=np.uint8)
         logs = Logs.declined(none, n, objects.__getitem__)
         rows = _Rows(self.layout, logs)

@@ -3,12 +3,12 @@
 A *view* is what one histogram reads: stream key, items, counts, conditions and buckets. Views with
 the same items, counts and buckets share one *column* of labels. The kernel answers only where it is
 sure and declines all other events to the general reader (`events.project`), whose rule it follows:
-an event is accepted by all views or by none.
+an event is never accepted in part.
 
 Indices are not bounds-checked here. This is safe: slots come from the layout, logs with too few
 rows for a list or object are declined, and the output has room for a label per log row. Event bytes
-are read by `log_values`, which does check (198 ns an event of five views with checks here, 162
-without).
+are read by `log_values`, which does check (162 ns an event of five views; 198 ns with checks here
+too).
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
             low = middle + 1
         else:
             high = middle
-    # Compare the remaining edges linearly (vectorized): the branches of a binary search are
+    # Compare the remaining edges linearly, several at once: the branches of a binary search are
     # unpredictable.
     found = low - first
     for i in range(low, high):
