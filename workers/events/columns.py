@@ -1,8 +1,7 @@
 """Events as columns of codes, and cached digests of (stream key, label) pairs.
 
-Every reader produces these columns; bounding and counting consume them. Digests are computed for
-whole columns. They serve as row tags, and to track what users have used up. A direct-mapped cache
-holds the last pair in each slot.
+Every reader produces these columns; bounding and counting consume them. Digests serve as row tags,
+and to track what users have used up. A direct-mapped cache holds the last pair in each slot.
 """
 
 from __future__ import annotations
@@ -31,14 +30,12 @@ _ANY = np.uint64(0)
 
 @kernel
 def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) -> int:
-    """Look up pairs in the cache; return the number of misses, whose rows are written to `missed`.
+    """Look up pairs in the cache; return the number of misses.
 
     Args:
-        pairs: uint64 (m,).
-        held: uint64 (a power of two,), the pair in each slot, or FREE.
-        values: uint64 (slots, 2), their cached values.
-        out: uint64 (m, 2), written for hits.
-        missed: int64 (m,), written from the start, ascending.
+        pairs, out: uint64 (m,) and (m, 2); `out` is written for hits.
+        held, values: uint64 (a power of two,) and (slots, 2), the pairs, or FREE, and their values.
+        missed: int64 (m,), written from the start: the rows of misses, ascending.
     """
     mask = np.uint64(len(held) - 1)
     n = 0
@@ -57,15 +54,7 @@ def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) 
 def remember(
     pairs: Words, rows: Longs, of_rows: Words, held: Words, values: Words, out: Words
 ) -> None:
-    """Cache the values of some rows' pairs, and write them to `out` too.
-
-    Args:
-        pairs: uint64 (m,).
-        rows: int64 (k,).
-        of_rows: uint64 (k, 2), the values.
-        held, values: the cache; see `recall`.
-        out: uint64 (m, 2), written at `rows`.
-    """
+    """Cache the values, uint64 (k, 2), of some pairs, and write them to `out` too; see `recall`."""
     mask = np.uint64(len(held) - 1)
     for i in range(len(rows)):
         row = rows[i]
@@ -77,7 +66,6 @@ def remember(
 
 # Cached pairs, 24 bytes each: in most streams a few pairs make up most of the events.
 HELD = 1 << 19
-# Cached hash states of stream keys.
 KEYS_HELD = 10_000
 
 Pairs = NDArray[np.uint64]
@@ -88,11 +76,7 @@ _USER = start(b"", person=b"qc-user", digest_size=16)
 
 
 def user_digests(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the digest of each user, uint64 (n, 2).
-
-    Args:
-        places: int64 (n, 2), start and stop of each user in `data`.
-    """
+    """Return the digest of each user, uint64 (n, 2); `places` is int64 (n, 2), start and stop."""
     out = np.empty((len(places), 2), dtype=np.uint64)
     digests(*_USER, fixed(data), fixed(places[:, 0]), fixed(places[:, 1]), out)
     return out
@@ -119,12 +103,7 @@ class PairDigests:
     def __init__(
         self, state_of: Callable[[str], State], key_names: Vocabulary, label_names: Vocabulary
     ) -> None:
-        """
-        Args:
-            state_of: returns the hash state that has absorbed everything before the label, by
-                stream key.
-            key_names, label_names: the vocabularies of the codes.
-        """
+        """`state_of` returns a stream key's hash state: everything before the label is absorbed."""
         self.names = key_names, label_names
         self._state_of = state_of
         self._states: dict[int, State] = {}
@@ -136,10 +115,7 @@ class PairDigests:
     def of(self, pairs: Pairs, texts: Texts | None = None) -> NDArray[np.uint64]:
         """Return the digest of each row's pair, uint64 (m, 2).
 
-        Args:
-            pairs: uint64 (m,).
-            texts: the labels of all rows, if available; rows with the same key must then be
-                contiguous.
+        `texts` are the labels of all rows, if available; rows must then be grouped by key.
         """
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
@@ -161,7 +137,6 @@ class PairDigests:
         return out
 
     def _make(self, keys: Codes, texts: Texts, out: NDArray[np.uint64]) -> None:
-        """Write digests of rows that are grouped by key."""
         starts = np.zeros_like(texts.ends)
         starts[1:] = texts.ends[:-1]
         starts = fixed(starts)
@@ -187,10 +162,7 @@ class DigestsOfViews:
         self._of: dict[str, PairDigests] = {}
 
     def of(self, view: str, key_names: Vocabulary, label_names: Vocabulary) -> PairDigests:
-        """Return the digests of a view by name, for codes of these vocabularies.
-
-        When a view's vocabularies are replaced, its cached digests are dropped.
-        """
+        """Return a view's digests; when its vocabularies are replaced, the old ones are dropped."""
         names = key_names, label_names
         found = self._of.get(view)
         if found is None or found.names != names:
@@ -207,18 +179,16 @@ NO_AMOUNTS: Longs = read_only(np.empty(0, dtype=np.int64))
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """The labels of one view for the events of a batch, in order. Sensitive: the repr shows no
-    content.
+    """The labels of one view for the events of a batch, in order. Sensitive: the repr shows none.
 
     Attributes:
         keys: int32 (n,), code of each event's stream key in `key_names`.
         ends: int64 (n,), end of each event's labels.
-        labels: int32 (m,), codes of the events' labels, concatenated: distinct within an event, in
-            order of first occurrence.
+        labels: int32 (m,), concatenated codes: distinct in an event, in order of first occurrence.
         amounts: int64 (m,), count of the label in its event, at most AMOUNT_MAX; (0,) if all are 1.
         seen: bool (n,), whether the view includes the event; None if it includes all. Excluded
-            events may have labels here, since views with other conditions share the columns; this
-            view must ignore them.
+            events may have labels from other views that share the columns; this view must ignore
+            them.
     """
 
     keys: Codes
@@ -280,7 +250,6 @@ class Events:
         return found
 
     def select(self, events: Longs) -> Events:
-        """Return some of the events, int64 (k,), ascending."""
         return Events(
             self.index[events],
             self.times[events],
@@ -290,13 +259,9 @@ class Events:
 
 
 class Names:
-    """The growing vocabulary of a partition's stream keys, or of a field's labels."""
+    """The growing vocabulary of stream keys or a field's labels; `first` keeps the first codes."""
 
     def __init__(self, first: Collection[str] = ()) -> None:
-        """
-        Args:
-            first: texts with the first codes in every vocabulary.
-        """
         self._first = tuple(first)
         self.vocabulary = Vocabulary(self._first)
 
@@ -307,13 +272,9 @@ class Names:
 
 
 class Coder:
-    """Converts the labels of one field to columns; owns scratch space."""
+    """Converts the labels of one field to columns; owns scratch. Coders may share `labels`."""
 
     def __init__(self, labels: Names) -> None:
-        """
-        Args:
-            labels: may be shared with other coders.
-        """
         self.labels = labels
         self._met, self._upto = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
@@ -335,8 +296,7 @@ class Coder:
             first, number: int64 (n,): event i has labels[first[i] : first[i] + number[i]], disjoint
                 between events; number[i] < 0 if the view excludes it.
             labels: int32 (m,), codes of `self.labels`.
-            amounts: int64 (m,), or (0,) if all are 1. Amounts of a label repeated within an event
-                add up.
+            amounts: int64 (m,), or (0,) if all are 1; added up if a label repeats in an event.
             last: whether the last amount of a repeated label counts, instead of the sum.
         """
         names, n = self.labels.vocabulary, len(first)

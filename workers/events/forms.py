@@ -19,18 +19,15 @@ _PATIENCE_S = 30.0
 
 
 class Forms:
-    """The record formats of a worker, with one schema registry shared by all threads."""
+    """The record formats of a worker, with one schema registry shared by all threads.
+
+    `metrics` counts waits for an unreachable registry. Raises SettingsError if the format's
+    packages are not installed, or its schema cannot be used.
+    """
 
     def __init__(
         self, settings: Settings, reader: EventReader, metrics: Metrics | None = None
     ) -> None:
-        """
-        Args:
-            metrics: counts waits for an unreachable registry.
-
-        Raises:
-            SettingsError: the format's packages are not installed, or its schema cannot be used.
-        """
         self._name, self._tree = settings.events.format, reader.layout.tree
         self._schema = (
             None if settings.schema_registry is None else settings.schema_registry.reader_schema
@@ -47,10 +44,8 @@ class Forms:
     def form(self, waiting: Waiting | None = None, tree: Node | None = None) -> Format | None:
         """Return the format for one source partition and one thread; None means plain JSON.
 
-        Args:
-            waiting: the shard to wait in while a schema is unavailable; None for a command, which
-                gives up soon.
-            tree: the wanted fields; None means all that the reader uses.
+        `waiting` is the shard to wait in while a schema is unavailable; None means a command, which
+        gives up soon. A `tree` of None means all fields that the reader uses.
         """
         tree = self._tree if tree is None else tree
         if self._name == "json_schema":

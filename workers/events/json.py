@@ -76,7 +76,7 @@ class JsonTree(Frozen):
         self.levels = max(1, _levels(root))
 
     def scratch(self) -> tuple[Longs, Longs]:
-        """Return `stack` and `seen` for the scanner; owned by one thread."""
+        """Return `stack` and `seen` for the scanner, for one thread."""
         seen = np.zeros((len(self.nodes), SEEN_COLUMNS), dtype=np.int64)
         # Initially, expect the order of the settings.
         for node, (first, last) in enumerate(self.nodes[:, [FIRST, LAST]].tolist()):
@@ -94,7 +94,6 @@ class _Rows:
         self.names = bytearray()
 
     def add(self, node: Node, name: bytes) -> int:
-        """Add a row for a node, without its children and elements."""
         start = len(self.names) + 1
         self.names += b'"' + name + b'"'
         row = [NONE] * NODE_COLUMNS
@@ -106,7 +105,6 @@ class _Rows:
         return len(self.rows) - 1
 
     def fill(self, row: int, node: Node) -> None:
-        """Add the rows below a node."""
         first = len(self.rows)
         children = [
             (self.add(child, name.encode()), child) for name, child in node.children.items()
@@ -133,7 +131,6 @@ def _sort(node: Node) -> int:
 
 
 def _levels(node: Node) -> int:
-    """Return the nesting depth of objects and lists at and below a node."""
     below = [_levels(child) for child in node.children.values()]
     if node.elements is not None:
         below.append(_levels(node.elements))
@@ -152,7 +149,6 @@ class Json(Frozen):
         self._tree, self._decoder = JsonTree(tree), JsonDecoder(tree)
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
-        """Log the wanted fields of plain records; see `Format.scan`."""
         bytes_of = fixed(data)
         places = fixed(values if plain is None else np.where(plain[:, None], values, -1))
         stack, seen = self._tree.scratch()
@@ -179,8 +175,6 @@ class Json(Frozen):
         return parts(values, scan, self.decoder(data, values))
 
     def decoder(self, data: Bytes, values: Longs) -> Callable[[int], object]:
-        """Return the decoder for rows of `values`; see `Logs.decode`."""
-
         def decode(row: int) -> object:
             start, stop = values[row].tolist()
             return self.decode(data[start:stop].tobytes())
@@ -193,13 +187,11 @@ class Json(Frozen):
         return self._decoder.decode(value)
 
     def whole(self, value: bytes) -> object:
-        """Return a record with all its fields; see `EventReader.whole`."""
         _check_depth(value)
         return self._decoder.whole(value)
 
 
 def _check_depth(value: bytes) -> None:
-    """Raise ValueError if a record is nested too deeply to decode."""
     if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
         return
     record = np.frombuffer(value, dtype=np.uint8)

@@ -35,14 +35,9 @@ class JsonDecoder(Frozen):
     def decode(self, value: bytes) -> object:
         """Return a record as dict, list, str, int, bool and None, with `decimal` for other numbers.
 
-        Objects on wanted paths contain only wanted fields, unless the record has another shape. If
-        a name occurs twice, the last value wins.
-
-        Args:
-            value: its nesting must be within the reader's limit.
-
-        Raises:
-            ValueError: "not JSON".
+        Objects on wanted paths contain only wanted fields, unless the record has another shape. The
+        last value of a repeated name wins. The caller must have checked the nesting of `value`.
+        Raises ValueError("not JSON").
         """
         try:
             return self._wanted(value)
@@ -60,7 +55,7 @@ class JsonDecoder(Frozen):
 def decimal(text: str) -> Decimal | float:
     """Return a number with a point or an exponent exactly as written.
 
-    An exponent beyond EXPONENT_MAX yields a float, 0 or infinite: as an integer, ten bytes of JSON
+    An exponent beyond EXPONENT_MAX gives a float, 0 or infinite: as an integer, ten bytes of JSON
     would fill the memory.
     """
     try:
@@ -71,7 +66,6 @@ def decimal(text: str) -> Decimal | float:
 
 
 def _type(node: Node) -> Any:
-    """Return the msgspec type for a node."""
     if node.many or (node.children and node.elements is not None):
         return Any
     if node.elements is not None:

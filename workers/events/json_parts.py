@@ -4,16 +4,14 @@ They are stricter than the general reader (msgspec), never laxer. They accept as
 
     text    a string without a backslash
     escape  any JSON escape; surrogates only in pairs
-    number  any JSON number with at most NUMBER_DIGITS digits before the point, after it and in the
-            exponent
+    number  any JSON number with at most NUMBER_DIGITS digits in every part
     value   a string with or without escapes, a number, true, false, null; lists and objects of
             such values, nested at most DEPTH_MAX deep
 
 Every string must be valid UTF-8 as CPython defines it, even where msgspec would not check.
 
 Common arguments: `data` uint8 (b,), the bytes of a batch; `at`, the start position; `stop`, the
-exclusive end of the record. Functions return positions in `data`, or REFUSED if something is not
-plain.
+exclusive end of the record. Functions return positions in `data`, or REFUSED if not plain.
 
 Strings with escapes are decoded into `decoded`, uint8, a buffer that logically follows the batch:
 positions from len(data) on index it. `filled` is its used length; FULL means that it has no room.
@@ -74,7 +72,6 @@ def look(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def space(data: Bytes, at: int, stop: int) -> int:
-    """Skip white space."""
     while at < stop:
         byte = byte_at(data, at)
         if byte > SPACE or byte not in (SPACE, NEWLINE, TAB, RETURN):
@@ -115,10 +112,7 @@ def character(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def plain(data: Bytes, at: int, stop: int) -> int:
-    """Return the first position that does not continue a plain string.
-
-    That is a quote, a backslash, a control character, invalid UTF-8 or `stop`.
-    """
+    """Skip plain text up to a quote, backslash, control character, invalid UTF-8 or `stop`."""
     while at < stop:
         at = past_plain(data, at, stop)
         if at == stop:
@@ -195,7 +189,6 @@ def escaped_text(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def digits(data: Bytes, at: int, stop: int, most: int) -> int:
-    """Skip at most `most` digits."""
     stop = min(stop, at + most)
     at = past_digits(data, at, stop)
     while at < stop and ZERO <= byte_at(data, at) <= NINE:
@@ -243,7 +236,6 @@ def skip_name(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def skip_flat(data: Bytes, at: int, stop: int) -> int:
-    """Skip a value other than a list or object."""
     byte = look(data, at, stop)
     if byte == QUOTE:
         at = escaped_text(data, at, stop)
@@ -259,7 +251,6 @@ def skip_flat(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def skip(data: Bytes, at: int, stop: int) -> int:
-    """Skip a value of any type."""
     depth = 0
     objects = 0  # the lowest bit says whether the innermost level is an object
     while True:
@@ -307,17 +298,10 @@ def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int)
 
 @reads_outside_with_arrays
 def depths(data: Bytes, values: Longs) -> Longs:
-    """Return the maximum nesting depth of lists and objects in each record.
+    """Return the maximum nesting depth of lists and objects in each record, int64 (n,).
 
-    Brackets outside strings are counted, so the depth is exact for valid JSON and arbitrary
-    otherwise.
-
-    Args:
-        data: uint8 (b,).
-        values: int64 (n, 2), start and stop; a negative start means no value, of depth 0.
-
-    Returns:
-        int64 (n,).
+    It counts brackets outside strings: exact for valid JSON, arbitrary otherwise. `values` is int64
+    (n, 2), start and stop; a negative start means no value, of depth 0.
     """
     deepest = np.zeros(len(values), dtype=np.int64)
     for i in range(len(values)):
@@ -341,11 +325,9 @@ def depths(data: Bytes, values: Longs) -> Longs:
 
 @reads_outside_with_arrays
 def are_texts(data: Bytes, texts: Longs, most: int) -> Flags:
-    """Return which texts are valid UTF-8 of at most `most` bytes; quotes and controls are allowed.
+    """Return which texts are valid UTF-8 of at most `most` bytes, quotes and controls included.
 
-    Args:
-        data: uint8 (b,).
-        texts: int64 (n, 2), start and stop; a negative start means none, which is not valid.
+    `texts` is int64 (n, 2), start and stop; a negative start means none, which is not valid.
     """
     valid = np.zeros(len(texts), dtype=np.bool_)
     for i in range(len(texts)):
@@ -384,10 +366,9 @@ def encoded(decoded: Bytes, filled: int, point: int) -> int:
 
 @part_reads_outside
 def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -> tuple[int, int]:
-    """Decode the string at `at`, whose opening quote has been checked.
+    """Decode the string that opens at `at`; return the closing quote or REFUSED, and `filled`.
 
-    Returns:
-        The closing quote, or REFUSED; the new `filled`, or FULL.
+    The new `filled` is FULL if there is no room.
     """
     at += 1
     # No character is longer than its escape.
@@ -417,11 +398,7 @@ def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -
 def put_decoded(
     data: Bytes, at: int, stop: int, decoded: Bytes, filled: int, log: Longs, used: int, slot: int
 ) -> tuple[int, int, int]:
-    """Log the string at `at` as a text.
-
-    Returns:
-        Its end, or REFUSED; the log rows used, or FULL; the new `filled`.
-    """
+    """Log the string at `at`; return its end or REFUSED, the rows used or FULL, and `filled`."""
     end, more = decoded_text(data, at, stop, decoded, filled)
     if more == FULL:
         return REFUSED, FULL, filled
@@ -443,7 +420,6 @@ def same_beyond(data: Bytes, decoded: Bytes, start: int, begin: int, length: int
 
 @reads_outside_in_place
 def same_text(data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, end: int) -> bool:
-    """Return whether two texts are equal; either may be in `data` or in `decoded`."""
     if stop - start != end - begin:
         return False
     if max(start, begin) < len(data):

@@ -84,7 +84,6 @@ ESCAPED = -1
 
 @reads_outside_in_place
 def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return the end and kind of the number at `at`; see `one`."""
     begin = at
     if look(data, at, stop) == MINUS:
         at += 1
@@ -112,7 +111,6 @@ def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @part_reads_outside
 def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return the end and kind of the word, list or object at `at`; see `one`."""
     byte = look(data, at, stop)
     if byte == TRUE_WORD[0]:
         return skip_word(data, at, stop, TRUE_WORD), TRUE
@@ -127,8 +125,7 @@ def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @reads_outside_in_place
 def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return the end, or REFUSED, and the kind of the value at `at`, where a single value is
-    wanted.
+    """Return the end, or REFUSED, and the kind of a single value.
 
     A string that is not plain is ESCAPED, and its end is undefined.
     """
@@ -148,8 +145,7 @@ NAME_START, NAME_STOP, SIGNATURE, BITS = 6, 7, 8, 9
 # 1 if the name may occur in JSON unescaped, else 0.
 PLAIN = 10
 NODE_COLUMNS = 11
-# What is wanted at a node: one value; items; an object with children; a list with elements. If
-# several of the last three are wanted, only null can be read.
+# Wanted at a node: one value, items, an object or a list; of SEVERAL, only null can be read.
 ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = 0, 1, 2, 3, 4
 # No node, no slot, no row.
 NONE = -1
@@ -159,19 +155,15 @@ NONE = -1
 HELD_NODE, HELD_ROW, HELD_HINT, HELD_BEFORE = 0, 1, 2, 3
 HELD_COLUMNS = 4
 
-# Columns of `seen`. Whether a child occurred in the current object; and, from the last record, the
-# first child of this node and the child after this one. The latter two are only hints, since fields
-# usually come in the same order.
+# Columns of `seen`: whether a child occurred in the current object; and as hints from the last
+# record, since field order rarely changes: the node's first child, and the child after this one.
 SEEN, MET, NEXT = 0, 1, 2
 SEEN_COLUMNS = 3
 
 
 @reads_outside
 def signature(data: Bytes, start: int, stop: int) -> int:
-    """Combine the length, first and last byte of a name in one number.
-
-    The name is in quotes, so reading a byte on either side of it is safe even if it is empty.
-    """
+    """Combine length, first and last byte of a name; quotes make an empty one safe to read."""
     return (stop - start) << 16 | int(data[start]) << 8 | int(data[stop - 1])
 
 
@@ -185,7 +177,7 @@ def bit(sign: int) -> int:
 def child_named(
     data: Bytes, start: int, stop: int, nodes: Longs, names: Bytes, node: int, hint: int
 ) -> int:
-    """Return the child that data[start:stop] names, trying `hint` first; NONE if there is none."""
+    """Return the child that data[start:stop] names, trying `hint` first; NONE if not found."""
     sign = signature(data, start, stop)
     if not nodes[node, BITS] >> bit(sign) & 1:
         return NONE
@@ -224,10 +216,7 @@ def child_escaped(
     node: int,
     hint: int,
 ) -> tuple[int, int]:
-    """Return the closing quote of the non-plain name at `at`, and the child it names.
-
-    The name is decoded only for the comparison. The quote is FULL or REFUSED on failure.
-    """
+    """Return the closing quote, FULL or REFUSED, of a non-plain name, and the child it names."""
     end, more = decoded_text(data, at, stop, decoded, filled)
     if more == FULL:
         return FULL, NONE
@@ -241,11 +230,7 @@ def child_escaped(
 def opened(
     data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int, decoded: Bytes, filled: int
 ) -> tuple[int, int, int]:
-    """Log the list or object at `at` as items, a row for each value.
-
-    Returns:
-        Its end, or REFUSED; the log rows used, or FULL; the new `filled`.
-    """
+    """Log a list or object as items, a row for each value; returns as `json_parts.put_decoded`."""
     row, count = used, 0
     mapped = look(data, at, stop) == OPEN_OBJECT
     close = CLOSE_OBJECT if mapped else CLOSE_LIST
@@ -313,19 +298,16 @@ def event(
     decoded: Bytes,
     filled: int,
 ) -> tuple[int, int]:
-    """Log one record, data[at:stop].
+    """Log one record, data[at:stop], from row `used` of `log` on.
+
+    Returns the log rows used, DECLINED or FULL; and the new `filled`.
 
     Args:
-        data: uint8 (b,), the bytes of the batch.
-        nodes: int64 (n, NODE_COLUMNS), from `JsonTree`; the first is the root.
-        names: uint8, the concatenated names of the nodes.
-        log: int64 (room, 4), written from row `used` on.
+        nodes, names: from `JsonTree`; int64 (n, NODE_COLUMNS), root first, and uint8.
+        log: int64 (room, 4).
         stack: int64 (levels of the tree, HELD_COLUMNS), scratch: the enclosing levels.
         seen: int64 (n, SEEN_COLUMNS), scratch per node; see above.
         decoded, filled: see `json_parts`.
-
-    Returns:
-        The log rows used, DECLINED or FULL; the new `filled`.
     """
     level = 0
     node, row, hint = NONE, NONE, NONE
@@ -451,16 +433,13 @@ def logs(
 ) -> tuple[int, int, int]:
     """Log the records from `begin` on, until the output is full.
 
+    Returns the record to resume from with more room, or n; the new `used` and `filled`.
+
     Args:
-        data, nodes, names, stack, seen: see `event`.
         values: int64 (n, 2), start and stop of each record; a negative start means no value.
         number: int64 (n,), written: the log rows of each record, or DECLINED.
         rows: int64 (room, 4), the concatenated logs, written from `used` on.
-        decoded: uint8 (room,), the decoded texts, written from `filled` on; positions from
-            len(data) on index it.
-
-    Returns:
-        The record to resume from with more room, or n; the new `used`; the new `filled`.
+        others: as in `event`.
     """
     for i in range(begin, len(values)):
         number[i] = DECLINED

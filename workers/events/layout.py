@@ -1,7 +1,4 @@
-"""A shape in kernel form: a slot per wanted field, and the views as rows of numbers.
-
-`view_kernels` reads these rows.
-"""
+"""A shape in kernel form: a slot per wanted field, and the views as rows for `view_kernels`."""
 
 from __future__ import annotations
 
@@ -50,8 +47,6 @@ _UNITS = MappingProxyType({"ms": MS, "s": S, "us": US, "ns": NS, "iso": ISO})
 
 
 class _Slots:
-    """Allocator of slots for fields and lists, by place, in request order."""
-
     def __init__(self) -> None:
         self.wanted: dict[tuple[tuple[str, ...], int | None], Wanted] = {}
         self.lists: dict[tuple[str, ...], int] = {}
@@ -90,18 +85,12 @@ class Items:
 
 
 class Layout(Frozen):
-    """Fields to read from an event: a tree for the scanners, rows for `view_kernels`. Shared by
-    threads.
+    """Wanted fields: a tree for the scanners, kernel arguments for `view_kernels.see`.
 
     Attributes:
-        tree: the wanted fields.
         slots: number of slots.
-        time_slot, unit, user_slot, key_slots, views, columns: see `view_kernels.see`.
-        conditions, text, words, reals, edges: likewise.
-        names: of the views.
         keys: the distinct stream keys, a path or "$key" or "$all", in the order of `key_slots`.
-        key_of: index in `keys`, per view.
-        column_of: row in `columns`, per view.
+        key_of, column_of: index in `keys` and row in `columns`, per view.
         items_of: the source of each of `columns`.
     """
 
@@ -152,15 +141,12 @@ class Layout(Frozen):
 
 
 def _rows(rows: Sequence[Sequence[int]], width: int) -> Longs:
-    """Return rows as a read-only array."""
     return read_only(
         np.array(rows, dtype=np.int64) if rows else np.empty((0, width), dtype=np.int64)
     )
 
 
 class _Conditions:
-    """The conditions of all views as rows, with their words and bounds."""
-
     def __init__(self, slots: _Slots) -> None:
         self._slots = slots
         self.rows: list[tuple[int, int, int, int]] = []
@@ -168,7 +154,6 @@ class _Conditions:
         self.reals: list[float] = []
 
     def add(self, condition: Condition) -> None:
-        """Add one row per test in a condition."""
         field = self._slots.of(parse(condition.field))
         for asks, given in ((IN, condition.in_), (NOT_IN, condition.not_in)):
             if given is not None:
@@ -184,7 +169,6 @@ class _Conditions:
 
 
 def _slot_of(slots: _Slots, field: Path | str) -> int:
-    """Return the slot of a stream key or user, which may not be a field."""
     if isinstance(field, Path):
         return slots.of(field)
     return {ALL_KEYS: NOWHERE, RECORD_KEY: RECORD_KEY_SLOT}[field]
@@ -198,7 +182,6 @@ def _row(
     asked: _Conditions,
     edges: list[float],
 ) -> list[int]:
-    """Return a view's row, and add the column of its labels if it is new."""
     items = Items(view.items, view.count, view.edges)
     if items not in columns:
         columns[items] = _column(items, slots, edges)

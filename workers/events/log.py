@@ -1,5 +1,4 @@
-"""The event log: rows that a compiled scanner of any format writes for the wanted fields of an
-event.
+"""The event log: rows that a scanner of any format writes for the wanted fields of an event.
 
 A scanner walks a record along the tree of wanted paths (`events.tree`) and writes rows to `log`,
 int64 (room, 4). It returns the number of rows used; DECLINED if the general reader has to decide
@@ -81,15 +80,13 @@ def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> i
 def ended(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -> int:
     """Convert row counts to the end and status of each record's log.
 
+    Returns the number of records up to the one that exhausts the budget, inclusive, or n.
+
     Args:
         number: int64 (n,), rows of each record, or DECLINED.
         values: int64 (n, 2), start and stop of each record; both -1 if it has no value.
         room: budget in bytes for declined records; each takes its length plus DECLINED_EACH.
-        ends: int64 (n,), written.
-        status: int8 (n,), written: DECLINED or 0.
-
-    Returns:
-        The number of records up to and including the one that exhausts the budget; n if none does.
+        ends, status: int64 and int8 (n,), written; `status` is DECLINED or 0.
     """
     end = 0
     for i in range(len(number)):
@@ -106,7 +103,6 @@ def ended(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -
 
 @kernel
 def longest_log(ends: Longs) -> int:
-    """Return the row count of the longest log."""
     most, before = 0, 0
     for i in range(len(ends)):
         most, before = max(most, ends[i] - before), ends[i]

@@ -39,9 +39,7 @@ INT64_DIGITS = 18
 # Digits and powers of ten that a float64 holds exactly; digits beyond FLOAT_DIGITS are ignored.
 EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
 NEAR = 1e-13
-# Ten to the number of digits in a word.
 WORD_POWER = 10**WORD
-# Time units.
 MS, S, US, NS, ISO = 0, 1, 2, 3, 4
 
 TRUE_WORD = np.frombuffer(b"true", dtype=np.uint8)
@@ -72,10 +70,9 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
 
 @part_reads_outside
 def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
-    """Parse a decimal number with an optional exponent; return a float64 and whether it is
-    certainly the nearest.
+    """Parse a decimal number; return a float64 and whether it is certainly the nearest.
 
-    Its relative error is below NEAR.
+    An exponent is optional. The relative error is below NEAR.
     """
     value, digits, power, whole, at = 0, 0, 0, True, start
     minus = data[start] == 45
@@ -105,11 +102,7 @@ def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
 
 @kernel_in_place
 def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
-    """Return lower and upper float64 bounds on the nearest float64 of a value, and whether it is
-    numeric.
-
-    The bounds are usually equal.
-    """
+    """Return float64 bounds, usually equal, on the nearest float64, and whether it is a number."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     real, exact = 0.0, True
     if kind in (WHOLE, NUMBER, EXPONENT):
@@ -152,7 +145,6 @@ def written(data: Bytes, used: int, value: int) -> int:
 
 @part_reads_outside
 def copied(data: Bytes, used: int, word: Bytes) -> int:
-    """Copy a word to data[used], and return its end."""
     for at in range(len(word)):
         data[used + at] = word[at]
     return used + len(word)
@@ -162,8 +154,8 @@ def copied(data: Bytes, used: int, word: Bytes) -> int:
 def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[int, int, int]:
     """Return start and stop of a value as a label, and the bytes used in `made`.
 
-    A value without text in the data is written to `made`, which logically follows the data. The
-    start is -1 if the value is no label, or too long.
+    Text not in the data is written to `made`, which logically follows it. The start is -1 if the
+    value is no label, or too long.
     """
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     if kind in (TEXT, WHOLE):

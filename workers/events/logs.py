@@ -19,8 +19,7 @@ Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 Flags = NDArray[np.int8]
 Longs = NDArray[np.int64]
-#: Scans from a record on into `number` and `rows`. Returns the bytes that the rows index, and the
-#: record at which the room ran out.
+#: Scans from a record on into `number` and `rows`; returns the indexed bytes and the next record.
 Scan = Callable[[int, Longs, Longs], tuple[Bytes, int]]
 
 # Log rows of a part: ROWS_FORESEEN per record, and at least ROWS_LEAST, 8 MiB.
@@ -40,10 +39,8 @@ class Logs:
         begin: batch index of the first record.
         data: uint8, the record bytes followed by bytes that the scanner adds.
         rows: int64 (m, 4), the concatenated logs; see `events.log`.
-        ends: int64 (n,), end of each record's log.
-        status: int8 (n,), DECLINED if the scanner does not read the record.
-        decode: returns a record as plain objects, by batch index; raises ValueError with the reject
-            reason.
+        ends, status: int64 and int8 (n,), end of each record's log; DECLINED if it was not read.
+        decode: returns a record by batch index as plain objects; ValueError has the reject reason.
     """
 
     begin: int
@@ -55,7 +52,6 @@ class Logs:
 
     @classmethod
     def declined(cls, data: Bytes, n: int, decode: Callable[[int], object]) -> Logs:
-        """Return logs of n records that were not scanned."""
         rows, ends = np.empty((0, COLUMNS), dtype=np.int64), np.zeros(n, dtype=np.int64)
         return cls(0, data, rows, ends, np.full(n, DECLINED, dtype=np.int8), decode)
 
@@ -63,9 +59,7 @@ class Logs:
 def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[Logs]:
     """Scan a batch; yield the logs of its records part by part, at least one part.
 
-    Args:
-        values: int64 (n, 2), start and stop of each record; both -1 if it has no value.
-        decode: see `Logs`.
+    `values` is int64 (n, 2), start and stop of each record; both are -1 if it has no value.
     """
     n, done, room = len(values), 0, 0
     number = np.empty(n, dtype=np.int64)
@@ -104,7 +98,6 @@ class Format(Protocol):
         """Log the wanted fields of records, part by part.
 
         Args:
-            data: uint8 (b,).
             values: int64 (n, 2), start and stop of each record; a negative start means no value.
             plain: bool (n,), False declines a record without scanning; None scans all.
         """

@@ -1,4 +1,4 @@
-"""Project decoded records, as plain Python objects, to events: the reference rule of every reader.
+"""Project decoded records, plain Python objects, to events: the reference rule of all readers.
 
 The compiled readers handle plain records only and leave all others to this module; tests compare
 the two. Reject reasons name configuration fields only.
@@ -58,8 +58,7 @@ class Event(NamedTuple):
     """A valid event.
 
     Attributes:
-        time: ms since 1970; 0 if the record's timestamp is used, -1 if no view includes the event
-            and its time is unreadable.
+        time: ms since 1970; 0 if it is the record's, -1 if unreadable and no view needs it.
         user: "" if not a field, or if no view includes the event.
         views: None where the view's conditions do not hold.
     """
@@ -74,14 +73,11 @@ class _Wrong(Exception):
 
 
 class Projection(Frozen):
-    """Projects decoded records to events."""
-
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._views = tuple(_ViewOf(view, shape.empty) for view in shape.views.values())
 
     def event(self, record: object) -> Event | str:
-        """Return the event in a decoded record, or the reject reason."""
         if not isinstance(record, Mapping):
             return "not a JSON object"
         try:
@@ -95,8 +91,7 @@ class Projection(Frozen):
     def whose(self, record: object) -> tuple[str | None, int]:
         """Return user and time of a decoded record, even if no view includes it.
 
-        An unreadable user is None, an unreadable time -1. If not a field, the user is "" and the
-        time 0.
+        If unreadable, they are None and -1; if not a field, "" and 0.
         """
         if not isinstance(record, Mapping):
             return None, -1
@@ -220,7 +215,6 @@ class _ViewOf(Frozen):
     def _of_elements(
         self, record: Mapping[str, Any], steps: tuple[str, ...], rest: tuple[str, ...]
     ) -> tuple[list[Any], list[int]]:
-        """Return the items of a list of objects and their counts."""
         items, count, of_list = self._view.items, self._view.count, Path(steps)
         elements = _at(record, steps)
         if self._empty and (elements is None or elements is _ABSENT):
@@ -356,7 +350,6 @@ def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None =
 
 
 def _there(record: Mapping[str, Any], path: Path) -> Any:
-    """Return the value at a required path."""
     found = _at(record, path.steps)
     if found is _ABSENT:
         raise _Wrong(f"missing field {_name(path)}")
@@ -364,7 +357,6 @@ def _there(record: Mapping[str, Any], path: Path) -> Any:
 
 
 def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
-    """Return the value at a path, None if there is none."""
     found: Any = record
     for name in steps:
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -382,8 +374,7 @@ def _text(value: str | int) -> str:
 
 
 def _digits(value: int) -> str:
-    # Python refuses to print integers of many thousands of digits; this text is longer than any
-    # label.
+    # Python refuses to print huge integers; this text is longer than any label.
     return str(value) if value.bit_length() <= _LABEL_BITS_MAX else "9" * (LABEL_BYTES_MAX + 1)
 
 
@@ -396,7 +387,6 @@ def _name(path: Path) -> str:
 
 
 def _longest(event: Event) -> int:
-    """Return the length in bytes of the longest label, key or user of an event."""
     texts = [event.user]
     for seen in event.views:
         if seen is not None:

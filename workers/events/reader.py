@@ -3,10 +3,9 @@
 A compiled scanner logs the wanted fields of the plain records of a batch, and `view_kernels.see`
 turns the log into columns per view. All other records are decided by the general reader alone: the
 format's decoder plus `events.project`. A large batch is returned in parts, so memory is bounded.
-Reject reasons come from a fixed set. They name configuration fields only, never a label, key or
-time.
 
-A reject for an implausible time suggests the unit that would explain it: seconds read as
+Reject reasons come from a fixed set. They name configuration fields only, never a label, key or
+time. For an implausible time they suggest the unit that would explain it: seconds read as
 milliseconds fall in January 1970, microseconds in the year 58,000.
 """
 
@@ -44,11 +43,7 @@ _NO_RECORD_TIME_MAX = 1
 
 
 def early(time_ms: int, unit: str, *, of_record: bool) -> str:
-    """Return the reject reason for an event dated before EARLIEST_MS.
-
-    Args:
-        of_record: whether the time is the record's timestamp rather than a field.
-    """
+    """Return the reject reason for an early event; `of_record` if it has the record's timestamp."""
     return (
         NO_RECORD_TIME
         if of_record and time_ms <= _NO_RECORD_TIME_MAX
@@ -81,7 +76,7 @@ _NONE: Longs = read_only(np.empty(0, dtype=np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """A record rejected as an event: its batch index and a reason from a fixed set."""
+    """A rejected record: its batch index and a reason from a fixed set."""
 
     index: int
     reason: str
@@ -127,8 +122,7 @@ class EventSpans:
         index: int64 (n,), the batch index of each event's record.
         times: int64 (n,), ms since 1970.
         keys: per distinct stream key of the layout, int64 (n, 2), start and stop; None for `$all`.
-        users: int64 (n, 2), start and stop; whole numbers as decimal digits. None if users are not
-            read.
+        users: int64 (n, 2), start and stop; integers as decimal digits. None if not read.
         views, columns: in layout order.
         declined: number of records that went to the general reader.
     """
@@ -155,13 +149,9 @@ class EventSpans:
 
 
 class EventReader(Frozen):
-    """Configured event reader, shared by all threads of a worker."""
+    """Configured reader of events and rejects, shared by all threads of a worker."""
 
     def __init__(self, shape: Shape, *, max_bytes: int = 1_000_000) -> None:
-        """
-        Args:
-            max_bytes: longer records are rejected.
-        """
         self.layout = Layout(shape)
         self._json, self._max = Json(self.layout.tree), max_bytes
         self._projection = Projection(shape)
@@ -173,9 +163,8 @@ class EventReader(Frozen):
     ) -> Iterator[tuple[EventSpans, list[Reject], int]]:
         """Yield the events of a batch part by part, at least one part. A `form` of None means JSON.
 
-        Yields:
-            The valid events of a part and its rejects, both in order, and the number of batch
-            records read so far, including this part.
+        A part has its valid events and its rejects, both in order, and the number of batch records
+        read so far, including this part.
         """
         named, plain = self._named(records), None
         if named is not None or widest(fixed(records.values)) > self._max:
@@ -209,10 +198,8 @@ class EventReader(Frozen):
         return found.spans(nowhere[:, 0], nowhere), rejects
 
     def whole(self, records: Records, row: int, form: Format | None = None) -> object:
-        """Return a record as plain objects with all its fields; for Protobuf, only the wanted ones.
-
-        Raises:
-            ValueError: it cannot be decoded; the message is the reject reason.
+        """Return a record with all its fields, or for Protobuf the wanted ones; raise
+        ValueError(reason).
         """
         if form is None:
             return self._json.whole(records.value(row) or b"")
@@ -229,7 +216,6 @@ class EventReader(Frozen):
     def _completed(
         self, records: Records, named: NDArray[np.bool_] | None, logs: Logs
     ) -> tuple[EventSpans, list[Reject], int]:
-        """Run the general reader on the declined records of a part; see `read`."""
         rows, begin = _Rows(self.layout, logs), logs.begin
         part = slice(begin, begin + len(rows.status))
         found, rejects = _Found(self.layout, rows, begin), []
@@ -255,7 +241,6 @@ class EventReader(Frozen):
         return found.spans(records.times[part], keys), rejects, part.stop
 
     def _read_one(self, logs: Logs, row: int, start: int, stop: int) -> Event | str:
-        """Return the event of one record, or the reject reason."""
         if start < 0:
             return "no value"
         if stop - start > self._max:
@@ -276,8 +261,6 @@ class EventReader(Frozen):
 
 
 class _Rows:
-    """Output columns of `view_kernels.see` for a log, one row per record."""
-
     def __init__(self, layout: Layout, logs: Logs) -> None:
         n, views, columns = len(logs.status), len(layout.views), len(layout.columns)
         self.data, self.status = logs.data, logs.status
@@ -401,7 +384,6 @@ class _Found:
         return _joined(_ones(used) if even else self._rows.amounts[column, :used], more), False
 
     def _text(self, text: str) -> tuple[int, int]:
-        """Append a text to the part's bytes and return its start and stop."""
         start = len(self._rows.data) + len(self._texts)
         self._texts += text.encode()
         return start, len(self._rows.data) + len(self._texts)

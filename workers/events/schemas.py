@@ -26,7 +26,7 @@ AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A schema referenced by another one: its name there, and its text."""
+    """A schema referenced by another one under a name."""
 
     name: str
     text: str = field(repr=False)
@@ -34,13 +34,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema as a registry stores it.
-
-    Attributes:
-        kind: AVRO, PROTOBUF or JSON.
-        text: as registered.
-        references: transitive references, dependencies first.
-    """
+    """A schema as registered; `references` are transitive, dependencies first."""
 
     kind: str
     text: str = field(repr=False)
@@ -66,13 +60,14 @@ _REFERENCES_MAX = 1_000
 
 
 class Waiting(Protocol):
-    """The caller that waits for a schema: a shard."""
+    """The caller that waits for a schema: a shard.
 
-    def check_open(self) -> None:
-        """Raise if the caller was closed."""
+    `check_open` raises if it was closed; `goes_on` reports that long work is not stuck.
+    """
 
-    def goes_on(self) -> None:
-        """Report that long work is not stuck."""
+    def check_open(self) -> None: ...
+
+    def goes_on(self) -> None: ...
 
 
 class Nobody:
@@ -92,8 +87,7 @@ class Access:
     patience_s: float = 30.0
 
 
-class _Unknown(Exception):
-    """The registry has no such schema."""
+class _Unknown(Exception): ...
 
 
 class _Asking:
@@ -110,7 +104,6 @@ class Registry:
     """A Schema Registry client, shared by all threads of a process."""
 
     def __init__(self, access: Access, metrics: Metrics | None = None) -> None:
-        """Create the client; no request is sent yet."""
         # Imported here: it takes half a second, and only workers with schemas need it.
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
@@ -127,12 +120,9 @@ class Registry:
         self._away: dict[int, float] = {}
 
     def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
-        """Return a schema, or None if the registry has none with this id.
+        """Return a schema, None if the id is unknown; wait while the registry does not answer.
 
-        Waits as long as the registry does not answer.
-
-        Raises:
-            ShardClosed: from `waiting`, if its shard was closed.
+        `waiting` raises ShardClosed if its shard was closed.
         """
         while True:
             found = self._known.get(schema_id)
@@ -196,11 +186,7 @@ class Registry:
             asking.done.set()
 
     def _fetched(self, schema_id: int) -> Schema:
-        """Return a schema with its transitive references.
-
-        Raises:
-            _Unknown: the registry lacks the schema or one of its references.
-        """
+        """Return a schema and its transitive references; raise _Unknown if any is missing."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
@@ -223,8 +209,6 @@ class Registry:
             inner = self._client.get_version(each.subject, each.version).schema
             self._add_references(inner, found, depth + 1)
             found[each.name] = Reference(each.name, inner.schema_str or "")
-
-    # ---- operator messages --------------------------------------------------------------------
 
     def _does_not_answer(self, schema_id: int, error: Exception) -> None:
         """Warn once per outage, whatever the number of records and schemas."""

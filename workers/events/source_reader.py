@@ -60,12 +60,9 @@ class SourceReader:
     ) -> None:
         """
         Args:
-            reader: shared between threads.
-            declared: by view name, the stream keys that its histograms serve; None if every key may
-                be published.
+            declared: per view, the stream keys its histograms serve; None if all may be published.
             placement: decides whether a user's records belong in this partition; None accepts all.
             form: the record format, owned by this thread; None means JSON.
-            earliest_ms: earlier events are rejected.
         """
         self._reader, self._placement, self._form = reader, placement, form
         self._earliest_ms = earliest_ms
@@ -103,13 +100,9 @@ class SourceReader:
     ) -> Iterator[tuple[Events, list[Reject], int]]:
         """Decode a batch part by part.
 
-        Args:
-            latest_ms: later events are rejected so that they cannot close ticks early; None means
-                no limit.
-
-        Yields:
-            The valid events of a part, its rejects ordered by index, and the number of batch
-            records read so far, including this part.
+        Events after `latest_ms` are rejected so that they cannot close ticks early. Every part has
+        its valid events, its rejects ordered by index, and the number of batch records read so far,
+        including this part.
         """
         for spans, rejects, stop in self.spans(records):
             yield *self.coded(spans, rejects, latest_ms), stop
@@ -125,7 +118,6 @@ class SourceReader:
         return self._reader.whole(records, row, self._form)
 
     def of_objects(self, objects: Sequence[object]) -> tuple[Events, list[Reject]]:
-        """Read decoded records; returns the same as `read`."""
         return self.coded(*self._reader.of_objects(objects))
 
     def coded(
@@ -209,8 +201,7 @@ class SourceReader:
         amounts: Longs,
         good: Longs | None,
     ) -> Iterator[tuple[int, EventColumns]]:
-        """Yield the columns of every view that shares a column of labels, restricted to `good`
-        events.
+        """Yield the columns of the views that share a column of labels, for `good` events only.
 
         Distinct labels are computed once, over the events that any of these views includes.
         """
@@ -243,5 +234,4 @@ class SourceReader:
 
 
 def _kept(column: NDArray[A], good: Longs | None) -> NDArray[A]:
-    """Return the rows of good events; None means all events are good."""
     return column if good is None else column[good]

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-# No slot: not wanted.
 NO_SLOT = -1
 _NOTHING: Mapping[str, Node] = MappingProxyType({})
 
@@ -83,8 +82,7 @@ class _Open:
 def build(wanted: Sequence[Wanted]) -> Node:
     """Return the tree of the wanted fields; its root is the record itself.
 
-    Raises:
-        ValueError: a place has two slots, a list has none, or a path is invalid.
+    Raises ValueError if a place has two slots, a list has none, or a path is invalid.
     """
     root = _Open("")
     for each in wanted:

@@ -54,14 +54,11 @@ def whose(
     """Write the user and time of each event; return the number of bytes used in `made`.
 
     Args:
-        data: uint8 (b,), the bytes of the batch.
-        log: int64 (rows, 4), the concatenated event logs; see `events.log`.
-        ends: int64 (n,), end of each event's log.
+        log, ends: int64 (rows, 4) and (n,), the concatenated logs and their ends; see `events.log`.
         time_slot, user_slot: negative if not a field.
-        made: uint8, WRITTEN_MAX bytes per event; positions from b on index it.
+        made: uint8, WRITTEN_MAX bytes per event; positions from len(data) on index it.
         status: int8 (n,), in: DECLINED by the scanner; out: READ or DECLINED.
-        times: int64 (n,), ms or NO_TIME; written if time is a field.
-        users: int64 (n, 2), start and stop; written if user is a field.
+        times, users: int64 (n,), ms or NO_TIME, and (n, 2), start and stop; written if a field.
     """
     used, row = int(np.int64(0)), 0  # a literal 0 would compile `label` a second time
     for event in range(len(ends)):
@@ -157,11 +154,7 @@ class UserReader(Frozen):
     """Reader of users and times, shared by all threads of a worker."""
 
     def __init__(self, shape: Shape, *, max_bytes: int) -> None:
-        """
-        Args:
-            shape: its user must not be None.
-            max_bytes: longer records are rejected.
-        """
+        """`shape.user` must not be None."""
         self._layout = Layout(replace(shape, views=MappingProxyType({})))
         self._json, self._projection = Json(self._layout.tree), Projection(self._layout.shape)
         self._whole, self._max = EventReader(shape, max_bytes=max_bytes), max_bytes
@@ -179,10 +172,8 @@ class UserReader(Frozen):
         """Return the users of a batch.
 
         Args:
-            latest_ms: later records have no user; applies only if the record's timestamp is the
-                event's.
-            form: format reading users and times; None means JSON.
-            whole: the same format reading every wanted field.
+            latest_ms: later records have no user, if the record's timestamp is the event's.
+            form, whole: formats reading users and times, and all wanted fields; None means JSON.
         """
         layout, n = self._layout, len(records)
         lengths = records.values[:, 1] - records.values[:, 0]

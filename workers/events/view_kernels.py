@@ -5,10 +5,9 @@ the same items, counts and buckets share one *column* of labels. The kernel answ
 sure and declines all other events to the general reader (`events.project`), whose rule it follows:
 an event is never accepted in part.
 
-Indices are not bounds-checked here. This is safe: slots come from the layout, logs with too few
+Indices are not bounds-checked here, which is safe: slots come from the layout, logs with too few
 rows for a list or object are declined, and the output has room for a label per log row. Event bytes
-are read by `log_values`, which does check (162 ns an event of five views; 198 ns with checks here
-too).
+are read by `log_values`, which does check (162 ns an event of five views, 198 checking all).
 """
 
 from __future__ import annotations
@@ -121,9 +120,7 @@ def fulfilled(
 ) -> int:
     """Return 1 if a condition holds, 0 if not, DECLINED if unsure.
 
-    Args:
-        row: the field's row in the log; -1 if absent.
-        condition: int64 (4,), a row of `conditions`.
+    `row` is -1 if the field is absent; `condition` is a row of `conditions`, int64 (4,).
     """
     asks, first, last = condition[ASKS], condition[FIRST], condition[LAST]
     there = row >= 0 and log[row, KIND] != NULL
@@ -158,8 +155,7 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
             low = middle + 1
         else:
             high = middle
-    # Compare the remaining edges linearly, several at once: the branches of a binary search are
-    # unpredictable.
+    # Compare the rest linearly, several at once: branches of a binary search are unpredictable.
     found = low - first
     for i in range(low, high):
         found += edges[i] <= value
@@ -181,15 +177,10 @@ def add(
     uneven: Longs,
     used: int,
 ) -> int:
-    """Add the value in `row` to a column as one item; return the new `done`, the bytes used in
-    `made`.
+    """Add the value in `row` to a column as one item; return the bytes used in `made`.
 
-    Args:
-        uneven: int64 (1,), 1 once the column has an amount other than 1; `amounts` is not written
-            before.
-
-    Returns:
-        DECLINED if the value is no label (for buckets: no number) or `times` is no count.
+    Returns DECLINED if the value is no label (for buckets: no number) or `times` is no count.
+    `uneven`, int64 (1,), is set at the first amount other than 1; `amounts` is not written before.
     """
     if times != 1 and uneven[0] == 0:
         uneven[0] = 1
@@ -209,7 +200,6 @@ def add(
 
 @kernel_in_place
 def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
-    """Return the first row from `row` on with this slot, or `stop`."""
     while row < stop and log[row, SLOT] != slot:
         row += 1
     return row
@@ -233,8 +223,7 @@ def of_elements(
 ) -> tuple[int, int]:
     """Add one item per element of a list of objects; log[row:stop] are its rows.
 
-    Returns:
-        The bytes used in `made`, or DECLINED; the labels used.
+    Returns the bytes used in `made`, or DECLINED; and the labels used.
     """
     elements, item, count = log[row, START], row + 1, row + 1
     for _ in range(elements):
@@ -276,10 +265,9 @@ def of_value(
     uneven: Longs,
     used: int,
 ) -> tuple[int, int]:
-    """Add the items of a column whose value is in `row` and whose count, if any, is in row `count`.
+    """Add the items of the value in `row`; its count, if any, is in row `count`.
 
-    Returns:
-        As `of_elements`.
+    Returns the same as `of_elements`.
     """
     kind = log[row, KIND]
     if kind == LIST:
@@ -359,36 +347,33 @@ def see(
 ) -> tuple[int, int]:
     """Evaluate the views on the events from `begin` on, until the output is full.
 
+    Returns the event to resume from with more room, or n; and the bytes used in `made`.
+
     Args:
         data: uint8 (b,), the bytes of the batch.
-        log: int64 (rows, 4), the concatenated event logs; see `events.log`.
-        ends: int64 (n,), end of each event's log.
+        log, ends: int64 (rows, 4) and (n,), the concatenated logs and their ends; see `events.log`.
         time_slot: NOWHERE if the record timestamp is used.
-        user_slot, key_slots: NOWHERE and RECORD_KEY_SLOT if not a field; `key_slots` is int64 (k,),
-            one per distinct stream key.
-        views: int64 (v, 4); columns: int64 (c, 7), distinct across views. See `events.layout`;
-            slots are NOWHERE if there is no such field.
+        user_slot: NOWHERE or RECORD_KEY_SLOT if not a field.
+        key_slots: int64 (k,), likewise, one per distinct stream key.
+        views, columns: int64 (v, 4) and (c, 7), see `events.layout`; slots are NOWHERE if not a
+            field. Columns are distinct, however many views count them.
         conditions: int64 (w, 4): slot, operator and operands: rows FIRST to LAST of `words`, an
             index into `reals`, or 1 and 0.
         text, words: uint8, and int64 (x, 2) start and stop, the words of all conditions.
         reals, edges: float64, the bounds of all conditions and the bucket edges of all views.
         empty: whether an absent or null item means no items.
         at, found: int64 (slots,) and (c,), scratch.
-        made: uint8, text not present in the data; positions from len(data) on index it.
-        made_used: bytes used in `made`.
+        made, made_used: uint8, text not present in the data, and the bytes used; positions from
+            len(data) on index it.
         status: int8 (n,), in: DECLINED by the scanner; out: READ, SKIPPED or DECLINED.
         times: int64 (n,), ms; like `users` and `keys`, written only if it is a field.
         users: int64 (n, 2), start and stop.
-        keys: int64 (k, n, 2), start and stop; (0, 0) if no view includes the event.
+        keys: int64 (k, n, 2), start and stop; (0, 0) if missing or invalid where no view needs it.
         first, number: int64 (v, n), first label and label count of each event, or UNSEEN.
         labels: int64 (c, room, 2), start and stop; for buckets, the bucket number comes first.
-        amounts: int64 (c, room), count of each label in its event; written only in `uneven`
-            columns.
+        amounts: int64 (c, room), count of each label in its event; written if `uneven`.
         uneven: int64 (c,), set to 1 if an amount is not 1.
         used: int64 (c,), labels in each column; advanced.
-
-    Returns:
-        The event to resume from with more room, or n; the bytes used in `made`.
     """
     for event in range(begin, len(ends)):
         if status[event] == DECLINED:

@@ -78,7 +78,7 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
         at += 8
     word = np.uint64(stop - start) << np.uint64(56)
     if stop - start >= 8:
-        # The last eight bytes without those absorbed; shifted twice by half, since a shift by 64 is
+        # The last eight bytes without those absorbed; shift twice, since a shift by 64 is
         # undefined.
         absorbed = np.uint64(4 * (8 - (stop - at)))
         word |= word_at(data, stop - 8) >> absorbed >> absorbed
@@ -127,10 +127,9 @@ def guess_codes(
     larger than the caches that takes half the time of one text after another.
 
     Args:
-        data, places, secret, slots, hashes, used: as in `code_texts`.
-        found: uint64 (n,), written: the hashes.
-        guesses: int32 (n,), written: the code in the text's first slot if its hash matches, else
-            -1.
+        found, guesses: uint64 and int32 (n,), written: the hashes; the code in the text's first
+            slot if its hash matches, else -1.
+        others: as in `code_texts`.
     """
     mask = np.uint64(len(slots) - 1)
     for i in range(len(places)):
@@ -158,29 +157,23 @@ def code_texts(
     recent: Words,
     codes: Codes,
 ) -> tuple[int, int]:
-    """Look up texts; a new text gets the next code.
+    """Look up texts from `first` on; a new text gets the next code.
+
+    Returns the number of texts looked up in all calls, and of texts in the table. The former is
+    below n if the caller must make room and resume, and OUTSIDE if a text lies outside the data.
 
     Args:
-        data: uint8.
         places: int64 (n, 2), start and stop of each text in `data`.
-        first: the text to begin with.
         secret: uint64 (2,), the hash key.
         slots: int32 (a power of two,): the code in each slot of the table, -1 if free.
-        hashes: uint64 (capacity,), the hash of each text.
-        ends: int64 (capacity,), end of each text in `text`.
-        text: uint8, the concatenated texts by code.
-        used: number of texts.
+        hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
+        text, used: uint8, the concatenated texts by code, and their number.
         found: uint64 (AHEAD,), scratch for hashes.
         recent: uint64 (RECENT, 3), the last text in each slot, FREE if none, kept between calls.
             Most texts are found here, in 4 to 6 ns instead of 24. Its hash can be flooded by
             anybody, at the cost of one wasted look. The three numbers hold texts of at most sixteen
             bytes completely; longer texts are also compared with their code's text.
         codes: int32 (n,), written from `first` on.
-
-    Returns:
-        The number of texts looked up in all calls, and of texts in the table. The former is below n
-        if there is no room for another text: the caller makes room and resumes. It is OUTSIDE if a
-        text lies outside the data.
     """
     mask = np.uint64(len(slots) - 1)
     large = len(slots) >= LARGE
@@ -209,8 +202,7 @@ def code_texts(
                 if stop - start >= WORD:
                     tail = word_at(data, stop - WORD)
                 else:
-                    # Shift out the bytes after the text; twice by half, since a shift by 64 is
-                    # undefined.
+                    # Shift out the bytes after the text, twice by half: a shift by 64 is undefined.
                     behind = np.uint64(4 * (WORD - (stop - start)))
                     head = head << behind << behind
                 place = recent_place(head, tail)
@@ -257,13 +249,11 @@ def code_texts(
 
 @kernel_in_place
 def recent_place(head: np.uint64, tail: np.uint64) -> int:
-    """Return the slot in `recent` for texts with these first and last bytes."""
     return int(np.int64(((head ^ tail * _ODD) * _ODD) >> np.uint64(64 - RECENT_BITS)))
 
 
 @kernel_part
 def _same(data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: int) -> bool:
-    """Return whether data[start:stop] is the text of a code."""
     begin = ends[code - 1] if code else 0
     if ends[code] - begin != stop - start:
         return False
@@ -289,16 +279,12 @@ NAMES_KEPT = 10_000
 
 
 class Vocabulary:
-    """Texts and their codes, assigned from 0 in order of first occurrence. Its repr shows no text.
+    """Texts and their codes, assigned from 0 in order of first occurrence, beginning with `first`.
 
-    It only grows: a code means the same text for the life of the vocabulary. Not thread-safe.
+    It only grows: a code keeps its meaning. Not thread-safe. Its repr shows no text.
     """
 
     def __init__(self, first: Iterable[str] = ()) -> None:
-        """
-        Args:
-            first: texts with the first codes, in order.
-        """
         # Secret, so that nobody can choose labels that all collide.
         self._secret = np.frombuffer(secrets.token_bytes(16), dtype=np.uint64)
         self._slots = np.full(4 * _FIRST_TEXTS, -1, dtype=np.int32)
@@ -327,13 +313,9 @@ class Vocabulary:
         return int(self._ends[self._used - 1]) if self._used else 0
 
     def codes(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> Codes:
-        """Return the codes of texts, adding new ones.
+        """Return the codes of texts, adding new ones; `places` is int64 (n, 2), start and stop.
 
-        Args:
-            places: int64 (n, 2), start and stop of each text in `data`.
-
-        Raises:
-            IndexError: a place lies outside the data.
+        Raises IndexError if a place lies outside the data.
         """
         codes = np.empty(len(places), dtype=np.int32)
         data, places = fixed(data), fixed(places)
@@ -360,11 +342,9 @@ class Vocabulary:
             self._grow(int(places[done, 1] - places[done, 0]))
 
     def codes_of(self, texts: Texts) -> Codes:
-        """Return the codes of a column of texts, adding new ones."""
         return self.codes(texts.text, np.stack((texts.ends - texts.lengths, texts.ends), axis=1))
 
     def code_of(self, text: str) -> int:
-        """Return the code of one text, adding it if new."""
         return int(self.codes_of(Texts.of([text.encode()]))[0])
 
     def texts(self, codes: NDArray[np.int32] | NDArray[np.int64]) -> Texts:

@@ -31,8 +31,7 @@ STACK = 64
 def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
     """Return the schema that `[schema_registry] reader_schema` names.
 
-    Raises:
-        SettingsError: it is invalid, or the configured fields cannot occur in it.
+    Raises SettingsError if it is invalid, or the configured fields cannot occur in it.
     """
     where = f"schema_registry.reader_schema: {path}"
     try:
@@ -51,9 +50,7 @@ def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A writer's schema and its program rows: `root` for wanted fields, `whole` to check every
-    byte.
-    """
+    """A writer's schema with two program rows: wanted fields, and only checking every byte."""
 
     root: int
     whole: int
@@ -61,16 +58,15 @@ class _Plan:
 
 
 class AvroFormat:
-    """The writer schemas of records read by one thread."""
+    """The writer schemas of records read by one thread.
+
+    `reader` defines the names in `tree`; None means every record's own schema.
+    """
 
     #: Whether records name a message of their schema.
     names_messages = False
 
     def __init__(self, tree: Node, reader: AvroSchema | None = None) -> None:
-        """
-        Args:
-            reader: the schema that defines the names in `tree`; None means every record's own.
-        """
         self._reader = reader
         self._program = AvroProgram(tree)
         self._plans: list[_Plan] = []
@@ -79,11 +75,7 @@ class AvroFormat:
         self.absent: list[str] = []
 
     def add(self, schema: Schema, message: bytes = b"") -> int:
-        """Add a writer's schema; return its number.
-
-        Raises:
-            Refused: no event of the schema can be used.
-        """
+        """Add a writer's schema; return its number, or raise Refused if no event can be used."""
         if schema.kind != AVRO:
             raise Refused(NOT_OF_FORMAT)
         try:
@@ -101,11 +93,9 @@ class AvroFormat:
         return len(self._plans) - 1
 
     def root(self, number: int) -> int:
-        """Return the scanner's start row for records of a schema."""
         return self._plans[number].root
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
-        """Return the scan function for these records; see `avro_scanner.logs`."""
         a, stack = self.arrays, self.stack()
         return partial(
             avro_scanner.logs,
@@ -121,18 +111,14 @@ class AvroFormat:
         )
 
     def stack(self) -> Longs:
-        """Return scratch space for the scanner."""
         return np.empty((STACK, avro_scanner.FRAME), dtype=np.int64)
 
     def decode(self, number: int, payload: bytes) -> object:
         """Return a record as Python objects.
 
         The scanner checks every byte first: fastavro would allocate memory for 2^62 nulls, recurse
-        without limit, and ignore trailing bytes.
-
-        Raises:
-            ValueError: the bytes do not match the schema, or cannot be resolved to the reader's
-                schema; the message is the reason.
+        without limit, and ignore trailing bytes. Raises ValueError with the reject reason if the
+        bytes do not match the schema, or cannot be resolved to the reader's schema.
         """
         plan, arrays = self._plans[number], self.arrays
         stack = np.empty((NESTED_MAX, avro_scanner.FRAME), dtype=np.int64)
@@ -161,6 +147,6 @@ class AvroFormat:
                 None if reader is None else reader.text if bare else reader.as_field(),
             )
         except Exception:  # noqa: BLE001
-            # Resolution can raise almost any exception in fastavro.
+            # fastavro's schema resolution can raise almost any exception.
             raise ValueError(NOT_AVRO if reader is None else NOT_OF_READER) from None
         return found if bare else cast("dict[str, object]", found)["value"]

@@ -44,19 +44,13 @@ class Unsure(Exception):
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """A parsed schema.
-
-    Attributes:
-        text: in fastavro's form; referenced schemas are in `names`.
-        names: named types by full name.
-    """
+    """A parsed schema in fastavro's form; `names` has all named types, including references."""
 
     text: Any
     names: Mapping[str, Any] = field(repr=False)
 
     def as_field(self) -> Any:
-        """Return a record schema with this type as its only field, `value`; the encoding is the
-        same.
+        """Return a record schema with this type as its only field, `value`: the encoding is equal.
 
         fastavro drops the referenced names of a schema that is not an object.
         """
@@ -82,14 +76,9 @@ class AvroSchema:
 
 
 def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
-    """Parse a schema.
+    """Parse a schema in JSON and the referenced schemas, dependencies first.
 
-    Args:
-        text: JSON.
-        references: texts of referenced schemas, dependencies first.
-
-    Raises:
-        ValueError: it is invalid; the message shows none of its content.
+    Raises ValueError if it is invalid; the message shows none of its content.
     """
     names: dict[str, Any] = {}
     try:
@@ -126,10 +115,9 @@ def _plain(schema: Any) -> Any:
 
 
 def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> bool:
-    """Return whether fastavro's preliminary check accepts a writer's type for a reader's type.
+    """Return whether fastavro's preliminary check accepts type `written` for type `read`.
 
-    Raises:
-        Unsure: it accepts types that differ in kind.
+    Raises Unsure if it accepts types that differ in kind.
     """
     w, r = writer.type_of(written), reader.type_of(read)
     if isinstance(w, list) or isinstance(r, list):
@@ -151,11 +139,7 @@ def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> 
 
 
 def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> Any:
-    """Return the branch of the reader's type that a non-union writer's type resolves to.
-
-    Raises:
-        Unsure: there is none, so fastavro must decide.
-    """
+    """Return the branch of `read` that a non-union type `written` becomes; raise Unsure if none."""
     options = reader.type_of(read)
     for option in options if isinstance(options, list) else [options]:
         if matches(writer, written, reader, option):
@@ -166,12 +150,8 @@ def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> A
 def fields_of(w: Mapping[str, Any], r: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     """Match the fields of a writer's record `w` to those of a reader's record `r`.
 
-    Returns:
-        The reader's field for each of the writer's, None if dropped; then the reader's fields that
-        the writer does not have.
-
-    Raises:
-        Unsure: two fields would become the same one.
+    Returns the reader's field for each of the writer's, None if dropped; then the reader's fields
+    that the writer does not have. Raises Unsure if two fields would become the same one.
     """
     left = {each["name"]: each for each in r["fields"]}
     aliases = {alias: each for each in r["fields"] for alias in each.get("aliases", ())}
@@ -239,12 +219,7 @@ class AvroProgram:
         self._texts = bytearray()
 
     def add(self, writer: AvroSchema, reader: AvroSchema | None = None) -> tuple[int, int, Fit]:
-        """Add a schema.
-
-        Returns:
-            The start row with the wanted fields; the start row without any, which still checks
-            every byte; the fit.
-        """
+        """Add a schema; return its start row, another that only checks every byte, and the fit."""
         fit = Fit(self._tree)
         root = _Walk(self, fit, writer, reader).place(
             writer.text, None if reader is None else reader.text, self._tree
@@ -252,8 +227,6 @@ class AvroProgram:
         return root, _Walk(self, Fit(Node()), writer, None).place(writer.text, None, None), fit
 
     def arrays(self) -> AvroArrays:
-        """Return the current program."""
-
         def longs(rows: object, columns: int) -> Longs:
             return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
 
@@ -264,8 +237,6 @@ class AvroProgram:
             longs(self._constants, 4),
             read_only(np.frombuffer(bytes(self._texts), dtype=np.uint8)),
         )
-
-    # ---- used by _Walk ------------------------------------------------------------------------
 
     def row(
         self, op: int, slot: int = NO_SLOT, a: int = 0, b: int = 0, c: int = 0, d: int = 0

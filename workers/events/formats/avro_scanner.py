@@ -118,9 +118,9 @@ def flat(
 
 @part_reads_outside
 def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
-    """Return the item count, start and end of an array or map block.
+    """Return item count, start and end of a block.
 
-    The start is REFUSED if invalid; the end is -1 if the block does not state its size.
+    The start is REFUSED if invalid; the end is -1 if not stated.
     """
     count, at = zigzag(data, at, stop)
     if at == REFUSED or count >= 0:
@@ -166,20 +166,15 @@ def event(
     log: Longs,
     stack: Longs,
 ) -> int:
-    """Scan one record, data[at:stop], into the log; `stack` is scratch.
+    """Scan one record, data[at:stop], into the log; return the rows used, DECLINED or FULL.
 
     Args:
         data: uint8 (b,), the records of the batch, then from `base` on the program's texts.
         root: the program's row for the whole record.
-        program: int64 (rows, 6), see the module.
-        parts: int64, rows of records and unions.
+        program, parts: int64 (rows, 6), see the module; int64, rows of records and unions.
         names: int64 (n, 3), start and stop in the program's texts, and a row.
         constants: int64 (n, 4), log rows; starts and stops of texts are in the program's texts.
-        log: int64 (room, 4).
-        stack: int64 (depth, 6); deeper records are declined.
-
-    Returns:
-        The log rows used, DECLINED or FULL.
+        log, stack: int64 (room, 4), and (depth, 6), scratch; deeper records are declined.
     """
     used, depth, row = 0, 0, root
     steps = STEPS_FREE + STEPS_A_BYTE * (stop - at)
@@ -301,15 +296,13 @@ def logs(
 ) -> tuple[int, int]:
     """Scan the records from `begin` on into one log, until it is full.
 
+    Returns the record to resume from with more room, or n; and the log rows used.
+
     Args:
         values: int64 (n, 2), start and stop of each record's Avro bytes.
         roots: int64 (n,), the program's row for each record; DECLINED to skip it.
         number: int64 (n,), written: the log rows of each record, or DECLINED.
-        used: log rows already used.
         others: as in `event`.
-
-    Returns:
-        The record to resume from with more room, or n; the log rows used.
     """
     for i in range(begin, len(values)):
         number[i] = DECLINED

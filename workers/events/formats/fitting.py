@@ -1,7 +1,4 @@
-"""Check that wanted fields can occur in a schema, and shared parts of the binary formats.
-
-For example, a string has no fields and a record has no elements.
-"""
+"""Check that wanted fields can occur in a schema (a string has no fields), and shared helpers."""
 
 from __future__ import annotations
 
@@ -26,15 +23,13 @@ NO_MESSAGE = "no such message in the schema"
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
-#: Scans from a record on into `number` and the unused part of the log. Returns the record at which
-#: it stopped, and the rows used.
+#: Scans from a record on into `number` and the unused log; returns the next record and rows used.
 Logging = Callable[[int, Longs, Longs, int], tuple[int, int]]
 
 
 def logged(
     data: Bytes, values: Longs, logging: Logging, decode: Callable[[int], object]
 ) -> Iterator[Logs]:
-    """Scan the records of a batch; see `events.logs.parts`."""
     return parts(
         values, lambda begin, number, rows: (data, logging(begin, number, rows, 0)[0]), decode
     )
@@ -44,12 +39,10 @@ ROOT = Path(())
 
 
 def child(path: Path, name: str) -> Path:
-    """Return the path of a field of the value at `path`."""
     return Path((*path.steps, name), path.list_at)
 
 
 def element(path: Path) -> Path:
-    """Return the path of the elements of the list at `path`."""
     return Path(path.steps, len(path.steps))
 
 
@@ -71,7 +64,7 @@ def wants(node: Node | None) -> bool:
 
 
 class Fit:
-    """Findings about every wanted field while a schema is walked. Not thread-safe."""
+    """Findings per wanted field while a schema is walked. Not thread-safe."""
 
     def __init__(self, tree: Node) -> None:
         self._paths: Mapping[int, Path] = dict(paths_of(tree))
@@ -102,16 +95,13 @@ class Fit:
         self.impossible(Node(children=node.children, elements=node.elements), path, what)
 
     def refusal(self) -> str | None:
-        """Return why events of the schema cannot be used, naming the first impossible field; None
-        if they can.
-        """
+        """Return the refusal of the schema, naming the first impossible field; None if usable."""
         for slot in self._paths:
             if slot in self._why and slot not in self._possible:
                 return self._why[slot]
         return None
 
     def absent(self) -> list[str]:
-        """Return the paths of wanted fields missing from the schema."""
         return [
             str(path)
             for slot, path in self._paths.items()

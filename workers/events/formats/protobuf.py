@@ -35,8 +35,6 @@ STACK = 64
 
 @dataclass(frozen=True)
 class _Plan:
-    """A message type: its row of the program, and its class."""
-
     root: int
     kind: Any
 
@@ -57,13 +55,9 @@ class ProtobufFormat:
         self.absent: list[str] = []
 
     def add(self, schema: Schema, message: bytes = b"\0") -> int:
-        """Add a message type; return its number.
+        """Add a message type by the encoded path after the schema id; return its number.
 
-        Args:
-            message: the encoded message path after the schema id.
-
-        Raises:
-            Refused: no event of this message type can be used.
+        Raises Refused if none of its events can be used.
         """
         if schema.kind != PROTOBUF:
             raise Refused(NOT_OF_FORMAT)
@@ -91,11 +85,9 @@ class ProtobufFormat:
         return len(self._plans) - 1
 
     def root(self, number: int) -> int:
-        """Return the scanner's start row for records of a message type."""
         return self._plans[number].root
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
-        """Return the scan function for these messages; see `protobuf_scanner.logs`."""
         a, stack, lists = self.arrays, self.stack(), self.lists()
         return partial(
             protobuf_scanner.logs,
@@ -112,19 +104,13 @@ class ProtobufFormat:
         )
 
     def stack(self) -> Longs:
-        """Return scratch space for the scanner."""
         return np.empty((STACK, protobuf_scanner.FRAME), dtype=np.int64)
 
     def lists(self) -> Longs:
-        """Return scratch space for the lists of the message types added so far."""
         return np.empty((self.arrays.lists, protobuf_scanner.LIST_COLUMNS), dtype=np.int64)
 
     def decode(self, number: int, payload: bytes) -> object:
-        """Return the wanted fields of a message as Python objects.
-
-        Raises:
-            ValueError: the bytes are not a message of this type; the message is the reason.
-        """
+        """Return the wanted fields of a message; raise ValueError with the reject reason."""
         try:
             message = self._plans[number].kind.FromString(payload)
         except Exception:  # noqa: BLE001
@@ -156,7 +142,6 @@ def _object(message: Any, node: Node) -> dict[str, object]:
 
 
 def _name(key: object) -> str:
-    """Return a map key as in JSON."""
     return ("true" if key else "false") if isinstance(key, bool) else str(key)
 
 

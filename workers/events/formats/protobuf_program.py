@@ -36,14 +36,12 @@ _PROTOC_S = 30.0
 
 
 class ProtobufSchema:
-    """A schema's file and its imports, in their own descriptor pool."""
+    """A schema's file and its imports, compiled into their own descriptor pool.
+
+    Raises ValueError if it is invalid; the message shows none of its content.
+    """
 
     def __init__(self, schema: Schema) -> None:
-        """Compile the schema.
-
-        Raises:
-            ValueError: it is invalid; the message shows none of its content.
-        """
         found = _compiled(schema)
         self._pool = descriptor_pool.DescriptorPool()
         try:
@@ -54,11 +52,7 @@ class ProtobufSchema:
         self._file = found[-1]
 
     def message(self, indexes: Sequence[int]) -> Any:
-        """Return a message descriptor by its path of indexes through nested messages.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Return the message at a path of indexes through nested messages, else ValueError."""
         name, types = self._file.package, self._file.message_type
         for index in indexes:
             if not 0 <= index < len(types):
@@ -72,11 +66,7 @@ class ProtobufSchema:
 
 
 def indexes_of(message: bytes) -> list[int]:
-    """Parse the message path after a schema id: its length, then the indexes.
-
-    Raises:
-        ValueError: it is invalid.
-    """
+    """Parse the message path after a schema id: its length, then the indexes; else ValueError."""
     data = np.frombuffer(message, dtype=np.uint8)
     number, at = zigzag(data, 0, len(data))
     if number == 0 and at == len(message):
@@ -102,7 +92,6 @@ def _descriptor(text: str) -> descriptor_pb2.FileDescriptorProto | None:
 
 
 def _compiled(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Return the schema's file, preceded by its imports."""
     texts: dict[str, str] = {}
     files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
     main = _MAIN
@@ -203,13 +192,10 @@ class ProtobufProgram:
         self._lists = 0
 
     def add(self, message: Any) -> tuple[int, Fit]:
-        """Add a message type; return its start row and fit."""
         fit = Fit(self._tree)
         return _Walk(self, fit).message(message, self._tree, ROOT), fit
 
     def arrays(self) -> ProtobufArrays:
-        """Return the current program."""
-
         def longs(rows: object, columns: int) -> Longs:
             return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
 
@@ -221,8 +207,6 @@ class ProtobufProgram:
             read_only(np.frombuffer(bytes(self._texts), dtype=np.uint8)),
             self._lists,
         )
-
-    # ---- used by _Walk ------------------------------------------------------------------------
 
     def reserve(self) -> int:
         self._messages.append([0] * protobuf_scanner.MESSAGE_COLUMNS)
@@ -262,8 +246,6 @@ class ProtobufProgram:
 
 
 class _Walk:
-    """A walk of one message type along one tree."""
-
     def __init__(self, program: ProtobufProgram, fit: Fit) -> None:
         self._program, self._fit = program, fit
         self._made: dict[tuple[str, int], int] = {}
@@ -343,7 +325,6 @@ class _Walk:
         return [field.number, field.type, node.slot, NO_SLOT, NO_SLOT, inner, count, bit, -1, 0]
 
     def _inner(self, field: Any, node: Node, path: Path) -> tuple[int, int]:
-        """Return the columns INNER and COUNT of a value."""
         if field.type == protobuf_scanner.MESSAGE:
             return self.message(field.message_type, Node(children=node.children), path), 0
         self._fit.impossible(
@@ -457,7 +438,7 @@ class _Walk:
 
 
 def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
-    """Return the bits of wanted singular fields and of the other members of their oneofs.
+    """Return the bits of wanted singular fields and all other members of their oneofs.
 
     All members of a oneof share a bit, since setting one replaces another.
     """

@@ -76,8 +76,7 @@ VARINT, EIGHT, LENGTH, FOUR = 0, 1, 2, 5
 WIRES = np.array([-1, 1, 5, 0, 0, 0, 1, 5, 0, 2, -1, 2, 2, 0, 0, 5, 1, 0, 0, 2, -1], dtype=np.int64)
 WIRES.flags.writeable = False
 
-# Frames of `stack`, and columns of `lists`: the LIST row (-1: none yet), the end of its rows, and
-# the map names seen.
+# Frames of `stack`; columns of `lists`: LIST row (-1: none yet), end of its rows, map names seen.
 F_MESSAGE, F_END, F_SEEN, F_HINT = 0, 1, 2, 3
 FRAME = 4
 L_HEAD, L_END, L_SEEN = 0, 1, 2
@@ -336,7 +335,7 @@ def event(
     stack: Longs,
     lists: Longs,
 ) -> int:
-    """Scan one message, data[at:stop], into the log; `stack` and `lists` are scratch.
+    """Scan one message, data[at:stop], into the log; return the rows used, DECLINED or FULL.
 
     Args:
         data: uint8 (b,), the records of the batch, then from `base` on the program's texts.
@@ -344,12 +343,8 @@ def event(
         messages, fields, missing: see the module.
         names: int64 (n, 3), start and stop in the program's texts; the number of an enum value, or
             the slot of a map entry's value.
-        log: int64 (room, 4).
-        stack: int64 (depth, 4); deeper messages are declined.
-        lists: int64 (states of the program, 3).
-
-    Returns:
-        The log rows used, DECLINED or FULL.
+        log, stack: int64 (room, 4), and (depth, 4), scratch; deeper messages are declined.
+        lists: int64 (states of the program, 3), scratch.
     """
     used, depth = 0, 1
     lists[:, L_HEAD] = -1
@@ -449,15 +444,13 @@ def logs(
 ) -> tuple[int, int]:
     """Scan the messages from `begin` on into one log, until it is full.
 
+    Returns the message to resume from with more room, or n; and the log rows used.
+
     Args:
         values: int64 (n, 2), start and stop of each message.
         roots: int64 (n,), the row of `messages` for each record; DECLINED to skip it.
         number: int64 (n,), written: the log rows of each message, or DECLINED.
-        used: log rows already used.
         others: as in `event`.
-
-    Returns:
-        The message to resume from with more room, or n; the log rows used.
     """
     for i in range(begin, len(values)):
         number[i] = DECLINED

@@ -1,13 +1,8 @@
 """Read records whose schemas are in a registry, for one format and one thread.
 
-    scan       log a batch; declined records are decoded by batch index
-    prepare    find the payload of every record of a batch, and the scanner's start row
-    decode     decode one declined record to Python objects
-
-A batch may mix any number of schemas: one program covers all of them.
-
-For JSON, the schema id is cut off and the rest is plain JSON. The schema adds nothing to the
-settings, so no registry is asked and nothing is validated.
+A batch may mix any number of schemas: one program covers all of them. For JSON, the schema id is
+cut off and the rest is plain JSON. The schema adds nothing to the settings, so no registry is asked
+and nothing is validated.
 """
 
 from __future__ import annotations
@@ -44,7 +39,6 @@ class FramedJson:
         self._json = json
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
-        """Log the wanted fields of plain records; see `Format.scan`."""
         payloads, refused = json_payloads(data, values)
         decoder = self._json.decoder(data, payloads)
 
@@ -67,16 +61,10 @@ _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 def form_of(
     name: str, tree: Node, reader_schema: Path | None = None
 ) -> AvroFormat | ProtobufFormat:
-    """Return a format for one `FormatReader`.
+    """Return a format, "avro" or "protobuf", for one `FormatReader`.
 
-    Args:
-        name: the setting `events.format`, "avro" or "protobuf".
-        tree: the wanted fields.
-        reader_schema: file with the Avro schema that defines the names in `tree`; None means every
-            record's own schema.
-
-    Raises:
-        SettingsError: packages are not installed, or the reader schema cannot be used.
+    `reader_schema` is a file with the Avro schema that defines the names in `tree`; None means
+    every record's own. Raises SettingsError if packages are missing, or the schema cannot be used.
     """
     try:
         from workers.events.formats.avro import AvroFormat, read_reader_schema
@@ -93,10 +81,7 @@ def form_of(
 
 
 class Schemas(Protocol):
-    """A source of schemas by id: `schemas.Registry`."""
-
-    def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
-        """Return a schema; None if there is none with this id."""
+    def schema(self, schema_id: int, waiting: Waiting) -> Schema | None: ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -104,8 +89,7 @@ class Prepared:
     """The records of a batch, ready for the scanner.
 
     Attributes:
-        data: uint8, the bytes of the batch followed by the program's texts.
-        base: start of those texts.
+        data: uint8, the bytes of the batch followed, from `base` on, by the program's texts.
         payloads: int64 (n, 2), start and stop of each payload; -1 if missing or refused.
         roots: int64 (n,), the scanner's start row for each record; DECLINED if missing or refused.
         numbers: int64 (n,), for `decode`; negative if missing or refused.
@@ -121,17 +105,11 @@ class Prepared:
 
 
 class FormatReader:
-    """Reader for one source partition, owned by one thread."""
+    """Reader for one source partition and one thread; it owns `form` and shares `schemas`."""
 
     def __init__(
         self, form: AvroFormat | ProtobufFormat, schemas: Schemas, waiting: Waiting
     ) -> None:
-        """
-        Args:
-            form: owned by this reader.
-            schemas: shared by all threads.
-            waiting: the shard to wait in while a schema is unavailable.
-        """
         self.form = form
         self._schemas, self._waiting = schemas, waiting
         # Rows: id and message that have a number. In parallel: the number in `form`, the scanner's
@@ -144,11 +122,7 @@ class FormatReader:
     def scan(
         self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None
     ) -> Iterator[Logs]:
-        """Log the wanted fields of records, part by part; see `Format.scan`.
-
-        Raises:
-            ShardClosed: the shard was closed while it waited for a schema.
-        """
+        """Log the wanted fields of records part by part; raises as `prepare`."""
         ready = self.prepare(data, values)
         roots = ready.roots if plain is None else np.where(plain, ready.roots, DECLINED)
 
@@ -162,14 +136,9 @@ class FormatReader:
         return logged(ready.data, ready.payloads, logging, decode)
 
     def prepare(self, data: NDArray[np.uint8], values: Longs) -> Prepared:
-        """Locate payloads; unknown schemas are requested and waited for.
+        """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard is closed.
 
-        Args:
-            data: uint8, the bytes of the batch.
-            values: int64 (n, 2), start and stop of each record; -1 if it has no value.
-
-        Raises:
-            ShardClosed: the shard was closed while it waited.
+        `values` is int64 (n, 2), start and stop of each record; -1 if it has no value.
         """
         n = len(values)
         data, values = fixed(data), fixed(values)
@@ -214,11 +183,7 @@ class FormatReader:
         return Prepared(whole, base, payloads, roots, numbers, refused)
 
     def decode(self, number: int, payload: bytes) -> object:
-        """Return a record as Python objects.
-
-        Raises:
-            ValueError: it does not match its schema; the message is the reason.
-        """
+        """Return a record as Python objects; raise ValueError with the reject reason."""
         return self.form.decode(number, payload)
 
     def _add(self, schema_id: int, which: int, message: bytes) -> str | None:
@@ -249,10 +214,7 @@ class FormatReader:
 
 
 def json_payloads(data: NDArray[np.uint8], values: Longs) -> tuple[Longs, dict[int, str]]:
-    """Return the JSON payloads of records with a schema id, and reject reasons by batch index.
-
-    The schema is not used, so it is not requested.
-    """
+    """Return the payloads of JSON records with a schema id, and reject reasons by batch index."""
     starts, stops = values[:, 0], values[:, 1]
     long = (starts >= 0) & (stops - starts >= HEADER)
     framed = np.flatnonzero(long)[data[starts[long]] == 0]

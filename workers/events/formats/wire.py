@@ -86,7 +86,6 @@ def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
 
 @part_reads_outside
 def is_nan(bits: int) -> bool:
-    """Return whether these float64 bits are NaN."""
     return bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
 
 
@@ -110,7 +109,6 @@ def widened(bits: int) -> int:
 
 @part_reads_outside
 def is_text(data: Bytes, at: int, end: int) -> bool:
-    """Return whether data[at:end] is valid UTF-8."""
     while at < end:
         if data[at] < MORE:
             at += 1
@@ -123,8 +121,7 @@ def is_text(data: Bytes, at: int, end: int) -> bool:
 
 
 HEADER = 5
-# Maximum bytes of a message path, read as one little-endian number. The path begins with its own
-# length, so the number is unique.
+# Maximum bytes of a message path, read as a little-endian number; unique, as its length is first.
 MESSAGE_BYTES = 7
 
 # In place of a number: no value, no schema id, or a pair that is not known yet.
@@ -162,17 +159,14 @@ def cut(
 ) -> int:
     """Parse record headers from `begin` on, until one is unknown.
 
+    Returns n, or the unknown record: its `ids` are written, its number is UNKNOWN.
+
     Args:
-        data: uint8 (b,), the bytes of the batch.
         values: int64 (n, 2), start and stop of each record; a negative start means no value.
         named: whether records name a message of their schema.
         known: int64 (k, 2), id and message by number.
-        ids: int64 (n, 2), written: id and message of each record; -1 if it has none.
-        payloads: int64 (n, 2), written: start and stop of each payload.
+        ids, payloads: int64 (n, 2), written: id and message, start and stop; -1 if none.
         numbers: int64 (n,), written: row of `known`, NO_VALUE or NO_ID.
-
-    Returns:
-        n, or the unknown record: its `ids` are written, its number is UNKNOWN.
     """
     last = 0
     for row in range(begin, len(values)):
