@@ -1,10 +1,7 @@
-"""Events as columns of codes: what every reader gives, and what is bounded and counted.
+"""Events as columns of codes, and cached digests of (stream key, label) pairs.
 
-Digests of (stream key, label) pairs, made for whole columns of codes: rows' tags, and what users
-have used up.
-
-A direct-mapped cache of what belongs to a pair of codes: each pair has one place, the last one
-there is held.
+Every reader produces these columns; bounding and counting consume them. Digests serve as row tags,
+and to track what users have used up. A direct-mapped cache holds the last pair in each slot.
 """
 
 from __future__ import annotations
@@ -26,21 +23,19 @@ from workers.runtime.frozen import read_only
 Longs = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-# No pair: as a code of a stream key it is above any that there can be.
+# No pair: its upper half is above any stream key code.
 FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ANY = np.uint64(0)
 
 
 @kernel
 def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) -> int:
-    """Write what is held of pairs; return how many are not, whose rows are written to `missed`.
+    """Look up pairs in the cache; return the number of misses.
 
     Args:
-        pairs: uint64 (m,).
-        held: uint64 (a power of two,), the pair in each place, or FREE.
-        values: uint64 (places, 2), what belongs to it.
-        out: uint64 (m, 2), written where a pair is held.
-        missed: int64 (m,), written from its beginning on, ascending.
+        pairs, out: uint64 (m,) and (m, 2); `out` is written for hits.
+        held, values: uint64 (a power of two,) and (slots, 2), the pairs, or FREE, and their values.
+        missed: int64 (m,), written from the start: the rows of misses, ascending.
     """
     mask = np.uint64(len(held) - 1)
     n = 0
@@ -59,15 +54,7 @@ def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) 
 def remember(
     pairs: Words, rows: Longs, of_rows: Words, held: Words, values: Words, out: Words
 ) -> None:
-    """Hold what belongs to some rows' pairs, and write it to `out` too.
-
-    Args:
-        pairs: uint64 (m,).
-        rows: int64 (k,).
-        of_rows: uint64 (k, 2), what belongs to the pair of each.
-        held, values: the cache, as `recall` has it.
-        out: uint64 (m, 2), written at `rows`.
-    """
+    """Cache the values, uint64 (k, 2), of some pairs, and write them to `out` too; see `recall`."""
     mask = np.uint64(len(held) - 1)
     for i in range(len(rows)):
         row = rows[i]
@@ -77,9 +64,8 @@ def remember(
         values[place, 1] = out[row, 1] = of_rows[i, 1]
 
 
-# Pairs that are remembered, 24 bytes each: in most streams a few make up most of the events.
+# Cached pairs, 24 bytes each: in most streams a few pairs make up most of the events.
 HELD = 1 << 19
-# States of stream keys that are remembered.
 KEYS_HELD = 10_000
 
 Pairs = NDArray[np.uint64]
@@ -90,25 +76,20 @@ _USER = start(b"", person=b"qc-user", digest_size=16)
 
 
 def user_digests(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the digest of each user, uint64 (n, 2).
-
-    Args:
-        data: uint8.
-        places: int64 (n, 2), start and stop of each user's text in `data`.
-    """
+    """Return the digest of each user, uint64 (n, 2); `places` is int64 (n, 2), start and stop."""
     out = np.empty((len(places), 2), dtype=np.uint64)
     digests(*_USER, fixed(data), fixed(places[:, 0]), fixed(places[:, 1]), out)
     return out
 
 
 def pair_state(key: str) -> State:
-    """Return what the digests of a stream key's pairs begin with; 8 bytes each."""
+    """Return the hash state after a stream key; digests of its pairs have 8 bytes."""
     name = key.encode()
     return start(len(name).to_bytes(4) + name, person=b"qc-pair", digest_size=8)
 
 
 def pairs_of(keys: Codes, labels: Codes) -> Pairs:
-    """Return pairs of codes, int32 (m,) each, as `arrays.tallies` has them."""
+    """Pack codes, int32 (m,) each, into pairs as `arrays.tallies` expects them."""
     return keys.astype(np.uint64) << _KEY_BITS | labels.astype(np.uint64)
 
 
@@ -117,16 +98,12 @@ def _keys(pairs: Pairs) -> Codes:
 
 
 class PairDigests:
-    """BLAKE2b of pairs, one state a stream key. Not for two threads; its repr shows nothing."""
+    """BLAKE2b digests of pairs, one hash state per key. Not thread-safe; its repr is secret."""
 
     def __init__(
         self, state_of: Callable[[str], State], key_names: Vocabulary, label_names: Vocabulary
     ) -> None:
-        """
-        Args:
-            state_of: what has absorbed everything before the label, by stream key.
-            key_names, label_names: what the codes mean.
-        """
+        """`state_of` returns a stream key's hash state: everything before the label is absorbed."""
         self.names = key_names, label_names
         self._state_of = state_of
         self._states: dict[int, State] = {}
@@ -138,9 +115,7 @@ class PairDigests:
     def of(self, pairs: Pairs, texts: Texts | None = None) -> NDArray[np.uint64]:
         """Return the digest of each row's pair, uint64 (m, 2).
 
-        Args:
-            pairs: uint64 (m,).
-            texts: the labels, where they are at hand, of rows with those of a key together.
+        `texts` are the labels of all rows, if available; rows must then be grouped by key.
         """
         out = np.empty((len(pairs), 2), dtype=np.uint64)
         missed = np.empty(len(pairs), dtype=np.int64)
@@ -148,7 +123,7 @@ class PairDigests:
         if not len(missed):
             return out
         if texts is not None and 2 * len(missed) > len(pairs):
-            # Few are remembered: making all of them takes less time than picking out the others.
+            # Mostly misses: computing all digests is faster than selecting the misses.
             missed, keys = np.arange(len(pairs)), _keys(pairs)
         else:
             keys = _keys(pairs[missed])
@@ -162,7 +137,6 @@ class PairDigests:
         return out
 
     def _make(self, keys: Codes, texts: Texts, out: NDArray[np.uint64]) -> None:
-        """Write the digests of rows with those of each key together."""
         starts = np.zeros_like(texts.ends)
         starts[1:] = texts.ends[:-1]
         starts = fixed(starts)
@@ -181,17 +155,14 @@ class PairDigests:
 
 
 class DigestsOfViews:
-    """The `PairDigests` of several views; those whose codes mean the same share one."""
+    """The `PairDigests` of several views; views with the same vocabularies share one."""
 
     def __init__(self, state_of: Callable[[str], State]) -> None:
         self._state_of = state_of
         self._of: dict[str, PairDigests] = {}
 
     def of(self, view: str, key_names: Vocabulary, label_names: Vocabulary) -> PairDigests:
-        """Return those of a view, by its name, for codes of these vocabularies.
-
-        A view whose vocabularies were left for new ones leaves what it had.
-        """
+        """Return a view's digests; when its vocabularies are replaced, the old ones are dropped."""
         names = key_names, label_names
         found = self._of.get(view)
         if found is None or found.names != names:
@@ -200,7 +171,7 @@ class DigestsOfViews:
         return found
 
 
-# Far above the largest `max_count`, and so far below 2^63 that a batch of them adds up in 64 bits.
+# Far above the largest `max_count`, and low enough that the sum over a batch fits in 64 bits.
 AMOUNT_MAX = 1 << 40
 
 NO_AMOUNTS: Longs = read_only(np.empty(0, dtype=np.int64))
@@ -208,19 +179,16 @@ NO_AMOUNTS: Longs = read_only(np.empty(0, dtype=np.int64))
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """What one view sees of the events of a batch, in order. Sensitive: the repr shows no content.
+    """The labels of one view for the events of a batch, in order. Sensitive: the repr shows none.
 
     Attributes:
         keys: int32 (n,), code of each event's stream key in `key_names`.
-        key_names: vocabulary of the stream keys.
-        ends: int64 (n,), where each event's labels end.
-        labels: int32 (m,), codes of the events' labels end to end: within an event each once, in
-            the order of first occurrence.
-        amounts: int64 (m,), how often the event brings the label, at most AMOUNT_MAX; (0,): all 1.
-        label_names: vocabulary of the labels.
-        seen: bool (n,), whether the view looks at the event; None: it looks at all of them. Labels
-            of others may be there, for views that look at other events share the columns; they are
-            no part of what this one sees.
+        ends: int64 (n,), end of each event's labels.
+        labels: int32 (m,), concatenated codes: distinct in an event, in order of first occurrence.
+        amounts: int64 (m,), count of the label in its event, at most AMOUNT_MAX; (0,) if all are 1.
+        seen: bool (n,), whether the view includes the event; None if it includes all. Excluded
+            events may have labels from other views that share the columns; this view must ignore
+            them.
     """
 
     keys: Codes
@@ -235,7 +203,7 @@ class EventColumns:
         return f"EventColumns({len(self.ends)} events)"
 
     def select(self, events: Longs) -> EventColumns:
-        """Return those of some of the events, int64 (k,), ascending."""
+        """Return the columns of some events, int64 (k,), ascending."""
         number = np.diff(self.ends, prepend=0)[events]
         rows = rows_of(self.ends[events] - number, number)
         return EventColumns(
@@ -251,13 +219,13 @@ class EventColumns:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The valid events of a batch, in order. Sensitive: the repr shows their number only.
+    """The valid events of a batch, in order. Sensitive: the repr shows only their number.
 
     Attributes:
-        index: int64 (n,), which record of the batch each event is.
+        index: int64 (n,), the batch index of each event's record.
         times: int64 (n,), ms since 1970.
-        users: uint64 (n, 2), digest of each event's user; None where users are not looked at.
-        views: what each view sees of them, by its name.
+        users: uint64 (n, 2), digest of each event's user; None if users are not read.
+        views: the columns of each view, by name.
     """
 
     index: Longs
@@ -273,7 +241,7 @@ class Events:
 
     @property
     def looked_at(self) -> NDArray[np.bool_]:
-        """Return which events some view looks at, bool (n,); the others are skipped."""
+        """Return a bool (n,) mask of the events that some view includes; the rest are skipped."""
         found = np.zeros(len(self), dtype=np.bool_)
         for columns in self.views.values():
             if columns.seen is None:
@@ -282,7 +250,6 @@ class Events:
         return found
 
     def select(self, events: Longs) -> Events:
-        """Return some of the events, int64 (k,), ascending."""
         return Events(
             self.index[events],
             self.times[events],
@@ -292,30 +259,22 @@ class Events:
 
 
 class Names:
-    """The vocabulary of one partition's stream keys, or of the labels of a field, as it grows."""
+    """The growing vocabulary of stream keys or a field's labels; `first` keeps the first codes."""
 
     def __init__(self, first: Collection[str] = ()) -> None:
-        """
-        Args:
-            first: texts that have the first codes of every vocabulary.
-        """
         self._first = tuple(first)
         self.vocabulary = Vocabulary(self._first)
 
     def begin(self) -> None:
-        """Begin a batch, whose codes are those of one vocabulary."""
+        """Begin a batch; all its codes are from one vocabulary."""
         if self.vocabulary.full:
             self.vocabulary = Vocabulary(self._first)
 
 
 class Coder:
-    """What turns the labels of one field into columns; scratch space."""
+    """Converts the labels of one field to columns; owns scratch. Coders may share `labels`."""
 
     def __init__(self, labels: Names) -> None:
-        """
-        Args:
-            labels: of the field; others may have the same.
-        """
         self.labels = labels
         self._met, self._upto = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
@@ -330,20 +289,19 @@ class Coder:
         *,
         last: bool = False,
     ) -> EventColumns:
-        """Return columns with each label of an event once.
+        """Return columns in which every label of an event occurs once.
 
         Args:
             keys: int32 (n,), codes of `key_names`.
-            key_names: of the stream keys.
-            first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]], which
-                no other event does; number[i] < 0: the view does not look at it.
+            first, number: int64 (n,): event i has labels[first[i] : first[i] + number[i]], disjoint
+                between events; number[i] < 0 if the view excludes it.
             labels: int32 (m,), codes of `self.labels`.
-            amounts: int64 (m,), or (0,): 1 each. Amounts of a label that an event repeats add up.
+            amounts: int64 (m,), or (0,) if all are 1; added up if a label repeats in an event.
             last: whether the last amount of a repeated label counts, instead of the sum.
         """
         names, n = self.labels.vocabulary, len(first)
         if len(labels) == n and not len(amounts) and are_alone(fixed(first), fixed(number)):
-            # A label an event, as of most fields: they are what is wanted.
+            # One label per event, the common case: use the labels as they are.
             if n > len(self._upto):
                 self._upto = np.arange(1, 2 * n + 1)
             return EventColumns(keys, key_names, self._upto[:n], labels, NO_AMOUNTS, names, None)
@@ -377,7 +335,7 @@ class Coder:
 
 
 def rows_of(first: Longs, number: Longs) -> Longs:
-    """Return the indices first[i] .. first[i] + number[i] - 1 of all i, end to end."""
+    """Return the concatenated indices first[i] .. first[i] + number[i] - 1 of all i."""
     ends = np.cumsum(number)
     rows: Longs = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(
         first - (ends - number), number

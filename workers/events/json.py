@@ -1,7 +1,4 @@
-"""JSON: one object a record.
-
-The tree of wanted paths as the compiled scanner of JSON takes it: rows of numbers, and names.
-"""
+"""JSON format, one object per record: the node tree for the scanner, and the reader."""
 
 from __future__ import annotations
 
@@ -50,13 +47,12 @@ Longs = NDArray[np.int64]
 
 
 class JsonTree(Frozen):
-    """The tree of an event's wanted fields; all threads of a worker share it.
+    """The wanted fields as the scanner takes them, shared by all threads of a worker.
 
     Attributes:
-        nodes: int64 (n, NODE_COLUMNS), a row for each node, the root first; see `json_scanner`.
-        names: uint8, the names of all nodes in UTF-8, in quotes, end to end; behind them
-            as many bytes as are read at once.
-        levels: how many objects and lists are walked in each other, at most.
+        nodes: int64 (n, NODE_COLUMNS), one row per node, root first; see `json_scanner`.
+        names: uint8, the concatenated names in UTF-8 and quotes, padded by one machine word.
+        levels: maximum nesting depth of the walked objects and lists.
     """
 
     nodes: Longs
@@ -64,14 +60,10 @@ class JsonTree(Frozen):
     levels: int
 
     def __init__(self, root: Node) -> None:
-        """
-        Args:
-            root: what is wanted of a record.
-        """
         found = _Rows()
         found.add(root, b"")
         found.fill(0, root)
-        # A record is an object, whatever is wanted of it.
+        # A record is an object, whatever fields are wanted.
         found.rows[0][SORT] = OBJECT
         self.names = fixed(np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8))
         nodes = np.array(found.rows, dtype=np.int64)
@@ -84,9 +76,9 @@ class JsonTree(Frozen):
         self.levels = max(1, _levels(root))
 
     def scratch(self) -> tuple[Longs, Longs]:
-        """Return `stack` and `seen` for the scanner; they belong to one thread."""
+        """Return `stack` and `seen` for the scanner, for one thread."""
         seen = np.zeros((len(self.nodes), SEEN_COLUMNS), dtype=np.int64)
-        # Before any record was read, as in the settings.
+        # Initially, expect the order of the settings.
         for node, (first, last) in enumerate(self.nodes[:, [FIRST, LAST]].tolist()):
             if first < last:
                 seen[node, MET] = first
@@ -95,26 +87,24 @@ class JsonTree(Frozen):
 
 
 class _Rows:
-    """Rows of the nodes so far, and their names; children of a node get rows side by side."""
+    """Builder of node rows and names; the children of a node get contiguous rows."""
 
     def __init__(self) -> None:
         self.rows: list[list[int]] = []
         self.names = bytearray()
 
     def add(self, node: Node, name: bytes) -> int:
-        """Add a row for a node, without what hangs on it."""
         start = len(self.names) + 1
         self.names += b'"' + name + b'"'
         row = [NONE] * NODE_COLUMNS
         row[NODE_SLOT], row[SORT], row[LIST_SLOT] = node.slot, _sort(node), node.list_slot
         row[NAME_START], row[NAME_STOP] = start, start + len(name)
-        # Bytes beyond ASCII are valid UTF-8 here, so a string of JSON may have them.
+        # Non-ASCII bytes are valid UTF-8 here, so they may occur unescaped.
         row[PLAIN] = int(bool(name) and not any(byte < 32 or byte in b'"\\' for byte in name))
         self.rows.append(row)
         return len(self.rows) - 1
 
     def fill(self, row: int, node: Node) -> None:
-        """Add the rows of what hangs on a node."""
         first = len(self.rows)
         children = [
             (self.add(child, name.encode()), child) for name, child in node.children.items()
@@ -141,36 +131,30 @@ def _sort(node: Node) -> int:
 
 
 def _levels(node: Node) -> int:
-    """Return how many objects and lists lie in each other, what is at the node among them."""
     below = [_levels(child) for child in node.children.values()]
     if node.elements is not None:
         below.append(_levels(node.elements))
     return 1 + max(below) if below else 0
 
 
-# Lists and objects in each other. CPython lets about 1,000 calls lie in each other, ours included,
-# and which of msgspec's it counts differs between versions. All of them allow this many.
+# Nested lists and objects. CPython allows a recursion depth of about 1,000, including our own
+# calls; which of msgspec's calls count differs by version. All versions allow this many.
 NESTED_MAX = 512
 
 
 class Json(Frozen):
-    """Reads events that are JSON; all threads of a worker share it. See `Format`."""
+    """JSON reader, shared by all threads of a worker. See `Format`."""
 
     def __init__(self, tree: Node) -> None:
-        """
-        Args:
-            tree: what is wanted of an event.
-        """
         self._tree, self._decoder = JsonTree(tree), JsonDecoder(tree)
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
-        """Log the wanted fields of plain records; see `Format.scan`."""
         bytes_of = fixed(data)
         places = fixed(values if plain is None else np.where(plain[:, None], values, -1))
         stack, seen = self._tree.scratch()
 
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
-            # No text is longer decoded than written: one record always has room.
+            # Decoding never lengthens a text: one record always has room.
             decoded = np.empty_like(data)
             done, _, filled = logs(
                 bytes_of,
@@ -191,8 +175,6 @@ class Json(Frozen):
         return parts(values, scan, self.decoder(data, values))
 
     def decoder(self, data: Bytes, values: Longs) -> Callable[[int], object]:
-        """Return what decodes the record in a row of `values`; see `Logs.decode`."""
-
         def decode(row: int) -> object:
             start, stop = values[row].tolist()
             return self.decode(data[start:stop].tobytes())
@@ -200,18 +182,16 @@ class Json(Frozen):
         return decode
 
     def decode(self, value: bytes) -> object:
-        """Return a record as plain objects; raises ValueError with the reason why it is none."""
+        """Return a record as plain objects; raises ValueError with the reject reason."""
         _check_depth(value)
         return self._decoder.decode(value)
 
     def whole(self, value: bytes) -> object:
-        """Return a record with all of its fields; see `Format.whole`."""
         _check_depth(value)
         return self._decoder.whole(value)
 
 
 def _check_depth(value: bytes) -> None:
-    """Refuse a record with more lists and objects in each other than can be decoded."""
     if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
         return
     record = np.frombuffer(value, dtype=np.uint8)

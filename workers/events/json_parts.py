@@ -1,25 +1,21 @@
-"""Strings of JSON with escapes, decoded.
+"""Building blocks of the JSON scanner. They accept a value only where they are sure.
 
-What they say is not in the bytes of the batch, so it is written to `decoded`, uint8, a buffer that
-lies behind them: places from len(data) on are in it. `filled` is how much of it is used; FULL where
-it has no room. Whoever declines a record goes on with what was filled before it.
-
-The parts of JSON: what is plain of it, for scanners that say yes only where they are sure.
-
-Everything here is stricter than the general reader (msgspec), never laxer. Plain is:
+They are stricter than the general reader (msgspec), never laxer. They accept as plain:
 
     text    a string without a backslash
-    escape  any of JSON's; of surrogates, both of a pair
-    number  any of JSON's, with at most NUMBER_DIGITS digits before the point, behind it and in the
-            exponent
-    value   a string with escapes or without, a number, true, false, null; lists and objects of
-            such values, at most DEPTH_MAX in each other
+    escape  any JSON escape; surrogates only in pairs
+    number  any JSON number with at most NUMBER_DIGITS digits in every part
+    value   a string with or without escapes, a number, true, false, null; lists and objects of
+            such values, nested at most DEPTH_MAX deep
 
-Every string is valid UTF-8 as CPython sees it, also where msgspec would not look.
+Every string must be valid UTF-8 as CPython defines it, even where msgspec would not check.
 
-All share their arguments: `data` uint8 (b,), the bytes of a batch; `at`, the place to begin;
-`stop`, where the record ends, which is not read. They return places in `data`, and REFUSED where
-something is not plain.
+Common arguments: `data` uint8 (b,), the bytes of a batch; `at`, the start position; `stop`, the
+exclusive end of the record. Functions return positions in `data`, or REFUSED if not plain.
+
+Strings with escapes are decoded into `decoded`, uint8, a buffer that logically follows the batch:
+positions from len(data) on index it. `filled` is its used length; FULL means that it has no room.
+If a record is declined, the caller continues from the previous `filled`.
 """
 
 from __future__ import annotations
@@ -48,35 +44,34 @@ SPACE, TAB, NEWLINE, RETURN = 32, 9, 10, 13
 ZERO, NINE = 48, 57
 TRUE, FALSE, NULL = (np.frombuffer(word, dtype=np.uint8) for word in (b"true", b"false", b"null"))
 SMALL_E, LARGE_E, SMALL_U = 101, 69, 117
-# What a byte behind a backslash writes, and what it is as a hexadecimal digit; -1: nothing.
+# By byte: the character that it escapes to, and its value as a hexadecimal digit; -1: invalid.
 ESCAPES = np.full(256, -1)
 ESCAPES[list(b'"\\/bfnrt')] = list(b'"\\/\b\f\n\r\t')
 HEXADECIMAL = np.full(256, -1)
 HEXADECIMAL[list(b"0123456789abcdefABCDEF")] = [*range(16), *range(10, 16)]
 ESCAPES.flags.writeable = HEXADECIMAL.flags.writeable = False
-# Units of UTF-16 from HIGH on, and those from LOW to SURROGATES_STOP, are the halves of a pair.
+# UTF-16 surrogates: high halves from HIGH on, low halves from LOW to SURROGATES_STOP.
 HIGH, LOW, SURROGATES_STOP = 0xD800, 0xDC00, 0xE000
-# Of a whole number with more than 4,300 digits the general reader says that it is not JSON.
+# The general reader rejects integers of more than 4,300 digits as not JSON.
 NUMBER_DIGITS = 400
-# A bit of 64 for each level says whether it is an object.
+# One bit of 64 per level says whether it is an object.
 DEPTH_MAX = 32
 
 
 @reads_outside_in_place
 def byte_at(data: Bytes, at: int) -> int:
-    """Return the byte at `at`; an index without a sign is not first counted from the end."""
+    """Return the byte at `at`; an unsigned index skips the negative-index wraparound."""
     return int(data[np.uint64(at)])
 
 
 @reads_outside_in_place
 def look(data: Bytes, at: int, stop: int) -> int:
-    """Return the byte at `at`, or END behind the record, which is no byte."""
+    """Return the byte at `at`, or END past the end of the record."""
     return byte_at(data, at) if at < stop else END
 
 
 @part_reads_outside
 def space(data: Bytes, at: int, stop: int) -> int:
-    """Return where the white space that begins at `at` ends."""
     while at < stop:
         byte = byte_at(data, at)
         if byte > SPACE or byte not in (SPACE, NEWLINE, TAB, RETURN):
@@ -87,9 +82,9 @@ def space(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def character(data: Bytes, at: int, stop: int) -> int:
-    """Return how many bytes the UTF-8 character beyond ASCII at `at` has; 0 where it is invalid.
+    """Return the byte length of the non-ASCII UTF-8 character at `at`; 0 if invalid.
 
-    Table 3-7 of the Unicode standard: neither surrogates, nor overlong forms, nor beyond U+10FFFF.
+    Table 3-7 of the Unicode standard: no surrogates, no overlong forms, nothing above U+10FFFF.
     """
     lead = int(data[at])
     low, high, length = 0x80, 0xBF, 2
@@ -117,10 +112,7 @@ def character(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def plain(data: Bytes, at: int, stop: int) -> int:
-    """Return the first place that does not go on with a string.
-
-    That is a quote, a backslash, a control character, invalid UTF-8 or `stop`.
-    """
+    """Skip plain text up to a quote, backslash, control character, invalid UTF-8 or `stop`."""
     while at < stop:
         at = past_plain(data, at, stop)
         if at == stop:
@@ -140,7 +132,7 @@ def plain(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def text(data: Bytes, at: int, stop: int) -> int:
-    """Return the closing quote of a string without escapes; `at` is its opening quote."""
+    """Return the closing quote of a string without escapes that opens at `at`."""
     if look(data, at, stop) != QUOTE:
         return REFUSED
     end = plain(data, at + 1, stop)
@@ -149,19 +141,19 @@ def text(data: Bytes, at: int, stop: int) -> int:
 
 @reads_outside_in_place
 def unit(data: Bytes, at: int, stop: int) -> int:
-    """Return the number of the four hexadecimal digits at `at`; a negative one: they are none."""
+    """Return the value of the four hexadecimal digits at `at`; negative if invalid."""
     if at + 4 > stop:
         return REFUSED
     value = 0
     for place in range(at, at + 4):
-        # A digit that is none is -1, and so is whatever has it in front.
+        # An invalid digit is -1, and keeps the value negative.
         value = value << 4 | HEXADECIMAL[data[place]]
     return value
 
 
 @reads_outside_in_place
 def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return the character that the escape at `at`, a backslash, writes, and where it ends."""
+    """Decode the escape at `at`, a backslash; return its code point and end."""
     after = look(data, at + 1, stop)
     if after != SMALL_U:
         found = ESCAPES[after] if after != END else REFUSED
@@ -183,7 +175,7 @@ def escape(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @part_reads_outside
 def escaped_text(data: Bytes, at: int, stop: int) -> int:
-    """Return the closing quote of a string with escapes or without."""
+    """Return the closing quote of a string with or without escapes."""
     if look(data, at, stop) != QUOTE:
         return REFUSED
     at = plain(data, at + 1, stop)
@@ -197,7 +189,6 @@ def escaped_text(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def digits(data: Bytes, at: int, stop: int, most: int) -> int:
-    """Return where the digits that begin at `at` end, at most `most` of them."""
     stop = min(stop, at + most)
     at = past_digits(data, at, stop)
     while at < stop and ZERO <= byte_at(data, at) <= NINE:
@@ -207,7 +198,6 @@ def digits(data: Bytes, at: int, stop: int, most: int) -> int:
 
 @part_reads_outside
 def skip_number(data: Bytes, at: int, stop: int) -> int:
-    """Return where a number ends."""
     if look(data, at, stop) == MINUS:
         at += 1
     end = digits(data, at, stop, NUMBER_DIGITS)
@@ -230,14 +220,13 @@ def skip_number(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def skip_word(data: Bytes, at: int, stop: int, word: Bytes) -> int:
-    """Return where the word at `at` ends."""
     end = at + len(word)
     return end if end <= stop and same(data, at, end, word, 0, len(word)) else REFUSED
 
 
 @part_reads_outside
 def skip_name(data: Bytes, at: int, stop: int) -> int:
-    """Return where the value of a name at `at`, which may be anything, begins."""
+    """Skip an object key, with its colon and white space, up to the value."""
     at = escaped_text(data, at, stop)
     if at == REFUSED:
         return REFUSED
@@ -247,7 +236,6 @@ def skip_name(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def skip_flat(data: Bytes, at: int, stop: int) -> int:
-    """Return where a value that is neither a list nor an object ends."""
     byte = look(data, at, stop)
     if byte == QUOTE:
         at = escaped_text(data, at, stop)
@@ -263,7 +251,6 @@ def skip_flat(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def skip(data: Bytes, at: int, stop: int) -> int:
-    """Return where the value at `at` ends, whatever it is."""
     depth = 0
     objects = 0  # the lowest bit says whether the innermost level is an object
     while True:
@@ -277,7 +264,7 @@ def skip(data: Bytes, at: int, stop: int) -> int:
             at = space(data, at + 1, stop)
         else:
             at = skip_flat(data, at, stop)
-        # A value is at its end, or one has been opened: close what closes here.
+        # After a value or an opening bracket: close all levels that end here.
         while depth > 0 and at != REFUSED:
             at = space(data, at, stop)
             byte = look(data, at, stop)
@@ -289,7 +276,7 @@ def skip(data: Bytes, at: int, stop: int) -> int:
             opened = False
         if depth == 0 or at == REFUSED:
             return at
-        # Then the next value of the innermost level is due; behind another one a comma leads to it.
+        # Next value of the innermost level; a comma separates it from a previous one.
         if not opened:
             if byte != COMMA:
                 return REFUSED
@@ -302,27 +289,19 @@ def skip(data: Bytes, at: int, stop: int) -> int:
 
 @part_reads_outside
 def same(data: Bytes, start: int, stop: int, other: Bytes, begin: int, end: int) -> bool:
-    """Return whether data[start:stop] and other[begin:end] are equal."""
     if stop - start != end - begin:
         return False
-    # Beyond an array nothing is equal, and eight bytes at a time are not checked.
+    # Nothing past the end of an array is equal; `same_bytes` is not bounds-checked.
     within = min(start, begin) >= 0 and stop <= len(data) and end <= len(other)
     return within and same_bytes(data, start, other, begin, stop - start)
 
 
 @reads_outside_with_arrays
 def depths(data: Bytes, values: Longs) -> Longs:
-    """Return how many lists and objects each record opens in each other, at most.
+    """Return the maximum nesting depth of lists and objects in each record, int64 (n,).
 
-    Counted are the brackets outside strings, so it is the depth of any JSON, and some number for
-    what is none.
-
-    Args:
-        data: uint8 (b,).
-        values: int64 (n, 2), start and stop of each record; a negative start is none, of depth 0.
-
-    Returns:
-        int64 (n,).
+    It counts brackets outside strings: exact for valid JSON, arbitrary otherwise. `values` is int64
+    (n, 2), start and stop; a negative start means no value, of depth 0.
     """
     deepest = np.zeros(len(values), dtype=np.int64)
     for i in range(len(values)):
@@ -334,7 +313,7 @@ def depths(data: Bytes, values: Longs) -> Longs:
             if byte == QUOTE:
                 inside = not inside
             elif inside:
-                at += byte == BACKSLASH  # what follows it does not end the string
+                at += byte == BACKSLASH  # an escaped quote does not end the string
             elif byte in (OPEN_LIST, OPEN_OBJECT):
                 depth += 1
                 deepest[i] = max(deepest[i], depth)
@@ -346,11 +325,9 @@ def depths(data: Bytes, values: Longs) -> Longs:
 
 @reads_outside_with_arrays
 def are_texts(data: Bytes, texts: Longs, most: int) -> Flags:
-    """Return which texts are valid UTF-8 of at most `most` bytes; quotes and controls are allowed.
+    """Return which texts are valid UTF-8 of at most `most` bytes, quotes and controls included.
 
-    Args:
-        data: uint8 (b,).
-        texts: int64 (n, 2), start and stop of each; a negative start is none, and no text.
+    `texts` is int64 (n, 2), start and stop; a negative start means none, which is not valid.
     """
     valid = np.zeros(len(texts), dtype=np.bool_)
     for i in range(len(texts)):
@@ -368,7 +345,7 @@ def are_texts(data: Bytes, texts: Longs, most: int) -> Flags:
 
 @reads_outside_in_place
 def encoded(decoded: Bytes, filled: int, point: int) -> int:
-    """Write a character as UTF-8 and return how much is filled then."""
+    """Append a code point as UTF-8; return the new `filled`."""
     if point < 0x80:
         decoded[filled] = point
         return filled + 1
@@ -389,10 +366,9 @@ def encoded(decoded: Bytes, filled: int, point: int) -> int:
 
 @part_reads_outside
 def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -> tuple[int, int]:
-    """Decode the string at `at`, whose opening quote is there.
+    """Decode the string that opens at `at`; return the closing quote or REFUSED, and `filled`.
 
-    Returns:
-        its closing quote, or REFUSED; how much is filled then, or FULL.
+    The new `filled` is FULL if there is no room.
     """
     at += 1
     # No character is longer than its escape.
@@ -422,11 +398,7 @@ def decoded_text(data: Bytes, at: int, stop: int, decoded: Bytes, filled: int) -
 def put_decoded(
     data: Bytes, at: int, stop: int, decoded: Bytes, filled: int, log: Longs, used: int, slot: int
 ) -> tuple[int, int, int]:
-    """Log the string at `at` as a text.
-
-    Returns:
-        where it ends, or REFUSED; how many rows are used now, or FULL; how much is filled then.
-    """
+    """Log the string at `at`; return its end or REFUSED, the rows used or FULL, and `filled`."""
     end, more = decoded_text(data, at, stop, decoded, filled)
     if more == FULL:
         return REFUSED, FULL, filled
@@ -437,7 +409,7 @@ def put_decoded(
 
 @part_reads_outside
 def same_beyond(data: Bytes, decoded: Bytes, start: int, begin: int, length: int) -> bool:
-    """Return whether two texts are equal of which one or both are decoded."""
+    """Compare two texts, at least one of them in `decoded`."""
     behind, beyond = start - len(data), begin - len(data)
     if behind < 0:
         return same(data, start, start + length, decoded, beyond, beyond + length)
@@ -448,7 +420,6 @@ def same_beyond(data: Bytes, decoded: Bytes, start: int, begin: int, length: int
 
 @reads_outside_in_place
 def same_text(data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, end: int) -> bool:
-    """Return whether the texts from `start` to `stop` and from `begin` to `end` are equal."""
     if stop - start != end - begin:
         return False
     if max(start, begin) < len(data):
@@ -458,7 +429,7 @@ def same_text(data: Bytes, decoded: Bytes, start: int, stop: int, begin: int, en
 
 @kernel_part
 def put_one(log: Longs, used: int, slot: int, kind: int, at: int, end: int) -> int:
-    """Log the value of a kind that `json_log.one` says from `at` to `end`; see `put`."""
+    """Log the value from `at` to `end`, whose kind `json_scanner.one` returned; see `put`."""
     if kind == OTHER:
         return put(log, used, slot, OTHER, -1, -1)
     quote = kind == TEXT

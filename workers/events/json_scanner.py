@@ -1,22 +1,20 @@
-"""JSON records, scanned along the tree of wanted paths into the log of an event.
+"""Scan JSON records along the tree of wanted paths into event logs.
 
-The scanner says what is at the wanted places only where it is sure; else it declines, and the
-general reader (`events.json_objects`) decides about that record alone. What it reads is:
+The scanner handles a record only where it is sure. Otherwise it declines, and the general reader
+(`events.json_objects`) decides about that record alone. It reads:
 
-    record  one object between white space
-    names   strings in each object that is walked; each wanted one once
+    record  one object, surrounded by optional white space
+    names   strings in every object on a wanted path; each wanted name once
     values  at a wanted place: strings; whole numbers of at most WHOLE_DIGITS digits, not -0;
-            decimals of at most POINT_DIGITS digits before the point and BEHIND_DIGITS behind it,
+            decimals of at most POINT_DIGITS digits before the point and BEHIND_DIGITS after it,
             and exponents of at most EXPONENT_DIGITS;
-            true, false, null; what `json_parts.skip` knows, where a list or an object is not opened
+            true, false, null; anything `json_parts.skip` accepts, if a list or object is not opened
     items   at a place that is opened: such values, lists of them, and objects of at most
-            MAP_NAMES_MAX of them, each name once
-    inner   null, or an object or a list as the paths through the place say; nothing else
-    others  what `json_parts.skip` knows
+            MAP_NAMES_MAX of them with distinct names
+    inner   null, or an object or a list as the paths through the place require; nothing else
+    others  anything `json_parts.skip` accepts
 
-A string with escapes is decoded behind the bytes of the batch, see `json_texts`.
-
-Values of JSON where one is wanted: where each ends, and what kind of the log it is.
+Strings with escapes are decoded into a buffer after the batch; see `json_parts`.
 """
 
 from __future__ import annotations
@@ -78,15 +76,14 @@ from workers.events.log import (
     put,
 )
 
-# The bit by which small letters differ from large ones.
+# The bit that distinguishes lower case from upper case.
 LOWER = 32
-# What `one` says of a string that is not plain, which is no kind of the log.
+# Returned by `one` for a string that is not plain; not a log kind.
 ESCAPED = -1
 
 
 @reads_outside_in_place
 def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return where the number at `at` ends, and its kind; see `one`."""
     begin = at
     if look(data, at, stop) == MINUS:
         at += 1
@@ -114,7 +111,6 @@ def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @part_reads_outside
 def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return where the word, the list or the object at `at` ends, and its kind; see `one`."""
     byte = look(data, at, stop)
     if byte == TRUE_WORD[0]:
         return skip_word(data, at, stop, TRUE_WORD), TRUE
@@ -129,9 +125,9 @@ def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @reads_outside_in_place
 def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return where the value at `at` ends, and its kind where one value is wanted, or REFUSED.
+    """Return the end, or REFUSED, and the kind of a single value.
 
-    A string that is not plain is ESCAPED, and where it ends is not said.
+    A string that is not plain is ESCAPED, and its end is undefined.
     """
     byte = look(data, at, stop)
     if byte == QUOTE:
@@ -142,43 +138,38 @@ def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
     return word(data, at, stop)
 
 
-# Columns of `nodes`. Children of a node lie side by side, from FIRST to LAST.
+# Columns of `nodes`. The children of a node are contiguous, from FIRST to LAST.
 NODE_SLOT, SORT, FIRST, LAST, ELEMENTS, LIST_SLOT = 0, 1, 2, 3, 4, 5
-# Where the node's own name is in `names`, its `signature`, and which `bit`s its children have.
+# The location of the node's name in `names`, its `signature`, and the `bit`s of its children.
 NAME_START, NAME_STOP, SIGNATURE, BITS = 6, 7, 8, 9
-# Whether a string of JSON may be the name as it is, in quotes: 1 or 0.
+# 1 if the name may occur in JSON unescaped, else 0.
 PLAIN = 10
 NODE_COLUMNS = 11
-# What is looked for at a node: one value; items; an object with children; a list with elements.
-# Where several of the last three are wanted of one place, it is read only if it is null.
+# Wanted at a node: one value, items, an object or a list; of SEVERAL, only null can be read.
 ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = 0, 1, 2, 3, 4
 # No node, no slot, no row.
 NONE = -1
 
 # Columns of `stack`: the node of a level (of a list: that of its elements); the LIST row of a list,
-# NONE for an object; the child that is looked at first; the wanted one before it, or NONE.
+# NONE for an object; the child to try first; the previous wanted child, or NONE.
 HELD_NODE, HELD_ROW, HELD_HINT, HELD_BEFORE = 0, 1, 2, 3
 HELD_COLUMNS = 4
 
-# Columns of `seen`. Whether a child occurred in the object that is walked; and of the last record,
-# since fields most often come in the same order: which child of this one came first, and which came
-# behind it in its object. What these say is only where to look first.
+# Columns of `seen`: whether a child occurred in the current object; and as hints from the last
+# record, since field order rarely changes: the node's first child, and the child after this one.
 SEEN, MET, NEXT = 0, 1, 2
 SEEN_COLUMNS = 3
 
 
 @reads_outside
 def signature(data: Bytes, start: int, stop: int) -> int:
-    """Return length, first and last byte of a name in one number.
-
-    The name is in quotes, so the bytes before and behind it are there, also of an empty one.
-    """
+    """Combine length, first and last byte of a name; quotes make an empty one safe to read."""
     return (stop - start) << 16 | int(data[start]) << 8 | int(data[stop - 1])
 
 
 @reads_outside
 def bit(sign: int) -> int:
-    """Return one of 64 bits for a signature: a name whose bit no child has is none of them."""
+    """Map a signature to one of 64 bits: a name whose bit no child has matches no child."""
     return (sign + (sign >> 7) + (sign >> 13)) & 63
 
 
@@ -186,11 +177,7 @@ def bit(sign: int) -> int:
 def child_named(
     data: Bytes, start: int, stop: int, nodes: Longs, names: Bytes, node: int, hint: int
 ) -> int:
-    """Return the child of a node that data[start:stop] names; NONE: none of them.
-
-    Args:
-        hint: the child to look at first.
-    """
+    """Return the child that data[start:stop] names, trying `hint` first; NONE if not found."""
     sign = signature(data, start, stop)
     if not nodes[node, BITS] >> bit(sign) & 1:
         return NONE
@@ -209,7 +196,7 @@ def child_named(
 
 @reads_outside_in_place
 def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child: int) -> bool:
-    """Return whether the name of a child stands at `at`, in quotes and as it is."""
+    """Return whether a child's name is at `at`, quoted and without escapes."""
     if nodes[child, PLAIN] == 0:
         return False
     begin, end = nodes[child, NAME_START] - 1, nodes[child, NAME_STOP] + 1
@@ -229,16 +216,13 @@ def child_escaped(
     node: int,
     hint: int,
 ) -> tuple[int, int]:
-    """Return the closing quote of the name at `at`, which is not plain, and the child it names.
-
-    It is decoded only to be compared. FULL, or REFUSED, in place of the quote.
-    """
+    """Return the closing quote, FULL or REFUSED, of a non-plain name, and the child it names."""
     end, more = decoded_text(data, at, stop, decoded, filled)
     if more == FULL:
         return FULL, NONE
     if end == REFUSED:
         return REFUSED, NONE
-    # It has an escape, so it is not empty.
+    # The name has an escape, so it is not empty.
     return end, child_named(decoded, filled, more, nodes, names, node, hint)
 
 
@@ -246,11 +230,7 @@ def child_escaped(
 def opened(
     data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int, decoded: Bytes, filled: int
 ) -> tuple[int, int, int]:
-    """Log the list or the object at `at` as items: a row for each value in it.
-
-    Returns:
-        where it ends, or REFUSED; how many rows are used now, or FULL; how much is filled then.
-    """
+    """Log a list or object as items, a row for each value; returns as `json_parts.put_decoded`."""
     row, count = used, 0
     mapped = look(data, at, stop) == OPEN_OBJECT
     close = CLOSE_OBJECT if mapped else CLOSE_LIST
@@ -318,19 +298,16 @@ def event(
     decoded: Bytes,
     filled: int,
 ) -> tuple[int, int]:
-    """Log one record, data[at:stop].
+    """Log one record, data[at:stop], from row `used` of `log` on.
+
+    Returns the log rows used, DECLINED or FULL; and the new `filled`.
 
     Args:
-        data: uint8 (b,), the bytes of the batch.
-        nodes: int64 (n, NODE_COLUMNS), the tree as `JsonTree` lays it out; its root is the first.
-        names: uint8, the names of the nodes, end to end.
-        log: int64 (room, 4), written from row `used` on.
-        stack: int64 (levels of the tree, HELD_COLUMNS), scratch: the levels around the innermost.
-        seen: int64 (n, SEEN_COLUMNS), scratch: of each node, see above.
-        decoded, filled: see `json_texts`.
-
-    Returns:
-        how many rows are used, DECLINED, or FULL; how much is filled then.
+        nodes, names: from `JsonTree`; int64 (n, NODE_COLUMNS), root first, and uint8.
+        log: int64 (room, 4).
+        stack: int64 (levels of the tree, HELD_COLUMNS), scratch: the enclosing levels.
+        seen: int64 (n, SEEN_COLUMNS), scratch per node; see above.
+        decoded, filled: see `json_parts`.
     """
     level = 0
     node, row, hint = NONE, NONE, NONE
@@ -339,7 +316,7 @@ def event(
     if look(data, at, stop) != OPEN_OBJECT:
         return DECLINED, filled
     while True:
-        # `at` is where the value of `child` begins; NONE: nobody wants it.
+        # The value of `child` begins at `at`; NONE: not wanted.
         opens = False
         if child == NONE:
             at = skip(data, at, stop)
@@ -358,7 +335,7 @@ def event(
                     used = put_one(log, used, slot, kind, at, end)
                 at = end
             elif byte == NULL_WORD[0] and row == NONE:
-                # What is wanted within it is absent.
+                # Wanted fields within it are absent.
                 end = skip_word(data, at, stop, NULL_WORD)
                 if slot != NONE:
                     used = put(log, used, slot, NULL, at, end)
@@ -387,7 +364,7 @@ def event(
                 return FULL, filled
         if at == REFUSED:
             return DECLINED, filled
-        # A value is at its end, or one has been opened: close what closes here.
+        # After a value or an opening bracket: close all levels that end here.
         while True:
             at = space(data, at, stop)
             byte = look(data, at, stop)
@@ -402,7 +379,7 @@ def event(
             row = stack[level - 1, HELD_ROW]
             hint = stack[level - 1, HELD_HINT]
             before = stack[level - 1, HELD_BEFORE]
-        # Then the next value of the innermost level is due; behind another one a comma leads to it.
+        # Next value of the innermost level; a comma separates it from a previous one.
         if not opens:
             if byte != COMMA:
                 return DECLINED, filled
@@ -454,22 +431,15 @@ def logs(
     decoded: Bytes,
     filled: int,
 ) -> tuple[int, int, int]:
-    """Log the records from `begin` on one by one, until there is no room.
+    """Log the records from `begin` on, until the output is full.
+
+    Returns the record to resume from with more room, or n; the new `used` and `filled`.
 
     Args:
-        data, nodes, names, stack, seen: see `event`.
-        values: int64 (n, 2), start and stop of each record; a negative start: it has no value.
-        begin: the first record to read.
-        number: int64 (n,), written: how many rows each record has, or DECLINED.
-        rows: int64 (room, 4), the logs end to end, written from `used` on.
-        used: how many rows are there already.
-        decoded: uint8 (room,), texts that had escapes end to end, written from `filled` on; places
-            from len(data) on mean these.
-        filled: how much of it is used already.
-
-    Returns:
-        the record to begin with when `rows` and `decoded` have more room, n at the end; how many
-        rows are used; how much of `decoded` is.
+        values: int64 (n, 2), start and stop of each record; a negative start means no value.
+        number: int64 (n,), written: the log rows of each record, or DECLINED.
+        rows: int64 (room, 4), the concatenated logs, written from `used` on.
+        others: as in `event`.
     """
     for i in range(begin, len(values)):
         number[i] = DECLINED

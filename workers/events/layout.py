@@ -1,8 +1,4 @@
-"""A shape as kernels take it: a slot for each wanted field, and the views as rows of numbers.
-
-What views want of an event, as rows of numbers, and what becomes of it; `events.layout` makes
-these rows, and the kernels of views read them.
-"""
+"""A shape in kernel form: a slot per wanted field, and the views as rows for `view_kernels`."""
 
 from __future__ import annotations
 
@@ -27,21 +23,21 @@ from workers.mechanisms.config.views import (
 )
 from workers.runtime.frozen import Frozen, read_only
 
-# What becomes of an event.
+# Event status.
 READ, SKIPPED = 0, 1
-# The number of labels in a view that does not look at an event.
+# The label count of an event that the view excludes.
 UNSEEN = -1
 
-# Columns of `views`; COLUMN is the row of `columns` that says what its labels are.
+# Columns of `views`; COLUMN is the view's row in `columns`.
 VIEW_KEY, COLUMN, CONDITION, CONDITIONS_STOP = range(4)
 VIEW_COLUMNS = 4
 # Columns of `columns`.
 ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP = range(7)
 COLUMN_COLUMNS = 7
-# Columns of `conditions`, and what they ask.
+# Columns of `conditions`, and their operators.
 FIELD, ASKS, FIRST, LAST = 0, 1, 2, 3
 IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = 0, 1, 2, 3, 4
-# Slots of a stream key or user that is no field.
+# Slots of a stream key or user that is not a field.
 NOWHERE, RECORD_KEY_SLOT = -1, -2
 
 
@@ -51,8 +47,6 @@ _UNITS = MappingProxyType({"ms": MS, "s": S, "us": US, "ns": NS, "iso": ISO})
 
 
 class _Slots:
-    """Slots of fields and lists, by their places, in the order in which they are asked for."""
-
     def __init__(self) -> None:
         self.wanted: dict[tuple[tuple[str, ...], int | None], Wanted] = {}
         self.lists: dict[tuple[str, ...], int] = {}
@@ -63,7 +57,7 @@ class _Slots:
         return self.number - 1
 
     def of(self, path: Path, *, many: bool = False) -> int:
-        """Return the slot of a field; `many`: a list or an object there is opened."""
+        """Return the slot of a field; with `many`, a list or object there is opened."""
         list_at = path.list_at
         if list_at == len(path.steps):
             list_at = None
@@ -76,7 +70,6 @@ class _Slots:
         return slot
 
     def of_list(self, steps: tuple[str, ...]) -> int:
-        """Return the slot of the list at a path."""
         if steps not in self.lists:
             self.lists[steps] = self._new()
         return self.lists[steps]
@@ -84,7 +77,7 @@ class _Slots:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What labels are made of, whichever views count them; see `View`."""
+    """The source of labels, independent of the views that count them; see `View`."""
 
     path: Path
     count: Path | None
@@ -92,19 +85,13 @@ class Items:
 
 
 class Layout(Frozen):
-    """What is read of an event: a tree for the scanners, rows for `view_kernels`; all are shared.
+    """Wanted fields: a tree for the scanners, kernel arguments for `view_kernels.see`.
 
     Attributes:
-        shape: what it was made of.
-        tree: the wanted fields.
-        slots: how many there are.
-        time_slot, unit, user_slot, key_slots, views, columns: see `view_kernels.see`.
-        conditions, text, words, reals, edges: likewise.
-        names: of the views.
+        slots: number of slots.
         keys: the distinct stream keys, a path or "$key" or "$all", in the order of `key_slots`.
-        key_of: the place in `keys` of each view's.
-        column_of: the row in `columns` of each view's labels.
-        items_of: what each of `columns` is made of.
+        key_of, column_of: index in `keys` and row in `columns`, per view.
+        items_of: the source of each of `columns`.
     """
 
     tree: Node
@@ -143,7 +130,7 @@ class Layout(Frozen):
         ends = np.cumsum([len(word) for word in asked.words], dtype=np.int64)
         starts = ends - np.array([len(word) for word in asked.words], dtype=np.int64)
         self.words = read_only(np.stack((starts, ends), axis=1))
-        # What is behind the last lets it be compared a machine word at a time as well.
+        # Padding lets the last word be compared a machine word at a time as well.
         self.text = read_only(
             np.frombuffer(b"".join(asked.words) + bytes(WORD), dtype=np.uint8).copy()
         )
@@ -154,15 +141,12 @@ class Layout(Frozen):
 
 
 def _rows(rows: Sequence[Sequence[int]], width: int) -> Longs:
-    """Return rows of numbers as an array that nobody can change."""
     return read_only(
         np.array(rows, dtype=np.int64) if rows else np.empty((0, width), dtype=np.int64)
     )
 
 
 class _Conditions:
-    """The conditions of all views as rows, with the words and bounds that they name."""
-
     def __init__(self, slots: _Slots) -> None:
         self._slots = slots
         self.rows: list[tuple[int, int, int, int]] = []
@@ -170,7 +154,6 @@ class _Conditions:
         self.reals: list[float] = []
 
     def add(self, condition: Condition) -> None:
-        """Add a row for each thing that a condition asks."""
         field = self._slots.of(parse(condition.field))
         for asks, given in ((IN, condition.in_), (NOT_IN, condition.not_in)):
             if given is not None:
@@ -186,7 +169,6 @@ class _Conditions:
 
 
 def _slot_of(slots: _Slots, field: Path | str) -> int:
-    """Return the slot of a stream key or user, which may be no field."""
     if isinstance(field, Path):
         return slots.of(field)
     return {ALL_KEYS: NOWHERE, RECORD_KEY: RECORD_KEY_SLOT}[field]
@@ -200,7 +182,6 @@ def _row(
     asked: _Conditions,
     edges: list[float],
 ) -> list[int]:
-    """Return a view's row of numbers, and add that of its labels if it is the first with them."""
     items = Items(view.items, view.count, view.edges)
     if items not in columns:
         columns[items] = _column(items, slots, edges)
@@ -214,7 +195,6 @@ def _row(
 
 
 def _column(items: Items, slots: _Slots, edges: list[float]) -> list[int]:
-    """Return the row of numbers of a column of labels."""
     path = items.path
     within = path.list_at is not None and path.list_at < len(path.steps)
     row = [NOWHERE] * COLUMN_COLUMNS

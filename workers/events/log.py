@@ -1,16 +1,16 @@
-"""The log of one event: what a compiled scanner of any format writes about the wanted fields.
+"""The event log: rows that a scanner of any format writes for the wanted fields of an event.
 
-A scanner walks one record along the tree of wanted paths (`events.tree`) and writes rows to a
-scratch array `log`, int64 (room, 4). It returns how many rows are used; DECLINED where the general
-reader has to decide about the record; FULL where there is no room for another row: the caller makes
-do with the records before, or gives this one more room. It never rejects a record.
+A scanner walks a record along the tree of wanted paths (`events.tree`) and writes rows to `log`,
+int64 (room, 4). It returns the number of rows used; DECLINED if the general reader has to decide
+about the record; or FULL if there is no room for another row. On FULL, the caller continues with
+the records before, or retries with more room. A scanner never rejects a record.
 
-    row     SLOT    which wanted field the row is about
-            KIND    what is there
-            START   and STOP: where its text is in the record's buffer, or as KIND says
+    row     SLOT    the wanted field
+            KIND    the kind of its value
+            START   and STOP: its text in the record's buffer, unless KIND says otherwise
 
-A slot occurs at most once an event, or once an element of its list, in the order of the elements.
-Rows behind a LIST of labels or a MAP are in its slot too. A field that is absent has no row.
+A slot occurs at most once per event, or once per element of its list, in element order. The rows
+after a LIST of labels or a MAP share its slot. An absent field has no row.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ Longs = NDArray[np.int64]
 COLUMNS = 4
 SLOT, KIND, START, STOP = 0, 1, 2, 3
 
-# Valid UTF-8 as CPython sees it, no escapes left.
+# Valid UTF-8 as CPython defines it, without escapes.
 TEXT = 0
-# A whole number as JSON writes it: -?digits, no leading zero, not "-0", WHOLE_DIGITS at most.
+# A JSON integer: -?digits, no leading zero, not "-0", at most WHOLE_DIGITS.
 WHOLE = 1
-# -?digits.digits, at most POINT_DIGITS digits before the point, BEHIND_DIGITS behind; no exponent.
+# -?digits.digits, at most POINT_DIGITS before the point and BEHIND_DIGITS after it; no exponent.
 NUMBER = 2
-# START to STOP is the word; both are -1 in formats that have no word for it.
+# START to STOP is the word; both are -1 if the format has no such word.
 TRUE, FALSE = 3, 4
 NULL = 5
-# START is the number of elements. In the list's own slot, or in that of items that are a list.
+# START is the number of elements. The slot is the list's own, or that of the items.
 LIST = 6
-# START is the number of entries; for each follow a TEXT (its name) and a row for its value.
+# START is the number of entries; each is followed by a TEXT (its name) and a row for its value.
 MAP = 7
-# A value of any other sort: an object or a list where one value is wanted, bytes, NaN.
+# Any other value: an object or list where a single value is wanted, bytes, NaN.
 OTHER = 8
-# A whole number in a binary format: START is it.
+# An integer in a binary format: START is its value.
 VALUE = 9
-# A float in a binary format: START is the bits of its float64.
+# A float in a binary format: START has the bits of its float64.
 REAL = 10
-# A number with an exponent, as JSON writes it: of at most POINT_DIGITS digits before the point,
-# BEHIND_DIGITS behind it if there is one, and EXPONENT_DIGITS in the exponent.
+# A JSON number with an exponent: at most POINT_DIGITS before the point, BEHIND_DIGITS after it if
+# there is one, and EXPONENT_DIGITS in the exponent.
 EXPONENT = 11
 
-# A time in ns has 19 digits, more than int64 always holds; a float64 has 17 and leading zeros.
+# A time in ns has 19 digits, which may overflow int64; a float64 has 17 and leading zeros.
 WHOLE_DIGITS, POINT_DIGITS, BEHIND_DIGITS = 19, 15, 30
-# Then no power of ten overflows a float64, and none is subnormal.
+# Keeps every power of ten within the normal range of a float64.
 EXPONENT_DIGITS = 2
-# Each name of a map is compared with those before it: with many that would take long.
+# Every map name is compared with all earlier ones, which is quadratic.
 MAP_NAMES_MAX = 64
-# What the general reader makes of a record beside its bytes.
+# Charge per declined record, besides its bytes, for what the general reader creates.
 DECLINED_EACH = 256
 
 # What a scanner returns instead of the number of rows.
@@ -64,9 +64,9 @@ DECLINED, FULL = -1, -2
 
 @kernel_part
 def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> int:
-    """Add a row and return how many are used then; FULL where there is no room for it.
+    """Append a row and return the number used; FULL if there is no room.
 
-    A `used` below 0, so FULL or DECLINED, is returned as it is, and nothing is written.
+    A `used` below 0 (FULL or DECLINED) is returned unchanged, and nothing is written.
     """
     if used < 0:
         return used
@@ -78,17 +78,15 @@ def put(log: Longs, used: int, slot: int, kind: int, start: int, stop: int) -> i
 
 @kernel
 def ended(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -> int:
-    """Write where the log of each record ends, and which are declined, from how many rows each has.
+    """Convert row counts to the end and status of each record's log.
+
+    Returns the number of records up to the one that exhausts the budget, inclusive, or n.
 
     Args:
         number: int64 (n,), rows of each record, or DECLINED.
-        values: int64 (n, 2), start and stop of each record; both -1 where it has no value.
-        room: for declined records, each of which takes its bytes and DECLINED_EACH.
-        ends: int64 (n,), written.
-        status: int8 (n,), written: DECLINED or 0.
-
-    Returns:
-        How many records there are up to the one that takes the last of the room; n if none does.
+        values: int64 (n, 2), start and stop of each record; both -1 if it has no value.
+        room: budget in bytes for declined records; each takes its length plus DECLINED_EACH.
+        ends, status: int64 and int8 (n,), written; `status` is DECLINED or 0.
     """
     end = 0
     for i in range(len(number)):
@@ -105,7 +103,6 @@ def ended(number: Longs, values: Longs, room: int, ends: Longs, status: Flags) -
 
 @kernel
 def longest_log(ends: Longs) -> int:
-    """Return how many rows the longest of some logs has, that end at ends[i]."""
     most, before = 0, 0
     for i in range(len(ends)):
         most, before = max(most, ends[i] - before), ends[i]
@@ -114,7 +111,7 @@ def longest_log(ends: Longs) -> int:
 
 @kernel
 def widest(texts: Longs) -> int:
-    """Return how many bytes the longest of some texts has, int64 (n, 2), start and stop of each."""
+    """Return the byte length of the longest text; int64 (n, 2), starts and stops."""
     most = 0
     for i in range(len(texts)):
         most = max(most, texts[i, 1] - texts[i, 0])
@@ -123,7 +120,7 @@ def widest(texts: Longs) -> int:
 
 @kernel
 def outcomes(status: Flags, read: int) -> tuple[int, int]:
-    """Return how many of some records are declined, and how many are `read`."""
+    """Return the number of records that are DECLINED, and of those with status `read`."""
     declined, found = 0, 0
     for i in range(len(status)):
         declined += status[i] == DECLINED

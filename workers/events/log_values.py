@@ -1,6 +1,6 @@
-"""Values in the log of an event: as numbers, labels, counts and times.
+"""Read log values as numbers, labels, counts and times.
 
-Like the scanners, these say yes only where they are sure; the rule is in `events.project`.
+Like the scanners, these functions answer only where they are sure; `events.project` has the rule.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ from workers.events.log import (
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 
-# The longest label, stream key or user, in bytes of UTF-8, as in `mechanisms.config.histogram`.
+# Maximum UTF-8 bytes of a label, stream key or user, as in `mechanisms.config.histogram`.
 LABEL_BYTES_MAX = 1024
 TIME_MAX = 2**53
 COUNT_DIGITS, COUNT_MAX = 12, 1 << 40
-# Digits that surely fit into int64.
+# Any integer of this many digits fits in int64.
 INT64_DIGITS = 18
-# Digits and powers of ten that a float64 holds exactly; digits beyond which there is no difference.
+# Digits and powers of ten that a float64 holds exactly; digits beyond FLOAT_DIGITS are ignored.
 EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
 NEAR = 1e-13
-# Ten to the digits of a word.
 WORD_POWER = 10**WORD
-# Units of a time, as numbers.
 MS, S, US, NS, ISO = 0, 1, 2, 3, 4
 
 TRUE_WORD = np.frombuffer(b"true", dtype=np.uint8)
@@ -52,7 +50,7 @@ WRITTEN_MAX = 20
 
 @reads_outside_in_place
 def digits_of(data: Bytes, start: int, stop: int) -> int:
-    """Return the number that at most 18 digits write, with a minus or without."""
+    """Parse an integer of at most 18 digits, with an optional minus."""
     value, at = 0, start
     minus = data[start] == 45
     if minus:
@@ -61,7 +59,7 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
     if at >= 0 and 0 < digits <= WORD and at + WORD <= len(data):
         value = digits_at(data, at, digits)
     elif at >= 0 and WORD < digits <= 2 * WORD and stop <= len(data):
-        # Both words at once: neither waits for the other.
+        # The two words are parsed independently: neither waits for the other.
         value = digits_at(data, at, digits - WORD) * WORD_POWER + digits_at(data, stop - WORD, WORD)
     else:
         while at < stop:
@@ -72,10 +70,9 @@ def digits_of(data: Bytes, start: int, stop: int) -> int:
 
 @part_reads_outside
 def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
-    """Return a float64 near a number in decimal digits, perhaps with an exponent, and whether it is
-    sure to be the nearest.
+    """Parse a decimal number; return a float64 and whether it is certainly the nearest.
 
-    It is off by less than NEAR times its size.
+    An exponent is optional. The relative error is below NEAR.
     """
     value, digits, power, whole, at = 0, 0, 0, True, start
     minus = data[start] == 45
@@ -98,17 +95,14 @@ def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
     for _ in range(abs(power)):
         scale *= 10.0
     real = value * scale if power > 0 else value / scale
-    # Both parts of the quotient or product are exact, so it is rounded once.
+    # Both operands are exact, so there is a single rounding.
     exact = digits <= EXACT_DIGITS and abs(power) <= EXACT_POWER
     return (-real if minus else real), exact
 
 
 @kernel_in_place
 def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
-    """Return two float64 between which the nearest to a number lies, and whether it is a number.
-
-    Most often both are that number.
-    """
+    """Return float64 bounds, usually equal, on the nearest float64, and whether it is a number."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     real, exact = 0.0, True
     if kind in (WHOLE, NUMBER, EXPONENT):
@@ -128,7 +122,7 @@ def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
 
 @part_reads_outside
 def written(data: Bytes, used: int, value: int) -> int:
-    """Write a whole number as JSON does, from data[used] on, and return where it ends."""
+    """Write an integer in decimal from data[used] on, and return its end."""
     at = used
     if value < 0:
         data[at] = 45
@@ -151,7 +145,6 @@ def written(data: Bytes, used: int, value: int) -> int:
 
 @part_reads_outside
 def copied(data: Bytes, used: int, word: Bytes) -> int:
-    """Write a word from data[used] on, and return where it ends."""
     for at in range(len(word)):
         data[used + at] = word[at]
     return used + len(word)
@@ -159,10 +152,10 @@ def copied(data: Bytes, used: int, word: Bytes) -> int:
 
 @kernel_in_place
 def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[int, int, int]:
-    """Return start and stop of a value that is a label, and how much of `made` is used then.
+    """Return start and stop of a value as a label, and the bytes used in `made`.
 
-    Where the value has no text of its own that is made behind the data. A start of -1: it is no
-    label, or one that is too long.
+    Text not in the data is written to `made`, which logically follows it. The start is -1 if the
+    value is no label, or too long.
     """
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     if kind in (TEXT, WHOLE):
@@ -181,7 +174,7 @@ def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[in
 
 @reads_outside_in_place
 def amount(data: Bytes, log: Longs, row: int) -> int:
-    """Return how often an event brings an item; -1: that is no count, or a very long one."""
+    """Return the count of an item in an event; -1 if it is no count, or has too many digits."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     if kind == WHOLE:
         return (
@@ -196,16 +189,16 @@ def amount(data: Bytes, log: Longs, row: int) -> int:
 
 @part_reads_outside
 def two(data: Bytes, at: int) -> int:
-    """Return the number that two digits write; -1: they are none."""
+    """Parse two digits; -1 if invalid."""
     tens, ones = int(data[at]) - ZERO, int(data[at + 1]) - ZERO
     return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else -1
 
 
 @part_reads_outside
 def iso_time(data: Bytes, start: int, stop: int) -> int:
-    """Return the ms since 1970 of YYYY-MM-DDThh:mm:ss[.f]Z; -1: it is written in another way.
+    """Return the ms since 1970 of YYYY-MM-DDThh:mm:ss[.f]Z; -1 for any other form.
 
-    A blank may stand for the T, and +00:00 or nothing for the Z.
+    A space may replace the T; +00:00 or nothing may replace the Z.
     """
     length = stop - start
     if length < 19:
@@ -255,7 +248,7 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
             utc = two(data, at + 1) == 0 and two(data, at + 4) == 0
         if not utc and not (stop - at == 1 and data[at] == 90):
             return -1
-    # Days since 1970 in the Gregorian calendar, of years that begin in March.
+    # Days since 1970 in the Gregorian calendar, with years that begin in March.
     years, months = (year, month - 3) if month > 2 else (year - 1, month + 9)
     passed = (
         365 * years
@@ -272,12 +265,12 @@ def iso_time(data: Bytes, start: int, stop: int) -> int:
 
 @reads_outside_in_place
 def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
-    """Return a time in ms since 1970; -1: the general reader has to look."""
+    """Return a time in ms since 1970; -1 if the general reader has to decide."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     if unit == ISO:
         found = iso_time(data, start, stop) if kind == TEXT else -1
     elif kind == WHOLE and unit in (US, NS):
-        # Less than a ms is cut off before there are too many digits for a number.
+        # Drop the digits below a ms before parsing, so that the rest fits.
         stop -= 3 if unit == US else 6
         found = -1 if data[start] == 45 else digits_of(data, start, stop) if stop > start else 0
     elif kind in (WHOLE, VALUE):
@@ -315,7 +308,7 @@ def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
 
 @part_reads_outside
 def may_be_time(log: Longs, row: int, unit: int) -> bool:
-    """Return whether a field, in row `row` or absent (-1), is of a kind that can be a time."""
+    """Return whether the kind in `row` (-1 if absent) can be a time."""
     if row < 0:
         return False
     kind = log[row, KIND]

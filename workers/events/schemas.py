@@ -1,15 +1,13 @@
-"""Schemas by their ids: fetched once, kept for the life of the process.
+"""Cache of schemas by id, fetched from a Schema Registry once per process.
 
-What is known is never asked for again, so a registry that is away stops nothing but the records of
-a schema that nobody here has seen: their shard waits, and nothing is lost. Who waits looks every
-tenth of a second whether its partition was given up: requests run in a thread of their own.
+Known schemas are never requested again, so a registry outage stops only records whose schema this
+process has not seen: their shard waits, and nothing is lost. Requests run in their own thread, so a
+waiting shard can check every tenth of a second whether it was closed.
 
-An id that the registry does not know may be one that it does not know yet, so it is asked again for
-`patience_s`; then its records are rejects. Anybody who may produce can make up ids. So after a wait
-that was in vain nobody waits for an unknown id for ten times as long, and after many unknown ids
-none is asked for until some of them are forgotten.
-
-A schema as a registry keeps it.
+An id that the registry does not know may be too new, so it is retried for `patience_s`; then its
+records are rejects. Any producer can make up ids. So after one wait in vain, nobody waits for an
+unknown id for ten times as long, and after many unknown ids none is requested until some of them
+expire.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A schema that another one refers to: by which name, and its text."""
+    """A schema referenced by another one under a name."""
 
     name: str
     text: str = field(repr=False)
@@ -36,13 +34,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema.
-
-    Attributes:
-        kind: AVRO, PROTOBUF or JSON.
-        text: as it was registered.
-        references: those it refers to, and those that they do; each behind what it refers to.
-    """
+    """A schema as registered; `references` are transitive, dependencies first."""
 
     kind: str
     text: str = field(repr=False)
@@ -51,57 +43,55 @@ class Schema:
 
 logger = logging.getLogger(__name__)
 
-# Between two looks at whether the partition was given up.
+# Interval between checks whether the caller was closed.
 _LOOK_S = 0.1
-# Between two requests for the same id, doubled up to the longest.
+# Pause between two requests for the same id, doubled up to the longest.
 _PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
-# After a wait for an unknown id that was in vain, in times of it.
+# Time without waiting after a wait in vain, as a multiple of `patience_s`.
 _IMPATIENT = 10
-# An unknown id is asked for again after this long, and at most so many are remembered.
+# Expiry of unknown ids, and the maximum number remembered.
 _FORGOTTEN_S, _REMEMBERED = 60.0, 1_000
-# The registry keeps ids in 32 bits with a sign.
+# Registry ids are signed 32-bit integers.
 _ID_MAX = 2**31 - 1
-# Answers that say nothing about the id: not authorised, busy.
+# HTTP statuses that do not concern the id: not authorised, busy.
 _NOT_ABOUT_THE_ID = frozenset((401, 403, 404, 405, 407, 408, 425, 429))
 _UNKNOWN_ID = (40403, 40401, 40402)
 _REFERENCES_MAX = 1_000
 
 
 class Waiting(Protocol):
-    """Whoever needs a schema: a shard."""
+    """The caller that waits for a schema: a shard.
 
-    def check_open(self) -> None:
-        """Raise if it was given up."""
+    `check_open` raises if it was closed; `goes_on` reports that long work is not stuck.
+    """
 
-    def goes_on(self) -> None:
-        """Note that long work is not stuck."""
+    def check_open(self) -> None: ...
+
+    def goes_on(self) -> None: ...
 
 
 class Nobody:
-    """Who waits where no partition can be given up."""
+    """A caller that cannot be closed."""
 
-    def check_open(self) -> None:
-        """Go on."""
+    def check_open(self) -> None: ...
 
-    def goes_on(self) -> None:
-        """Go on."""
+    def goes_on(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to get to a registry: options of confluent-kafka's client. The repr shows no values."""
+    """Registry connection: options of confluent-kafka's client. The repr shows no values."""
 
     url: str
     client: dict[str, Any] = field(repr=False)
     patience_s: float = 30.0
 
 
-class _Unknown(Exception):
-    """The registry has no such schema."""
+class _Unknown(Exception): ...
 
 
 class _Asking:
-    """One id that is being asked for, by a thread of its own for as long as anybody waits."""
+    """A pending request for one id; its thread runs as long as a caller waits."""
 
     def __init__(self) -> None:
         self.done = threading.Event()
@@ -111,11 +101,10 @@ class _Asking:
 
 
 class Registry:
-    """A Schema Registry, for all threads of a process."""
+    """A Schema Registry client, shared by all threads of a process."""
 
     def __init__(self, access: Access, metrics: Metrics | None = None) -> None:
-        """Describe it; nothing is asked yet."""
-        # Half a second of imports that only workers with schemas need.
+        # Imported here: it takes half a second, and only workers with schemas need it.
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
         self._client = SchemaRegistryClient({"url": access.url, "max.retries": 0, **access.client})
@@ -124,19 +113,16 @@ class Registry:
         self._lock = threading.Lock()
         self._known: dict[int, Schema] = {}
         self._asking: dict[int, _Asking] = {}
-        # Until when an id counts as unknown.
+        # Expiry time by unknown id.
         self._unknown: OrderedDict[int, float] = OrderedDict()
         self._impatient_until_s = 0.0
-        # Ids that wait for an answer, since when.
+        # Start of the outage, by id that waits for an answer.
         self._away: dict[int, float] = {}
 
     def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
-        """Return a schema, or None where the registry has none of this id.
+        """Return a schema, None if the id is unknown; wait while the registry does not answer.
 
-        It waits as long as the registry does not answer.
-
-        Raises:
-            ShardClosed: by `waiting`, where its partition was given up.
+        `waiting` raises ShardClosed if its shard was closed.
         """
         while True:
             found = self._known.get(schema_id)
@@ -160,7 +146,7 @@ class Registry:
             finally:
                 with self._lock:
                     asking.waiting -= 1
-            # Otherwise it ended because nobody waited, just when this thread began to.
+            # Otherwise the request ended for lack of callers just as this thread began to wait.
             if asking.answered:
                 return asking.schema
 
@@ -168,11 +154,11 @@ class Registry:
         now = time.monotonic()
         while self._unknown and next(iter(self._unknown.values())) <= now:
             self._unknown.popitem(last=False)
-        # With so many unknown ids somebody makes them up: asking for each would take the day.
+        # So many unknown ids are made up; requesting them all would take all day.
         return schema_id in self._unknown or len(self._unknown) >= _REMEMBERED
 
     def _ask(self, schema_id: int, asking: _Asking) -> None:
-        """Ask until there is an answer, or nobody waits for it."""
+        """Retry until there is an answer or no caller waits."""
         pause, begun = _PAUSE_S, time.monotonic()
         try:
             while True:
@@ -186,7 +172,7 @@ class Registry:
                         asking.answered = True
                         return
                 except Exception as error:  # noqa: BLE001
-                    # Whatever it is, to wait loses nothing.
+                    # Waiting loses nothing, whatever the error.
                     self._does_not_answer(schema_id, error)
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -200,11 +186,7 @@ class Registry:
             asking.done.set()
 
     def _fetched(self, schema_id: int) -> Schema:
-        """Return a schema with all that it refers to.
-
-        Raises:
-            _Unknown: the registry has no schema of this id, or not all that it refers to.
-        """
+        """Return a schema and its transitive references; raise _Unknown if any is missing."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
@@ -228,10 +210,8 @@ class Registry:
             self._add_references(inner, found, depth + 1)
             found[each.name] = Reference(each.name, inner.schema_str or "")
 
-    # ---- what the operator is told ------------------------------------------------------------
-
     def _does_not_answer(self, schema_id: int, error: Exception) -> None:
-        """Say once that records wait, however many of them and of whatever schemas."""
+        """Warn once per outage, whatever the number of records and schemas."""
         with self._lock:
             first = not self._away
             self._away.setdefault(schema_id, time.monotonic())
@@ -254,7 +234,7 @@ class Registry:
             )
 
     def _given_up(self, schema_id: int, begun: float) -> bool:
-        """Tell whether an id that the registry does not know is not to be asked for again now."""
+        """Return whether to stop requesting an unknown id for now."""
         now = time.monotonic()
         with self._lock:
             over = now - begun >= self._patience_s
@@ -268,6 +248,6 @@ class Registry:
 
 
 def _what(error: Exception) -> str:
-    """Return what went wrong in a few words, without what a server may have sent."""
+    """Describe an error briefly, without text that a server may have sent."""
     status = getattr(error, "http_status_code", None)
     return f"HTTP {status}" if status is not None else f"{type(error).__name__}: {error}"[:200]

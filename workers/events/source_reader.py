@@ -1,6 +1,4 @@
-"""The events of one source partition, from records to columns of codes; what is no event, with the
-reason.
-"""
+"""Read one source partition: from records to columns of codes, with a reason for each reject."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ from workers.settings.settings import ALL_STREAM_KEY
 MISPLACED = "user's records belong in another partition"
 NOT_DECLARED = "key not declared"
 _REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED, EARLY)
-# In place of a reason: nothing counts it, and it may close no tick either.
+# No reject: the event is not counted, and must not close a tick.
 _PASSED_OVER = len(_REASONS)
 
 Declared = Mapping[str, frozenset[str] | None]
@@ -50,7 +48,7 @@ A = TypeVar("A", bound=np.generic)
 
 
 class SourceReader:
-    """Reads batches of one source partition, in order. Not for two threads."""
+    """Reads the batches of one source partition, in order. Not thread-safe."""
 
     def __init__(
         self,
@@ -62,12 +60,9 @@ class SourceReader:
     ) -> None:
         """
         Args:
-            reader: decodes events; shared.
-            declared: the stream keys that the histograms of each view serve, by the view's name;
-                None where every key may be named in public.
-            placement: whether a user's records belong in this source partition; None: they all do.
-            form: how events are encoded, in the hands of this thread; None: as JSON.
-            earliest_ms: events dated earlier are rejected.
+            declared: per view, the stream keys its histograms serve; None if all may be published.
+            placement: decides whether a user's records belong in this partition; None accepts all.
+            form: the record format, owned by this thread; None means JSON.
         """
         self._reader, self._placement, self._form = reader, placement, form
         self._earliest_ms = earliest_ms
@@ -97,45 +92,38 @@ class SourceReader:
             [view for view, of in enumerate(layout.column_of) if of == column]
             for column in range(len(of_columns))
         ]
-        #: Events of the last part that only the general reader could read.
+        #: Records of the last part that went to the general reader.
         self.declined = 0
 
     def read(
         self, records: Records, latest_ms: int | None = None
     ) -> Iterator[tuple[Events, list[Reject], int]]:
-        """Decode a batch, part by part.
+        """Decode a batch part by part.
 
-        Args:
-            records: the batch.
-            latest_ms: events dated later are rejected: they must not close ticks early. None: no
-                limit.
-
-        Yields:
-            The valid events of a part; a reject for each other record, by index; and how many
-            records of the batch are read with it.
+        Events after `latest_ms` are rejected so that they cannot close ticks early. Every part has
+        its valid events, its rejects ordered by index, and the number of batch records read so far,
+        including this part.
         """
         for spans, rejects, stop in self.spans(records):
             yield *self.coded(spans, rejects, latest_ms), stop
 
     def spans(self, records: Records) -> Iterator[tuple[EventSpans, list[Reject], int]]:
-        """Yield what is in the parts of a batch, which `coded` makes events of, in order.
+        """Yield the parts of a batch, to be passed to `coded` in order.
 
-        This half of `read` changes nothing here, and another thread may do it.
+        This half of `read` changes no state here, so another thread may run it.
         """
         return self._reader.read(records, self._form)
 
     def whole(self, records: Records, row: int) -> object:
-        """Return a record with all of its fields; see `EventReader.whole`."""
         return self._reader.whole(records, row, self._form)
 
     def of_objects(self, objects: Sequence[object]) -> tuple[Events, list[Reject]]:
-        """Return what `read` does, of decoded records."""
         return self.coded(*self._reader.of_objects(objects))
 
     def coded(
         self, spans: EventSpans, rejects: list[Reject], latest_ms: int | None = None
     ) -> tuple[Events, list[Reject]]:
-        """Return events as columns of codes, and rejects with those that are no event here."""
+        """Encode events as columns of codes and add the events refused here to the rejects."""
         self.declined = spans.declined
         layout = self._reader.layout
         keys = [self._keys(place, spans) for place in range(len(layout.keys))]
@@ -166,7 +154,6 @@ class SourceReader:
         return Events(index, times, users, views), rejects
 
     def _keys(self, place: int, spans: EventSpans) -> Codes:
-        """Return the codes of the events' stream keys, of one of those that there are."""
         names, places = self._names[place], spans.keys[place]
         names.begin()
         if places is None:
@@ -174,7 +161,6 @@ class SourceReader:
         return names.vocabulary.codes(spans.data, places)
 
     def _codes(self, place: int, spans: EventSpans) -> Codes:
-        """Return the codes of the labels in one of the columns."""
         labels = spans.columns[place].labels
         if self._reader.layout.items_of[place].edges is not None:
             return labels[:, 0].astype(np.int32)
@@ -183,7 +169,7 @@ class SourceReader:
     def _refused(
         self, spans: EventSpans, keys: list[Codes], latest_ms: int | None
     ) -> NDArray[np.int8]:
-        """Return for each event the number of the reason why it is refused, 0: it is not."""
+        """Return the index of the refusal reason for each event, 0 if accepted."""
         refused = np.zeros(len(spans), dtype=np.int8)
         if self._placement is not None and spans.users is not None:
             refused[spans.looked_at & ~self._placement.here(spans.data, spans.users)] = 1
@@ -201,7 +187,6 @@ class SourceReader:
         return refused
 
     def _reason(self, why: int, time_ms: int) -> str:
-        """Return the reason for refusing an event, by its number."""
         shape = self._reader.layout.shape
         if _REASONS[why] == EARLY:
             return early(time_ms, shape.unit, of_record=shape.time is None)
@@ -216,9 +201,9 @@ class SourceReader:
         amounts: Longs,
         good: Longs | None,
     ) -> Iterator[tuple[int, EventColumns]]:
-        """Yield what each view with a column of labels sees, of all events or of good ones.
+        """Yield the columns of the views that share a column of labels, for `good` events only.
 
-        The labels are found once, for the events that any of these views looks at.
+        Distinct labels are computed once, over the events that any of these views includes.
         """
         views = self._views_of[column]
         firsts = [_kept(spans.views[view].first, good) for view in views]
@@ -227,7 +212,7 @@ class SourceReader:
         for other_first, other in zip(firsts[1:], numbers[1:], strict=True):
             if int(number.min(initial=0)) > UNSEEN:
                 break
-            # To all views that look at an event its labels are in the same place.
+            # All views that include an event share the location of its labels.
             first, number = (
                 np.where(number == UNSEEN, other_first, first),
                 np.maximum(number, other),
@@ -249,5 +234,4 @@ class SourceReader:
 
 
 def _kept(column: NDArray[A], good: Longs | None) -> NDArray[A]:
-    """Return the rows of good events; None: all are."""
     return column if good is None else column[good]

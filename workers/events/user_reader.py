@@ -1,13 +1,8 @@
-"""Whose events are, for the stage that sends them on by user (`agents/rekey.py`).
+"""Extract user and timestamp for re-keying (`agents/rekey.py`).
 
-User and time are read by a compiled scanner that looks at nothing else. A record whose user cannot
-be read is what the reader of whole events says: no event, with its reason, or one that no histogram
-looks at.
-
-Whose each event is, and when: all that is read of an event in order to send it on.
-
-Like `views.see` this says yes only where it is sure; about every other event the general reader
-decides.
+A compiled scanner reads only these two fields. Like `view_kernels.see`, it answers only where it is
+sure and otherwise declines to the general reader. If no user can be read, `EventReader` decides
+whether the record is a reject, with its reason, or an event that no histogram includes.
 """
 
 from __future__ import annotations
@@ -37,9 +32,9 @@ Bytes = NDArray[np.uint8]
 Flags = NDArray[np.int8]
 Longs = NDArray[np.int64]
 
-# In place of a time: there is none that can be read, or none is said.
+# The time is missing or unreadable.
 NO_TIME = -1
-# Behind the 8 bytes of a time: the record key follows.
+# Flag after the 8 bytes of a time: the record key follows.
 HAS_KEY = 1
 
 
@@ -56,20 +51,16 @@ def whose(
     times: Longs,
     users: Longs,
 ) -> int:
-    """Write the user and the time of each event; return how much of `made` is used.
+    """Write the user and time of each event; return the number of bytes used in `made`.
 
     Args:
-        data: uint8 (b,), the bytes of the batch.
-        log: int64 (rows, 4), the logs of its events end to end; see `events.log`.
-        ends: int64 (n,), where the log of each event ends.
-        time_slot: of the time, negative: it is no field. unit: of the time.
-        user_slot: of the user, negative: it is no field.
-        made: uint8, room for WRITTEN_MAX bytes an event; places from b on mean these.
-        status: int8 (n,), DECLINED by a scanner before; written: READ or DECLINED.
-        times: int64 (n,), ms or NO_TIME; written where there is such a field.
-        users: int64 (n, 2), start and stop; written where there is such a field.
+        log, ends: int64 (rows, 4) and (n,), the concatenated logs and their ends; see `events.log`.
+        time_slot, user_slot: negative if not a field.
+        made: uint8, WRITTEN_MAX bytes per event; positions from len(data) on index it.
+        status: int8 (n,), in: DECLINED by the scanner; out: READ or DECLINED.
+        times, users: int64 (n,), ms or NO_TIME, and (n, 2), start and stop; written if a field.
     """
-    used, row = int(np.int64(0)), 0  # for a 0 that is written here `label` is compiled once more
+    used, row = int(np.int64(0)), 0  # a literal 0 would compile `label` a second time
     for event in range(len(ends)):
         time, user = -1, -1
         while row < ends[event]:
@@ -100,16 +91,16 @@ def whose(
 
 @reads_outside
 def origins(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) -> None:
-    """Write what the first header of each record says of the record that it was.
+    """Parse the re-key marker in the first header of each record.
 
-    A header that is none of ours says nothing: no key, and no time.
+    A header of any other kind yields no key and no time.
 
     Args:
-        data: uint8, with the headers of a record behind its value, as Kafka sends them.
+        data: uint8; a record's headers follow its value, as Kafka encodes them.
         values: int64 (n, 2), start and stop of each value; start -1 for null.
-        name: uint8, of our header.
-        keys: int64 (n, 2), written: start and stop of the record's first key, -1 for null.
-        marks: int64 (n,), written: the time at the earliest that the event counts at, or NO_TIME.
+        name: uint8, the marker's header name.
+        keys: int64 (n, 2), written: start and stop of the original key, -1 for null.
+        marks: int64 (n,), written: the earliest time at which the event counts, or NO_TIME.
     """
     for i in range(len(values)):
         keys[i, 0], keys[i, 1], marks[i] = -1, -1, NO_TIME
@@ -142,14 +133,13 @@ class Whose:
     """The users of a batch.
 
     Attributes:
-        data: uint8, the bytes of the records, and behind them texts that the reader made.
-        users: int64 (n, 2), start and stop of each record's user in `data`, (0, 0) where `known`
-            is not.
+        data: uint8, the record bytes followed by text that the reader decoded.
+        users: int64 (n, 2), start and stop in `data`; (0, 0) where `known` is False.
         known: bool (n,), whether the record has a user.
-        times: int64 (n,), ms since 1970; NO_TIME where none can be read, and of rejects.
-        rejects: of the records that are no event and have no user; what neither has a user nor is
-            in here is looked at by nobody.
-        declined: how many records the general reader decided about.
+        times: int64 (n,), ms since 1970; NO_TIME if unreadable or rejected.
+        rejects: records that are not events and have no user. No view includes a record that has
+            neither a user nor a reject.
+        declined: number of records that went to the general reader.
     """
 
     data: Bytes
@@ -161,19 +151,15 @@ class Whose:
 
 
 class UserReader(Frozen):
-    """Reader of users and times; all threads of a worker share it."""
+    """Reader of users and times, shared by all threads of a worker."""
 
     def __init__(self, shape: Shape, *, max_bytes: int) -> None:
-        """
-        Args:
-            shape: what is read of an event, its user not None.
-            max_bytes: a longer record is rejected.
-        """
+        """`shape.user` must not be None."""
         self._layout = Layout(replace(shape, views=MappingProxyType({})))
         self._json, self._projection = Json(self._layout.tree), Projection(self._layout.shape)
         self._whole, self._max = EventReader(shape, max_bytes=max_bytes), max_bytes
         self.user_is_key = shape.user == RECORD_KEY
-        #: What is wanted of a record to find its user and time.
+        #: The fields needed to find user and time.
         self.tree = self._layout.tree
 
     def read(
@@ -186,10 +172,8 @@ class UserReader(Frozen):
         """Return the users of a batch.
 
         Args:
-            records: the batch.
-            latest_ms: records dated later have no user, where their own time is the event's.
-            form: how they are encoded, reading users and times; None: as JSON.
-            whole: the same, reading all that is wanted of an event.
+            latest_ms: later records have no user, if the record's timestamp is the event's.
+            form, whole: formats reading users and times, and all wanted fields; None means JSON.
         """
         layout, n = self._layout, len(records)
         lengths = records.values[:, 1] - records.values[:, 0]
@@ -200,7 +184,7 @@ class UserReader(Frozen):
         times = (
             records.times.copy() if layout.time_slot < 0 else np.full(n, NO_TIME, dtype=np.int64)
         )
-        # Behind the bytes of the records: texts of one part after those of the other.
+        # Text of the parts, in order, appended to the record bytes.
         behind, end, number = [records.data], len(records.data), 0
         for logs in (form or self._json).scan(records.data, records.values, plain):
             part, status = slice(logs.begin, logs.begin + len(logs.status)), logs.status
@@ -249,7 +233,7 @@ class UserReader(Frozen):
     def _rejects(
         self, records: Records, unknown: Longs, times: Longs, whole: Format | None
     ) -> list[Reject]:
-        """Return which records without a user are no events, taking their times away."""
+        """Return rejects for records without a user, and clear their times."""
         if not len(unknown):
             return []
         some = replace(
@@ -261,7 +245,7 @@ class UserReader(Frozen):
         )
         found: list[Reject] = []
         for spans, rejects, _ in self._whole.read(some, whole):
-            # These have a user: it is their time for which they are not sent on.
+            # These have a user; they are not forwarded because of their time.
             late = spans.looked_at
             rejects += [
                 Reject(row, with_unit(AHEAD, time, "ms"))

@@ -1,21 +1,13 @@
-"""From the logs of events to what each view sees of them, whatever format they came in.
+"""Evaluate views on event logs, whatever the record format.
 
-A *view* is what one histogram looks at: stream key, items, counts, conditions, buckets. Views with
-the same items, counts and buckets have one *column* of labels. This kernel says yes only where it
-is sure; about every other event the general reader decides (`events.project`), whose rule this one
-follows: no event of any view is accepted in part.
+A *view* is what one histogram reads: stream key, items, counts, conditions and buckets. Views with
+the same items, counts and buckets share one *column* of labels. The kernel answers only where it is
+sure and declines all other events to the general reader (`events.project`), whose rule it follows:
+an event is never accepted in part.
 
-Its indices are not checked: a log's slots are those of the layout, rows of a list or an object that
-the log has too few of are declined, and there is room for a label for each row of an event. Bytes
-of events are read by `log_values`, which does check (198 ns an event of five views, 162 so).
-
-Conditions of views: whether a field of an event is what one asks for.
-
-Indices are not checked, as in `events.view_kernels`.
-
-Columns of labels: what an event has of the items that views count.
-
-Indices are not checked, as in `events.view_kernels`.
+Indices are not bounds-checked here, which is safe: slots come from the layout, logs with too few
+rows for a list or object are declined, and the output has room for a label per log row. Event bytes
+are read by `log_values`, which does check (162 ns an event of five views, 198 checking all).
 """
 
 from __future__ import annotations
@@ -95,7 +87,7 @@ def is_word(
     first: int,
     last: int,
 ) -> tuple[bool, bool]:
-    """Return whether a value is written as one of words[first:last], and whether it has a text."""
+    """Return whether a value equals one of words[first:last], and whether it has a text form."""
     kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
     made_here = False
     if kind == VALUE:
@@ -126,11 +118,9 @@ def fulfilled(
     words: Longs,
     reals: Floats,
 ) -> int:
-    """Return whether a condition holds, 1 or 0; DECLINED where that is not sure.
+    """Return 1 if a condition holds, 0 if not, DECLINED if unsure.
 
-    Args:
-        row: of the field in the log; -1: it is absent.
-        condition: int64 (4,), a row of `conditions`.
+    `row` is -1 if the field is absent; `condition` is a row of `conditions`, int64 (4,).
     """
     asks, first, last = condition[ASKS], condition[FIRST], condition[LAST]
     there = row >= 0 and log[row, KIND] != NULL
@@ -151,13 +141,13 @@ def fulfilled(
     return int(low_holds) if low_holds == high_holds else DECLINED
 
 
-# Edges of buckets that are compared with a number one by one.
+# Up to this many bucket edges are compared linearly.
 COUNTED = 16
 
 
 @kernel_part
 def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
-    """Return how many of edges[first:stop], ascending, are at most `value`."""
+    """Return the number of edges[first:stop], ascending, that are at most `value`."""
     low, high = first, stop
     while high - low > COUNTED:
         middle = (low + high) >> 1
@@ -165,7 +155,7 @@ def bucket_of(value: float, edges: Floats, first: int, stop: int) -> int:
             low = middle + 1
         else:
             high = middle
-    # The last ones are compared all, several at a time: which half comes next nobody can guess.
+    # Compare the rest linearly, several at once: branches of a binary search are unpredictable.
     found = low - first
     for i in range(low, high):
         found += edges[i] <= value
@@ -187,14 +177,10 @@ def add(
     uneven: Longs,
     used: int,
 ) -> int:
-    """Add one item of a column, the value in row `row`, and return how much of `made` is used then.
+    """Add the value in `row` to a column as one item; return the bytes used in `made`.
 
-    Args:
-        uneven: int64 (1,), whether the column has an amount that is not 1; before that none is
-            written.
-
-    Returns:
-        DECLINED where the value is no label (no number, of buckets) or `times` is no count.
+    Returns DECLINED if the value is no label (for buckets: no number) or `times` is no count.
+    `uneven`, int64 (1,), is set at the first amount other than 1; `amounts` is not written before.
     """
     if times != 1 and uneven[0] == 0:
         uneven[0] = 1
@@ -214,7 +200,6 @@ def add(
 
 @kernel_in_place
 def next_of(log: Longs, row: int, stop: int, slot: int) -> int:
-    """Return the first row from `row` on that is about a slot; `stop`: there is none."""
     while row < stop and log[row, SLOT] != slot:
         row += 1
     return row
@@ -236,10 +221,9 @@ def of_elements(
     uneven: Longs,
     used: int,
 ) -> tuple[int, int]:
-    """Add the items of a list of objects, log[row:stop] its rows, with one item in each element.
+    """Add one item per element of a list of objects; log[row:stop] are its rows.
 
-    Returns:
-        how much of `made` is used then, or DECLINED; how many labels are.
+    Returns the bytes used in `made`, or DECLINED; and the labels used.
     """
     elements, item, count = log[row, START], row + 1, row + 1
     for _ in range(elements):
@@ -281,10 +265,9 @@ def of_value(
     uneven: Longs,
     used: int,
 ) -> tuple[int, int]:
-    """Add the items of a column that are one value, row `row`; `count` is the row of their count.
+    """Add the items of the value in `row`; its count, if any, is in row `count`.
 
-    Returns:
-        as `of_elements`.
+    Returns the same as `of_elements`.
     """
     kind = log[row, KIND]
     if kind == LIST:
@@ -293,7 +276,7 @@ def of_value(
         for item in range(row + 1, row + 1 + log[row, START]):
             if log[item, KIND] == NULL and empty:
                 continue
-            # For a 1 that is written here `add` would be compiled once more.
+            # A literal 1 would compile `add` a second time.
             once = int(np.int64(1))
             done = add(
                 data, made, done, log, item, once, edges, column, labels, amounts, uneven, used
@@ -362,40 +345,35 @@ def see(
     uneven: Longs,
     used: Longs,
 ) -> tuple[int, int]:
-    """Write what the views see of the events from `begin` on, until the room is used.
+    """Evaluate the views on the events from `begin` on, until the output is full.
+
+    Returns the event to resume from with more room, or n; and the bytes used in `made`.
 
     Args:
         data: uint8 (b,), the bytes of the batch.
-        log: int64 (rows, 4), the logs of its events end to end; see `events.log`.
-        ends: int64 (n,), where the log of each event ends.
-        begin: the first event to look at.
-        time_slot: of the time; NOWHERE: it is the record's. unit: of the time.
-        user_slot: of the user; NOWHERE and RECORD_KEY: it is no field.
-        key_slots: int64 (k,), of the distinct stream keys, likewise.
-        views: int64 (v, 4), see above.
-        columns: int64 (c, 7), what labels are, each once whichever views count them; slots are
-            NOWHERE where there is no such field.
-        conditions: int64 (w, 4): slot, what is asked, and what with: rows of `words` from FIRST to
-            LAST, a place in `reals`, or 1 and 0.
-        text, words: uint8, and int64 (x, 2): the words of all conditions.
-        reals: float64 (r,), the bounds of all conditions.
-        edges: float64 (e,), the edges of all views' buckets.
-        empty: whether items that are absent or null are none.
+        log, ends: int64 (rows, 4) and (n,), the concatenated logs and their ends; see `events.log`.
+        time_slot: NOWHERE if the record timestamp is used.
+        user_slot: NOWHERE or RECORD_KEY_SLOT if not a field.
+        key_slots: int64 (k,), likewise, one per distinct stream key.
+        views, columns: int64 (v, 4) and (c, 7), see `events.layout`; slots are NOWHERE if not a
+            field. Columns are distinct, however many views count them.
+        conditions: int64 (w, 4): slot, operator and operands: rows FIRST to LAST of `words`, an
+            index into `reals`, or 1 and 0.
+        text, words: uint8, and int64 (x, 2) start and stop, the words of all conditions.
+        reals, edges: float64, the bounds of all conditions and the bucket edges of all views.
+        empty: whether an absent or null item means no items.
         at, found: int64 (slots,) and (c,), scratch.
-        made: uint8, texts that the data does not hold; places from len(data) on mean these.
-        made_used: how much of it is used.
-        status: int8 (n,), DECLINED by a scanner before; written: READ, SKIPPED, DECLINED.
-        times: int64 (n,), ms; written where there is such a field, and so are the next two.
+        made, made_used: uint8, text not present in the data, and the bytes used; positions from
+            len(data) on index it.
+        status: int8 (n,), in: DECLINED by the scanner; out: READ, SKIPPED or DECLINED.
+        times: int64 (n,), ms; like `users` and `keys`, written only if it is a field.
         users: int64 (n, 2), start and stop.
-        keys: int64 (k, n, 2), start and stop; (0, 0) where nothing looks.
-        first, number: int64 (v, n), each event's first label and how many it has, or UNSEEN.
-        labels: int64 (c, room, 2), start and stop of each label, or the number of a bucket first.
-        amounts: int64 (c, room), how often the event brings each; written in `uneven` columns.
-        uneven: int64 (c,), set to 1 where an amount is not 1.
-        used: int64 (c,), how many labels of each column are there; advanced.
-
-    Returns:
-        the event to go on with when there is more room, n at the end; how much of `made` is used.
+        keys: int64 (k, n, 2), start and stop; (0, 0) if missing or invalid where no view needs it.
+        first, number: int64 (v, n), first label and label count of each event, or UNSEEN.
+        labels: int64 (c, room, 2), start and stop; for buckets, the bucket number comes first.
+        amounts: int64 (c, room), count of each label in its event; written if `uneven`.
+        uneven: int64 (c,), set to 1 if an amount is not 1.
+        used: int64 (c,), labels in each column; advanced.
     """
     for event in range(begin, len(ends)):
         if status[event] == DECLINED:
@@ -407,7 +385,7 @@ def see(
                 texts += log[place, KIND] == VALUE or (
                     log[place, KIND] in (TRUE, FALSE) and log[place, START] < 0
                 )
-            # Each may be a label of each column; keys, the user, and what a condition compares.
+            # Every text may be a label in every column; plus keys, user and one condition operand.
             if made_used + WRITTEN_MAX * (texts * len(columns) + len(key_slots) + 2) > len(made):
                 return event, made_used
         for column in range(len(columns)):
@@ -497,7 +475,7 @@ def see(
         if time_slot >= 0:
             times[event] = time_of(data, log, at[time_slot], unit) if at[time_slot] >= 0 else -1
             if times[event] < 0:
-                # The general reader knows more ways to write a time, also that of a skipped event.
+                # The general reader accepts more time formats, including for skipped events.
                 if wanted or may_be_time(log, at[time_slot], unit):
                     status[event] = DECLINED
                 elif status[event] == READ:

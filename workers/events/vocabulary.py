@@ -1,11 +1,9 @@
-"""Codes of texts: what labels and stream keys are, from the first byte of an event to a commit.
+"""Vocabulary: a hash table from texts (labels and stream keys) to integer codes.
 
-Texts as numbers: a hash table from the bytes of a text to its code.
-
-The table is probed linearly and at most half full. Labels come from outside, so the hash is
-SipHash-1-3 under a secret of this process: nobody can choose texts that all meet in one slot.
-The places of texts were checked when they were found, and are once more before a block of them is
-read: with a check of every index a look-up takes 95 ns instead of 26.
+The table uses linear probing and is at most half full. Labels come from outside, so the hash is
+SipHash-1-3 under a secret of this process: nobody can choose texts that all collide. Text positions
+were checked when they were found, and again per block before it is read: with a check of every
+index a lookup takes 95 ns instead of 26.
 
 Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012.
 """
@@ -28,26 +26,25 @@ Codes = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
-# Texts whose slots are read at once, before any of them is compared.
+# Texts whose slots are read together, before any comparison.
 AHEAD = 256
 OUTSIDE = -1
-# From this many slots on, which no core's own cache holds (before: 29 ns a text, not 41; beyond it,
-# with 175,000 texts, 62 ns, not 87).
+# From this many slots on, the table exceeds a core's own cache and `guess_codes` pays. A text takes
+# 29 ns below this size (41 with guessing), and 62 ns (87 without) at 175,000 texts.
 LARGE = 1 << 18
-# Texts that were met are kept in so many places, by their first and last bytes, and a text in three
-# numbers: its first eight bytes, those behind a shorter one 0; its last eight, 0 of a shorter one;
-# its length, and in the lower half its code.
+# Slots of recent texts, by their first and last bytes. An entry has three numbers: the first eight
+# bytes, zero-padded; the last eight, 0 if the text is shorter; the length, with the code in the
+# lower half.
 RECENT_BITS = 16
 RECENT, RECENT_COLUMNS = 1 << RECENT_BITS, 3
 FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
 _HALF, _LOWER = np.uint64(32), np.uint64(0xFFFFFFFF)
-# 2^64 times the golden ratio: its products' upper bits depend on all bits below.
+# 2^64 divided by the golden ratio: the upper bits of a product depend on all lower bits.
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @kernel_part
 def sip_round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> tuple[np.uint64, ...]:
-    """Return the four words of a SipHash state after one round."""
     v0 += v1
     v1 = v1 << np.uint64(13) | v1 >> np.uint64(51)
     v1 ^= v0
@@ -67,13 +64,7 @@ def sip_round(v0: np.uint64, v1: np.uint64, v2: np.uint64, v3: np.uint64) -> tup
 
 @kernel_part
 def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
-    """Return SipHash-1-3 of data[start:stop].
-
-    Args:
-        data: uint8.
-        start, stop: where the text lies.
-        secret: uint64 (2,).
-    """
+    """Return SipHash-1-3 of data[start:stop] under `secret`, uint64 (2,)."""
     v0 = secret[0] ^ np.uint64(0x736F6D6570736575)
     v1 = secret[1] ^ np.uint64(0x646F72616E646F6D)
     v2 = secret[0] ^ np.uint64(0x6C7967656E657261)
@@ -87,11 +78,12 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
         at += 8
     word = np.uint64(stop - start) << np.uint64(56)
     if stop - start >= 8:
-        # The last eight bytes, without those that were absorbed; twice 4 bits, as 64 are too many.
+        # The last eight bytes without those absorbed; shift twice, since a shift by 64 is
+        # undefined.
         absorbed = np.uint64(4 * (8 - (stop - at)))
         word |= word_at(data, stop - 8) >> absorbed >> absorbed
     elif at + WORD <= len(data):
-        # What is behind the text is shifted out.
+        # Shift out the bytes after the text.
         behind = np.uint64(4 * (8 - (stop - at)))
         word |= word_at(data, at) << behind << behind >> behind >> behind
     else:
@@ -110,12 +102,7 @@ def sip_hash(data: Bytes, start: int, stop: int, secret: Words) -> np.uint64:
 
 @kernel_part
 def inside(places: Longs, size: int) -> bool:
-    """Tell whether all texts lie within so many bytes.
-
-    Args:
-        places: int64 (n, 2), start and stop of each.
-        size: bytes.
-    """
+    """Return whether all texts, int64 (n, 2) starts and stops, lie within `size` bytes."""
     wrong = 0
     for i in range(len(places)):
         start, stop = places[i, 0], places[i, 1]
@@ -134,16 +121,15 @@ def guess_codes(
     found: Words,
     guesses: Codes,
 ) -> None:
-    """Write the hash of each text, and the code that it probably has.
+    """Write the hash of each text and its probable code.
 
-    Nothing here waits for what was read before, so the processor reads many slots at once: in a
-    table that no cache holds that takes half the time of one text after another.
+    No step here depends on an earlier read, so the processor reads many slots at once: in a table
+    larger than the caches that takes half the time of one text after another.
 
     Args:
-        data, places, secret, slots, hashes, used: as in `code_texts`.
-        found: uint64 (n,), written.
-        guesses: int32 (n,), written: the code in the text's first slot if its hash is the same, or
-            -1.
+        found, guesses: uint64 and int32 (n,), written: the hashes; the code in the text's first
+            slot if its hash matches, else -1.
+        others: as in `code_texts`.
     """
     mask = np.uint64(len(slots) - 1)
     for i in range(len(places)):
@@ -171,29 +157,23 @@ def code_texts(
     recent: Words,
     codes: Codes,
 ) -> tuple[int, int]:
-    """Look up texts; one that is met for the first time gets the next code.
+    """Look up texts from `first` on; a new text gets the next code.
+
+    Returns the number of texts looked up in all calls, and of texts in the table. The former is
+    below n if the caller must make room and resume, and OUTSIDE if a text lies outside the data.
 
     Args:
-        data: uint8.
         places: int64 (n, 2), start and stop of each text in `data`.
-        first: the text to begin with.
-        secret: uint64 (2,), of the hash.
-        slots: int32 (a power of two,): the code in each slot of the table, -1 where it is free.
-        hashes: uint64 (capacity,), the hash of each text.
-        ends: int64 (capacity,), where each text ends in `text`.
-        text: uint8, the texts by code, end to end.
-        used: number of texts.
-        found: uint64 (AHEAD,), room for hashes.
-        recent: uint64 (RECENT, 3), the last text of each place, FREE where there was none. It is
-            kept from call to call. Most texts are found there, by a hash that anybody could flood,
-            which would cost a look and no more: 4 to 6 ns, not 24. Of at most sixteen bytes all are
-            in the three numbers; longer texts are compared with their codes' as well.
+        secret: uint64 (2,), the hash key.
+        slots: int32 (a power of two,): the code in each slot of the table, -1 if free.
+        hashes, ends: uint64 and int64 (capacity,), the hash of each text and its end in `text`.
+        text, used: uint8, the concatenated texts by code, and their number.
+        found: uint64 (AHEAD,), scratch for hashes.
+        recent: uint64 (RECENT, 3), the last text in each slot, FREE if none, kept between calls.
+            Most texts are found here, in 4 to 6 ns instead of 24. Its hash can be flooded by
+            anybody, at the cost of one wasted look. The three numbers hold texts of at most sixteen
+            bytes completely; longer texts are also compared with their code's text.
         codes: int32 (n,), written from `first` on.
-
-    Returns:
-        The number of texts that were looked up, all told, and of texts in the table. Fewer than n
-        where there is no room for another text: the caller makes room and goes on. OUTSIDE in place
-        of the first where a text lies outside the data.
     """
     mask = np.uint64(len(slots) - 1)
     large = len(slots) >= LARGE
@@ -222,7 +202,7 @@ def code_texts(
                 if stop - start >= WORD:
                     tail = word_at(data, stop - WORD)
                 else:
-                    # What is behind the text is shifted out; twice 4 bits, as 64 are too many.
+                    # Shift out the bytes after the text, twice by half: a shift by 64 is undefined.
                     behind = np.uint64(4 * (WORD - (stop - start)))
                     head = head << behind << behind
                 place = recent_place(head, tail)
@@ -269,13 +249,11 @@ def code_texts(
 
 @kernel_in_place
 def recent_place(head: np.uint64, tail: np.uint64) -> int:
-    """Return the place in `recent` of texts with these first and last bytes."""
     return int(np.int64(((head ^ tail * _ODD) * _ODD) >> np.uint64(64 - RECENT_BITS)))
 
 
 @kernel_part
 def _same(data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: int) -> bool:
-    """Tell whether data[start:stop] is the text of a code."""
     begin = ends[code - 1] if code else 0
     if ends[code] - begin != stop - start:
         return False
@@ -284,7 +262,7 @@ def _same(data: Bytes, start: int, stop: int, text: Bytes, ends: Longs, code: in
 
 @kernel
 def fill_slots(hashes: Words, used: int, slots: Codes) -> None:
-    """Enter the texts into an empty table of at least twice as many slots."""
+    """Insert the texts into an empty table of at least twice as many slots."""
     mask = np.uint64(len(slots) - 1)
     for code in range(used):
         slot = hashes[code] & mask
@@ -293,7 +271,7 @@ def fill_slots(hashes: Words, used: int, slots: Codes) -> None:
         slots[slot] = code
 
 
-# A vocabulary with more texts, or with more bytes of them, is left for a new one.
+# A vocabulary with more texts, or more bytes of text, is replaced.
 TEXTS_MAX = 1 << 21
 BYTES_MAX = 128 << 20
 _FIRST_TEXTS = 1 << 10
@@ -301,17 +279,13 @@ NAMES_KEPT = 10_000
 
 
 class Vocabulary:
-    """Texts and their codes, from 0 in the order in which they were met. Its repr shows none.
+    """Texts and their codes, assigned from 0 in order of first occurrence, beginning with `first`.
 
-    It only grows: a code means the same text as long as the vocabulary lives. Not for two threads.
+    It only grows: a code keeps its meaning. Not thread-safe. Its repr shows no text.
     """
 
     def __init__(self, first: Iterable[str] = ()) -> None:
-        """
-        Args:
-            first: texts that have the first codes, in their order.
-        """
-        # Secret, so that nobody can choose labels that all meet in one slot.
+        # Secret, so that nobody can choose labels that all collide.
         self._secret = np.frombuffer(secrets.token_bytes(16), dtype=np.uint64)
         self._slots = np.full(4 * _FIRST_TEXTS, -1, dtype=np.int32)
         self._hashes = np.empty(_FIRST_TEXTS, dtype=np.uint64)
@@ -331,7 +305,7 @@ class Vocabulary:
 
     @property
     def full(self) -> bool:
-        """Whether a new vocabulary should be begun before the next batch."""
+        """Whether to begin a new vocabulary before the next batch."""
         return self._used > TEXTS_MAX or self._bytes > BYTES_MAX
 
     @property
@@ -339,14 +313,9 @@ class Vocabulary:
         return int(self._ends[self._used - 1]) if self._used else 0
 
     def codes(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> Codes:
-        """Return the codes of texts; those that are new are added.
+        """Return the codes of texts, adding new ones; `places` is int64 (n, 2), start and stop.
 
-        Args:
-            data: uint8.
-            places: int64 (n, 2), start and stop of each text in `data`.
-
-        Raises:
-            IndexError: a place lies outside the data.
+        Raises IndexError if a place lies outside the data.
         """
         codes = np.empty(len(places), dtype=np.int32)
         data, places = fixed(data), fixed(places)
@@ -373,21 +342,16 @@ class Vocabulary:
             self._grow(int(places[done, 1] - places[done, 0]))
 
     def codes_of(self, texts: Texts) -> Codes:
-        """Return the codes of a column of texts; those that are new are added."""
         return self.codes(texts.text, np.stack((texts.ends - texts.lengths, texts.ends), axis=1))
 
     def code_of(self, text: str) -> int:
-        """Return the code of one text; if it is new it is added."""
         return int(self.codes_of(Texts.of([text.encode()]))[0])
 
     def texts(self, codes: NDArray[np.int32] | NDArray[np.int64]) -> Texts:
-        """Return the texts of codes, in their order."""
         return Texts(self._text[: self._bytes], self._ends[: self._used]).take(codes)
 
     def name(self, code: int) -> str:
-        """Return the text of one code; the first ones are kept, as stream keys are asked for again
-        and again.
-        """
+        """Return the text of one code; the first NAMES_KEPT are cached, since stream keys recur."""
         if len(self._names) <= code < NAMES_KEPT:
             more = range(len(self._names), min(self._used, NAMES_KEPT))
             self._names += [self._text_of(each) for each in more]
@@ -398,7 +362,6 @@ class Vocabulary:
         return self._text[start : int(self._ends[code])].tobytes().decode()
 
     def _grow(self, length: int) -> None:
-        """Make room for another text of `length` bytes."""
         if self._used == len(self._ends):
             self._hashes = grown(self._hashes, 2 * self._used)
             self._ends = grown(self._ends, 2 * self._used)

@@ -1,11 +1,8 @@
-"""A writer's schema and the wanted paths as the program of `events.formats.avro_scanner`.
+"""Compile a writer's schema and the wanted paths into a program for `avro_scanner`.
 
-With a reader's schema the paths are of its names, its defaults are constants of the program, and
-where resolution comes to more than that, the program declines at that place.
-
-Avro schemas: parsed, names looked up, and which types of a reader a writer's types become.
-
-Logical types are left out everywhere: a timestamp is the number that was written.
+With a reader's schema, paths use its names and its defaults become constants of the program. Where
+resolution requires more than that, the program declines. Logical types are ignored: a timestamp is
+the number as written.
 """
 
 from __future__ import annotations
@@ -42,25 +39,20 @@ _PROMOTED = MappingProxyType(
 
 
 class Unsure(Exception):
-    """What resolution comes to here is not worked out: fastavro decides, record by record."""
+    """A case that schema resolution here does not cover; fastavro decides record by record."""
 
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """A parsed schema.
-
-    Attributes:
-        text: as fastavro takes it, with the schemas that it refers to in `names`.
-        names: named types by their full names.
-    """
+    """A parsed schema in fastavro's form; `names` has all named types, including references."""
 
     text: Any
     names: Mapping[str, Any] = field(repr=False)
 
     def as_field(self) -> Any:
-        """Return a record of one field, `value`, of this type: its bytes are the same.
+        """Return a record schema with this type as its only field, `value`: the encoding is equal.
 
-        fastavro forgets the names that a schema refers to where it is no object.
+        fastavro drops the referenced names of a schema that is not an object.
         """
         record = {
             "type": "record",
@@ -70,7 +62,7 @@ class AvroSchema:
         return fastavro.parse_schema(record, named_schemas=dict(self.names))
 
     def type_of(self, written: Any) -> Any:
-        """Return a type itself: a list for a union, else an object with a `type`."""
+        """Resolve a type: a list for a union, else an object with a `type`."""
         while not isinstance(written, list):
             if isinstance(written, str):
                 if written in PRIMITIVES:
@@ -84,14 +76,9 @@ class AvroSchema:
 
 
 def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
-    """Return the schema that a text writes.
+    """Parse a schema in JSON and the referenced schemas, dependencies first.
 
-    Args:
-        text: JSON.
-        references: texts of schemas that it refers to by name, those first that others need.
-
-    Raises:
-        ValueError: it is no schema; the message shows nothing of it.
+    Raises ValueError if it is invalid; the message shows none of its content.
     """
     names: dict[str, Any] = {}
     try:
@@ -101,13 +88,13 @@ def parse(text: str, references: Sequence[str] = ()) -> AvroSchema:
     except RecursionError:
         raise ValueError("no Avro schema: nested too deeply") from None
     except Exception as error:  # noqa: BLE001
-        # fastavro raises whatever comes up in its code where a schema is malformed.
+        # fastavro can raise any exception for a malformed schema.
         raise ValueError(f"no Avro schema: {type(error).__name__}") from None
     return AvroSchema(parsed, names)
 
 
 def _plain(schema: Any) -> Any:
-    """Return a schema without logical types, and each primitive `{"type": name}` as its name."""
+    """Remove logical types, and replace every primitive `{"type": name}` by its name."""
     if isinstance(schema, list):
         return [_plain(branch) for branch in schema]
     if not isinstance(schema, dict):
@@ -128,10 +115,9 @@ def _plain(schema: Any) -> Any:
 
 
 def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> bool:
-    """Tell whether fastavro takes a writer's type for a reader's, as far as it looks beforehand.
+    """Return whether fastavro's preliminary check accepts type `written` for type `read`.
 
-    Raises:
-        Unsure: it takes it, though the two differ in kind.
+    Raises Unsure if it accepts types that differ in kind.
     """
     w, r = writer.type_of(written), reader.type_of(read)
     if isinstance(w, list) or isinstance(r, list):
@@ -153,11 +139,7 @@ def matches(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> 
 
 
 def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> Any:
-    """Return the reader's type, no union, that a writer's type, no union, becomes.
-
-    Raises:
-        Unsure: it becomes none, which is fastavro's to say.
-    """
+    """Return the branch of `read` that a non-union type `written` becomes; raise Unsure if none."""
     options = reader.type_of(read)
     for option in options if isinstance(options, list) else [options]:
         if matches(writer, written, reader, option):
@@ -166,18 +148,10 @@ def chosen(writer: AvroSchema, written: Any, reader: AvroSchema, read: Any) -> A
 
 
 def fields_of(w: Mapping[str, Any], r: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Return which field of a reader's record each of a writer's becomes, and which are left over.
+    """Match the fields of a writer's record `w` to those of a reader's record `r`.
 
-    Args:
-        w: the writer's record.
-        r: the reader's record.
-
-    Returns:
-        for each field of the writer the reader's, None where it is left out; then those of the
-        reader's that the writer does not have.
-
-    Raises:
-        Unsure: two fields would become the same one.
+    Returns the reader's field for each of the writer's, None if dropped; then the reader's fields
+    that the writer does not have. Raises Unsure if two fields would become the same one.
     """
     left = {each["name"]: each for each in r["fields"]}
     aliases = {alias: each for each in r["fields"] for alias in each.get("aliases", ())}
@@ -224,7 +198,7 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True)
 class AvroArrays:
-    """What `avro_log.event` takes of a program; `texts` uint8, which lie behind the records."""
+    """The program arguments of `avro_scanner.event`; `texts`, uint8, follows the records."""
 
     program: Longs
     parts: Longs
@@ -234,7 +208,7 @@ class AvroArrays:
 
 
 class AvroProgram:
-    """A program of one tree, to which schemas are added. Of one thread."""
+    """The program for one tree, to which schemas are added. Not thread-safe."""
 
     def __init__(self, tree: Node) -> None:
         self._tree = tree
@@ -245,12 +219,7 @@ class AvroProgram:
         self._texts = bytearray()
 
     def add(self, writer: AvroSchema, reader: AvroSchema | None = None) -> tuple[int, int, Fit]:
-        """Add a schema.
-
-        Returns:
-            the row of a whole record with what is wanted of it; that of one of which nothing is
-            wanted, which looks at every byte all the same; what can be in it.
-        """
+        """Add a schema; return its start row, another that only checks every byte, and the fit."""
         fit = Fit(self._tree)
         root = _Walk(self, fit, writer, reader).place(
             writer.text, None if reader is None else reader.text, self._tree
@@ -258,8 +227,6 @@ class AvroProgram:
         return root, _Walk(self, Fit(Node()), writer, None).place(writer.text, None, None), fit
 
     def arrays(self) -> AvroArrays:
-        """Return the program so far."""
-
         def longs(rows: object, columns: int) -> Longs:
             return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
 
@@ -270,8 +237,6 @@ class AvroProgram:
             longs(self._constants, 4),
             read_only(np.frombuffer(bytes(self._texts), dtype=np.uint8)),
         )
-
-    # ---- what a walk adds ---------------------------------------------------------------------
 
     def row(
         self, op: int, slot: int = NO_SLOT, a: int = 0, b: int = 0, c: int = 0, d: int = 0
@@ -304,18 +269,18 @@ class AvroProgram:
 
 
 class _Walk:
-    """Of one schema through one tree. A row is made once for each type at each place."""
+    """A walk of one schema along one tree. Every type at every place gets one row."""
 
     def __init__(
         self, program: AvroProgram, fit: Fit, writer: AvroSchema, reader: AvroSchema | None
     ) -> None:
         self._program, self._fit, self._writer, self._reader = program, fit, writer, reader
         self._made: dict[tuple[int, int, int], int] = {}
-        # Their ids are the keys of what was made.
+        # Keeps objects alive whose ids are keys of `_made`.
         self._alive: list[object] = []
 
     def place(self, written: Any, read: Any, node: Node | None, path: Path = ROOT) -> int:
-        """Return the row of a value: its type, which one it is read as (None: its own)."""
+        """Return the row of a value of type `written`, read as type `read` (None: as written)."""
         w = self._writer.type_of(written)
         if not wants(node):
             node = None
@@ -346,11 +311,11 @@ class _Walk:
         return row
 
     def _branch(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
-        """Return the row of a branch of a union; what does not fit it is another's matter."""
+        """Return the row of a union branch; a flat value on a wanted path declines."""
         w = self._writer.type_of(written)
         within = node is not None and bool(node.children or node.elements)
         if within and node is not None and w["type"] in _FLAT and w["type"] != "null":
-            # The general reader says what such a value means for the paths through it.
+            # The general reader decides how paths through such a value resolve.
             self._fit.possible(node)
             self._fit.within(node, path, _WORDS[w["type"]])
             return self._program.row(avro_scanner.DECLINE)
@@ -415,7 +380,7 @@ class _Walk:
         self._program.fill(row, avro_scanner.ARRAY, slot, items, head)
 
     def _element(self, written: Any, read: Any, node: Node | None, path: Path) -> int:
-        """Return the row of an element; a null declines where its fields are wanted."""
+        """Return the row of an element; a null declines if its fields are wanted."""
         w = self._writer.type_of(written)
         if node is None or not node.children or not isinstance(w, list):
             return self.place(written, read, node, path)
@@ -493,7 +458,7 @@ class _Walk:
         self._program.fill(row, avro_scanner.RECORD, slot, *self._program.parts(rows))
 
     def _default(self, value: Any, node: Node, path: Path) -> list[tuple[int, int, int, int]]:
-        """Return the rows of a reader's default, which is what JSON made of it."""
+        """Return log rows for a reader's default, which is a JSON value."""
         for slot, _ in paths_of(node):
             self._fit.possible(Node(slot))
         rows: list[tuple[int, int, int, int]] = []

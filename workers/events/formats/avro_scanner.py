@@ -1,21 +1,20 @@
-"""Avro records, read by a compiled scanner that writes the log of an event (`events.log`).
+"""Compiled scanner that writes the event log (`events.log`) of Avro records.
 
 A writer's schema and the wanted paths become a program (`events.formats.avro_program`): a row for
-each type at each place, int64 (rows, 5):
+every type at every place, int64 (rows, 6):
 
-    OP      what type it is
-    SLOT    of the row that its value is in the log; none below 0
-    A, B    of a record and a union: where its rows begin in `parts`, and how many there are
-            of an enum: its first symbol in `names`, and how many there are
-            of a fixed: A its size
-            of an array and a map: A the row of a value, B the slot of the LIST or MAP row
-            of a constant: its first row in `constants`, and how many there are
-    C       of a map through which a path goes: its first name in `names`, each with its row;
-    D       how many names; none: the map is not looked into
+    OP      the type
+    SLOT    log slot of the value; negative if none
+    A, B    record and union: first row in `parts`, and number of rows
+            enum: first symbol in `names`, and number of symbols
+            fixed: A is the size
+            array and map: A is the row of the value, B the slot of the LIST or MAP row
+            constant: first row in `constants`, and number of rows
+    C, D    map on a wanted path: first entry in `names`, and number of names; 0 if not opened
 
-Every byte is looked at, also of what nobody wants: numbers are in their shortest form, text is
-UTF-8, blocks are as long as they say, and nothing is left behind. Texts that are in no record (enum
-symbols, names of fields, defaults) lie in `data` behind the records, from `base` on.
+Every byte is checked, including unwanted values: numbers are in their shortest form, text is UTF-8,
+blocks have their stated length, and no bytes are left over. Texts that are in no record (enum
+symbols, field names, defaults) follow the records in `data`, from `base` on.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from workers.events.log import (
 OP, SLOT, A, B, C, D = 0, 1, 2, 3, 4, 5
 COLUMNS = 6
 
-# What has nothing within it comes first.
+# Types without parts come first.
 NULL_OP, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BYTES, FIXED, ENUM, LAST_FLAT = (
     0,
     1,
@@ -73,10 +72,10 @@ UNION, CONSTANT, DECLINE, RECORD, ARRAY, MAP_OP = 10, 11, 12, 13, 14, 15
 # The frames of `stack`, int64 (depth, FRAME).
 F_ROW, F_NEXT, F_LEFT, F_HEAD, F_COUNT, F_END = 0, 1, 2, 3, 4, 5
 FRAME = 6
-# Values that take no bytes: a hostile record may claim 2^62 of them.
+# Step limit for values that take no bytes: a hostile record may claim 2^62 of them.
 STEPS_FREE, STEPS_A_BYTE = 65_536, 8
 INT_MAX = 2**31 - 1
-# Names of one map through which paths go; a bit for each says that it was there.
+# Maximum wanted names of a map; a bit per name marks it as seen.
 CHILDREN_MAX = 60
 
 
@@ -84,7 +83,7 @@ CHILDREN_MAX = 60
 def flat(
     data: Bytes, at: int, stop: int, base: int, op: int, a: int, b: int, names: Longs
 ) -> tuple[int, int, int, int]:
-    """Return kind, start and stop of a value without parts, and where it ends, or REFUSED."""
+    """Return kind, start, stop and end of a value without parts; the end is REFUSED if invalid."""
     if op in (STRING, BYTES):
         length, at = zigzag(data, at, stop)
         if at == REFUSED or length < 0 or length > stop - at:
@@ -119,9 +118,9 @@ def flat(
 
 @part_reads_outside
 def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
-    """Return how many values a block of an array or map has, where they begin, where they end.
+    """Return item count, start and end of a block.
 
-    The begin is REFUSED where there is no block; the end is -1 where the block does not say it.
+    The start is REFUSED if invalid; the end is -1 if not stated.
     """
     count, at = zigzag(data, at, stop)
     if at == REFUSED or count >= 0:
@@ -136,7 +135,7 @@ def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
 def constants_of(
     base: int, first: int, number: int, constants: Longs, log: Longs, used: int
 ) -> int:
-    """Add rows that no record holds; return how many are used then, or FULL."""
+    """Append constant rows to the log; return the rows used, or FULL."""
     for at in range(first, first + number):
         kind, start, stop = constants[at, 1], constants[at, 2], constants[at, 3]
         shift = base if kind in (TEXT, WHOLE) else 0
@@ -146,7 +145,7 @@ def constants_of(
 
 @part_reads_outside
 def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
-    """Tell whether a name is in the rows of a map, from behind its MAP row on, at every second."""
+    """Return whether the map at row `head` has a name already; every second row is a name."""
     row = head + 1
     while row < used and not same(data, start, end, data, log[row, START], log[row, STOP]):
         row += 2
@@ -167,27 +166,20 @@ def event(
     log: Longs,
     stack: Longs,
 ) -> int:
-    """Read one record, data[at:stop], into the log; nothing of `stack` is expected or left.
+    """Scan one record, data[at:stop], into the log; return the rows used, DECLINED or FULL.
 
     Args:
-        data: uint8 (b,), the records of the batch and, from `base` on, the program's texts.
-        at, stop: where the record's Avro bytes are.
+        data: uint8 (b,), the records of the batch, then from `base` on the program's texts.
         root: the program's row for the whole record.
-        base: where the program's texts begin in `data`.
-        program: int64 (rows, 6), see the module.
-        parts: int64, rows of records and unions.
-        names: int64 (n, 3), start and stop of a text in the program's texts, and a row.
-        constants: int64 (n, 4), rows for the log; starts and stops of texts in the program's texts.
-        log: int64 (room, 4).
-        stack: int64 (depth, 6); a record deeper than that is declined.
-
-    Returns:
-        how many rows of the log are used; DECLINED or FULL.
+        program, parts: int64 (rows, 6), see the module; int64, rows of records and unions.
+        names: int64 (n, 3), start and stop in the program's texts, and a row.
+        constants: int64 (n, 4), log rows; starts and stops of texts are in the program's texts.
+        log, stack: int64 (room, 4), and (depth, 6), scratch; deeper records are declined.
     """
     used, depth, row = 0, 0, root
     steps = STEPS_FREE + STEPS_A_BYTE * (stop - at)
     while True:
-        # The value of type `row` is next.
+        # Next: a value of type `row`.
         steps -= 1
         if steps < 0:
             return DECLINED
@@ -229,7 +221,7 @@ def event(
             if used == FULL:
                 return FULL
             depth += 1
-        # It is at its end, or something was opened: find what is next.
+        # After a value or an opening: find the next value.
         while True:
             if depth == 0:
                 return used if at == stop else DECLINED
@@ -302,17 +294,15 @@ def logs(
     log: Longs,
     used: int,
 ) -> tuple[int, int]:
-    """Read the records from `begin` on into one log, end to end, until there is no room.
+    """Scan the records from `begin` on into one log, until it is full.
+
+    Returns the record to resume from with more room, or n; and the log rows used.
 
     Args:
         values: int64 (n, 2), start and stop of each record's Avro bytes.
-        roots: int64 (n,), the program's row for each record; DECLINED: it is not looked at.
-        number: int64 (n,), written: how many rows each record has, or DECLINED.
-        used: how many rows of the log are there already.
+        roots: int64 (n,), the program's row for each record; DECLINED to skip it.
+        number: int64 (n,), written: the log rows of each record, or DECLINED.
         others: as in `event`.
-
-    Returns:
-        the record to go on with when there is more room, n at the end; how many rows are used.
     """
     for i in range(begin, len(values)):
         number[i] = DECLINED

@@ -1,6 +1,6 @@
-"""Message types and the wanted paths as the program of `events.formats.protobuf_scanner`.
+"""Compile message types and the wanted paths into a program for `protobuf_scanner`.
 
-Protobuf schemas: from the text or descriptor that a registry keeps to a message type of upb.
+A registry stores a schema as text or descriptor; either becomes a message type of upb.
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ _PROTOC_S = 30.0
 
 
 class ProtobufSchema:
-    """A schema's file with all that it imports, in a pool of its own."""
+    """A schema's file and its imports, compiled into their own descriptor pool.
+
+    Raises ValueError if it is invalid; the message shows none of its content.
+    """
 
     def __init__(self, schema: Schema) -> None:
-        """Compile it.
-
-        Raises:
-            ValueError: it is no schema; the message shows nothing of it.
-        """
         found = _compiled(schema)
         self._pool = descriptor_pool.DescriptorPool()
         try:
@@ -54,11 +52,7 @@ class ProtobufSchema:
         self._file = found[-1]
 
     def message(self, indexes: Sequence[int]) -> Any:
-        """Return the descriptor of a message by its place in the file, and in the messages around.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Return the message at a path of indexes through nested messages, else ValueError."""
         name, types = self._file.package, self._file.message_type
         for index in indexes:
             if not 0 <= index < len(types):
@@ -72,11 +66,7 @@ class ProtobufSchema:
 
 
 def indexes_of(message: bytes) -> list[int]:
-    """Return the places that the bytes behind a schema id say: a number of them, then each.
-
-    Raises:
-        ValueError: they say none.
-    """
+    """Parse the message path after a schema id: its length, then the indexes; else ValueError."""
     data = np.frombuffer(message, dtype=np.uint8)
     number, at = zigzag(data, 0, len(data))
     if number == 0 and at == len(message):
@@ -91,7 +81,7 @@ def indexes_of(message: bytes) -> list[int]:
 
 
 def _descriptor(text: str) -> descriptor_pb2.FileDescriptorProto | None:
-    """Return the file that a text is in base64, as producers in Python register it; else None."""
+    """Parse a file in base64, as Python producers register it; None for any other text."""
     try:
         made = descriptor_pb2.FileDescriptorProto.FromString(
             base64.b64decode(text.strip(), validate=True)
@@ -102,7 +92,6 @@ def _descriptor(text: str) -> descriptor_pb2.FileDescriptorProto | None:
 
 
 def _compiled(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Return the schema's file behind all that it imports."""
     texts: dict[str, str] = {}
     files: dict[str, descriptor_pb2.FileDescriptorProto] = {}
     main = _MAIN
@@ -126,9 +115,9 @@ def _compiled(schema: Schema) -> list[descriptor_pb2.FileDescriptorProto]:
 def _by_protoc(
     texts: Mapping[str, str], files: Sequence[descriptor_pb2.FileDescriptorProto], main: str
 ) -> list[descriptor_pb2.FileDescriptorProto]:
-    """Return the file `main` behind all that it imports; texts are compiled.
+    """Compile texts and return the file `main`, preceded by its imports.
 
-    protoc runs in a process of its own: no text makes it crash this one, or take its time.
+    protoc runs in its own process, so that no text can crash or stall this one.
     """
     with tempfile.TemporaryDirectory(prefix="quietcount-protoc-") as made:
         place = pathlib.Path(made)
@@ -161,7 +150,7 @@ def _by_protoc(
 
 
 def _shipped() -> list[str]:
-    """Return the places of files that registries do not keep: Google's own types."""
+    """Return the paths of files that registries do not store: Google's own types."""
     places = []
     for package, inner in (("grpc_tools", "_proto"), ("google.type", "../..")):
         try:
@@ -180,7 +169,7 @@ _GROUP = 10
 
 @dataclass(frozen=True)
 class ProtobufArrays:
-    """What `protobuf_log.event` takes of a program; `texts` uint8, which lie behind the records."""
+    """The program arguments of `protobuf_scanner.event`; `texts`, uint8, follows the records."""
 
     messages: Longs
     fields: Longs
@@ -191,7 +180,7 @@ class ProtobufArrays:
 
 
 class ProtobufProgram:
-    """A program of one tree, to which message types are added. Of one thread."""
+    """The program for one tree, to which message types are added. Not thread-safe."""
 
     def __init__(self, tree: Node) -> None:
         self._tree = tree
@@ -203,13 +192,10 @@ class ProtobufProgram:
         self._lists = 0
 
     def add(self, message: Any) -> tuple[int, Fit]:
-        """Add a message type; return its row for a whole record, and what can be in it."""
         fit = Fit(self._tree)
         return _Walk(self, fit).message(message, self._tree, ROOT), fit
 
     def arrays(self) -> ProtobufArrays:
-        """Return the program so far."""
-
         def longs(rows: object, columns: int) -> Longs:
             return read_only(np.array(rows, dtype=np.int64).reshape(-1, columns))
 
@@ -222,8 +208,6 @@ class ProtobufProgram:
             self._lists,
         )
 
-    # ---- what a walk adds ---------------------------------------------------------------------
-
     def reserve(self) -> int:
         self._messages.append([0] * protobuf_scanner.MESSAGE_COLUMNS)
         return len(self._messages) - 1
@@ -235,7 +219,7 @@ class ProtobufProgram:
         mode: int,
         missing: list[tuple[int, int, int, int, int, int]],
     ) -> None:
-        # A map's value has no number of its own: it lies behind its map, out of the search's way.
+        # A map's value has no field number, so its row goes after the sorted rows.
         whole = [field[: protobuf_scanner.FIELD_COLUMNS] for field in fields]
         first = len(self._fields)
         self._fields += whole
@@ -262,17 +246,14 @@ class ProtobufProgram:
 
 
 class _Walk:
-    """Of one message type through one tree."""
-
     def __init__(self, program: ProtobufProgram, fit: Fit) -> None:
         self._program, self._fit = program, fit
         self._made: dict[tuple[str, int], int] = {}
-        # Their ids are in the keys of what was made.
+        # Keeps nodes alive whose ids are in keys of `_made`.
         self._alive: list[Node | None] = []
         self._enums: dict[str, tuple[int, int]] = {}
 
     def message(self, kind: Any, node: Node | None, path: Path) -> int:
-        """Return the row of a message type at a place."""
         if not wants(node):
             node = None
         key = (kind.full_name, id(node))
@@ -305,7 +286,7 @@ class _Walk:
         return row
 
     def _unwanted(self, field: Any, bit: int) -> list[int]:
-        """Return the row of a field that is looked at all the same."""
+        """Return the row of an unwanted field, which is still checked."""
         state = protobuf_scanner.UNWANTED if field.is_repeated else -1
         kind, inner = field.type, 0
         if kind == protobuf_scanner.MESSAGE:
@@ -313,7 +294,7 @@ class _Walk:
         elif kind == _GROUP:
             kind = protobuf_scanner.DECLINE
         elif protobuf_scanner.WIRES[kind] == protobuf_scanner.VARINT:
-            # Of numbers that nobody wants any 64 bits will do.
+            # An unwanted number may be any 64 bits.
             kind = protobuf_scanner.INT64
         return [field.number, kind, NO_SLOT, NO_SLOT, NO_SLOT, inner, 0, bit, state, 0]
 
@@ -344,7 +325,6 @@ class _Walk:
         return [field.number, field.type, node.slot, NO_SLOT, NO_SLOT, inner, count, bit, -1, 0]
 
     def _inner(self, field: Any, node: Node, path: Path) -> tuple[int, int]:
-        """Return what a value consists of: columns INNER and COUNT."""
         if field.type == protobuf_scanner.MESSAGE:
             return self.message(field.message_type, Node(children=node.children), path), 0
         self._fit.impossible(
@@ -413,7 +393,7 @@ class _Walk:
         return [*row, 0, value.type, NO_SLOT, NO_SLOT, NO_SLOT, inner, count, -1, -1, 0]
 
     def _enum(self, kind: Any) -> tuple[int, int]:
-        """Return where an enum's names are, sorted by number, and how many there are."""
+        """Return where an enum's names begin, sorted by number, and how many there are."""
         if kind.full_name not in self._enums:
             names = sorted((number, value.name) for number, value in kind.values_by_number.items())
             self._enums[kind.full_name] = self._program.names(
@@ -424,7 +404,7 @@ class _Walk:
     def _absent(
         self, field: Any, node: Node, row: list[int]
     ) -> list[tuple[int, int, int, int, int, int]]:
-        """Return the rows of the log where the field is not there."""
+        """Return the `missing` rows to log if the field is absent."""
         if field.is_repeated:
             state = row[protobuf_scanner.STATE]
             heads = [
@@ -458,9 +438,9 @@ class _Walk:
 
 
 def _bits(kind: Any, wanted: list[str]) -> dict[str, int]:
-    """Return the bits of fields that may be there once: those wanted, and what is beside them.
+    """Return the bits of wanted singular fields and all other members of their oneofs.
 
-    A field of a oneof takes the place of any other of it.
+    All members of a oneof share a bit, since setting one replaces another.
     """
     bits: dict[str, int] = {}
     oneofs: dict[str, int] = {}

@@ -1,29 +1,29 @@
-"""Protobuf messages, read by a compiled scanner that writes the log of an event (`events.log`).
+"""Compiled scanner that writes the event log (`events.log`) of Protobuf messages.
 
-A schema and the wanted paths become a program (`events.formats.protobuf_program`): a message type
+A schema and the wanted paths become a program (`events.formats.protobuf_program`). A message type
 at a place is a row of `messages`, int64 (n, 5):
 
-    FIRST, N      where its fields begin in `fields`, sorted by number, and how many there are
-    MODE          CLOSED; STRICT: a field that it does not know declines; DECLINES
-    MISSING, M    where its rows begin in `missing`, and how many there are
+    FIRST, N      first row in `fields`, sorted by number, and number of rows
+    MODE          CLOSED; STRICT: an unknown field declines; DECLINES
+    MISSING, M    first row in `missing`, and number of rows
 
-and a field a row of `fields`, int64 (n, 10):
+A field is a row of `fields`, int64 (n, 10):
 
-    NUMBER, TYPE  as in a descriptor; MAP: a map whose entries are looked at; DECLINE
-    SLOT          of its value, or of each of them; none below 0
-    HEAD          of a list or map: the slot of the LIST or MAP row
-    OUTER         of a list or map: the slot of itself where one value is wanted
-    INNER, COUNT  of a message: its row of `messages`; of an enum: its first number in `names`, and
-                  how many there are; of a map: its first name in `names`, and how many there are
-    BIT           of a field that may be there once, or of the oneof it is in; -1: it is no matter
-    STATE         of a list or map: its row of `lists`; UNWANTED; -1: it is neither
-    VALUE_ROW     of a map: the row of its value
+    NUMBER, TYPE  as in a descriptor; MAP: a map whose entries are read; DECLINE
+    SLOT          of the value or of the list's values; negative if none
+    HEAD          list and map: slot of the LIST or MAP row
+    OUTER         list and map: slot of the field itself if a single value is wanted
+    INNER, COUNT  message: row of `messages`; enum: first number in `names`, and number of names;
+                  map: first name in `names`, and number of names
+    BIT           singular field: its bit, or that of its oneof; -1 if not tracked
+    STATE         list and map: row of `lists`; UNWANTED; -1 for others
+    VALUE_ROW     map: row of its value
 
-A row of `missing`, int64 (n, 6), is a row of the log for a
-field that is not in a message: BIT and STATE, one of which is -1, slot, kind, start and stop.
+A row of `missing`, int64 (n, 6), is a log row for a field that a message lacks: BIT and STATE, one
+of which is -1, slot, kind, start and stop.
 
-Every byte is looked at, also of what nobody wants. What a decoder would put right (numbers in a
-long form, a wanted field twice, lists in pieces) is left to it.
+Every byte is checked, including unwanted values. Input that a decoder would normalize (numbers in a
+long form, a wanted field twice, lists in pieces) is declined to it.
 """
 
 from __future__ import annotations
@@ -71,19 +71,18 @@ UNWANTED = -2
 DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING = 1, 2, 3, 4, 5, 6, 7, 8, 9
 MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = 11, 12, 13, 14, 15, 16, 17, 18
 MAP, DECLINE = 19, 20
-# How a value of a type is on the wire: a varint, 8 bytes, behind its length, 4 bytes; -1: as none.
+# Wire types: varint, 8 bytes, length-delimited, 4 bytes. WIRES is by TYPE; -1: none.
 VARINT, EIGHT, LENGTH, FOUR = 0, 1, 2, 5
 WIRES = np.array([-1, 1, 5, 0, 0, 0, 1, 5, 0, 2, -1, 2, 2, 0, 0, 5, 1, 0, 0, 2, -1], dtype=np.int64)
 WIRES.flags.writeable = False
 
-# Frames of `stack`, and columns of `lists`: the LIST row (-1: none yet), where its rows end, and
-# which names of a map were there.
+# Frames of `stack`; columns of `lists`: LIST row (-1: none yet), end of its rows, map names seen.
 F_MESSAGE, F_END, F_SEEN, F_HINT = 0, 1, 2, 3
 FRAME = 4
 L_HEAD, L_END, L_SEEN = 0, 1, 2
 LIST_COLUMNS = 3
 NUMBER_MAX = 2**29 - 1
-# Bits of a frame, and names of a map through which paths go.
+# Maximum bits of a frame, and wanted names of a map.
 BITS_MAX = 60
 
 
@@ -91,7 +90,7 @@ BITS_MAX = 60
 def scalar(
     data: Bytes, at: int, stop: int, base: int, kind: int, first: int, count: int, names: Longs
 ) -> tuple[int, int, int, int]:
-    """Return kind, start and stop of a value's row, and where it ends, or REFUSED."""
+    """Return kind, start, stop and end of a value; the end is REFUSED if invalid."""
     if kind in (STRING, BYTES):
         length, at = varint(data, at, stop)
         if at == REFUSED or not 0 <= length <= stop - at:
@@ -141,9 +140,9 @@ def scalar(
 
 @part_reads_outside
 def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
-    """Begin a list or map if this is its first value; return how many rows are used then.
+    """Log the head of a list or map at its first value; return the rows used.
 
-    DECLINED: rows of another field are behind those of its last value.
+    DECLINED if rows of another field follow those of its last value.
     """
     state = fields[row, STATE]
     if lists[state, L_HEAD] < 0:
@@ -158,7 +157,7 @@ def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
     elif (
         fields[row, HEAD] >= 0
         and lists[state, L_END] != used
-        # Fields of messages in a list have slots of their own.
+        # Fields of messages in a list have their own slots.
         and (fields[row, TYPE] != MESSAGE or fields[row, SLOT] == fields[row, HEAD])
     ):
         return DECLINED
@@ -180,7 +179,7 @@ def value(
     log: Longs,
     used: int,
 ) -> tuple[int, int]:
-    """Read a value without parts into the log; return where it ends and how many rows are used."""
+    """Log a value without parts; return its end and the rows used."""
     kind, start, end, at = scalar(
         data, at, stop, base, fields[row, TYPE], fields[row, INNER], fields[row, COUNT], names
     )
@@ -209,7 +208,7 @@ def entry(
     log: Longs,
     used: int,
 ) -> int:
-    """Read an entry of a map, data[at:stop], into the log; return how many rows are used then."""
+    """Log a map entry, data[at:stop]; return the rows used."""
     inner, name, name_end = fields[row, VALUE_ROW], base, base
     kind, start, end = TEXT, base, base
     named = valued = False
@@ -235,7 +234,7 @@ def entry(
         if at == REFUSED:
             return DECLINED
     if not valued:
-        # Every type but text, whose default is a number of no bytes, is left to the general reader.
+        # Log the type's default; enum and bytes are left to the general reader.
         if fields[inner, TYPE] in (ENUM, BYTES):
             return DECLINED
         if fields[inner, TYPE] == BOOL:
@@ -277,7 +276,7 @@ def complete(
     log: Longs,
     used: int,
 ) -> int:
-    """Add the rows of fields that a message does not hold; return how many are used then."""
+    """Log the rows of fields that a message lacks; return the rows used."""
     for row in range(first, first + number):
         bit, state = missing[row, 0], missing[row, 1]
         there = seen >> bit & 1 != 0 if bit >= 0 else lists[state, L_HEAD] >= 0
@@ -296,7 +295,7 @@ def complete(
 
 @part_reads_outside
 def found(fields: Longs, first: int, count: int, hint: int, number: int) -> int:
-    """Return the row of a field's number, -1 where the message has none; `hint` is tried first."""
+    """Return the row of a field number, trying `hint` first; -1 if the message has none."""
     if hint < count and fields[first + hint, NUMBER] == number:
         return first + hint
     low, high = first, first + count
@@ -311,7 +310,7 @@ def found(fields: Longs, first: int, count: int, hint: int, number: int) -> int:
 
 @part_reads_outside
 def skipped(data: Bytes, at: int, stop: int, wire: int) -> int:
-    """Return where a value of a field that nobody knows ends; groups are REFUSED."""
+    """Skip the value of an unknown field; groups are REFUSED."""
     if wire == VARINT:
         return varint(data, at, stop)[1]
     if wire == LENGTH:
@@ -336,22 +335,16 @@ def event(
     stack: Longs,
     lists: Longs,
 ) -> int:
-    """Read one message, data[at:stop], into the log; nothing of `stack` or `lists` is expected.
+    """Scan one message, data[at:stop], into the log; return the rows used, DECLINED or FULL.
 
     Args:
-        data: uint8 (b,), the records of the batch and, from `base` on, the program's texts.
-        at, stop: where the record's message is.
-        root: the program's row of `messages` for the whole record.
-        base: where the program's texts begin in `data`.
+        data: uint8 (b,), the records of the batch, then from `base` on the program's texts.
+        root: the row of `messages` for the whole record.
         messages, fields, missing: see the module.
-        names: int64 (n, 3), start and stop in the program's texts; the number of an enum's value,
-            or the slot of what is behind a name in a map.
-        log: int64 (room, 4).
-        stack: int64 (depth, 4); a message deeper than that is declined.
-        lists: int64 (states of the program, 3).
-
-    Returns:
-        how many rows of the log are used; DECLINED or FULL.
+        names: int64 (n, 3), start and stop in the program's texts; the number of an enum value, or
+            the slot of a map entry's value.
+        log, stack: int64 (room, 4), and (depth, 4), scratch; deeper messages are declined.
+        lists: int64 (states of the program, 3), scratch.
     """
     used, depth = 0, 1
     lists[:, L_HEAD] = -1
@@ -449,17 +442,15 @@ def logs(
     log: Longs,
     used: int,
 ) -> tuple[int, int]:
-    """Read the messages from `begin` on into one log, end to end, until there is no room.
+    """Scan the messages from `begin` on into one log, until it is full.
+
+    Returns the message to resume from with more room, or n; and the log rows used.
 
     Args:
         values: int64 (n, 2), start and stop of each message.
-        roots: int64 (n,), the row of `messages` for each; DECLINED: it is not looked at.
-        number: int64 (n,), written: how many rows each message has, or DECLINED.
-        used: how many rows of the log are there already.
+        roots: int64 (n,), the row of `messages` for each record; DECLINED to skip it.
+        number: int64 (n,), written: the log rows of each message, or DECLINED.
         others: as in `event`.
-
-    Returns:
-        the message to go on with when there is more room, n at the end; how many rows are used.
     """
     for i in range(begin, len(values)):
         number[i] = DECLINED

@@ -1,14 +1,8 @@
-"""Records whose schemas a registry keeps, made ready for a scanner: of one format and one thread.
+"""Read records whose schemas are in a registry, for one format and one thread.
 
-    scan       the logs of a batch; what it declines is decoded by the place in the batch
-    prepare    where the payload of each record of a batch is, and where its scanner begins
-    decode     one record that the scanner declines, as Python objects
-
-A batch may hold records of any number of schemas: they are all in one program.
-
-JSON behind a schema's id: the id is cut off, and what follows is JSON like any other.
-
-The schema says nothing that the settings do not, so no registry is asked and nothing validated.
+A batch may mix any number of schemas: one program covers all of them. For JSON, the schema id is
+cut off and the rest is plain JSON. The schema adds nothing to the settings, so no registry is asked
+and nothing is validated.
 """
 
 from __future__ import annotations
@@ -39,17 +33,12 @@ if TYPE_CHECKING:
 
 
 class FramedJson:
-    """Reads JSON behind a schema's id; see `Format`."""
+    """Reader of JSON after a schema id; see `Format`."""
 
     def __init__(self, json: Json) -> None:
-        """
-        Args:
-            json: reads what follows.
-        """
         self._json = json
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
-        """Log the wanted fields of plain records; see `Format.scan`."""
         payloads, refused = json_payloads(data, values)
         decoder = self._json.decoder(data, payloads)
 
@@ -72,16 +61,10 @@ _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 def form_of(
     name: str, tree: Node, reader_schema: Path | None = None
 ) -> AvroFormat | ProtobufFormat:
-    """Return a format for one `FormatReader`.
+    """Return a format, "avro" or "protobuf", for one `FormatReader`.
 
-    Args:
-        name: as `events.format` has it, "avro" or "protobuf".
-        tree: what is wanted of a record.
-        reader_schema: a file with the Avro schema whose names those of `tree` are; None: each
-            record's own.
-
-    Raises:
-        SettingsError: what reads it is not installed, or the reader schema cannot be used.
+    `reader_schema` is a file with the Avro schema that defines the names in `tree`; None means
+    every record's own. Raises SettingsError if packages are missing, or the schema cannot be used.
     """
     try:
         from workers.events.formats.avro import AvroFormat, read_reader_schema
@@ -98,24 +81,19 @@ def form_of(
 
 
 class Schemas(Protocol):
-    """What knows schemas by their ids: `registry.Registry`."""
-
-    def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
-        """Return a schema; None: there is none of this id."""
+    def schema(self, schema_id: int, waiting: Waiting) -> Schema | None: ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Prepared:
-    """The records of a batch.
+    """The records of a batch, ready for the scanner.
 
     Attributes:
-        data: uint8, the bytes of the batch and behind them the program's texts.
-        base: where those begin.
-        payloads: int64 (n, 2), start and stop of each record's payload; -1 of one that has none,
-            or is refused.
-        roots: int64 (n,), where the scanner begins with each record; DECLINED of such records.
-        numbers: int64 (n,), what `decode` takes; negative of such records.
-        refused: why those are no events, by their place in the batch, in order.
+        data: uint8, the bytes of the batch followed, from `base` on, by the program's texts.
+        payloads: int64 (n, 2), start and stop of each payload; -1 if missing or refused.
+        roots: int64 (n,), the scanner's start row for each record; DECLINED if missing or refused.
+        numbers: int64 (n,), for `decode`; negative if missing or refused.
+        refused: reject reasons by batch index, in order.
     """
 
     data: NDArray[np.uint8]
@@ -127,21 +105,15 @@ class Prepared:
 
 
 class FormatReader:
-    """The records of one source partition, in the hands of one thread."""
+    """Reader for one source partition and one thread; it owns `form` and shares `schemas`."""
 
     def __init__(
         self, form: AvroFormat | ProtobufFormat, schemas: Schemas, waiting: Waiting
     ) -> None:
-        """
-        Args:
-            form: the format, with what is wanted of a record; it is this reader's own.
-            schemas: all threads' schemas.
-            waiting: the shard that waits where a schema cannot be had now.
-        """
         self.form = form
         self._schemas, self._waiting = schemas, waiting
-        # Rows: id and message of what has a number. Beside it: the number in `form` and where a
-        # scanner begins, or why its events are none.
+        # Rows: id and message that have a number. In parallel: the number in `form`, the scanner's
+        # start row, and the reject reason if there is one.
         self._known = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
         self._roots: list[int] = []
@@ -150,16 +122,7 @@ class FormatReader:
     def scan(
         self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None
     ) -> Iterator[Logs]:
-        """Log the wanted fields of records, part by part.
-
-        Args:
-            data: uint8 (b,).
-            values: int64 (n, 2), start and stop of each; a negative start: it has no value.
-            plain: bool (n,), the others are declined unseen; None: all are looked at.
-
-        Raises:
-            ShardClosed: by the shard, where it was given up while it waited for a schema.
-        """
+        """Log the wanted fields of records part by part; raises as `prepare`."""
         ready = self.prepare(data, values)
         roots = ready.roots if plain is None else np.where(plain, ready.roots, DECLINED)
 
@@ -173,14 +136,9 @@ class FormatReader:
         return logged(ready.data, ready.payloads, logging, decode)
 
     def prepare(self, data: NDArray[np.uint8], values: Longs) -> Prepared:
-        """Return where the payloads are; what is not known yet is asked for, and waited for.
+        """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard is closed.
 
-        Args:
-            data: uint8, the bytes of the batch.
-            values: int64 (n, 2), start and stop of each record; -1 of one without a value.
-
-        Raises:
-            ShardClosed: by the shard, where it was given up while it waited.
+        `values` is int64 (n, 2), start and stop of each record; -1 if it has no value.
         """
         n = len(values)
         data, values = fixed(data), fixed(values)
@@ -225,17 +183,13 @@ class FormatReader:
         return Prepared(whole, base, payloads, roots, numbers, refused)
 
     def decode(self, number: int, payload: bytes) -> object:
-        """Return a record as Python objects.
-
-        Raises:
-            ValueError: it is none of its schema; the message is the reason.
-        """
+        """Return a record as Python objects; raise ValueError with the reject reason."""
         return self.form.decode(number, payload)
 
     def _add(self, schema_id: int, which: int, message: bytes) -> str | None:
-        """Give a schema's message a number, or say why a record is none.
+        """Give a schema's message a number, or return the reject reason of one record.
 
-        What anybody may make up is not kept: ids that no schema has, messages that are not in it.
+        Made-up values are not stored: ids without a schema, messages that their schema lacks.
         """
         schema = self._schemas.schema(schema_id, self._waiting)
         if schema is None:
@@ -260,10 +214,7 @@ class FormatReader:
 
 
 def json_payloads(data: NDArray[np.uint8], values: Longs) -> tuple[Longs, dict[int, str]]:
-    """Return where the JSON of records with a schema's id is, and which of them are none, and why.
-
-    The schema is not looked at, so it is not asked for.
-    """
+    """Return the payloads of JSON records with a schema id, and reject reasons by batch index."""
     starts, stops = values[:, 0], values[:, 1]
     long = (starts >= 0) & (stops - starts >= HEADER)
     framed = np.flatnonzero(long)[data[starts[long]] == 0]

@@ -1,14 +1,14 @@
-"""What stands before the payload of a record whose schema a registry keeps.
+"""Wire encoding shared by the binary formats: record header, varints, floats, UTF-8.
 
-    0, the schema's id in 4 bytes (the highest first), of Protobuf which of its messages it is
+A record whose schema is in a registry begins with this header:
 
-Schema and message of a record have a number: its row of `known`. One that is not in it yet is the
-caller's to find out, and the records are gone through from there on.
+    0, the schema id in 4 bytes (big-endian), and for Protobuf the path of its message type
 
-What binary formats share: numbers of variable length, floats, and text that is valid UTF-8.
+A known pair of schema and message has a number: its row of `known`. The scan stops at an unknown
+pair; the caller resolves it and resumes there.
 
-As everywhere in the kernels `data` is uint8 (b,), `at` the place to begin and `stop` where the
-record ends, which is not read. A place of REFUSED says that nothing valid is there.
+As in all kernels, `data` is uint8 (b,), `at` the start position and `stop` the exclusive end of the
+record. A position of REFUSED means invalid bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAST = -(2**63)
 
 @reads_outside
 def zigzag(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return a whole number with its sign in the lowest bit, in its shortest form, and its end."""
+    """Decode a zigzag integer in its shortest form; return it and its end."""
     if at >= stop:
         return 0, REFUSED
     byte = int(data[at])
@@ -49,7 +49,7 @@ def zigzag(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @part_reads_outside
 def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return 64 bits, as an int64, in their shortest form, and where they end."""
+    """Decode 64 bits in their shortest form as an int64; return it and its end."""
     if at >= stop:
         return 0, REFUSED
     byte = int(data[at])
@@ -71,7 +71,7 @@ def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
 
 @part_reads_outside
 def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
-    """Return `size` bytes, the lowest first, without a sign but for 8 of them, and their end."""
+    """Decode `size` little-endian bytes, unsigned unless 8; return the value and its end."""
     if size > stop - at:
         return 0, REFUSED
     value = 0
@@ -86,13 +86,12 @@ def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
 
 @part_reads_outside
 def is_nan(bits: int) -> bool:
-    """Tell whether these bits of a float64 are no number."""
     return bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
 
 
 @part_reads_outside
 def widened(bits: int) -> int:
-    """Return the bits of a float64 that is the float32 of these 32 bits."""
+    """Convert the bits of a float32 to those of the equal float64."""
     exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
     if exponent == 0xFF:
         exponent = 0x7FF
@@ -110,7 +109,6 @@ def widened(bits: int) -> int:
 
 @part_reads_outside
 def is_text(data: Bytes, at: int, end: int) -> bool:
-    """Tell whether data[at:end] is valid UTF-8."""
     while at < end:
         if data[at] < MORE:
             at += 1
@@ -123,17 +121,16 @@ def is_text(data: Bytes, at: int, end: int) -> bool:
 
 
 HEADER = 5
-# Bytes that say which message it is, as one number, the first byte lowest. They say themselves how
-# many they are, so no two messages have the same.
+# Maximum bytes of a message path, read as a little-endian number; unique, as its length is first.
 MESSAGE_BYTES = 7
 
-# What a record's number is if it has none: no value, no schema's id in it, one not known yet.
+# In place of a number: no value, no schema id, or a pair that is not known yet.
 NO_VALUE, NO_ID, UNKNOWN = -1, -2, -3
 
 
 @part_reads_outside
 def message(data: Bytes, at: int, stop: int) -> tuple[int, int]:
-    """Return the bytes that say which message of its schema a record is, and where they end."""
+    """Return the encoded message path of a record as one number, and its end."""
     begin = at
     left, at = zigzag(data, at, stop)
     if at == REFUSED or left < 0 or left > MESSAGE_BYTES:
@@ -160,20 +157,16 @@ def cut(
     payloads: Longs,
     numbers: Longs,
 ) -> int:
-    """Cut what stands before the payloads of records, from `begin` on, until one is not known.
+    """Parse record headers from `begin` on, until one is unknown.
+
+    Returns n, or the unknown record: its `ids` are written, its number is UNKNOWN.
 
     Args:
-        data: uint8 (b,), the bytes of the batch.
-        values: int64 (n, 2), start and stop of each record; a negative start: it has no value.
+        values: int64 (n, 2), start and stop of each record; a negative start means no value.
         named: whether records name a message of their schema.
-        known: int64 (k, 2), id and message of those that have a number, their row.
-        begin: the first record to look at.
-        ids: int64 (n, 2), written: id and message of each record; -1 without.
-        payloads: int64 (n, 2), written: start and stop of what the schema is about.
-        numbers: int64 (n,), written: row of `known`; NO_VALUE or NO_ID.
-
-    Returns:
-        n; or the record that is not known: its `ids` are written, its number is UNKNOWN.
+        known: int64 (k, 2), id and message by number.
+        ids, payloads: int64 (n, 2), written: id and message, start and stop; -1 if none.
+        numbers: int64 (n,), written: row of `known`, NO_VALUE or NO_ID.
     """
     last = 0
     for row in range(begin, len(values)):
@@ -192,7 +185,7 @@ def cut(
                 continue
         ids[row, 0], ids[row, 1] = schema, which
         payloads[row, 0], payloads[row, 1] = at, stop
-        # Most records are of the schema of the one before.
+        # Most records have the same schema as the previous one.
         if last >= len(known) or known[last, 0] != schema or known[last, 1] != which:
             last = 0
             while last < len(known) and (known[last, 0] != schema or known[last, 1] != which):
