@@ -280,8 +280,10 @@ def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
                 found |= (
                     _phrases(node.value, tree) if isinstance(node.value, ast.Constant) else set()
                 )
-            elif isinstance(node, ast.FunctionDef) and "or the reason why" in (
-                ast.get_docstring(node) or ""
+            elif (
+                isinstance(node, ast.FunctionDef)
+                and node.returns is not None
+                and ast.unparse(node.returns) == "Event | str"  # an event, or the reason to reject
             ):
                 for inner in ast.walk(node):
                     if isinstance(inner, ast.Return) and inner.value is not None:
