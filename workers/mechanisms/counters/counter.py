@@ -108,9 +108,9 @@ class OnCounters(OnSplit):
         )
         tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
         tests_tv = float_up(tests * Fraction(counter.test_tv))
-        # Parts of a user's item at different ticks have different cells.
+        # Parts of a user's item at different ticks use different cells.
         tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
-        # Both parts of `sampler_delta`: which of them is the larger says what to change.
+        # The larger part of `sampler_delta` decides which change the error message suggests.
         of_counts = (1 + math.exp(self._split.epsilon)) * tv
         otherwise = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
         self._promise(

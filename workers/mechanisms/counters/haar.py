@@ -60,15 +60,14 @@ from workers.runtime.frozen import kept, read_only
 _UNBOUNDED_LEVELS = 50
 _TOTAL = 0  # the level number of S
 
-# A group's sum and what is carried into it stay below this, so nothing overflows int64.
+# A group's sum and its carry stay below this, so nothing overflows int64.
 _GROUP_BOUND = 1 << 62
 _INT32_BOUND = 1 << 31
 
 Coefficients = list[tuple[int, int, Cell, int]]
-# The noise of some rows by level, in the two widths that there are: int16 and int32, (levels, rows
-# or more) each.
+# Noise by level for some rows, one array per width: int16 and int32, (levels, at least rows) each.
 Room = tuple[Integers, Integers]
-# Returns the noise of rows first..last-1, of one chunk.
+# Returns the noise of rows first..last-1 of one chunk.
 Source = Callable[[int, int], Room]
 _WIDTHS = (np.dtype(np.int16), np.dtype(np.int32))
 
@@ -115,7 +114,7 @@ class HaarCounter(LevelCounter):
         self.offset = 0 if end_share is None else (1 << self._levels) - self._last_tick
         self._end = self.offset + self._last_tick
         self._groups = self._make_groups()
-        # Levels whose noise is as wide have one array, the level's place in it being its row.
+        # Levels with noise of the same width share an array, one row per level.
         of_width = [
             [level for level, table in enumerate(self._tables) if table.dtype == width]
             for width in _WIDTHS
@@ -135,7 +134,7 @@ class HaarCounter(LevelCounter):
             levels = (self.horizon - 1).bit_length()
             if self.end_share is None or not levels:
                 return [Fraction(2)] + [Fraction(1)] * levels
-            # As written in the settings: 0.6 is six tenths.
+            # The decimal value from the settings: 0.6 is exactly six tenths.
             share = Fraction(repr(self.end_share))
             return [share] + [(1 - share) / levels] * levels
         # (j + 2)^-1.2, and 2^-10 of their sum for S, on a grid of 2^-40, the same on every machine.
@@ -162,7 +161,7 @@ class HaarCounter(LevelCounter):
         place = t + self.offset
         fractional_bits = self._levels - min((place & -place).bit_length() - 1, self._levels)
         variance, whole = self.variance(t), 12 << 2 * fractional_bits
-        # One division of integers, rounded as a fraction is: its sum takes five times as long.
+        # One integer division rounds like a fraction; summing fractions takes five times as long.
         total = variance.numerator * whole + ((1 << 2 * fractional_bits) - 1) * variance.denominator
         return math.sqrt(total / (variance.denominator * whole))
 
@@ -330,12 +329,12 @@ class HaarColumns(LevelColumns):
             held = self._filled[level] if self._cells[level] == cell else 0
             if held < rows:
                 due.append((level, cell, held))
-                # Unknown until this call is through: a failure half way leaves nothing wrong.
+                # Unset until this call succeeds, so that a failure leaves no wrong state.
                 self._cells[level] = None
 
         def source(first: int, last: int) -> Room:
             block = self._block(first // CHUNK_ROWS, last - first)
-            # What is due from the same row on is drawn in one go.
+            # Cells due from the same row on are drawn together.
             wanted: dict[tuple[int, int], list[tuple[int, Cell]]] = {}
             for level, cell, held in due:
                 start = max(first, held)

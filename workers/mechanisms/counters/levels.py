@@ -50,7 +50,7 @@ from workers.mechanisms.noise.keyed import NoiseStream
 from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import Frozen
 
-# Noise in as few bytes as hold it: int16, int32 or int64.
+# Noise in the narrowest type that holds it: int16, int32 or int64.
 Integers: TypeAlias = NDArray[np.signedinteger[Any]]
 
 _LEAST_CAPACITY = 1024
@@ -120,11 +120,11 @@ def check_tick(kind: str, tick: int, last_tick: int) -> None:
         raise HorizonExceeded(f"{kind} counter: tick {tick} is outside 1..{last_tick}")
 
 
-# What says which noise value of an item it is, such as (level, block).
+# Identifies one of an item's noise values, such as (level, block).
 Cell = tuple[int, int]
 
 LONGEST_HORIZON = 1 << 40
-# Above 258 ln 2 = 178.832 by more than a square root in floats loses.
+# Exceeds 258 ln 2 = 178.832 by more than the rounding error of a float square root.
 _REACH_SQUARED = 178.84
 _UNIT = Fraction(1, 1 << 128)
 _LEFT_OUT = Fraction(1, 1 << 180)
@@ -232,7 +232,7 @@ class LevelCounter(Counter):
         weights = self._weights()
         scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
         self._sigma_squared = tuple(round_up_sigma_squared(scale / weight) for weight in weights)
-        # The same over one denominator: sums of integers take a tenth of the time of fractions.
+        # Over a common denominator: integer sums take a tenth of the time of fractions.
         common = math.lcm(*(value.denominator for value in self._sigma_squared))
         self._over_one = tuple(int(value * common) for value in self._sigma_squared), common
         self._reach = tuple(map(reach, self._sigma_squared))

@@ -59,7 +59,7 @@ LONGEST_HORIZON = 1 << 16
 SQRT_VERSION = 1
 # Level of this counter's cells, (LEVEL, tick); those of haar and tree stay below 64.
 LEVEL = 1 << 8
-# F: how far g is off affects the error, never privacy (tested at T <= 30: under 2^-14 of a count).
+# F: rounding of g affects the error, never privacy (tested at T <= 30: under 2^-14 of a count).
 _INVERSE_BITS = 28
 # A table of 0.9 million thresholds, built in about 2 s; a smaller b has a smaller one.
 _LARGEST_SIGMA_SQUARED = 1 << 30
@@ -113,7 +113,7 @@ class SqrtCounter(Counter):
         return Fraction(self._squares[t - 1], self._unit**2) * self._sigma_squared
 
     def sd(self, t: int) -> float:
-        # Rounding adds 1/12 where there is anything to round.
+        # Rounding adds 1/12 if there is a fraction to round.
         return math.sqrt(self.variance(t) + (Fraction(1, 12) if self.bits else 0))
 
     def difference_sd(self, t: int, since: int) -> float:
@@ -156,7 +156,7 @@ class SqrtCounter(Counter):
         }
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        # Made from tick 1 on: O(t^2) a row.
+        # Computed from tick 1 on: O(t^2) per row.
         check_tick(self.kind, t, self._last_tick)
         return self.columns(stream).at(t, tags)
 
@@ -194,7 +194,7 @@ class SqrtColumns:
                 break
             if part.made < t:
                 if part.stop > rows:
-                    # Fewer rows than are held, at a later tick: made for these alone, and not kept.
+                    # Fewer rows than held, at a later tick: compute only these, without keeping them.
                     part = _Range(part.start, stop)
                 part.advance(self._counter, self._stream, t, tags[part.start : part.stop])
             out[part.start : stop] = part.release(self._counter, t)[: stop - part.start]
@@ -320,7 +320,7 @@ def _rounded_inverse(horizon: int, bits: int) -> Floats:
     for k in range(horizon):
         rest = one - float(backwards[horizon - 1 - k :] @ inverse[:k])
         inverse[k] = np.floor(rest / column[0] + 0.5)
-    # Every partial sum above was at most this, those of a release, |r| <= c_0 / 2, the second.
+    # The first check bounds every partial sum above, the second those of a release (|r| <= c_0/2).
     largest = float(np.abs(inverse).sum())
     _check_exact(one + float(column @ np.abs(inverse)[::-1]))
     _check_exact(largest * float(column[0]))

@@ -85,7 +85,7 @@ class TreeCounter(LevelCounter):
         return [Fraction(1, 1 if self.horizon is not None else level + 2) for level in levels]
 
     def _cells_of_a_tick(self) -> int:
-        # No release adds more than r - 1 cells of each level, nor more than T.
+        # A release adds at most r - 1 cells per level, and at most T.
         return min((self.radix - 1) * self.cells_per_event, self._last_tick)
 
     def variance(self, t: int) -> Fraction:
@@ -165,7 +165,7 @@ class TreeColumns(LevelColumns):
         super().__init__(counter, stream)
         self._counter = counter
         self._columns = [np.empty(0, dtype=counter._sums_dtype) for _ in self._tables]
-        # The blocks each column holds the sum of beyond the level above: (first, last + 1).
+        # Blocks summed in each column on top of the level above: (first, last + 1).
         self._reached: list[tuple[int, int] | None] = [None] * len(self._tables)
 
     @property
@@ -175,7 +175,7 @@ class TreeColumns(LevelColumns):
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         rows = len(tags)
         blocks = self._counter._blocks(t)
-        # (rows the column already holds, the block up to which it holds them)
+        # (rows already in the column, the block up to which they are summed)
         starts: list[tuple[int, int]] = []
         for level, first, last in blocks:
             self._columns[level] = grown(self._columns[level], rows)
@@ -184,9 +184,9 @@ class TreeColumns(LevelColumns):
             starts.append(
                 (self._filled[level], reached[1]) if usable and reached is not None else (0, first)
             )
-            # Unknown until this call is through: a failure half way leaves nothing wrong behind.
+            # Unset until this call succeeds, so that a failure leaves no wrong state.
             self._reached[level] = None
-        # Rows beyond `rows` would stay at an older block: they count as not held.
+        # Rows beyond `rows` would stay at an older block, so they count as not filled.
         filled = [
             rows if held < rows or reached < last else held
             for (held, reached), (_, _, last) in zip(starts, blocks, strict=True)

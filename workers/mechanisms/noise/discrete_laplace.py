@@ -29,9 +29,9 @@ from workers.mechanisms.noise.inversion import (
 )
 from workers.runtime.frozen import kept
 
-# Raised whenever the same scale would give another table: it is part of every mechanism id.
+# Incremented whenever the same scale would give another table; part of every mechanism id.
 TABLE_VERSION = 1
-# 1.5 million values a side, 47 MB: under such noise no histogram is of use.
+# 1.5 million values a side, 47 MB: with more noise than this no histogram is useful.
 LARGEST_SCALE = 1 << 14
 
 

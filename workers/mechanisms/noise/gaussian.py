@@ -44,9 +44,9 @@ from workers.runtime.frozen import kept
 CUT = 1e-24
 _LOG_CUT = math.log(2 / CUT)
 LEAST_DELTA = 1e-18
-# About this many multiplications are worth it at a tick: a millisecond.
+# Multiplications allowed per tick: about a millisecond.
 WORK_MAX = 1_500_000
-# Float additions lose at most a part in 2^52 each; this is far above what all of them lose.
+# Far above the total loss of the float additions, at most a part in 2^52 each.
 _OUTWARD = 1 + 1e-8
 
 
@@ -78,7 +78,7 @@ def exact_quantile_of(
         return None
     common = math.gcd(denominator, *(a for a, _ in multiples))
     steps = [(abs(a) // common, s2, _bound(s2.numerator, s2.denominator)) for a, s2 in multiples]
-    # Whichever is added last has all of the final length to go through.
+    # The last convolution runs over the whole final length.
     longest = 1 + 2 * sum(step * bound for step, _, bound in steps)
     if (2 * min(bound for *_, bound in steps) + 1) * longest > WORK_MAX:
         return None
@@ -93,7 +93,7 @@ def exact_quantile_of(
     for step, s2, bound in steps:
         mass = _add(mass, step, _weights(float(s2), bound))
     tail = np.cumsum(mass[::-1]) * _OUTWARD + len(steps) * CUT
-    # This many of the largest points together weigh at most delta.
+    # Number of largest points whose total mass is at most delta.
     inside = int(np.searchsorted(tail, delta, side="right"))
     return (len(mass) // 2 - inside + 1) / (denominator // common)
 
@@ -122,12 +122,12 @@ def _add(mass: NDArray[np.float64], step: int, weights: NDArray[np.float64]) -> 
     return out
 
 
-# Raised whenever the same sigma^2 would give another table: it is part of every mechanism id.
+# Incremented whenever the same sigma^2 would give another table; part of every mechanism id.
 TABLE_VERSION = 1
-# 1.7 million thresholds, 27 MB, 3 s to build (measured): under such noise nothing is of use.
+# 1.7 million thresholds, 27 MB, 3 s to build (measured): with this much noise nothing is useful.
 LARGEST_SIGMA_SQUARED = 1 << 32
 
-# Mass left out of the sums, at most 2^-180 of the centre's: it moves a threshold once in 2^52.
+# Mass left out of the sums, at most 2^-180 of the center's: it moves a threshold once in 2^52.
 _TAIL_BITS = 180
 
 
@@ -193,7 +193,7 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     sigma^2: of 90 digits 77 are left.
     """
     context = table_context()
-    # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) * exp(-(2x-1)/(2 s)), whose second factor is geometric.
+    # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) * exp(-(2x-1)/(2 s)); the second factor is geometric.
     exponent = context.divide(
         Decimal(-sigma_squared.denominator), Decimal(2 * sigma_squared.numerator)
     )
@@ -202,7 +202,7 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     smallest = context.divide(Decimal(1), Decimal(1 << _TAIL_BITS))
     masses: list[Decimal] = []
     mass = factor
-    # The ratios shrink: both tails beyond x weigh at most 2 mass(x+1) / (1 - factor), the centre 1.
+    # The ratios shrink, so both tails beyond x weigh at most 2 mass(x+1) / (1 - factor); center: 1.
     while (
         tail := context.divide(context.add(mass, mass), context.subtract(Decimal(1), factor))
     ) >= smallest:
@@ -219,7 +219,7 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     thresholds = [
         int(context.to_integral_value(context.multiply(scale, partial))) for partial in sums
     ]
-    # A threshold of 0 is never passed: below it is less than half a unit on each side.
+    # Drop thresholds of 0: the mass below is less than half a unit on each side.
     return [threshold for threshold in thresholds if threshold], math.nextafter(
         float(tail), math.inf
     )

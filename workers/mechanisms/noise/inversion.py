@@ -23,12 +23,12 @@ from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 from workers.runtime.frozen import Frozen, read_only
 
 WORD_BITS = 128
-# Decimal digits of the tables' arithmetic: 77 are left after the longest recurrence.
+# Decimal digits of the table arithmetic; 77 remain after the longest recurrence.
 DIGITS = 90
 
 _HALF_BITS = 64
 _HALF_MASK = (1 << _HALF_BITS) - 1
-# Most words are decided by their top 16 bits alone (measured at sigma = 50: 99 in 100).
+# The top 16 bits alone decide most words (measured at sigma = 50: 99 in 100).
 _GUIDE_BITS = 16
 _GUIDE_SHIFT = np.uint64(_HALF_BITS - _GUIDE_BITS)
 _AMBIGUOUS_INT16 = -(1 << 15)
@@ -50,7 +50,7 @@ class InversionTable(Frozen):
     def __init__(self, thresholds: Sequence[int], lowest: int) -> None:
         self._lowest = lowest
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
-        # The most negative value of the type marks the undecided, so it must not be a sample.
+        # The type's most negative value marks undecided words, so it must not be a sample.
         self.dtype: np.dtype[np.int16] | np.dtype[np.int32]
         if self.bound < -_AMBIGUOUS_INT16:
             self.dtype, self._ambiguous = np.dtype(np.int16), _AMBIGUOUS_INT16

@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
-# Rows a call works on at a time: 16 B of blocks in and 16 B of words out for each stay in a core's
-# L2 cache (1 MiB where measured: 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns a row and
-# tick of a haar release).
+# Rows per pass: 16 B of blocks in and 16 B of words out per row stay in a core's L2 cache (1 MiB
+# where measured: 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns per row and tick of a haar
+# release).
 CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
-_WORD = np.dtype("<u8")  # fixed, so that a big-endian machine draws the same noise
+_WORD = np.dtype("<u8")  # fixed byte order, so that a big-endian machine draws the same noise
 
 
 class NoiseKey(Frozen):
@@ -103,7 +103,7 @@ class NoiseKey(Frozen):
 
         `blake2b.digests` of it and of labels gives what `tags` does. Secret.
         """
-        # Only what counts compiles: most commands never import numba.
+        # Imported here because most commands never need numba.
         from workers.arrays.blake2b import start
 
         prefix = stream_key.encode()
@@ -140,7 +140,7 @@ class _Scratch(threading.local):
     def __init__(self, aes_key: bytes) -> None:
         self.cipher: CipherContext = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
         self.blocks: NDArray[np.uint64] = np.empty((CHUNK_ROWS, 2), dtype=_WORD)
-        # update_into wants one block of room beyond what it writes.
+        # update_into needs space for one block beyond its output.
         self.words: NDArray[np.uint64] = np.empty((CHUNK_ROWS + 1, 2), dtype=_WORD)
         self.blocks_bytes = self.blocks.data.cast("B")
         self.words_bytes = self.words.data.cast("B")
@@ -181,7 +181,7 @@ class NoiseStream(Frozen):
         Raises:
             ValueError: there are more rows than CHUNK_ROWS, those of all cells together.
         """
-        # Only what counts compiles: most commands never import numba.
+        # Imported here because most commands never need numba.
         from workers.arrays.number_blocks import xor
 
         rows = len(cells) * len(tags)

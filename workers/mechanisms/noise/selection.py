@@ -30,7 +30,7 @@ from workers.mechanisms.accounting import float_up
 from workers.mechanisms.noise.inversion import WORD_BITS, table_context
 from workers.runtime.frozen import Frozen, kept
 
-# Raised whenever the same words would pick otherwise: part of every mechanism id.
+# Incremented whenever the same words would give other picks; part of every mechanism id.
 SELECTION_VERSION = 1
 
 _WEIGHT_BITS = 256
@@ -119,7 +119,7 @@ class _Groups:
 
     def __init__(self, counts: NDArray[np.int64], k: int, scale: Fraction) -> None:
         self._powers = _powers(scale)
-        # Whatever the first picks were, the k-th largest bounds the largest count left from below.
+        # The k-th largest is a lower bound on the largest remaining count, whatever was picked first.
         rows = np.arange(len(counts))
         if len(counts) > k:
             least = kth_largest(counts, k) - self._powers.reach
@@ -131,7 +131,7 @@ class _Groups:
         self._members = np.split(ordered, starts[1:])
         self._gone: list[list[int]] = [
             [] for _ in self._members
-        ]  # places of those that were picked, ascending
+        ]  # positions of picked members, ascending
         self._left = [len(members) for members in self._members]
         self._top = 0
         self._weigh()
@@ -157,7 +157,7 @@ class _Groups:
         gone, place = self._gone[group], offset // self._weights[group]
         before = bisect_right(
             range(len(gone)), place, key=lambda i: gone[i] - i
-        )  # of those left `place` come before
+        )  # `place` remaining members come before
         gone.insert(before, place + before)
         picked = int(self._members[group][place + before])
         self._left[group] -= 1
@@ -192,9 +192,9 @@ class _Powers(Frozen):
     """round(2^256 exp(-g / scale)), as a product of powers, one for each eight bits of g."""
 
     def __init__(self, scale: Fraction) -> None:
-        self.reach = math.ceil(179 * scale)  # ln(2^257) = 178.2: beyond it weights round to 0
+        self.reach = math.ceil(179 * scale)  # ln(2^257) = 178.2; beyond it weights round to 0
         digits = -(-self.reach.bit_length() // _DIGIT_BITS)
-        # Of the last digit only what gaps up to the reach have: it halves the time (measured).
+        # The last digit's table stops at the reach, which halves the time (measured).
         self._tables = tuple(
             _table(scale, digit, min(_DIGIT_VALUES, (self.reach >> (_DIGIT_BITS * digit)) + 1))
             for digit in range(digits)
