@@ -1,9 +1,9 @@
-"""The haar counter: running sums through noisy Haar coefficients, the default.
+"""The haar counter, the default: running sums through noisy Haar coefficients.
 
-What: `2^h >= T` ticks. For each level j = 1..h and each block v of 2^j ticks there is the integer
-statistic `D_v = (count in its left half) - (count in its right half)`, and there is the total `S`.
+What: `2^h >= T` ticks. Every level j = 1..h has, for every block v of 2^j ticks, the integer
+statistic `D_v = (count in its left half) - (count in its right half)`; on top is the total `S`.
 Each gets integer Gaussian noise once, and every running sum is a combination of them with one
-coefficient a level.
+coefficient per level.
 Why: about half the error of the tree, no state, and any tick can be computed alone.
 
     Symbol      Here
@@ -20,16 +20,16 @@ Why: about half the error of the tree, no state, and any tick can be computed al
     release(t) = h_t + sum_j c_j Z_v_j(t) + c_0 Z_0,   v_j(t) = floor(p / 2^j)
 
 The end of an epoch: with o = 2^h - T the last tick is the root of the tree, all c_j are 0 but
-c_0 = 1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). What e gives the
-root beyond 2 / (h + 2), the levels lack.
+c_0 = 1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). Any share e above
+2 / (h + 2) is taken from the levels.
 
 Sensitivity: an event in tick s changes, in each level, the one D_v whose block holds s, by one, and
 S by one, wherever the tree begins.
 Guarantee: neighbours differ in one event; rho = sum_j 1/(2 sigma_j^2) for each item it changes by
 one, for all releases together, at every integer Renyi order a >= 2, also when the stream reacts to
-what was released: the shift z -> z - C e_t that turns one world into the other is an integer
-vector, so given what was seen the two are a discrete Gaussian on a coset and its shift by a vector
-of that coset's lattice.
+earlier releases: the shift z -> z - C e_t between the two worlds is an integer vector, so given the
+releases the two are a discrete Gaussian on a coset and its shift by a vector of that coset's
+lattice.
 
 Unbounded: 50 levels with w_j ~ (j + 2)^-1.2, which needs no T: the block is 2^50 ticks and t stays
 below 2^40. S is noised too, as it must be; its coefficient is below 2^-10, so a weight of 2^-10
@@ -74,10 +74,10 @@ _WIDTHS = (np.dtype(np.int16), np.dtype(np.int32))
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the noise of a tick is added up: `number_blocks.add_up` says what its arrays are.
+    """Arrays for summing the noise of a tick; `number_blocks.add_up` documents them.
 
     Attributes:
-        levels, nodes: of each cell that counts.
+        levels, nodes: of every cell with a non-zero coefficient.
     """
 
     levels: tuple[int, ...]
@@ -87,12 +87,12 @@ class _Plan:
 
 
 class HaarCounter(LevelCounter):
-    """See the module, and `levels.Counter` for what each member means.
+    """Counter of Haar coefficients; see the module, and `levels.Counter` for the members.
 
     Args:
         horizon: ticks, 1..2^40; None is unbounded.
-        rho_item: what it may cost, above 0.
-        end_share: of rho_item, what the last tick's noise gets, above 0 and below 1; None: the tree
+        rho_item: budget, above 0.
+        end_share: the last tick's noise's share of rho_item, above 0 and below 1; None: the tree
             begins at tick 1, and its root has twice the weight of a level.
 
     Attributes:
@@ -198,7 +198,6 @@ class HaarCounter(LevelCounter):
         return _added_up(plan, len(tags), source)
 
     def _room(self, rows: int) -> Room:
-        """Return room for the noise of all levels."""
         narrow, wide = (
             np.empty((len(levels), rows), dtype=width)
             for width, levels in zip(_WIDTHS, self._levels_of, strict=True)
@@ -209,7 +208,7 @@ class HaarCounter(LevelCounter):
         return HaarColumns(self, stream)
 
     def _coefficients(self, t: int) -> Coefficients:
-        """Return (level, bits, cell, n) for each non-zero coefficient n / 2^bits at t."""
+        """Return (level, bits, cell, n) for every non-zero coefficient n / 2^bits at t."""
         check_tick(self.kind, t, self._last_tick)
         place, found = t + self.offset, []
         for level in range(1, self._levels + 1):
@@ -222,12 +221,12 @@ class HaarCounter(LevelCounter):
         return found
 
     def _make_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return levels whose sum, as an integer, fits int64: (top, levels), lowest first.
+        """Group levels whose sum, as an integer, fits int64; return (top, levels), lowest first.
 
-        A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels. With
-        n_j <= min(2^(j-1), last place) and |Z_j| <= reach_j its size is bounded whatever the noise;
-        a group closes before that bound passes 2^61, which leaves as much again for what is carried
-        in and for the rounding constant.
+        A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels. With n_j <=
+        min(2^(j-1), last place) and |Z_j| <= reach_j its size is bounded whatever the noise. A
+        group closes before that bound exceeds 2^61, which leaves as much again for the carry and
+        the rounding constant.
         """
         groups: list[tuple[int, tuple[int, ...]]] = []
         levels: list[int] = []
@@ -246,11 +245,10 @@ class HaarCounter(LevelCounter):
     def _planned(self, t: int) -> _Plan:
         """Return the release at t as integer sums and shifts, highest group first.
 
-        With group sums A, B, C of tops a < b < c the noise is x = A/2^a + B/2^b + C/2^c, and
-        x + 1/2 = (A + 2^(a-1) + (B + C/2^(c-b)) / 2^(b-a)) / 2^a. For integers n, m >= 1 and any
-        real y, floor((n + y)/m) = floor((n + floor(y))/m), so flooring each division on its own, by
-        an arithmetic shift, gives floor(x + 1/2) exactly. What is carried in is at most
-        |B| / 2^(b-a) + 1.
+        With group sums A, B, C of tops a < b < c the noise is x = A/2^a + B/2^b + C/2^c, and x +
+        1/2 = (A + 2^(a-1) + (B + C/2^(c-b)) / 2^(b-a)) / 2^a. For integers n, m >= 1 and any real
+        y, floor((n + y)/m) = floor((n + floor(y))/m), so flooring every division on its own, by an
+        arithmetic shift, gives floor(x + 1/2) exactly. The carry is at most |B| / 2^(b-a) + 1.
         """
         coefficients = self._coefficients(t)
         found = {level: (bits, numerator) for level, bits, _, numerator in coefficients}
@@ -282,7 +280,7 @@ class HaarCounter(LevelCounter):
 
 
 def _plan(counter: HaarCounter, t: int) -> _Plan:
-    """Return a tick's plan, kept: owner partitions and histograms of equal counters share it."""
+    """Return a tick's plan, cached for owner partitions and histograms with equal counters."""
     check_tick(counter.kind, t, counter._last_tick)
     ticks = together(t, counter._last_tick)
     return _plans(counter, ticks)[t - ticks.start]
@@ -294,7 +292,7 @@ def _plans(counter: HaarCounter, ticks: range) -> tuple[_Plan, ...]:
 
 
 def _added_up(plan: _Plan, rows: int, source: Source) -> NDArray[np.int64]:
-    """Return floor(x + 1/2) of each row, in chunks that stay in the cache for all levels."""
+    """Return floor(x + 1/2) of every row, in chunks that stay in the cache for all levels."""
     from workers.arrays.number_blocks import TILE_ROWS, add_up
 
     out, short = np.empty(rows, dtype=np.int64), np.empty(TILE_ROWS, dtype=np.int32)
@@ -305,9 +303,9 @@ def _added_up(plan: _Plan, rows: int, source: Source) -> NDArray[np.int64]:
 
 
 class HaarColumns(LevelColumns):
-    """The noise of each level's current node, in blocks of as many rows as a chunk has.
+    """The noise of every level's current node, in blocks of CHUNK_ROWS rows.
 
-    A node of level j lasts 2^j ticks, so one tick draws about one new cell a row.
+    A node of level j lasts 2^j ticks, so one tick draws about one new cell per row.
     """
 
     def __init__(self, counter: HaarCounter, stream: NoiseStream) -> None:
@@ -351,7 +349,7 @@ class HaarColumns(LevelColumns):
         return released
 
     def _block(self, index: int, rows: int) -> Room:
-        """Return a block with room for so many rows; before it all are full."""
+        """Return a block with space for `rows` rows; all blocks before it are full."""
         if index == len(self._blocks):
             self._blocks.append(self._counter._room(0))
         narrow, wide = self._blocks[index]
@@ -362,7 +360,7 @@ class HaarColumns(LevelColumns):
     def _draw(
         self, cells: list[tuple[int, Cell]], tags: NDArray[np.uint64], block: Room, start: int
     ) -> None:
-        """Draw the noise of cells of one table for some rows, from row `start` of a block on."""
+        """Draw the noise of cells of one table for `tags`, from row `start` of a block on."""
         table, stop = self._tables[cells[0][0]], start + len(tags)
         if len(cells) == 1:
             [(level, cell)] = cells

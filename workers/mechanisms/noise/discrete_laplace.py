@@ -11,7 +11,7 @@ noise.
     q           exp(-1/b)
     C(x)        thresholds; discrete Laplace: P(X <= -j) = q^j / (1 + q) for j >= 1;
                 geometric: P(X <= x) = 1 - q^(x+1)
-    TV          `tv`: total variation distance between what is sampled and the law
+    TV          `tv`: total variation distance of the samples from the law
 
 Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms".
 """
@@ -36,7 +36,7 @@ LARGEST_SCALE = 1 << 14
 
 
 def round_up_scale(scale: Fraction) -> Fraction:
-    """Return a scale on the grid that all machines share, rounded up; see `round_up_to_grid`."""
+    """Return the scale rounded up to the shared grid; see `round_up_to_grid`."""
     return round_up_to_grid(scale, "scale")
 
 
@@ -48,7 +48,6 @@ class _OfScale(InversionTable):
         two_sided: whether negative values mirror the positive ones.
 
     Attributes:
-        bound, dtype: see `InversionTable`.
         tv: upper bound on the total variation distance to the law: half of 2 bound + 1 values that
             are off by at most one unit of 2^-128 each, and one unit for thresholds of 0.
 
@@ -102,13 +101,13 @@ class Geometric(_OfScale):
 
 @kept(256)
 def discrete_laplace(scale: Fraction) -> DiscreteLaplace:
-    """Return the two-sided sampler of this scale; tables in use are kept."""
+    """Return the cached two-sided sampler."""
     return DiscreteLaplace(scale)
 
 
 @kept(256)
 def geometric(scale: Fraction) -> Geometric:
-    """Return the one-sided sampler of this scale; tables in use are kept."""
+    """Return the cached one-sided sampler."""
     return Geometric(scale)
 
 

@@ -1,6 +1,6 @@
 """Integer noise by exact inversion of a 128-bit cumulative table: a word in, an integer out.
 
-What: the number of table thresholds at or below the word says which integer. Only integers are
+What: the number of table thresholds at or below the word determines the integer. Only integers are
 compared, so every machine gets the same noise, and no float ever touches a released count.
 
     Symbol      Here
@@ -65,11 +65,11 @@ class InversionTable(Frozen):
         self._guide = read_only(self._make_guide())
 
     def sample(self, words: NDArray[np.uint64], out: NDArray[np.signedinteger[Any]]) -> None:
-        """Fill `out` with a noise value for each word.
+        """Fill `out` with one noise value per word.
 
         Args:
             words: uint64 (n, 2), column 0 the more significant half.
-            out: (n,) of `dtype`; filled.
+            out: (n,) of `dtype`.
         """
         from workers.arrays.number_blocks import look_up
 
@@ -91,13 +91,11 @@ class InversionTable(Frozen):
         tags: NDArray[np.uint64],
         out: NDArray[np.signedinteger[Any]],
     ) -> None:
-        """Fill `out` with the noise of one cell for each item: `sample` of the stream's words.
+        """Fill `out` with one cell's noise for every item: `sample` of the stream's words.
 
         Args:
-            stream: the mechanism's noise.
-            cell: which noise value.
             tags: uint64 (n, 2).
-            out: (n,) of `dtype`; filled.
+            out: (n,) of `dtype`.
         """
         for first in range(0, len(tags), CHUNK_ROWS):
             last = first + CHUNK_ROWS
@@ -106,12 +104,10 @@ class InversionTable(Frozen):
     def draw_cells(
         self, stream: NoiseStream, cells: Sequence[tuple[int, int]], tags: NDArray[np.uint64]
     ) -> NDArray[np.signedinteger[Any]]:
-        """Return what `draw` fills in of several cells, (cells, n) of `dtype`, in one go.
+        """Return the noise of several cells in one call, (cells, n) of `dtype`; see `draw`.
 
         Args:
-            stream: the mechanism's noise.
-            cells: which noise values.
-            tags: uint64 (n, 2); at most CHUNK_ROWS of all cells together.
+            tags: uint64 (n, 2); at most CHUNK_ROWS rows over all cells.
         """
         out = np.empty((len(cells), len(tags)), dtype=self.dtype)
         self.sample(stream.chunk(tags, *cells), out.reshape(-1))
@@ -120,13 +116,13 @@ class InversionTable(Frozen):
     def values(
         self, stream: NoiseStream, cell: tuple[int, int], tags: NDArray[np.uint64]
     ) -> NDArray[np.int64]:
-        """Return what `draw` fills in, as int64."""
+        """Return the noise of `draw` as int64."""
         out = np.empty(len(tags), dtype=self.dtype)
         self.draw(stream, cell, tags, out)
         return out.astype(np.int64)
 
     def _make_guide(self) -> NDArray[np.signedinteger[Any]]:
-        """Return the value of each top 16 bits, or the mark that a threshold lies among them."""
+        """Return the value by top 16 bits, or the ambiguity mark if a threshold lies among them."""
         slots = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
         rest = np.uint64((1 << (_HALF_BITS - _GUIDE_BITS)) - 1)
         first = np.searchsorted(self._high, slots, side="left")
@@ -135,7 +131,7 @@ class InversionTable(Frozen):
 
 
 def mirrored(lower: Sequence[int]) -> list[int]:
-    """Return all thresholds of a law symmetric about 0, from those of its negative values.
+    """Return all thresholds of a law symmetric about 0, given those of its negative values.
 
     P(X <= x) = 1 - P(X <= -x - 1): the upper half mirrors the lower one exactly.
     """
@@ -148,7 +144,7 @@ def table_context() -> Context:
 
 
 def round_up_to_grid(value: Fraction, name: str) -> Fraction:
-    """Return a noise parameter on the grid that all machines share, rounded up, the private side.
+    """Round a noise parameter up, the private side, to a grid that all machines share.
 
     The grid's step is 2^-16, and 2^-30 of the power of two below it for values under 1.
 

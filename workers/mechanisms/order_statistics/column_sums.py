@@ -152,7 +152,7 @@ class LaplaceTree(Frozen):
 
 @kept(512)
 def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> SumNoise:
-    """Return the zCDP counter; it is calibrated, and its tables built, on first use."""
+    """Return the zCDP counter; its tables are built when first needed."""
     return make_counter(kind, horizon, rho_item, radix)
 
 
