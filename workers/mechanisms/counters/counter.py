@@ -45,17 +45,16 @@ def make_counter(
     radix: int | None = None,
     end_share: float | None = None,
 ) -> Counter:
-    """Return a counter calibrated to cost at most rho_item.
+    """Return a counter calibrated to cost at most rho_item; equal arguments share one object.
 
-    Equal arguments return the same object, so histograms of equal budgets share its cached ticks.
+    So histograms of equal budgets share the counter's cached ticks.
 
     Args:
-        kind: one of KINDS.
         horizon: ticks, at least 1; None is unbounded (not `sqrt`).
         rho_item: above 0; see `levels`.
         radix: base of the tree, at least 2 (`tree` only); None takes the best one for the horizon,
             5 if unbounded.
-        end_share: the last tick's noise's share of rho_item, above 0 and below 1 (`haar` with a
+        end_share: share of rho_item for the last tick's noise, above 0 and below 1 (`haar` with a
             horizon only); None gives no tick more than the others.
 
     Raises:
@@ -83,7 +82,6 @@ class OnCounters(OnSplit):
     to the private side.
 
     Args:
-        unit: the privacy unit whose presence is hidden.
         discovers: whether items of an unknown domain are shown.
         every: new items are tested only at ticks that are multiples of this.
 

@@ -87,16 +87,10 @@ class _Plan:
 
 
 class HaarCounter(LevelCounter):
-    """Counter of Haar coefficients; see the module, and `levels.Counter` for the members.
+    """Counter of Haar coefficients; see the module, and `levels.LevelCounter` for the arguments.
 
-    Args:
-        horizon: ticks, 1..2^40; None is unbounded.
-        rho_item: budget, above 0.
-        end_share: the last tick's noise's share of rho_item, above 0 and below 1; None: the tree
-            begins at tick 1, and its root has twice the weight of a level.
-
-    Attributes:
-        offset: ticks of the tree before tick 1.
+    `end_share` is the share of rho_item for the last tick's noise, above 0 and below 1. If None,
+    the tree begins at tick 1, and its root has twice the weight of a level.
     """
 
     kind = "haar"

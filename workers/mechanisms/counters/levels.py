@@ -174,7 +174,6 @@ class Counter(Frozen):
         raise NotImplementedError
 
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        """Return the non-zero (c_j, sigma_j^2) at t, each an independent discrete Gaussian."""
         return list(self.cells(t).values())
 
     def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
@@ -263,7 +262,6 @@ class LevelCounter(Counter):
         raise NotImplementedError
 
     def _weights(self) -> Sequence[Fraction]:
-        """Return w_j of every level."""
         raise NotImplementedError
 
     def _cells_of_a_tick(self) -> int:

@@ -73,12 +73,8 @@ Floats = NDArray[np.float64]
 class SqrtCounter(Counter):
     """Counter by matrix factorization; see the module, and `levels.Counter` for the members.
 
-    Args:
-        horizon: ticks, 1..2^16.
-        rho_item: budget, above 0.
-
     Raises:
-        ValueError: a parameter is outside its range.
+        ValueError: a parameter is outside its range; the horizon's is 1..2^16.
     """
 
     kind = "sqrt"
@@ -212,7 +208,6 @@ class _Range:
     def advance(
         self, counter: SqrtCounter, stream: NoiseStream, t: int, tags: NDArray[np.uint64]
     ) -> None:
-        """Compute the ticks up to t."""
         self._v, self._r = (_room(held, t, counter._last_tick) for held in (self._v, self._r))
         column, half, total = counter._column, counter._column[0] / 2, float(counter._column.sum())
         rows = self.stop - self.start

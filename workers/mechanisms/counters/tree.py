@@ -52,12 +52,9 @@ UNBOUNDED_RADIX = 5
 
 
 class TreeCounter(LevelCounter):
-    """Counter of base-r blocks; see the module, and `levels.Counter` for the members.
+    """Counter of base-r blocks; see the module, and `levels.LevelCounter` for the arguments.
 
-    Args:
-        horizon: ticks, 1..2^40; None is unbounded.
-        rho_item: budget, above 0.
-        radix: base, at least 2; None takes r*, unbounded 5.
+    `radix` is at least 2; None takes r*, or 5 if unbounded.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -222,7 +219,6 @@ def blocks_up_to(t: int, radix: int, levels: int) -> list[tuple[int, int, int]]:
 
 
 def usual_radix(horizon: int | None) -> int:
-    """Return the default base of a tree."""
     return UNBOUNDED_RADIX if horizon is None else best_radix(last_tick_of(horizon))
 
 

@@ -43,16 +43,12 @@ def round_up_scale(scale: Fraction) -> Fraction:
 class _OfScale(InversionTable):
     """A table of a law with a scale.
 
-    Args:
-        scale: above 0, at most LARGEST_SCALE.
-        two_sided: whether negative values mirror the positive ones.
-
     Attributes:
         tv: upper bound on the total variation distance to the law: half of 2 bound + 1 values that
             are off by at most one unit of 2^-128 each, and one unit for thresholds of 0.
 
     Raises:
-        ValueError: scale is outside its range.
+        ValueError: scale is not above 0, or above LARGEST_SCALE.
     """
 
     def __init__(self, scale: Fraction, *, two_sided: bool) -> None:
@@ -74,11 +70,7 @@ class _OfScale(InversionTable):
 
 
 class DiscreteLaplace(_OfScale):
-    """Sampler of P(x) proportional to exp(-|x|/scale). Immutable; see `discrete_laplace`.
-
-    Attributes:
-        variance: of the law, 2 q / (1 - q)^2.
-    """
+    """Sampler of P(x) proportional to exp(-|x|/scale), of variance 2 q / (1 - q)^2. Immutable."""
 
     def __init__(self, scale: Fraction) -> None:
         super().__init__(scale, two_sided=True)
@@ -86,11 +78,9 @@ class DiscreteLaplace(_OfScale):
 
 
 class Geometric(_OfScale):
-    """Sampler of P(x) proportional to exp(-x/scale), x >= 0. Immutable; see `geometric`.
+    """Sampler of P(x) proportional to exp(-x/scale), x >= 0. Immutable.
 
-    Attributes:
-        mean: of the law, q / (1 - q).
-        variance: of the law, q / (1 - q)^2.
+    Its mean is q / (1 - q) and its variance q / (1 - q)^2.
     """
 
     def __init__(self, scale: Fraction) -> None:
@@ -101,13 +91,11 @@ class Geometric(_OfScale):
 
 @kept(256)
 def discrete_laplace(scale: Fraction) -> DiscreteLaplace:
-    """Return the cached two-sided sampler."""
     return DiscreteLaplace(scale)
 
 
 @kept(256)
 def geometric(scale: Fraction) -> Geometric:
-    """Return the cached one-sided sampler."""
     return Geometric(scale)
 
 

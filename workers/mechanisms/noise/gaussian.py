@@ -64,13 +64,10 @@ def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> 
 def exact_quantile_of(
     denominator: int, multiples: Sequence[tuple[int, Fraction]], delta: float
 ) -> float | None:
-    """Return `exact_quantile` of terms with integer coefficients over a common denominator.
+    """Return `exact_quantile` for integer coefficients: terms (c_j `denominator`, sigma_j^2).
 
-    It runs at every tick, and fractions would take ten times as long.
-
-    Args:
-        denominator: a multiple of D.
-        multiples: (c_j times `denominator`, sigma_j^2).
+    `denominator` is a multiple of D. This runs at every tick, and fractions would take ten times as
+    long.
     """
     if delta < LEAST_DELTA or not multiples:
         return None
@@ -137,9 +134,6 @@ def round_up_sigma_squared(sigma_squared: Fraction) -> Fraction:
 class IntegerGaussian(InversionTable):
     """Sampler of N_Z(0, sigma_squared). Immutable; `integer_gaussian` caches instances.
 
-    Args:
-        sigma_squared: above 0, at most LARGEST_SIGMA_SQUARED.
-
     Attributes:
         tv: upper bound on the total variation distance to N_Z(0, sigma_squared): half of 2 bound +
             1 values that are off by at most one unit of 2^-128 each, one unit for values whose
@@ -149,7 +143,7 @@ class IntegerGaussian(InversionTable):
             and by the tail left out.
 
     Raises:
-        ValueError: sigma_squared is outside its range.
+        ValueError: sigma_squared is not above 0, or above LARGEST_SIGMA_SQUARED.
     """
 
     def __init__(self, sigma_squared: Fraction) -> None:
@@ -175,7 +169,6 @@ def check_sigma_squared(sigma_squared: Fraction) -> None:
 
 @kept(512)
 def integer_gaussian(sigma_squared: Fraction) -> IntegerGaussian:
-    """Return the cached sampler of this variance; many counters share one."""
     return IntegerGaussian(sigma_squared)
 
 

@@ -65,11 +65,9 @@ class InversionTable(Frozen):
         self._guide = read_only(self._make_guide())
 
     def sample(self, words: NDArray[np.uint64], out: NDArray[np.signedinteger[Any]]) -> None:
-        """Fill `out` with one noise value per word.
+        """Fill `out`, (n,) of `dtype`, with one noise value per word.
 
-        Args:
-            words: uint64 (n, 2), column 0 the more significant half.
-            out: (n,) of `dtype`.
+        Words are uint64 (n, 2), column 0 the more significant half.
         """
         from workers.arrays.number_blocks import look_up
 
@@ -91,12 +89,7 @@ class InversionTable(Frozen):
         tags: NDArray[np.uint64],
         out: NDArray[np.signedinteger[Any]],
     ) -> None:
-        """Fill `out` with one cell's noise for every item: `sample` of the stream's words.
-
-        Args:
-            tags: uint64 (n, 2).
-            out: (n,) of `dtype`.
-        """
+        """Fill `out`, (n,) of `dtype`, with one cell's noise for tags, uint64 (n, 2)."""
         for first in range(0, len(tags), CHUNK_ROWS):
             last = first + CHUNK_ROWS
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
@@ -104,10 +97,9 @@ class InversionTable(Frozen):
     def draw_cells(
         self, stream: NoiseStream, cells: Sequence[tuple[int, int]], tags: NDArray[np.uint64]
     ) -> NDArray[np.signedinteger[Any]]:
-        """Return the noise of several cells in one call, (cells, n) of `dtype`; see `draw`.
+        """Return the noise of several cells, (cells, n) of `dtype`; see `draw`.
 
-        Args:
-            tags: uint64 (n, 2); at most CHUNK_ROWS rows over all cells.
+        All cells together have at most CHUNK_ROWS rows.
         """
         out = np.empty((len(cells), len(tags)), dtype=self.dtype)
         self.sample(stream.chunk(tags, *cells), out.reshape(-1))
@@ -116,7 +108,6 @@ class InversionTable(Frozen):
     def values(
         self, stream: NoiseStream, cell: tuple[int, int], tags: NDArray[np.uint64]
     ) -> NDArray[np.int64]:
-        """Return the noise of `draw` as int64."""
         out = np.empty(len(tags), dtype=self.dtype)
         self.draw(stream, cell, tags, out)
         return out.astype(np.int64)

@@ -48,9 +48,6 @@ _WORD = np.dtype("<u8")  # fixed byte order, so that a big-endian machine draws 
 class NoiseKey(Frozen):
     """The operator's 32-byte root key, from which every noise value follows.
 
-    Args:
-        root: 32 secret random bytes.
-
     Raises:
         ValueError: root has another length.
     """
@@ -155,13 +152,9 @@ class NoiseStream(Frozen):
         raise TypeError("a NoiseStream is not pickled: it holds key material")
 
     def words(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
-        """Return one word per row, as a new uint64 array (n, 2), the upper half first.
+        """Return words[i] = AES-256(tags[i] XOR cell), a new uint64 array (n, 2), upper half first.
 
-        words[i] = AES-256(tags[i] XOR cell).
-
-        Args:
-            tags: uint64 (n, 2).
-            cell: two integers below 2^64.
+        Tags are uint64 (n, 2); a cell is two integers below 2^64.
         """
         out = np.empty((len(tags), 2), dtype=np.uint64)
         for first in range(0, len(tags), CHUNK_ROWS):

@@ -43,15 +43,13 @@ _DIGIT_VALUES = 1 << _DIGIT_BITS
 def gumbel_top_k(
     counts: NDArray[np.int64], scale: Fraction, k: int, words: Sequence[tuple[int, int]]
 ) -> NDArray[np.int64]:
-    """Return at most k picks in order, equal in law to the top k of counts + Gumbel(scale).
+    """Return min(k, n) picks in order, equal in law to the top k of counts + Gumbel(scale).
 
     Args:
-        counts: int64 (n,).
-        scale: above 0.
-        words: one per pick, at least min(k, n): (upper, lower) half.
+        words: (upper, lower) halves, one word per pick: at least min(k, n).
 
     Returns:
-        int64 (min(k, n),), indices into counts.
+        int64 indices into counts.
 
     Raises:
         ValueError: there are too few words, or scale is not above 0.
@@ -70,11 +68,10 @@ def gumbel_top_k_or_bottom(
     """Pick as `gumbel_top_k` does, with a candidate BOTTOM of count `bottom` that ends the picks.
 
     Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom +
-    Gumbel(scale), whichever is first.
+    Gumbel(scale), whichever is first. Uses one word per pick, BOTTOM included.
 
     Returns:
-        The picks before BOTTOM, and whether BOTTOM was picked. One word is used per pick, BOTTOM
-        included.
+        The picks before BOTTOM, and whether BOTTOM was picked.
     """
     return _peel(counts, bottom, scale, k, words)
 
@@ -200,7 +197,6 @@ class _Powers(Frozen):
         )
 
     def weight(self, gap: int) -> int:
-        """Return the weight of a candidate whose count is `gap` below the largest."""
         if gap > self.reach:
             return 0
         value, digit = 1 << (_WEIGHT_BITS + _GUARD_BITS), 0

@@ -146,11 +146,7 @@ class Cell:
 
 
 class OneShotNoise:
-    """One-shot noise: a function of mechanism, place, and item or stream key.
-
-    Args:
-        table: law of the noise on counts and thresholds; None for a mechanism that only picks.
-    """
+    """One-shot noise by place and by item or stream key; `table` is None if it only picks."""
 
     def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
         self._stream = stream
@@ -310,10 +306,8 @@ class Parameters:
 
 
 class Noisy(Frozen):
-    """Noise on every count.
-
-    All counts are shown, or those above a threshold, or of the kbar largest those above a noisy
-    threshold.
+    """Noise on every count. Shows all counts, those above a threshold, or the largest above a noisy
+    one.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -451,16 +445,12 @@ class Picking(Frozen):
 class Bottom(Frozen):
     """LimitDom's picks: labels among the kbar largest, in order, until BOTTOM or the k-th.
 
-    Guarantee: k picks cost k Dinf^2 / (8 b^2), and one more where kbar is private, with delta per
-    release: an item that is among the kbar largest for one neighbour only has a count of at most
-    h_(kbar+1) + Dinf, so it precedes BOTTOM, whose count is h_(kbar+1) + Dinf + x, with probability
-    at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
+    Guarantee: k picks cost k Dinf^2 / (8 b^2), b = `scale`, and one more where kbar is private,
+    with `delta` per release: an item that is among the kbar largest for one neighbour only has a
+    count of at most h_(kbar+1) + Dinf, so it precedes BOTTOM, whose count is h_(kbar+1) + Dinf + x,
+    with probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
     Source: 002 Alg. 1 and Lemma 5.5; kbar private: Lemma 3.1, the candidate kbar has the cost
     h_(kbar+1) + Dinf + x(kbar).
-
-    Args:
-        scale: b.
-        delta: per release.
     """
 
     def __init__(self, p: Parameters, scale: Fraction, delta: float) -> None:

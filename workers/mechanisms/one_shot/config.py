@@ -155,11 +155,7 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
 
 
 class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
-    """Running counts as sums of one-shot releases of blocks of ticks.
-
-    Attributes:
-        algorithm: releases every block.
-    """
+    """Running counts as sums of one-shot releases of blocks of ticks."""
 
     algorithm: Annotated[
         Name,

@@ -129,11 +129,6 @@ def check_horizon(kind: str, t: int, horizon: int | None) -> None:
 
 
 def one_shot_noise(noise: Noise) -> OneShotNoise:
-    """Return the noise, narrowed to `OneShotNoise`.
-
-    Raises:
-        TypeError: the noise is not from a one-shot mechanism's `noise`.
-    """
     if not isinstance(noise, OneShotNoise):
         raise TypeError(f"noise = {noise!r}: must be the mechanism's own")
     return noise

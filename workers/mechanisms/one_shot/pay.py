@@ -42,11 +42,7 @@ _VERSION = b"\x01"
 
 
 class PayState(State):
-    """Running counts (sensitive) and every stream key's remaining budgets (public).
-
-    Attributes:
-        left: [labels, queries] per stream key.
-    """
+    """Running counts (sensitive); `left` is [labels, queries] per stream key (public)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +53,6 @@ class PayState(State):
         return f"PayState({len(self.left)} keys)"
 
     def meet(self, labels: int, queries: int) -> None:
-        """Add a stream key with its whole budget."""
         self.left.append([labels, queries])
         self._changed = True
 

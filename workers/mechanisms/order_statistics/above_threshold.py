@@ -52,14 +52,7 @@ _OUTWARD = 1 + 1e-12
 
 @dataclass(frozen=True, slots=True)
 class AboveThreshold:
-    """Public parameters of one AboveThreshold.
-
-    Attributes:
-        reach: Dinf, the largest change of a value by one event.
-        tau_scale: scale of the threshold's noise.
-        mu_scale: scale of the noise at every tick.
-        one_sided: geometric noise, else discrete Laplace.
-    """
+    """Public parameters; `one_sided` noise is geometric, the other discrete Laplace."""
 
     reach: int
     tau_scale: Fraction
@@ -70,10 +63,8 @@ class AboveThreshold:
     def of(cls, budget: Fraction, reach: int, *, pure: bool) -> AboveThreshold:
         """Return the parameters for a budget; e1 is half of the span and e2 a quarter, as printed.
 
-        Args:
-            budget: epsilon, for Lap(2/epsilon) and Lap(4/epsilon); or rho, for one-sided noise.
-            reach: Dinf.
-            pure: whether the budget is epsilon.
+        A pure budget is epsilon, for Lap(2/epsilon) and Lap(4/epsilon); otherwise it is rho, for
+        one-sided noise.
         """
         if pure:
             tau, mu = (round_up_scale(part * reach / budget) for part in (2, 4))
@@ -97,7 +88,6 @@ class AboveThreshold:
         return self._sampler(self.tau_scale).tv + ticks * self._sampler(self.mu_scale).tv
 
     def public(self) -> dict[str, object]:
-        """Return every parameter that changes a noise value."""
         return {
             "tau_scale": str(self.tau_scale),
             "mu_scale": str(self.mu_scale),
@@ -106,9 +96,7 @@ class AboveThreshold:
         }
 
     def bounds(self, runs_beta: float, ticks_beta: float) -> tuple[float, float]:
-        """Return (low, high): how early a stop may come, and how late.
-
-        A stop means value > threshold - low; no stop means value <= threshold + high.
+        """Return (low, high): a stop means value > threshold - low, else value <= threshold + high.
 
         Args:
             runs_beta: probability that |tau| exceeds its bound in one run.
@@ -122,11 +110,9 @@ class AboveThreshold:
         return (tau + mu + 2) * _OUTWARD, (tau + mu + 2) * _OUTWARD
 
     def tau(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        """Return one run's threshold noise per tag."""
         return self._draw(self.tau_scale, stream, cell, tags)
 
     def mu(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        """Return one tick's noise per tag."""
         return self._draw(self.mu_scale, stream, cell, tags)
 
     def mu_block(self, stream: NoiseStream, use: int, tag: Tags, block: int) -> list[int]:

@@ -51,20 +51,13 @@ _SEARCHED_LEVELS = 14
 
 
 class SumNoise(Protocol):
-    """Noise of every column after each interval."""
-
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
         """Return the noise of every column after t intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneVector:
-    """The noise of a vector released once; see the module.
-
-    Attributes:
-        changed: D, the most entries that an event changes.
-        reach: Dinf, the largest change of an entry.
-    """
+    """The noise of a vector released once, of which an event changes D = `changed` entries."""
 
     sampler: IntegerGaussian | DiscreteLaplace
     changed: int
@@ -120,13 +113,7 @@ class OneVector:
 
 
 class LaplaceTree(Frozen):
-    """Binary tree with discrete Laplace noise; see the module.
-
-    Args:
-        horizon: intervals, at least 1.
-        epsilon: pure budget.
-        reach: D Dinf, the l1 norm of an event's change.
-    """
+    """Binary tree with discrete Laplace noise for a pure epsilon; `reach` is D Dinf."""
 
     def __init__(self, horizon: int, epsilon: Fraction, reach: int) -> None:
         self.horizon = horizon

@@ -74,7 +74,6 @@ def watched(query: str, columns: int) -> range:
 
 
 def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
-    """Yield errors for duplicate queries, invalid quantiles and k above the number of columns."""
     for query in queries:
         name, _, parameter = query.partition(":")
         if name.startswith("top_k") and int(parameter) > columns:
@@ -86,15 +85,7 @@ def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
 
 
 class Queries(Frozen):
-    """The queries of one histogram.
-
-    Args:
-        labels: column labels, in column order.
-
-    Attributes:
-        k: number of watched values.
-        names_labels: whether any query is answered with labels.
-    """
+    """The queries of one histogram, watched through k values."""
 
     def __init__(self, queries: Sequence[str], labels: Sequence[str]) -> None:
         self.names = tuple(queries)
@@ -114,7 +105,6 @@ class Queries(Frozen):
         self.k = columns if self._all else len(self._ranks)
 
     def values(self, sums: Sums) -> Sums:
-        """Return the k watched values of the sums."""
         if self._all:
             return sums
         if self._only_largest:
@@ -155,8 +145,6 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
     """A histogram of order statistics, whose error depends on their size and little on the horizon.
 
     Attributes:
-        domain: column labels, in declared order.
-        accounting: "zcdp", or "pure" for the paper's own noise.
         beta: probability that the error exceeds its bound at some tick of an epoch.
     """
 
@@ -186,7 +174,6 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @property
     def ticks(self) -> int:
-        """Return the horizon, which this mechanism requires."""
         return self.horizon_ticks or 1
 
     @property
@@ -216,8 +203,6 @@ class SingleConfig(MaxConfig, frozen=True, kw_only=True):
 
 
 class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
-    """Any queries, without repeats."""
-
     queries: Annotated[
         Annotated[tuple[Query, ...], Meta(min_length=1, max_length=100)],
         Meta(description=f"a list of 1 to 100 of {QUERY_IN_WORDS}"),
@@ -229,10 +214,9 @@ class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
 
 
 def shares_of(config: MaxConfig, weights: Mapping[str, tuple[int, int]]) -> dict[str, Fraction]:
-    """Return the budget of each part of a mechanism: pure epsilon with that accounting, else rho.
+    """Return each part's budget: pure epsilon with that accounting, else rho.
 
-    Args:
-        weights: (zCDP weight, weight in pure epsilon as printed) of each part.
+    `weights` are (zCDP weight, weight in pure epsilon as printed).
     """
     if config.pure:
         total = Fraction(config.epsilon or 0)

@@ -145,16 +145,12 @@ _HEXADECIMAL = frozenset("0123456789abcdef")
 
 @dataclass(slots=True)
 class KeyState:
-    """One stream key's segment, interval and noisy sums. Sensitive.
+    """One stream key's state. Sensitive.
 
     Attributes:
         segment: j of the outer level, from 1.
         interval: from 1; one more than the intervals closed since the segment began.
         since: tick at which `shown` was made; 0 before the first.
-        thresholds: K_i.
-        start: G.
-        noise: N.
-        shown: noisy sums as of `since`.
         gap, outer, tau, outer_tau: derived from the rest when `stale`, or when a run of
             AboveThreshold begins.
         answer: the published answer, valid while `shown` is unchanged.
@@ -293,7 +289,6 @@ class Intervals:
     """The public numbers of one run: of a segment, or of the epoch where there are no segments.
 
     Attributes:
-        step: how much a threshold rises.
         clearance: C; 0 where one value is watched.
         capacity: n.
         error: promised for this run's values.
@@ -312,7 +307,6 @@ class IntervalRule:
     """Public parameters of the inner level.
 
     Attributes:
-        above: its AboveThreshold.
         update: the noise u of the watched values; None where one value is watched.
         sums: budget of H, in rho or pure epsilon.
         k: number of watched values.
@@ -328,7 +322,6 @@ class IntervalRule:
     def of(
         cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None
     ) -> IntervalRule:
-        """Return a rule calibrated to the budgets of the test, of H, and of the updates."""
         above = AboveThreshold.of(test, config.max_count, pure=config.pure)
         vector = (
             None if update is None else OneVector.of(update, k, config.max_count, pure=config.pure)
@@ -437,12 +430,10 @@ class Segments:
     """Public parameters of the outer level.
 
     Attributes:
-        above: its AboveThreshold.
         column: the noise added to the columns at the end of a segment.
         first: threshold of segment 1.
         most: number of segments; the last one does not end.
         columns: d.
-        ticks: the horizon.
         beta: probability that any bound below fails in an epoch.
     """
 
@@ -456,7 +447,6 @@ class Segments:
 
     @classmethod
     def of(cls, config: MaxConfig, test: Fraction, columns: Fraction, beta: float) -> Segments:
-        """Return the level calibrated to the budgets of the test and of the columns' noise."""
         above = AboveThreshold.of(test, config.max_count, pure=config.pure)
         column = OneVector.of(columns, config.most_columns, config.max_count, pure=config.pure)
         most = (config.ticks - 1).bit_length() + 1 if config.pure else MOST_SEGMENTS
@@ -509,7 +499,6 @@ class Segments:
         return (segments - 1) * self.column.variance
 
     def public(self) -> dict[str, object]:
-        """Return every parameter that changes a value."""
         return {
             "above_threshold": self.above.public(),
             "column": str(self.column.parameter),
@@ -528,8 +517,6 @@ _INDEX_BITS = 32
 
 
 class MaxNoise:
-    """The noise of one epoch, by purpose."""
-
     def __init__(self, mechanism: OrderStatistics, stream: NoiseStream) -> None:
         self._mechanism = mechanism
         self._stream = stream
@@ -573,7 +560,6 @@ class MaxNoise:
         return self._mechanism.sum_noise(segment).draw(self._stream, interval, tags ^ place)
 
     def updates(self, tag: Tags, segment: int, interval: int, k: int) -> NDArray[np.int64]:
-        """Return u, the noise of the watched values when an interval closes."""
         update = self._mechanism.inner_in_use.update
         if update is None:
             return np.zeros(k, dtype=np.int64)
@@ -639,7 +625,6 @@ class OrderStatistics(Domained):
         )
 
     def intervals(self, segment: int) -> Intervals:
-        """Return the inner level's numbers in a segment, from 1."""
         return self._intervals[segment - 1]
 
     def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
@@ -705,7 +690,6 @@ class OrderStatistics(Domained):
         return MaxNoise(self, stream)
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Add a row for every column of the domain, with all sums 0."""
         super().meet_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
         _of(state).set(
@@ -748,7 +732,6 @@ class OrderStatistics(Domained):
         return self._answer(one)
 
     def _look(self, state: MaxState, key: int, one: KeyState) -> None:
-        """Recompute the comparisons' inputs after a column, G, N or a threshold changed."""
         sums = self._sums(state, key) + one.start
         if self.segments is not None:
             one.outer = int(self.queries.values(sums).max())
