@@ -1,10 +1,11 @@
 """Choice of a counter, and the base class of mechanisms with one counter per item.
 
 An event touches at most D0 items by at most Dinf, so every item's counter gets rho / (D0 Dinf^2)
-(000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf at different ticks: its shift
-of the counter is sum a_i times that of a one at the tick, so no longer than Dinf times the longest
-of these, and costs no more. The samplers' distance counts twice: in the noise on counts, and in
-every tick's test of whether an item may be shown, whose bound assumes the ideal noise.
+(000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf at different ticks: the item
+then shifts the counter by sum a_i times the shift of a count of one at that tick. That is at
+most Dinf times the longest such shift, and costs no more. The samplers' distance counts twice: in
+the noise on counts, and in every tick's test of whether an item may be shown, because its bound
+assumes the ideal noise.
 
 A counter gives the noise of one item's running sum, published at every tick, with its cost per
 event and its error. It is stateless: the noise of (item, t) is a function of the key, so an item

@@ -21,12 +21,12 @@ scale b, and H = h_(kbar+1).
 
 Differences from the papers: (a) counts of picks cost min(D0, k), not k: no more of them can change.
 (b) Thresholds are exact integer quantiles, delta / min(D0, kbar) per item: no more items than that
-are among the kbar largest for one neighbour only, ties being broken by tag (as many of the other
-neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops ties with H
-instead, and then pays kbar. (c) Where H differs between neighbours, at least one changed item is
-not among the kbar largest of both, so the noise on the threshold takes its place and D0 stays D0.
-(d) The papers' Dinf = 1 became Dinf by scaling: counts and H move by at most Dinf, in one
-direction.
+are among the kbar largest for one neighbour only, with ties broken by tag (equally many items of
+the other neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops
+ties with H instead, and then pays kbar. (c) Where H differs between neighbours, at least one
+changed item is not among the kbar largest of both, so the noise on the threshold takes its place
+and D0 stays D0. (d) The papers' Dinf = 1 became Dinf by scaling: counts and H move by at most Dinf,
+in one direction.
 
     Symbol      Here
     h           `Cell.counts`; the counts of a stream key are a histogram of their own, as an event

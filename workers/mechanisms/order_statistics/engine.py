@@ -24,8 +24,8 @@ intervals closed so far (0 before the first) and G is the noise at the start of 
 AboveThreshold compares the watched values g_i(s) with thresholds K_i, with one tau and one mu per
 tick for all of them. When it stops, H takes the interval's counts, s and the answers are
 recomputed, and the thresholds that were reached rise by `step`.
-Why: within an interval nothing is paid for, so H runs over intervals, of which there are about as
-many as the value is steps high.
+Why: nothing is paid within an interval, so H runs over intervals only; there are about value / step
+of them.
 
     Symbol      Here
     k           number of watched values; with k = 1 the threshold always rises (Algorithms 2, 7)
@@ -64,7 +64,6 @@ bound known beforehand.
     j           segment, from 1; threshold K_j = first * 2^(j - 1)
     s_D         noise added to every column at the end of a segment
     alpha_G     `column_error(j)`: |G_j| is at most this
-    low, high   bounds of AboveThreshold
 
 Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released
 increments s_(j+1) - s_j are a segment's exact counts plus fresh noise; an event is in one segment.
@@ -73,8 +72,8 @@ Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, Lap(4/eps), La
 Lap(2d/eps), d replaced by D Dinf. Corrected: Algorithm 15 line 9 would need four times its variance
 for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has 2 d ln(1.25/delta) / (eps/2)^2), and
 line 13 of Algorithm 16 depends on d, not on k; here s_D^2 follows from rho. The test's j < log T
-keeps a last segment from ending whose threshold is only about T/2, so the value may grow by more
-than the promised 2^(j-1) + 2 alpha_DM in it (measured at T = 1,000: the promise missed in 8 of 8
+keeps the last segment, whose threshold is only about T/2, from ending, so the value may grow in it
+by more than the promised 2^(j-1) + 2 alpha_DM (measured at T = 1,000: the promise missed in 8 of 8
 runs); here there are ceil(log2 T) + 1 segments. In zCDP the first threshold is the power of two
 above low + high, since below it noise alone ends segments. log2 T does not limit the number of
 segments there, because a tick may hold any number of events.
@@ -580,10 +579,10 @@ class MaxNoise:
 class OrderStatistics(Domained):
     """Base class of the order statistics; `weights` decides which of the two levels exist.
 
-    Guarantee: `guarantee`, for the content of one event, over all ticks of an epoch together, on
-    streams that may react to published answers (zCDP: at integer orders). The segments do not
-    depend on the intervals in them, so the outer level is one mechanism and the inner ones, given
-    its outcome, are disjoint in ticks: their costs add, each counted once.
+    Guarantee: as stated in `guarantee`, for the content of one event, over all ticks of an epoch
+    together, on streams that may react to published answers (zCDP: at integer orders). The segments
+    do not depend on the intervals in them, so the outer level is one mechanism and the inner ones,
+    given its outcome, are disjoint in ticks: their costs add, each counted once.
 
     Args:
         unit: the privacy unit whose presence is hidden.
