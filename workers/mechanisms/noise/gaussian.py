@@ -205,7 +205,7 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     thresholds = [
         int(context.to_integral_value(context.multiply(scale, partial))) for partial in sums
     ]
-    # Drop thresholds of 0: the mass below is less than half a unit on each side.
+    # A threshold of 0 is never passed: the mass below it is less than half a unit on each side.
     return [threshold for threshold in thresholds if threshold], math.nextafter(
         float(tail), math.inf
     )

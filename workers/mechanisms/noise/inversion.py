@@ -89,7 +89,10 @@ class InversionTable(Frozen):
         tags: NDArray[np.uint64],
         out: NDArray[np.signedinteger[Any]],
     ) -> None:
-        """Fill `out`, (n,) of `dtype`, with one cell's noise for tags, uint64 (n, 2)."""
+        """Fill `out`, (n,) of `dtype`, with one cell's noise: `sample` of the stream's words.
+
+        Tags are uint64 (n, 2).
+        """
         for first in range(0, len(tags), CHUNK_ROWS):
             last = first + CHUNK_ROWS
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])

@@ -46,7 +46,7 @@ _WORD = np.dtype("<u8")  # fixed byte order, so that a big-endian machine draws 
 
 
 class NoiseKey(Frozen):
-    """The operator's 32-byte root key, from which every noise value follows.
+    """The operator's root key, 32 secret random bytes from which every noise value follows.
 
     Raises:
         ValueError: root has another length.

@@ -146,7 +146,10 @@ class Cell:
 
 
 class OneShotNoise:
-    """One-shot noise by place and by item or stream key; `table` is None if it only picks."""
+    """One-shot noise: a function of mechanism, place, and item or stream key.
+
+    `table` is the law of the noise on counts and thresholds; None for a mechanism that only picks.
+    """
 
     def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
         self._stream = stream
@@ -306,8 +309,9 @@ class Parameters:
 
 
 class Noisy(Frozen):
-    """Noise on every count. Shows all counts, those above a threshold, or the largest above a noisy
-    one.
+    """Noise on every count.
+
+    Shows all counts, or those above a threshold, or of the kbar largest those above a noisy one.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:

@@ -39,7 +39,7 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
     """Base class of the configurations with a one-shot algorithm."""
 
     def parameters(self) -> Parameters:
-        """Return the algorithm's parameters; settings that this mechanism lacks count as 0."""
+        """Return the algorithm's parameters; k and kbar are 0 where this mechanism lacks them."""
         kbar = getattr(self, "kbar", None) or 0
         private = kbar == "private"
         return Parameters(

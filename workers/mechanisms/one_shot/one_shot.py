@@ -129,6 +129,7 @@ def check_horizon(kind: str, t: int, horizon: int | None) -> None:
 
 
 def one_shot_noise(noise: Noise) -> OneShotNoise:
+    """Return the noise; raise `TypeError` if it is not from a one-shot mechanism."""
     if not isinstance(noise, OneShotNoise):
         raise TypeError(f"noise = {noise!r}: must be the mechanism's own")
     return noise

@@ -52,7 +52,7 @@ _OUTWARD = 1 + 1e-12
 
 @dataclass(frozen=True, slots=True)
 class AboveThreshold:
-    """Public parameters; `one_sided` noise is geometric, the other discrete Laplace."""
+    """Public parameters. Noise is geometric if `one_sided`, else discrete Laplace."""
 
     reach: int
     tau_scale: Fraction
@@ -88,6 +88,7 @@ class AboveThreshold:
         return self._sampler(self.tau_scale).tv + ticks * self._sampler(self.mu_scale).tv
 
     def public(self) -> dict[str, object]:
+        """Return every parameter that changes a noise value."""
         return {
             "tau_scale": str(self.tau_scale),
             "mu_scale": str(self.mu_scale),

@@ -57,7 +57,7 @@ class SumNoise(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OneVector:
-    """The noise of a vector released once, of which an event changes D = `changed` entries."""
+    """Noise of a vector released once; an event changes `changed` (D) entries by `reach` (Dinf)."""
 
     sampler: IntegerGaussian | DiscreteLaplace
     changed: int

@@ -321,6 +321,7 @@ class IntervalRule:
     def of(
         cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None
     ) -> IntervalRule:
+        """Return the rule for the budgets of the test, of H, and of the updates."""
         above = AboveThreshold.of(test, config.max_count, pure=config.pure)
         vector = (
             None if update is None else OneVector.of(update, k, config.max_count, pure=config.pure)
@@ -446,6 +447,7 @@ class Segments:
 
     @classmethod
     def of(cls, config: MaxConfig, test: Fraction, columns: Fraction, beta: float) -> Segments:
+        """Return the level for the budgets of the test and of the columns' noise."""
         above = AboveThreshold.of(test, config.max_count, pure=config.pure)
         column = OneVector.of(columns, config.most_columns, config.max_count, pure=config.pure)
         most = (config.ticks - 1).bit_length() + 1 if config.pure else MOST_SEGMENTS
@@ -498,6 +500,7 @@ class Segments:
         return (segments - 1) * self.column.variance
 
     def public(self) -> dict[str, object]:
+        """Return every parameter that changes a value."""
         return {
             "above_threshold": self.above.public(),
             "column": str(self.column.parameter),
@@ -671,7 +674,7 @@ class OrderStatistics(Domained):
         return found
 
     def sd(self, t: int) -> float:
-        """Return a bound on a column's noise sd at tick t; `error` adds the late closes."""
+        """Return a bound on a column's noise sd at tick t; `error` also covers late closes."""
         check_tick(self.kind, t, self.config.ticks)
         variance, segment = 0.0, 1
         if self.segments is not None:
