@@ -1,23 +1,21 @@
-"""The mechanisms that spend their budget on a counter for each item: what each counter may cost.
+"""Choice of a counter, and the base class of mechanisms with one counter per item.
 
-An event touches at most D0 items by at most Dinf, so each item's counter gets rho / (D0 Dinf^2)
-(000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf, each at a tick of its own:
-its shift of the counter is sum a_i times that of a one at the tick, so no longer than Dinf times
-the longest of these, and costs no more. The samplers' distance counts twice: in the noise on
-counts, and in every tick's test of whether an item may be shown, whose bound is one on the ideal
-noise.
+An event touches at most D0 items by at most Dinf, so every item's counter gets rho / (D0 Dinf^2)
+(000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf at different ticks: the item
+then shifts the counter by sum a_i times the shift of a count of one at that tick. That is at
+most Dinf times the longest such shift, and costs no more. The samplers' distance counts twice: in
+the noise on counts, and in every tick's test of whether an item may be shown, because its bound
+assumes the ideal noise.
 
-Counters: the noise of one item's running sum over the ticks, published at every tick.
-
-What: a counter says which noise an item's count gets at tick t, what one event costs, and how large
-the error is. It is stateless: the noise of (item, t) is a function of the key, so an item first
-seen at t0 gets the counter that ran from tick 1, as it must (a fresh counter at t0 would show when
-the item came: t0 is data).
+A counter gives the noise of one item's running sum, published at every tick, with its cost per
+event and its error. It is stateless: the noise of (item, t) is a function of the key, so an item
+first seen at t0 gets the counter that ran from tick 1. It must: a fresh counter at t0 would show
+when the item came, and t0 is data.
 Neighbours: the content of one event emptied, or the reverse. The costs here are for an event that
 changes one count by one. One of up to D0 items and Dinf each costs D0 Dinf^2 times as much.
 
 Kinds: `haar` (the default: half the error of `tree`), `tree` (the papers' baseline) and `sqrt`
-(three quarters of the error of `haar`, with O(T) state and time an item: for the few items of a
+(three quarters of the error of `haar`, with O(T) state and time per item: for the few items of a
 declared domain, over at most 2^16 ticks).
 """
 
@@ -48,17 +46,16 @@ def make_counter(
     radix: int | None = None,
     end_share: float | None = None,
 ) -> Counter:
-    """Return a counter calibrated to cost at most rho_item; equal ones are one object.
+    """Return a counter calibrated to cost at most rho_item; equal arguments share one object.
 
-    So histograms of equal budgets share what is kept of a counter's ticks.
+    So histograms of equal budgets share the counter's cached ticks.
 
     Args:
-        kind: one of KINDS.
         horizon: ticks, at least 1; None is unbounded (not `sqrt`).
         rho_item: above 0; see `levels`.
         radix: base of the tree, at least 2 (`tree` only); None takes the best one for the horizon,
             5 if unbounded.
-        end_share: what the last tick's noise gets of rho_item, above 0 and below 1 (`haar` with a
+        end_share: share of rho_item for the last tick's noise, above 0 and below 1 (`haar` with a
             horizon only); None gives no tick more than the others.
 
     Raises:
@@ -78,7 +75,7 @@ def make_counter(
 
 
 class OnCounters(OnSplit):
-    """Base of the mechanisms that keep a counter for each item.
+    """Base class of mechanisms with one counter per item.
 
     Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all
     snapshots of an epoch, for a mechanism whose counts come from `_counter` and whose discoveries
@@ -86,10 +83,8 @@ class OnCounters(OnSplit):
     to the private side.
 
     Args:
-        config: with epsilon or rho, delta, max_items (D0) and max_count (Dinf).
-        unit: whose presence is hidden.
         discovers: whether items of an unknown domain are shown.
-        every: new items are tested for only at ticks that are multiples of it.
+        every: new items are tested only at ticks that are multiples of this.
 
     Raises:
         ValueError: the budget cannot be met, or delta is below what the samplers can promise.
@@ -108,9 +103,9 @@ class OnCounters(OnSplit):
         )
         tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
         tests_tv = float_up(tests * Fraction(counter.test_tv))
-        # Parts of a user's item at different ticks have different cells.
+        # Parts of a user's item at different ticks use different cells.
         tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
-        # Both parts of `sampler_delta`: which of them is the larger says what to change.
+        # The larger part of `sampler_delta` decides which change the error message suggests.
         of_counts = (1 + math.exp(self._split.epsilon)) * tv
         otherwise = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
         self._promise(
@@ -133,10 +128,10 @@ class OnCounters(OnSplit):
 
 @kept(1024)
 def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
-    """Return a counter's sd at each tick, kept: a worker's owner partitions ask one by one."""
+    """Return and cache a counter's sd at every tick: a worker's owner partitions ask one by one."""
     return tuple(map(counter.sd, ticks))
 
 
 def rho_of_item(config: HistogramConfig, own: Split) -> float:
-    """Return what one unit of change of one item's counter may cost, rounded down."""
+    """Return the budget for one unit of change of one item's counter, rounded down."""
     return math.nextafter(float(Fraction(own.rho) / (config.max_items * config.max_count**2)), 0.0)

@@ -1,4 +1,8 @@
-"""The one-shot algorithms: from (rho, delta) to noise, and from a histogram to what is shown of it.
+"""One-shot releases: calibration from (rho, delta), and selection from exact histograms.
+
+Every algorithm is calibrated once (`make_algorithm`) and is then a function of a histogram and of
+the noise at one place. `MetaAlgo` runs them in its cells; the one-shot mechanisms run them on the
+contributions of each tick, for all stream keys of a partition at once.
 
 Neighbours: the content of one event emptied, or the reverse. It changes at most D0 counts of one
 stream key, by at most Dinf each, all in one direction. Z is noise on a count, of variance s2 or
@@ -15,36 +19,28 @@ scale b, and H = h_(kbar+1).
     limit_dom          002 Alg. 1, 000 Alg. 6  as known_gumbel; k + 1    top kbar: before BOTTOM
                                                picks if kbar is private
 
-Built here, where the papers differ: (a) counts of picks cost min(D0, k), not k: no more of them can
-change. (b) thresholds are exact integer quantiles, delta / min(D0, kbar) an item: no more items
-than that are among the kbar largest for one neighbour only, ties being broken by tag (as many of
+Differences from the papers: (a) counts of picks cost min(D0, k), not k: no more of them can change.
+(b) Thresholds are exact integer quantiles, delta / min(D0, kbar) per item: no more items than that
+are among the kbar largest for one neighbour only, with ties broken by tag (equally many items of
 the other neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops
 ties with H instead, and then pays kbar. (c) Where H differs between neighbours, at least one
 changed item is not among the kbar largest of both, so the noise on the threshold takes its place
 and D0 stays D0. (d) The papers' Dinf = 1 became Dinf by scaling: counts and H move by at most Dinf,
 in one direction.
 
-One-shot releases of a histogram, over columns: all stream keys of a partition at once.
-
-What: the algorithms that MetaAlgo runs in its cells and that the one-shot mechanisms run on each
-tick's own contributions. Each is calibrated once (`algorithms.make_algorithm`) and then is a
-function of a histogram and of the noise of one place.
-
     Symbol      Here
     h           `Cell.counts`; the counts of a stream key are a histogram of their own, as an event
                 has one stream key
-    h_(i)       i-th largest count of a stream key, 0 where there are fewer items; ties by tag: were
-                their order to depend on the data, one event could change more than D0 of the kbar
+    h_(i)       i-th largest count of a stream key, 0 where there are fewer items; ties by tag: if
+                their order depended on the data, one event could change more than D0 of the kbar
                 largest
-    place       (level, block): which release it is; (0, t) for a tick's own
+    place       (level, block): identifies the release; (0, t) for the contributions of one tick
 
 Noise cells: hi = (use << 56) | (level << 40) | pick, lo = block.
 
-Where the noise of one-shot releases is cut off: exact upper quantiles of the integer laws.
-
-What: each function gives the smallest integer x it can prove P(N >= x) <= delta for, rounded to the
-private side. A count that one event alone brought, at most Dinf, is shown iff Dinf + N > m; with
-m = Dinf + x - 1 that has probability at most delta.
+Quantiles: every `*_quantile` function returns the smallest integer x for which it can prove
+P(N >= x) <= delta, rounded to the private side. A count contributed by one event alone, at most
+Dinf, is shown iff Dinf + N > m; with m = Dinf + x - 1 that has probability at most delta.
 
     Symbol          N                   P(N >= x)
     Gaussian        N_Z(0, s2)          summed
@@ -107,7 +103,7 @@ USE_KBAR = 0x13
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The exact histograms that one release is made from (sensitive).
+    """The exact histograms behind one release. Sensitive.
 
     Attributes:
         tags: uint64 (n, 2).
@@ -125,7 +121,7 @@ class Cell:
         return f"Cell({len(self.counts)} rows)"
 
     def rows_by_key(self) -> Iterator[tuple[int, Rows]]:
-        """Yield (stream key, its rows ascending) for every stream key that has rows."""
+        """Yield (stream key, its rows in ascending order) for every stream key that has rows."""
         if len(self.keys) and (self.keys == self.keys[0]).all():
             yield int(self.keys[0]), np.arange(len(self.keys))
             return
@@ -140,7 +136,7 @@ class Cell:
             counts = self.counts[rows]
             least = kth_largest(counts, k)
             larger, equal = rows[counts > least], rows[counts == least]
-            # Of many equal ones only those with the smallest tags are sorted.
+            # Among equal counts, sort only the rows with the smallest tags.
             if len(larger) + len(equal) > k:
                 upper, missing = self.tags[equal, 0], k - len(larger)
                 equal = equal[upper <= np.partition(upper, missing - 1)[missing - 1]]
@@ -150,11 +146,9 @@ class Cell:
 
 
 class OneShotNoise:
-    """The noise of one-shot releases: a function of place, item or stream key, and mechanism.
+    """One-shot noise: a function of mechanism, place, and item or stream key.
 
-    Args:
-        stream: the mechanism's words.
-        table: law of the noise on counts and thresholds; None where only picks are made.
+    `table` is the law of the noise on counts and thresholds; None for a mechanism that only picks.
     """
 
     def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
@@ -165,15 +159,13 @@ class OneShotNoise:
         return "OneShotNoise(<secret>)"
 
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Return the noise on each item's count in the release of tick t alone."""
+        """Return the count noise of every item in the one-shot release of tick t."""
         return self.items((0, t), tags)
 
     def items(self, place: Place, tags: Tags) -> NDArray[np.int64]:
-        """Return the noise on each item's count in the release at `place`."""
         return self._draw(_cell(USE_ITEMS, place), tags)
 
     def threshold(self, place: Place, key_tag: NDArray[np.uint64]) -> int:
-        """Return the noise on the threshold of a stream key."""
         return int(self._draw(_cell(USE_THRESHOLD, place), key_tag.reshape(1, 2))[0])
 
     def _draw(self, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
@@ -188,9 +180,9 @@ class OneShotNoise:
     def picks(
         self, use: int, place: Place, key_tag: NDArray[np.uint64], k: int
     ) -> list[tuple[int, int]]:
-        """Return k words for the picks of a stream key: word j is of the cell with `pick` = j."""
+        """Return k words for a stream key's picks; word j is that of the cell with `pick` = j."""
         tags = np.tile(key_tag.astype(np.uint64), (k, 1))
-        # The word is AES(tag XOR cell): the pick is set in the cell's low bits, which are 0.
+        # A word is AES(tag XOR cell); the pick goes into the cell's low bits, which are 0.
         tags[:, 0] ^= np.arange(k, dtype=np.uint64)
         return [(high, low) for high, low in self._stream.words(tags, _cell(use, place)).tolist()]
 
@@ -200,9 +192,9 @@ def _cell(use: int, place: Place) -> tuple[int, int]:
     return (use << 56) | (level << 40), block
 
 
-# Far above what floating point loses in these sums, far below what is visible in a threshold.
+# Far above the rounding error of these sums, far below what is visible in a threshold.
 _TAIL_OUTWARD = 1 + 1e-9
-# exp(-u) with u beyond this is below every delta that settings may state by a factor of 1e-200.
+# Beyond this u, exp(-u) is below every delta the settings allow by a factor of 1e-200.
 _REACH = 600.0
 
 
@@ -243,7 +235,7 @@ def logistic_quantile(scale: Fraction, delta: float) -> int:
 
 
 def _first(tail: Callable[[int], float], delta: float) -> int:
-    """Return the smallest x >= 0 whose tail, which falls, is at most delta."""
+    """Return the smallest x >= 0 with tail(x) <= delta, for a decreasing tail."""
     high = 1
     while tail(high) * _TAIL_OUTWARD > delta:
         high *= 2
@@ -268,7 +260,7 @@ def _summed(sigma_squared: float, copies: float, delta: float, *, difference: bo
         weights[::2] *= even
         weights[1::2] *= odd
     tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
-    # What lies beyond the reach weighs less than the last term times a geometric series: within the
+    # The mass beyond the reach is less than the last term times a geometric series: within the
     # margin of the terms that matter.
     allowed = np.flatnonzero(tails * _TAIL_OUTWARD + math.exp(-_REACH + 60) <= delta)
     return int(allowed[0]) if len(allowed) else reach + 1
@@ -287,24 +279,24 @@ KNOWN: tuple[Name, ...] = ("known_gauss", "known_gumbel")
 PICKING: tuple[Name, ...] = ("known_gumbel", "limit_dom")
 LIMITED: tuple[Name, ...] = ("unk_gauss", "limit_dom_laplace", "limit_dom")
 LAPLACE: tuple[Name, ...] = ("positive_laplace", "limit_dom_laplace")
-# Private-side margin of a division in floats.
+# Private-side margin of a float division.
 _OUTWARD = Fraction(1 + 1e-12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """What an algorithm is told beside its budget.
+    """Parameters of an algorithm besides its budget.
 
     Attributes:
         max_items: D0.
         max_count: Dinf.
         k: most items shown (`PICKING`).
-        kbar: how many of the largest are looked at (`LIMITED`); where `private`, at most.
+        kbar: size of the candidate set, the largest items (`LIMITED`); its maximum if `private`.
         private: whether kbar is chosen from k..kbar by the exponential mechanism (`limit_dom`).
         domain: size of the declared domain (`KNOWN`).
-        releases: how many releases one item may count in, in parts of Dinf together: one of an
-            event, several of a user. More than one only where each count is released by itself
-            (`registry.PER_ITEM`).
+        releases: number of releases one item may count in, in parts that total at most Dinf: one
+            for an event, several for a user. More than one only where every count is released by
+            itself (`registry.PER_ITEM`).
     """
 
     max_items: int
@@ -319,7 +311,7 @@ class Parameters:
 class Noisy(Frozen):
     """Noise on every count.
 
-    All are shown, or those above a threshold, or of the kbar largest those above a noisy one.
+    Shows all counts, or those above a threshold, or of the kbar largest those above a noisy one.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -348,12 +340,12 @@ class Noisy(Frozen):
             )
 
     def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
-        """Return m such that an item of at most `whole` shows in any release with probability at
+        """Return m such that an item of at most `whole` is shown in any release with probability at
         most delta.
 
-        In n releases none of its parts is above whole - n + 1, so with m at least that less one and
-        the quantile of delta / n they show with at most delta together. For n up to twice as large
-        the largest quantile does.
+        In n releases no part of it is above whole - n + 1. So if m is at least that minus one plus
+        the quantile of delta / n, the parts are shown with probability at most delta together. The
+        quantile of the largest n covers every n up to twice as large as the smallest.
         """
         found, n = 0, 1
         while n <= releases:
@@ -396,8 +388,8 @@ class Noisy(Frozen):
 class Picking(Frozen):
     """At most k picks by the exponential mechanism, then Gaussian noise on their counts.
 
-    They end at BOTTOM where the domain is unknown. Half of rho picks, half counts, as in the papers
-    (b = s / 2 there).
+    Picks end at BOTTOM where the domain is unknown. Picks and counts get half of rho each, as in
+    the papers (b = s / 2 there).
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -457,17 +449,12 @@ class Picking(Frozen):
 class Bottom(Frozen):
     """LimitDom's picks: labels among the kbar largest, in order, until BOTTOM or the k-th.
 
-    Guarantee: k picks cost k Dinf^2 / (8 b^2), and one more where kbar is private, with delta for a
-    release: an item that is among the kbar largest for one neighbour only has a count of at most
-    h_(kbar+1) + Dinf, so it comes before BOTTOM, whose count is h_(kbar+1) + Dinf + x, with
-    probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
+    Guarantee: k picks cost k Dinf^2 / (8 b^2), b = `scale`, and one more where kbar is private,
+    with `delta` per release: an item that is among the kbar largest for one neighbour only has a
+    count of at most h_(kbar+1) + Dinf, so it precedes BOTTOM, whose count is h_(kbar+1) + Dinf + x,
+    with probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
     Source: 002 Alg. 1 and Lemma 5.5; kbar private: Lemma 3.1, the candidate kbar has the cost
     h_(kbar+1) + Dinf + x(kbar).
-
-    Args:
-        p: with k, kbar and private.
-        scale: b.
-        delta: of one release.
     """
 
     def __init__(self, p: Parameters, scale: Fraction, delta: float) -> None:
@@ -490,7 +477,7 @@ class Bottom(Frozen):
     def pick(
         self, cell: Cell, rows: Rows, key: int, k: int, noise: OneShotNoise, place: Place
     ) -> tuple[Rows, bool]:
-        """Return the rows picked, in order, and whether BOTTOM ended them."""
+        """Return the picked rows, in order, and whether BOTTOM ended the picks."""
         top = cell.largest(rows, self._p.kbar + 1)
         kbar, above = self._p.kbar, int(self._above[-1])
         if self._p.private:
@@ -527,10 +514,10 @@ def quantile(table: IntegerGaussian | DiscreteLaplace, delta: float, *, differen
 
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
-    """Return the algorithm, calibrated to cost at most (rho, delta) a release.
+    """Return the algorithm, calibrated to cost at most (rho, delta) per release.
 
     Raises:
-        ValueError: the budget needs more noise than there are tables for.
+        ValueError: the budget needs more noise than the tables support.
     """
     return Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
 
@@ -542,7 +529,7 @@ def limited(cell: Cell, rows: Rows, kbar: int) -> tuple[Rows, int]:
 
 
 def scale_for(numerator: Fraction, rho: float) -> Fraction:
-    """Return the smallest scale of the grid with numerator / scale^2 <= rho, or the next one."""
+    """Return the smallest grid scale with numerator / scale^2 <= rho, or the next one."""
     wanted = numerator / Fraction(rho)
     scale = round_up_scale(Fraction(math.sqrt(float(wanted))))
     while scale * scale < wanted:

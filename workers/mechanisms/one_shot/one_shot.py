@@ -1,10 +1,10 @@
-"""The one-shot mechanisms: each tick shows a one-shot release of that tick's own contributions.
+"""The one-shot mechanisms: every tick shows a one-shot release of that tick's own contributions.
 
 An event lies in one tick, and a tick's release depends on its own contributions only: the ticks
-compose in parallel, and a whole epoch costs what one release costs, however long it is. The
-snapshots are counts per tick, not running counts. A user's item may come in parts a_1 + ... <= Dinf
-in several ticks: these cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together, and each is tested for
-being shown, so discovery and samplers are charged for each release (`Parameters.releases`).
+compose in parallel, and an epoch of any length costs as much as one release. The snapshots are
+counts per tick, not running counts. A user's item may come in parts a_1 + ... <= Dinf in several
+ticks: these cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together, and every part is tested for being
+shown, so discovery and samplers are charged for every release (`Parameters.releases`).
 
 Source: `algorithms`.
 """
@@ -84,13 +84,13 @@ class OneShot(OnSplit):
         return self._domain
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Give every item of the domain its row, seen or not."""
+        """Add a row for every item of the domain, seen or not."""
         state.add_domain(key, tags, labels)
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release | Items]:
-        """Return what the tick's own contributions show; see `Mechanism.step`."""
+        """Release the tick's own contributions; see `Mechanism.step`."""
         self._check(t)
         noise = one_shot_noise(noise)
         if self._domain:
@@ -113,7 +113,7 @@ class OneShot(OnSplit):
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)
         cell = Cell(columns.tags, columns.keys, columns.counts.copy(), state.key_tags)
-        columns.counts[:] = 0  # a tick leaves nothing behind but the domain's rows
+        columns.counts[:] = 0  # only the domain's rows outlast a tick
         columns.touched.clear()
         rows, counts = self.algorithm.release(cell, noise, (0, t))
         return Release(rows, counts, self.algorithm.sd, None)
@@ -123,27 +123,23 @@ class OneShot(OnSplit):
 
 
 def check_horizon(kind: str, t: int, horizon: int | None) -> None:
-    """Refuse a tick that is not of the epoch.
-
-    Raises:
-        HorizonExceeded: t lies outside 1..horizon.
-    """
+    """Raise `HorizonExceeded` if t lies outside 1..horizon."""
     if t < 1 or (horizon is not None and t > horizon):
         raise HorizonExceeded(f"{kind}: tick {t} is outside 1..{horizon}")
 
 
 def one_shot_noise(noise: Noise) -> OneShotNoise:
-    """Return the noise, which must come from `noise` of a one-shot mechanism."""
+    """Return the noise; raise `TypeError` if it is not from a one-shot mechanism."""
     if not isinstance(noise, OneShotNoise):
         raise TypeError(f"noise = {noise!r}: must be the mechanism's own")
     return noise
 
 
 def domain_hash(name: Name, domain: Sequence[bytes]) -> str | None:
-    """Return the name of a declared domain in a mechanism id; None where there is none.
+    """Return the hash of a declared domain for a mechanism id; None if there is no domain.
 
-    It depends on the order where an algorithm picks: of items of equal count the order says which
-    one a word means.
+    It depends on the order where an algorithm picks: among items of equal count, the order decides
+    which one a word means.
     """
     labels = list(domain) if name in PICKING else sorted(domain)
     return hashlib.blake2b(repr(labels).encode(), digest_size=16).hexdigest() if domain else None

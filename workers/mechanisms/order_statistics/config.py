@@ -1,16 +1,15 @@
-"""What the mechanisms of paper 001 share in the settings, and how their budget is split.
+"""Settings of the order statistics of paper 001, their queries, and the split of their budget.
 
 accounting = "zcdp"   epsilon (with delta) or rho becomes zCDP, split over the parts by fixed
                       shares; one-sided noise where neighbours allow it. The default.
-accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers nothing but the
-                      distance of the integer samplers from their laws.
+accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers only the distance
+                      of the integer samplers from their laws.
 
-Queries on the column sums of a declared domain: order statistics, their columns, all sums.
-
-What: a query is watched through values g_i, each of which is monotone in the sums and moves by at
-most Dinf when every sum does (001, Definition 8). A partition closes when one of them has grown;
-the answer is then read off the noisy sums, which are private already. Before the first update there
-are none: values are those of sums that are all 0, and no label is named (null, or no labels).
+Queries are over the column sums of a declared domain. A query is watched through values g_i, each
+monotone in the sums and moving by at most Dinf when every sum does (001, Definition 8). When one of
+them has grown, the interval closes and the answer is computed from the noisy sums, which are
+already private. Before the first update the values are those of all-zero sums, and no label is
+named (null, or no labels).
 
     setting           watched values                     answer
     max               the largest sum                    the largest noisy sum (MAXSUM)
@@ -62,7 +61,7 @@ Sums = NDArray[np.int64]
 
 
 def watched(query: str, columns: int) -> range:
-    """Return the order statistics (0: smallest) by which a query but "histogram" is watched."""
+    """Return the ranks (0: smallest) that watch a query; "histogram" is not allowed."""
     name, _, parameter = query.partition(":")
     if name in ("max", "argmax"):
         return range(columns - 1, columns)
@@ -75,7 +74,6 @@ def watched(query: str, columns: int) -> range:
 
 
 def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
-    """Yield what is wrong with queries that repeat, or ask for more columns than there are."""
     for query in queries:
         name, _, parameter = query.partition(":")
         if name.startswith("top_k") and int(parameter) > columns:
@@ -87,16 +85,7 @@ def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
 
 
 class Queries(Frozen):
-    """The queries of one histogram.
-
-    Args:
-        queries: as in the settings.
-        labels: of the columns, in their order.
-
-    Attributes:
-        k: the number of values watched.
-        names_labels: whether a query is answered with labels.
-    """
+    """The queries of one histogram, watched through k values."""
 
     def __init__(self, queries: Sequence[str], labels: Sequence[str]) -> None:
         self.names = tuple(queries)
@@ -116,7 +105,6 @@ class Queries(Frozen):
         self.k = columns if self._all else len(self._ranks)
 
     def values(self, sums: Sums) -> Sums:
-        """Return the k watched values of the sums."""
         if self._all:
             return sums
         if self._only_largest:
@@ -124,9 +112,9 @@ class Queries(Frozen):
         return np.partition(sums, self._ranks)[self._ranks]
 
     def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
-        """Return what is published of noisy sums, a record for each query.
+        """Return one published record per query, computed from noisy sums.
 
-        If they were not `made` yet they are the zeros before the first update, and name no label.
+        If not `made`, the sums are the zeros before the first update, and no label is named.
         """
         return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
 
@@ -147,8 +135,8 @@ class Queries(Frozen):
         return int(np.partition(sums, rank)[rank])
 
 
-# Above the distance of any sampler that a column or an update is drawn from: tables hold fewer than
-# 2^27 thresholds, each off by 2^-128.
+# Exceeds the tv of any column or update sampler: tables hold fewer than 2^27 thresholds, each off
+# by 2^-128.
 CELL_TV = 2.0**-100
 Query = Annotated[str, Meta(pattern=QUERY)]
 
@@ -157,9 +145,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
     """A histogram of order statistics, whose error depends on their size and little on the horizon.
 
     Attributes:
-        domain: the labels of the columns, in the order declared.
-        accounting: "zcdp", or "pure" for the paper's own noise.
-        beta: probability that the error passes what is promised at some tick of an epoch.
+        beta: probability that the error exceeds its bound at some tick of an epoch.
     """
 
     domain: Domain
@@ -179,7 +165,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Return the queries, however many the mechanism allows."""
+        """Return the configured queries."""
         raise NotImplementedError
 
     @property
@@ -188,7 +174,6 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @property
     def ticks(self) -> int:
-        """Return the horizon, which this mechanism needs."""
         return self.horizon_ticks or 1
 
     @property
@@ -198,11 +183,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
 
 class SingleConfig(MaxConfig, frozen=True, kw_only=True):
-    """One query, watched through one value.
-
-    Attributes:
-        query: which.
-    """
+    """One query, watched through one value."""
 
     query: Annotated[
         Query,
@@ -222,12 +203,6 @@ class SingleConfig(MaxConfig, frozen=True, kw_only=True):
 
 
 class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
-    """Any queries.
-
-    Attributes:
-        queries: which, each once.
-    """
-
     queries: Annotated[
         Annotated[tuple[Query, ...], Meta(min_length=1, max_length=100)],
         Meta(description=f"a list of 1 to 100 of {QUERY_IN_WORDS}"),
@@ -239,11 +214,9 @@ class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
 
 
 def shares_of(config: MaxConfig, weights: Mapping[str, tuple[int, int]]) -> dict[str, Fraction]:
-    """Return what each part of a mechanism may cost: pure epsilon with that accounting, else rho.
+    """Return each part's budget: pure epsilon with that accounting, else rho.
 
-    Args:
-        config: with accounting, epsilon or rho, delta.
-        weights: of each part, in zCDP and, as printed, in pure epsilon.
+    `weights` are (zCDP weight, weight in pure epsilon as printed).
     """
     if config.pure:
         total = Fraction(config.epsilon or 0)
@@ -263,14 +236,13 @@ def settle(
     spent: Mapping[str, Fraction],
     tv: float,
 ) -> tuple[Guarantee, Cost]:
-    """Return what the parts promise together, now that their noise has been rounded up.
+    """Return the combined guarantee and cost of the parts, after their noise was rounded up.
 
     Args:
-        config: whose budget it is.
-        unit: whose presence is hidden.
-        shares: of `shares_of`.
+        unit: the privacy unit whose presence is hidden.
+        shares: from `shares_of`.
         spent: rho (or pure epsilon) of each part, none above its share.
-        tv: distance from their laws of all noise that an event's true values are under.
+        tv: total variation distance from their laws of all noise covering one event's true values.
 
     Raises:
         ValueError: delta does not cover the samplers, or a part costs more than its share.
@@ -293,5 +265,5 @@ def settle(
 
 
 def domain_hash(domain: tuple[str, ...]) -> str:
-    """Return a name of a domain in its order, which says which column is which."""
+    """Return a hash of a domain that depends on its order, since the order assigns the columns."""
     return hashlib.blake2b(msgspec.json.encode(domain), digest_size=16).hexdigest()

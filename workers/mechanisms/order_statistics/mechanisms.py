@@ -1,39 +1,35 @@
-"""Two-level: one (`two_level`) or several order statistics (`two_level_k`) with no known bound.
+"""Order statistic mechanisms: `bounded_max`, `doubling`, `two_level` and `two_level_k`.
 
-What: segments by doubling thresholds (`segments`), and within each a run of `intervals` that begins
-at the segment's noisy sums and whose reach is what the segment lets the value grow by.
+All are configurations of the two levels in `engine`, which also lists the corrections to the paper.
+
+`two_level` (one order statistic) and `two_level_k` (several) need no known bound: doubling
+segments, and within each segment a run of intervals that begins at the segment's noisy sums, with
+the segment's growth bound as reach.
 Why: the error depends on the logarithm of the largest value where a counter's depends on that of
 the ticks. The additive ln(ticks) of AboveThreshold stays: it is worth it only where values stay
 tiny against the horizon.
-
 Costs: segments (test, columns) and intervals (test, sums and, where several values are watched,
 updates), each once for the epoch.
 Source: 001 Algorithms 6, 7 (`two_level`), 11, 12, 16, 17 (`two_level_k`); Lemmas 12 and 27. Printed
 (pure, 2 eps in total, eps half of `epsilon`): segments Lap(4/eps), Lap(8/eps), Lap(2 D Dinf/eps);
 intervals of one value Lap(4/eps), Lap(8/eps), H at eps/2; of k values Lap(6/eps), Lap(12/eps),
 Lap(3 k/eps), H at eps/3. Corrected: L, which line 1 of Algorithms 6, 11 and 16 computes from the
-unknown c_max, is log2 T; `segments` lists what its noise corrects. Algorithms 13, 16 and 17
+unknown c_max, is log2 T; `engine` lists the corrections to the noise. Algorithms 13, 16 and 17
 (approximate DP) are built as zCDP.
 
-BoundedMaxSum: an order statistic of column sums where a bound on it is known beforehand.
-
-What: one run of `intervals` over the whole epoch, with reach = c_max. No interval closes once its
-capacity is used up; a value that stays within c_max does not get there.
+`bounded_max` has a known bound c_max: one run of intervals over the whole epoch, with reach =
+c_max. No interval closes once its capacity is used up; a value that stays within c_max does not get
+there.
 Why: the error is that of a counter over intervals plus ln(ticks), instead of a counter over ticks.
-
 Source: 001 Algorithms 2 and 3, Lemmas 4 and 6. Printed (pure, accounting = "pure"): Lap(4/eps),
 Lap(8/eps), H at eps/2 a binary tree for c_max intervals, K = 3 (err + alpha_mu + alpha_tau). zCDP:
-rho_test + D Dinf^2 rho_H, with the smallest error that `intervals` finds.
+rho_test + D Dinf^2 rho_H, with the smallest error that `IntervalRule.intervals` finds.
 
-Doubling: segments within which the largest sum about doubles, with noisy sums at their ends.
-
-What: the outer level alone (`segments`). The answer at a tick is that of the last segment that
-ended, so it may be off by about as much again as the value itself; it is the frame of `two_level`,
-and by itself a cheap watch on orders of magnitude.
+`doubling` is the segments alone. The answer at a tick is that of the last segment that ended, so
+its error may be about as large as the value itself. It is a cheap watch on orders of magnitude.
 Why: it needs no bound on the value, and ends about log2 of it segments.
-
-Source: 001 Algorithms 5, 10 and 15, Lemma 7 and Theorem 2; corrections in `segments`. Printed
-(pure): Lap(4/eps), Lap(8/eps), columns Lap(2 D Dinf / eps). zCDP: rho_test + D Dinf^2 / (2 s_D^2).
+Source: 001 Algorithms 5, 10 and 15, Lemma 7 and Theorem 2. Printed (pure): Lap(4/eps), Lap(8/eps),
+columns Lap(2 D Dinf / eps). zCDP: rho_test + D Dinf^2 / (2 s_D^2).
 """
 
 from __future__ import annotations
@@ -48,10 +44,10 @@ from workers.mechanisms.order_statistics.engine import IntervalRule, Intervals, 
 
 
 class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max"):
-    """An order statistic whose largest possible value is known.
+    """An order statistic with a known upper bound.
 
     Attributes:
-        c_max: the bound; beyond it no error is promised (the privacy is).
+        c_max: the bound; above it the error promise is void, the privacy guarantee is not.
     """
 
     c_max: Annotated[
@@ -60,11 +56,11 @@ class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max
 
 
 class BoundedMax(OrderStatistics):
-    """See the module, and `OrderStatistics` for the guarantee."""
+    """One run of intervals, with reach c_max."""
 
     kind = "bounded_max"
-    # One test of about 2 ln(T / beta) / sqrt(rho), three times H's error: in zCDP equal shares are
-    # within a few per cent of the best.
+    # Error: one test of about 2 ln(T / beta) / sqrt(rho), plus three times H's error. In zCDP equal
+    # shares are within a few per cent of the best.
     weights = MappingProxyType({"test": (1, 1), "sums": (1, 1)})
 
     def __init__(self, config: BoundedMaxConfig, unit: str = "event") -> None:
@@ -80,7 +76,7 @@ class DoublingConfig(SingleConfig, frozen=True, kw_only=True, tag="doubling"):
 
 
 class Doubling(OrderStatistics):
-    """See the module, and `OrderStatistics` for the guarantee."""
+    """Segments alone."""
 
     kind = "doubling"
     weights = MappingProxyType({"outer_test": (1, 1), "columns": (1, 1)})
@@ -95,7 +91,7 @@ class TwoLevelKConfig(SeveralConfig, frozen=True, kw_only=True, tag="two_level_k
 
 
 class TwoLevel(OrderStatistics):
-    """See the module, and `OrderStatistics` for the guarantee."""
+    """Segments with intervals inside."""
 
     kind = "two_level"
     # In zCDP: the outer test only decides when a segment ends; the inner one enters every error.
@@ -108,6 +104,4 @@ class TwoLevel(OrderStatistics):
 
 
 class TwoLevelK(TwoLevel):
-    """See the module, and `OrderStatistics` for the guarantee."""
-
     kind = "two_level_k"
