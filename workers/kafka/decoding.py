@@ -58,15 +58,15 @@ _TABLES = read_only(crc_tables())
 # Offset, length, CRC, magic and attributes of an old-format message; format 1 has a timestamp.
 _MESSAGE, _MESSAGE_TIME = struct.Struct(">qiIbb"), struct.Struct(">q")
 
-#: Most records in a part. A part of any size costs every thread about sixty GIL waits, 0.2 ms on
-#: two busy cores.
+#: Most records in a part. A part, however small, costs every thread some sixty waits for the GIL,
+#: 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
 #: Most decompressed bytes in a part.
 PART_BYTES = 32 << 20
 # Allowance for a record's bytes besides its value.
 _BESIDE_BYTES = 1 << 20
-# Buffer headroom: for several batches, relative to the compression ratio of the first; and for the
-# first batch itself.
+# Buffer sizing: headroom (factor, bytes) over the size that the first batch's compression ratio
+# predicts, and the ratio assumed for the first batch itself.
 _SPARE, _SPARE_BYTES, _FIRST = 1.25, 1 << 12, 8
 # A truncated record drops a key or headers longer than this, as a reject does.
 _KEY_BYTES, _HEADERS_BYTES = VALUE_BYTES // 10, 1 << 16
@@ -463,9 +463,9 @@ def _beginning() -> Longs:
 def _next_records(
     data: NDArray[np.uint8], rows: Longs, place: Longs, n: int
 ) -> tuple[Records, bool]:
-    """Decode up to n records from `place` on; return them, and whether there was no obstacle.
+    """Return room for n records, filled from `place` on, and the result of `read_batches`.
 
-    The result has n rows; `place[ROWS]` says how many of them are filled.
+    `place[ROWS]` says how many of the n rows are filled.
     """
     found = Records(
         fixed(data),
