@@ -163,8 +163,7 @@ def plan_topics(
 
     Existing topics take precedence. `events_partitions` applies to every missing events topic,
     unless existing state was made for other numbers. `owners` None takes the number of an earlier
-    start, else the number of the events. The same holds for `user_partitions`, of the topic that
-    exists with `rekey`.
+    start, else that of the events. So does `user_partitions`, for the by-user topic with `rekey`.
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     of_events = _of_events(
@@ -362,8 +361,8 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         here = existing.get(topic.name)
         if here is None:
             continue
-        # Librdkafka's partitioner places rejects and snapshots, so any partition count
-        # works.
+        # Any partition count works for rejects and snapshots: librdkafka's partitioner
+        # places them.
         if here.partitions != topic.partitions and topic.purpose not in (
             "dead letters",
             "snapshots",

@@ -207,7 +207,7 @@ class Transactions:
         Args:
             messages, changes: see `Shard.transact`.
             forwarded: records for topic `to`, sent before the messages.
-            to: a topic; `messages` must include one for each of its partitions. Only messages are
+            to: a topic for which `messages` has one message per partition. Only messages are
                 reported, and a partition that takes none must not look like a slow one.
 
         Returns:
