@@ -119,7 +119,7 @@ class Connection:
         """Return librdkafka's configuration: the operator's settings, then ours, then `extra`."""
         return {
             "log_level": 4,
-            # A client that lost all brokers bootstraps again, by default after five
+            # Rebootstrap a client that lost all brokers; by default that takes five
             # minutes.
             "metadata.recovery.rebootstrap.trigger.ms": 10_000,
             **self.client,
@@ -153,10 +153,10 @@ class Connection:
     def admin(self, **extra: Any) -> AdminClient:
         """Return an admin client, for a `with` statement.
 
-        Its responses arrive in a librdkafka thread, where Python may collect garbage. The process
-        crashes if a client is collected in its own thread, or if a response arrives after Python
-        has shut down; an exception's traceback is enough to keep a client alive that long. Leaving
-        the `with` block cancels pending requests and joins the thread.
+        Its responses arrive in a librdkafka thread, where Python may collect garbage. A client
+        collected in its own thread ends the process, and so does a response that arrives after
+        Python has shut down; an exception's traceback is enough to keep a client alive until then.
+        Leaving the `with` block cancels pending requests and joins the thread.
         """
         return AdminClient(self.config(**extra))
 

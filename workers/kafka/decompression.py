@@ -1,13 +1,13 @@
 """Decompress record batches within bounds: into a fixed buffer, or piece by piece.
 
 A megabyte may expand to gigabytes, and the size in a header may be false. So the size is never
-trusted: `decompress_into` stops at the end of its buffer, and `Stream` yields pieces.
+requested: `decompress_into` stops at the end of its buffer, and `Stream` yields pieces.
 
     codec    most output per byte      memory of a stream, beside its input
     gzip     1,032 bytes               a piece of 1 MiB
     zstd     32,768                    a piece, and the frame's window: at most 128 MiB
     lz4      255                       a block, at most 4 MiB
-    snappy   22                        a block; a producer may send one block only
+    snappy   22                        a block, which may be the whole batch
 
 So snappy needs memory proportional to the fetch; the others a constant.
 """

@@ -15,9 +15,10 @@ from workers.runtime.errors import SettingsError
 #: Most records per call, over all partitions; fewer for events, which may have a megabyte each.
 RECORDS, EVENTS = 5_000, 100
 # librdkafka decompresses all record batches of a response at once. Our own topics use lz4, which
-# expands up to 255 times; producers of events may use zstd, which expands ten thousand times.
+# expands up to 255 times; producers of events may use zstd, up to ten thousand times.
 _FETCH_BYTES, _EVENTS_FETCH_BYTES = 8_000_000, 32_768
-# Wasted at the end of every log: librdkafka returns a batch when it is full or this has passed.
+# Poll timeout, waited out at the end of every log: librdkafka returns a batch when it is full or
+# this has passed.
 _POLL_S = 0.02
 _PATIENCE_S = 60.0
 _ASK_S = 30.0
@@ -106,7 +107,7 @@ def take(
 ) -> Iterator[Taken]:
     """Yield the records in spans of offsets, up to `most` at once, until every span has ended.
 
-    While nothing arrives it calls `waiting`, which may raise. A minute without records raises.
+    While nothing arrives it calls `waiting`, which may raise. A minute without progress raises.
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).

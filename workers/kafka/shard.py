@@ -192,7 +192,7 @@ class Shard:
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Time a piece of work, and refuse further work after a failure.
+        """Mark the shard as busy, and refuse work after a failure.
 
         Work queued behind a failure would commit half of its results.
         """
@@ -227,7 +227,7 @@ class Shard:
         forwarded: Sequence[Forwarded] = (),
         to: str = "",
     ) -> None:
-        """Commit `messages` and the state `changes` in one Kafka transaction, then update the
+        """Commit `messages` and `changes` in one Kafka transaction, then apply `changes` to the
         store.
 
         The transaction is repeated until it is committed. If this raises, the transaction's outcome
