@@ -1,8 +1,8 @@
 """How this worker reaches Kafka: one `Connection`, from which every client is made.
 
-The operator's names in `[kafka.client]` are librdkafka's. Faust reads through aiokafka, which uses
-different names: `faust_credentials` translates the security settings and refuses those it cannot
-translate, so that no client silently connects with less security than configured.
+`[kafka.client]` uses librdkafka's names. Faust reads through aiokafka, which has others:
+`faust_credentials` translates the security settings and refuses those it cannot translate, so that
+no client silently connects with less security than configured.
 """
 
 from __future__ import annotations
@@ -138,10 +138,7 @@ class Connection:
         return Producer(config)
 
     def consumer(self, **extra: Any) -> Consumer:
-        """Return a read_committed consumer for manual assignment, outside any group.
-
-        Its errors may be about that group: see `of_no_group`.
-        """
+        """Return a read_committed consumer without a group; for its errors see `of_no_group`."""
         defaults = {
             "group.id": "quietcount-reader",  # required by librdkafka, never joined
             "enable.auto.commit": False,
@@ -154,9 +151,9 @@ class Connection:
         """Return an admin client, for a `with` statement.
 
         Its responses arrive in a librdkafka thread, where Python may collect garbage. A client
-        collected in its own thread ends the process, and so does a response that arrives after
-        Python has shut down; an exception's traceback is enough to keep a client alive until then.
-        Leaving the `with` block cancels pending requests and joins the thread.
+        collected in its own thread ends the process, and so does a response after Python's
+        shutdown; an exception's traceback can keep a client alive until then. Leaving the `with`
+        block cancels pending requests and joins the thread.
         """
         return AdminClient(self.config(**extra))
 
@@ -166,7 +163,7 @@ class Connection:
 
     @contextmanager
     def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-        """Yield an admin client, open for the block, and the cluster metadata it first received.
+        """Yield an admin client and the cluster's first metadata response.
 
         Raises:
             KafkaAway: no broker answered in time.
@@ -212,7 +209,6 @@ class Connection:
         )
 
     def silence(self, errors: list[KafkaError]) -> str:
-        """Return the message for a cluster that has stopped answering."""
         text = next((e.str() for e in errors if e.code() in _REFUSED), None) or _said(errors)
         return f"no broker of {self.bootstrap} answers" + (
             f" ({' '.join(text.split())})" if text else ""
@@ -220,7 +216,6 @@ class Connection:
 
 
 def _said(errors: list[KafkaError]) -> str | None:
-    """Return a client's last connection error."""
     return next(
         (
             e.str()
@@ -237,7 +232,7 @@ def faust_credentials(
     """Return Faust's `broker_credentials` for a connection's security settings (None: plaintext).
 
     Raises:
-        SettingsError: a security name or value without a counterpart in the Faust consumer.
+        SettingsError: a security setting without a counterpart in the Faust consumer.
     """
     client = connection.client
     protocol = client.get("security.protocol", "plaintext").lower()
@@ -289,7 +284,6 @@ def forbidden(error: BaseException) -> str | None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return a client error's text on one line."""
     first = error.args[0] if error.args else None
     if isinstance(first, KafkaError):
         return " ".join(first.str().split())
@@ -325,7 +319,6 @@ def _log_error(error: KafkaError) -> None:
 
 
 def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
-    """Build the TLS context for librdkafka's `ssl.*` settings."""
     try:
         context = ssl.create_default_context(
             cafile=client.get("ssl.ca.location") or None, cadata=client.get("ssl.ca.pem") or None

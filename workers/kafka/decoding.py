@@ -2,16 +2,16 @@
 
 aiokafka would create an object of eleven fields per record, in the consumer's thread, under the
 GIL. Here its fetcher keeps a response as raw bytes (`RecordSet`), and `ColumnRecords` reads the
-61-byte header of every record batch. The shard checks the CRC, decompresses, and finds the records
-in compiled loops. Visibility follows aiokafka's own rules: aborted transactions and control batches
-are skipped, and positions move past them. Batches of message formats 0 and 1 (brokers before 0.11,
-topics never rewritten) go through aiokafka's own decoder.
+61-byte batch headers. The shard checks the CRC, decompresses, and finds the records in compiled
+loops. Visibility follows aiokafka's rules: aborted transactions and control batches are skipped,
+and positions move past them. aiokafka itself decodes message formats 0 and 1 (brokers before 0.11,
+topics never rewritten).
 
 Only the producer bounds the decompressed size of a fetch, so it is decoded in consecutive parts. A
-part has at most `PART_RECORDS` records and `PART_BYTES` decompressed bytes (or the longest value to
-be read plus 1 MiB, if that is more). An ordinary fetch is one part. A longer record batch is
-decompressed as a stream, and a longer record is cut, so that it is rejected as too large. At most
-two such buffers exist while a part is decoded: the previous part is already gone.
+part has at most `PART_RECORDS` records and `PART_BYTES` bytes (or the longest value to be read plus
+1 MiB, if that is more); an ordinary fetch is one part. A longer record batch is decompressed as a
+stream, and a longer record is cut, so that it is rejected as too large. At most two such buffers
+exist at a time.
 """
 
 from __future__ import annotations
@@ -97,7 +97,6 @@ class RecordSet:
         return RecordBatch(self._data, start, self._at)
 
     def put_back(self, batch: RecordBatch) -> None:
-        """Make the last returned batch the next one again."""
         self._at = batch.start
 
     def _length(self) -> int:
@@ -109,12 +108,10 @@ class RecordBatch:
 
     Attributes:
         response, start, stop: the response's bytes and the span of this batch.
-        base_offset, next_offset: offset of the first record, and past the last.
+        next_offset: past the last record.
         number: records; in old formats messages, which may hold many records.
         last_ms: largest timestamp.
-        producer_id: None in formats without one.
         is_legacy: whether the message format is older than 2.
-        codec: compression of the records; 0: none.
     """
 
     def __init__(self, response: bytes, start: int, stop: int) -> None:
@@ -162,7 +159,6 @@ class RecordBatch:
         return bool(self._stock().validate_crc())
 
     def _stock(self) -> Any:
-        """Return aiokafka's own batch over these bytes."""
         return MemoryRecords(self.response[self.start : self.stop]).next_batch()
 
     @property
@@ -181,9 +177,8 @@ class RecordBatch:
         return start, stop, self.base_offset, self._first_ms, append_ms, self.number
 
     def legacy(self) -> Iterator[Any]:
-        """Yield the records of an old-format batch through aiokafka.
-
-        aiokafka decompresses all of them at once, so they may have `PART_BYTES` at most.
+        """Yield old-format records. aiokafka decompresses all at once, so limit them to
+        `PART_BYTES`.
         """
         at = (
             self.start
@@ -202,12 +197,10 @@ class RecordBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Decode:
-    """Decoder of record batches between two positions, in parts.
+    """Decoder of non-empty record batches, in parts from `start` to `end`.
 
     Attributes:
         name: of the partition.
-        batches: non-empty, or an error is raised.
-        start, end: start of the first part and end of the last.
         first: first offset wanted.
     """
 
@@ -258,7 +251,6 @@ class _Decode:
 
 
 def _undamaged(batches: list[RecordBatch]) -> bool:
-    """Return whether all batches, which are of one response, match their CRCs."""
     crcs = np.array(
         [batch.crc for batch in batches if not batch.is_legacy], dtype=np.int64
     ).reshape(-1, 3)
@@ -285,7 +277,6 @@ def _read_legacy(batches: Sequence[RecordBatch]) -> Iterator[Records]:
 
 
 def _of_stock(found: Sequence[Any]) -> Records:
-    """Convert records that aiokafka decoded."""
     return Records.of(
         [record.value for record in found],
         [record.key for record in found],
@@ -295,7 +286,6 @@ def _of_stock(found: Sequence[Any]) -> Records:
 
 
 def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
-    """Yield the records of format-2 batches, which are of one response."""
     if not any(batch.codec for batch in batches):
         begin = batches[0].start
         data = np.frombuffer(batches[0].response, dtype=np.uint8)[begin : batches[-1].stop]
@@ -317,8 +307,8 @@ def _decompressed(batches: list[RecordBatch], most: int) -> tuple[NDArray[np.uin
     """Decompress the first batches back to back, as many as fit in `most` bytes.
 
     Return their bytes and the end of every batch; no ends if the first batch alone is larger.
-    Batches are decompressed in place: joining them afterwards takes longer than decompressing them,
-    and holds the GIL. The buffer size is a guess; a buffer that is too small grows.
+    Joining batches afterwards takes longer than decompressing them, and holds the GIL. The buffer
+    size is a guess; a buffer that is too small grows.
     """
     data = np.empty(min(most, _FIRST * len(batches[0].payload) + _SPARE_BYTES), dtype=np.uint8)
     ends: list[int] = []
@@ -339,7 +329,6 @@ def _decompressed(batches: list[RecordBatch], most: int) -> tuple[NDArray[np.uin
 
 
 def _moved(data: NDArray[np.uint8], room: int) -> NDArray[np.uint8]:
-    """Return an array of `room` bytes that begins with `data`."""
     other = np.empty(room, dtype=np.uint8)
     other[: len(data)] = data
     return other
@@ -348,7 +337,6 @@ def _moved(data: NDArray[np.uint8], room: int) -> NDArray[np.uint8]:
 def _found(
     data: NDArray[np.uint8], batches: Sequence[RecordBatch], starts: list[int], ends: list[int]
 ) -> Iterator[Records]:
-    """Yield the records of batches that lie decompressed in `data`."""
     rows = np.array(
         [batch.row(*at) for batch, *at in zip(batches, starts, ends, strict=True)], dtype=np.int64
     )
@@ -402,9 +390,8 @@ def _streamed(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
 def _shortened(
     stream: Stream, batch: RecordBatch, longest: int, most: int, place: Longs
 ) -> Records:
-    """Return a record of more than `most` bytes, cut to just over the limit that rejects it.
-
-    Its value is cut, or padded if another part of the record is the long one.
+    """Cut a record of more than `most` bytes to just over the limit; pad the value if it is
+    short.
     """
     length = stream.number()
     end = stream.at + length
@@ -444,7 +431,6 @@ def _shortened(
 
 
 def _varint(number: int) -> bytes:
-    """Encode a zigzag varint."""
     bits = number << 1 if number >= 0 else ~(number << 1)
     found = bytearray()
     while bits > 127:
@@ -454,7 +440,6 @@ def _varint(number: int) -> bytes:
 
 
 def _beginning() -> Longs:
-    """Return the initial `place` of `read_batches`."""
     place = np.zeros(5, dtype=np.int64)
     place[LAST_OFFSET] = -1
     return place
@@ -463,10 +448,7 @@ def _beginning() -> Longs:
 def _next_records(
     data: NDArray[np.uint8], rows: Longs, place: Longs, n: int
 ) -> tuple[Records, bool]:
-    """Return room for n records, filled from `place` on, and the result of `read_batches`.
-
-    `place[ROWS]` says how many of the n rows are filled.
-    """
+    """Return n rows, the first `place[ROWS]` filled, and the result of `read_batches`."""
     found = Records(
         fixed(data),
         np.empty((n, 2), dtype=np.int64),
@@ -497,8 +479,8 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
     def of(cls, records: PartitionRecords) -> ColumnRecords:
         """Take over a response that aiokafka has stored and nothing has started to read.
 
-        Drop its own iterator: that forms a reference cycle, which would keep the bytes of every
-        response until the next cyclic garbage collection.
+        Drop its own iterator, a reference cycle that would keep the bytes of every response until
+        the next cyclic garbage collection.
         """
         if isinstance(records, cls):
             return records
@@ -521,12 +503,10 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
     def take(self, start: int, most: int) -> FetchedRecords:
         """Take whole record batches, at least one, up to `most` records together.
 
-        Args:
-            start: position at which the batch begins; records that are not visible may lie between
-                it and the first record.
+        Invisible records may lie between `start`, where the batch begins, and its first record.
 
         Raises:
-            CorruptRecordException: a record batch that is not visible does not match its CRC.
+            CorruptRecordException: an invisible record batch does not match its CRC.
         """
         first, number, last_ms = self.next_fetch_offset, 0, -1
         batches: list[RecordBatch] = []
@@ -567,5 +547,4 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
 
 def keep_bytes() -> None:
-    """Make aiokafka's fetchers keep responses as bytes for `ColumnRecords`."""
     fetcher.MemoryRecords = RecordSet

@@ -88,7 +88,6 @@ class Stream:
         return done
 
     def more(self) -> bool:
-        """Return whether more bytes follow."""
         while not self._rest:
             piece = next(self._pieces, None)
             if piece is None:
@@ -97,7 +96,6 @@ class Stream:
         return True
 
     def unread(self, data: memoryview) -> None:
-        """Push back the bytes read last."""
         self._pieces, self._rest = chain([self._rest], self._pieces), data
         self.at -= len(data)
 
@@ -132,7 +130,6 @@ class Stream:
 
 
 def longer_than(codec: int, packed: memoryview, most: int) -> bool:
-    """Return whether a batch decompresses to more than `most` bytes."""
     size = 0
     for piece in _pieces(codec, packed):
         size += len(piece)

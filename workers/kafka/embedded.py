@@ -33,7 +33,6 @@ class EmbeddedCluster:
 
     @property
     def bootstrap(self) -> str:
-        """Return the running cluster's addresses, in the form of `kafka.bootstrap`."""
         if self._owner is None:
             raise RuntimeError("the embedded cluster is not running")
         return self._bootstrap
@@ -64,7 +63,6 @@ class EmbeddedCluster:
         return self
 
     def stop(self) -> None:
-        """Stop the cluster, losing its contents."""
         self._owner = None
 
     def __enter__(self) -> Self:

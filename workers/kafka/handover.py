@@ -67,8 +67,7 @@ class LogReader(Protocol):
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
         """Ask the broker for the current last stable offset of each log."""
 
-    def readings(self) -> Mapping[Partition, Reading]:
-        """Return positions and the known log ends, without a request."""
+    def readings(self) -> Mapping[Partition, Reading]: ...
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
         """Commit the consumer group's offsets, for lag tools; failure is not an error."""
@@ -191,17 +190,14 @@ class Handover:
             logger.info("gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields)
 
     def shard(self, partition: Partition) -> Shard | None:
-        """Return the partition's open shard, if any."""
         shard = self.shards.get(partition)
         return None if shard is None or shard.closed else shard
 
     def has_room(self, partition: Partition) -> bool:
-        """Return whether the partition has an open shard that can accept another batch."""
         shard = self.shard(partition)
         return shard is not None and self._waiting[shard] < MOST_WAITING
 
     def expect(self, batch: FetchedRecords) -> None:
-        """Count `batch` as in transit to `feed`."""
         if isinstance(batch.shard, Shard):
             self._waiting[batch.shard] += 1
 
@@ -292,7 +288,6 @@ class Handover:
         self._at_work.clear()
 
     def _failed(self, shard: Shard, failure: BaseException) -> None:
-        """Handle an exception from a shard's thread; see the table above."""
         if isinstance(failure, ShardClosed):
             return
         if shard.closed:  # given up while working: its next owner repeats the work
@@ -377,7 +372,6 @@ class Handover:
 
 
 def outside_log(partition: Partition, offset: int, low: int, high: int) -> StateRefused:
-    """Return the refusal of a stored position that is outside the log."""
     name = f"{partition[0]}[{partition[1]}]"
     if offset < low:
         return StateRefused(

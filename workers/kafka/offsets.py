@@ -1,14 +1,12 @@
 """A shard's lag behind its log, and log ends noted with the wall clock's time.
 
-Lag is in records and in seconds. The seconds count from when the log first had a record that the
-shard has not processed. Record timestamps do not matter, so old events in a topic do not look like
-lag.
+Lag in seconds counts from when the log first had a record that the shard has not processed. Record
+timestamps do not matter, so old events do not look like lag.
 
-`Ends` lets the wall clock close ticks independently of a shard's speed. At every beat the event
-loop takes the time, asks the broker for the log's end, and notes both. The clock closes ticks for
-that time *at that offset*: records before it are processed earlier and records after it later,
-however long the shard takes to get there. So processing speed, which depends on the content of
-events, does not decide in which tick another event counts.
+`Ends` lets the wall clock close ticks. At every beat the event loop takes the time, asks the broker
+for the log's end, and notes both. The clock closes ticks for that time *at that offset*: records
+before it are processed earlier and records after it later. So processing speed, which depends on
+the content of events, does not decide in which tick another event counts.
 """
 
 from __future__ import annotations
@@ -43,7 +41,6 @@ class Ends(deque[End]):
         self.noted_ms = end.now_ms
 
     def take(self, position: int) -> End | None:
-        """Pop the first end at or before `position`, if any."""
         return self.popleft() if self and self[0].offset <= position else None
 
 
@@ -55,7 +52,7 @@ class Reading(NamedTuple):
 
     Attributes:
         handed: end of the last batch given to the shard.
-        position: `handed`, advanced past records that are not visible.
+        position: `handed`, advanced past invisible records.
         end: last stable offset of the log at the last fetch.
     """
 
@@ -79,7 +76,6 @@ class Lag:
         self._ends: deque[tuple[float, int]] = deque()
 
     def sample(self, now_s: float, offset: int, reading: Reading) -> None:
-        """Record the current positions of the shard (`offset`) and of the log."""
         position = reading.passed(offset)
         end = reading.end
         if self._first is None:

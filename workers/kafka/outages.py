@@ -5,11 +5,10 @@
     GIVE_UP_S  away for this long the worker lets everything go, and restarts when Kafka is back
 
 The group session expires after ten seconds without a broker, so letting go later gives up nothing
-that this worker still owns. The clients ride out a broker that restarts within that time.
+this worker still owns. The clients ride out a broker that restarts within that time.
 
 Every client reports every failed connection attempt indefinitely. The filter drops lines that add
-nothing to our own two: Kafka is away, and back. It never drops a broker's refusal (password,
-authorisation). `--debug` shows all lines.
+nothing to our own two, but never a broker's refusal (password, authorisation). `--debug` shows all.
 """
 
 from __future__ import annotations
@@ -70,8 +69,6 @@ _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECAS
 
 
 class _WithoutOutages(logging.Filter):
-    """Filter that drops log lines about unreachable brokers."""
-
     def filter(self, record: logging.LogRecord) -> bool:
         source = record.name.partition(".")[0]
         text = record.getMessage()
@@ -111,10 +108,7 @@ T = TypeVar("T")
 
 @contextmanager
 def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> Iterator[None]:
-    """Monitor Kafka while the block runs; call `gone` when the worker should let go.
-
-    The embedded cluster ends with the demo, so it is not monitored.
-    """
+    """Monitor Kafka, unless embedded, while the block runs; call `gone` to let go."""
     if connection.embedded is not None:
         yield
         return
@@ -163,17 +157,13 @@ def _look(
 
 
 def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lambda: None) -> T:
-    """Return the answer of `ask`, retrying while Kafka is away.
+    """Return the answer of `ask`, retrying while Kafka is away; call `waiting` before every retry.
 
-    Args:
-        ask: raises `KafkaAway`, or a librdkafka error, if no broker answers.
-        away: updated with the outcome.
-        waiting: called before every retry.
+    `ask` raises `KafkaAway`, or a librdkafka error, if no broker answers.
 
     Raises:
         SettingsError: Kafka refuses us, or the topic does not exist. Raised at once, but after an
-            outage only if it persists, since a broker that has just started may not know everything
-            yet.
+            outage only if it persists: a broker that has just started may not know everything yet.
     """
     refused_s: float | None = None
     seen = away.is_so

@@ -1,7 +1,7 @@
-"""Compute a record key's partition with the two most common producer partitioners.
+"""Partition of a record key under the two most common producer partitioners.
 
-A guarantee for users (`privacy.unit = "user"`) requires all records of a user to be in one source
-partition. Every record is checked against its user's computed partition.
+`privacy.unit = "user"` requires all records of a user in one source partition. Every record is
+checked against its user's computed partition.
 
     murmur2   default of Java, Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff)
               mod partitions
@@ -72,11 +72,8 @@ def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.i
 
 @kernel
 def places_of(data: Bytes, places: Longs, partitions: int, out: Longs) -> None:
-    """Write every text's partition by murmur2.
-
-    Args:
-        places: int64 (n, 2), start and stop of each text in `data`.
-        out: int64 (n,), written.
+    """Write the murmur2 partition of n texts to `out`; `places`, (n, 2), has start and stop in
+    `data`.
     """
     for i in range(len(places)):
         out[i] = murmur2(data, places[i, 0], places[i, 1]) % partitions
@@ -92,12 +89,10 @@ def placed(
     partitions: int,
     out: NDArray[np.bool_],
 ) -> None:
-    """Write which texts belong in `partition`.
+    """Write which texts belong in `partition`, by murmur2 or by crc32 (`table`: `crc32_table`).
 
     Args:
         places: int64 (n, 2), start and stop of each text in `data`.
-        by_murmur2: else by crc32.
-        table: from `crc32_table`.
         out: bool (n,), written.
     """
     for i in range(len(places)):
@@ -112,23 +107,16 @@ _TABLE = read_only(crc32_table())
 
 
 class Placement:
-    """Check of which users' records belong in one partition."""
+    """Check of which users' records belong in one partition; the record key is the user in
+    UTF-8.
+    """
 
     def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
-        """
-        Args:
-            partitioner: one of `PARTITIONERS`; the record key is the user in UTF-8.
-            partitions: partition count of the topic.
-        """
         self._by_murmur2 = partitioner == MURMUR2
         self._partition, self._partitions = partition, partitions
 
     def here(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which users belong in the partition, bool (n,).
-
-        Args:
-            places: int64 (n, 2), start and stop of each user in `data`.
-        """
+        """Return bool (n,); `places`, int64 (n, 2), has each user's start and stop in `data`."""
         found = np.empty(len(places), dtype=np.bool_)
         placed(
             fixed(data),
@@ -145,11 +133,7 @@ class Placement:
 def partitions_of(
     data: NDArray[np.uint8], places: NDArray[np.int64], partitions: int
 ) -> NDArray[np.int64]:
-    """Return every user's partition by murmur2, int64 (n,).
-
-    Args:
-        places: int64 (n, 2), start and stop of each user in `data`.
-    """
+    """Return int64 (n,), by murmur2; `places`, (n, 2), has each user's start and stop in `data`."""
     found = np.empty(len(places), dtype=np.int64)
     places_of(fixed(data), fixed(places), partitions, found)
     return found

@@ -6,8 +6,7 @@
     close      drop everything; the next owner reads uncommitted records again
 
 A shard is synchronous and independent of Faust: a test may call its methods directly. `contribute`
-and `release` are subclasses. `kafka/transaction.py` runs the transactions and documents their
-guarantees.
+and `release` are subclasses. `kafka/transaction.py` documents the guarantees of transactions.
 """
 
 from __future__ import annotations
@@ -91,7 +90,6 @@ class Shard:
         """Load the state from `self.store` and set `self.offset` (None: the log's beginning)."""
 
     def process(self, batch: Batch) -> None:
-        """Process the records of `batch`, calling `transact` to commit."""
         raise NotImplementedError
 
     def wants_end(self, now_ms: int) -> bool:
@@ -99,10 +97,7 @@ class Shard:
         return False
 
     def reached(self, end: End) -> None:
-        """Act on the wall clock at `end.now_ms`.
-
-        Every record in the log at that time has been processed, and none after it.
-        """
+        """Act on `end.now_ms`: exactly the records in the log at that time have been processed."""
 
     def idle(self) -> None:
         """Commit by interval; called about every 200 ms, whatever the backlog."""
@@ -136,7 +131,7 @@ class Shard:
         self.stats.last_commit_s = time.monotonic()
 
     def feed_fetched(self, fetched: FetchedRecords) -> None:
-        """Decode record batches in this thread, part by part, and process each part.
+        """Decode and process record batches, part by part.
 
         Raises:
             CorruptRecordException: a CRC mismatch, or a record batch without records.
@@ -192,9 +187,8 @@ class Shard:
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Mark the shard as busy, and refuse work after a failure.
-
-        Work queued behind a failure would commit half of its results.
+        """Mark the shard busy. Refuse work queued behind a failure: it would commit half
+        results.
         """
         self.check_open()
         self.busy_since_s = time.monotonic()
@@ -207,7 +201,6 @@ class Shard:
             self.busy_since_s = None
 
     def goes_on(self) -> None:
-        """Report progress during long work."""
         if self.busy_since_s is not None:
             self.busy_since_s = time.monotonic()
 
@@ -230,8 +223,8 @@ class Shard:
         """Commit `messages` and `changes` in one Kafka transaction, then apply `changes` to the
         store.
 
-        The transaction is repeated until it is committed. If this raises, the transaction's outcome
-        is unknown, and the shard must not be used again.
+        The transaction is repeated until it is committed. If this raises (as `Transactions.run`
+        does), its outcome is unknown, and the shard must not be used again.
 
         Args:
             messages: become visible to read_committed consumers.
@@ -239,12 +232,6 @@ class Shard:
             group_offset: source position that is now committed, for lag tools.
             forwarded: records for the topic `to`, sent before the messages. `messages` has one
                 message for each of its partitions.
-
-        Raises:
-            Fenced: a newer owner exists.
-            ShardClosed: the shard was given up.
-            KafkaAway: the broker timed the transaction out.
-            KafkaException: it cannot be committed (too large, not authorised).
         """
         self.check_open()
         started = time.perf_counter()
@@ -258,12 +245,10 @@ class Shard:
         self.transactions.renew()
 
     def confirm(self) -> None:
-        """Raise `Fenced` if another owner has committed since our last commit or take-over."""
         if not self.store.is_current(self.connection, self.check_open):
             raise Fenced(f"{self.transactional_id}: another owner has committed meanwhile")
 
     def note_abort(self) -> None:
-        """Count an aborted transaction that will be repeated."""
         self.stats.aborted += 1
         self._counted.aborted.inc()
 
@@ -274,9 +259,8 @@ class Shard:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def shutdown(self, wait_s: float = 10.0) -> bool:
-        """Close the shard in its thread, making queued work do nothing.
-
-        Return False if it did not end in time.
+        """Close in the shard's thread, voiding queued work; return False if it did not end in
+        time.
         """
         self.closed = True
         if self._closing is None:

@@ -1,13 +1,11 @@
 """A shard's state on local disk: a RocksDB copy of one partition of a compacted changelog topic.
 
-The changelog in Kafka is authoritative; the copy avoids reading all of it at every start. Every
-write stores the changes and the changelog position they reach in one RocksDB batch, after the Kafka
-transaction was committed. So the copy may be behind the changelog (then the rest is read again),
-but never ahead of it. A copy that cannot be trusted (of another topic, damaged, too old to have
-seen every deletion) is discarded and read again.
-
-A disk that is full or fails costs the copy, not the worker: the state is then read again and kept
-in memory, and the store retries a new copy on disk from time to time.
+The changelog in Kafka is authoritative; the copy avoids reading all of it at every start. One
+RocksDB batch writes the changes and the changelog position they reach, after the Kafka transaction
+was committed. So the copy may be behind the changelog (then the rest is read again), but never
+ahead of it. A copy that cannot be trusted (of another topic, damaged, too old to have seen every
+deletion) is discarded and read again. If the disk is full or fails, the state is read again into
+memory, and the store retries a copy on disk from time to time.
 
     key in RocksDB          value
     b"m"                    changelog identity, position, time of the last write as JSON
@@ -37,8 +35,6 @@ from workers.runtime.sizes import Change
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """Metadata of a copy, written with every batch."""
-
     topic: str
     partition: int
     topic_id: str | None
@@ -152,7 +148,6 @@ class Disk:
         return Disk(self.path)
 
     def look(self) -> None:
-        """Raise `CopyFailed` if the files are gone."""
         with self._failing("be found"):
             (self.path / "CURRENT").stat()
 
@@ -177,9 +172,9 @@ class Disk:
 def open_disk(path: Path, *, again: bool = False) -> Disk:
     """Open the copy at `path`; discard a damaged one, and skip one that is in use.
 
-    `again` suppresses warnings that were logged before. A frozen or slowly exiting owner of the
-    partition on this machine may still hold RocksDB's lock. It was fenced, so its copy will never
-    be ahead; ours is then stored beside it.
+    A frozen or slowly exiting owner of the partition may still hold RocksDB's lock. It was fenced,
+    so its copy will never be ahead; ours is then stored beside it. `again` suppresses repeated
+    warnings.
     """
     for number in range(1, _MOST_COPIES + 1):
         candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")
@@ -201,7 +196,6 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
 
 
 def _options() -> Options:
-    """Return RocksDB's options: raw bytes, little memory per partition, few files."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(16 << 20)
@@ -232,8 +226,6 @@ class Changelog:
 
 @dataclass(frozen=True)
 class Loading:
-    """Statistics of one `Store.load`."""
-
     records: int
     seconds: float
     rebuilt: bool
@@ -275,10 +267,7 @@ class Store:
             return self._opened().get(key)
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys that begin with `prefix` and their values, in key order.
-
-        After `CopyFailed`, restart without these files.
-        """
+        """Yield keys with `prefix` and their values, in key order; for `CopyFailed` see `get`."""
         with self._reading():
             yield from self._opened().items(prefix)
 
@@ -301,7 +290,6 @@ class Store:
             self._try_again()
 
     def wipe(self) -> None:
-        """Discard everything, leaving the store empty and open."""
         try:
             self._copy = self._opened().wiped()
         except CopyFailed as error:
@@ -310,7 +298,6 @@ class Store:
         self._wiped = True
 
     def close(self) -> None:
-        """Close the copy; `open` may reopen it."""
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.close()
@@ -326,9 +313,8 @@ class Store:
             raise
 
     def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
-        """Read the changelog to its end, after its previous writer was fenced.
-
-        While Kafka does not answer, call `waiting`, which may raise.
+        """Read the changelog, its writer fenced, to its end; while Kafka is silent call
+        `waiting`.
         """
         started = time.perf_counter()
         self._connection = connection
@@ -351,10 +337,9 @@ class Store:
         return Loading(records, time.perf_counter() - started, rebuilt)
 
     def is_current(self, connection: Connection, waiting: Callable[[], None]) -> bool:
-        """Return whether the changelog has no commits past this copy's position.
+        """Return whether the changelog, its writers fenced, has no commits past this position.
 
-        Its writers were fenced before. While Kafka does not answer, call `waiting`, which may
-        raise.
+        While Kafka does not answer, call `waiting`, which may raise.
         """
         log = self.changelog
         end = end_of(connection, log.topic, log.partition, waiting)
@@ -369,8 +354,8 @@ class Store:
     def _check_id(self, connection: Connection) -> None:
         """Refuse a changelog that was deleted and re-created since this process read its id.
 
-        The new topic has no record of what was published, and the id is part of the mechanism id:
-        continuing under the old id would reuse the same noise from the start.
+        It has lost what was published, and the id is part of the mechanism id: continuing under the
+        old id would reuse the same noise.
         """
         log = self.changelog
         if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
@@ -380,7 +365,6 @@ class Store:
             )
 
     def _distrust(self, low: int, high: int) -> None:
-        """Wipe a copy that the log from `low` to `high` cannot bring up to date."""
         if self._offset is None:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"
@@ -478,10 +462,7 @@ class Store:
         )
 
     def _look(self) -> None:
-        """Raise `CopyFailed` if the copy's files are gone, checking at intervals.
-
-        RocksDB would keep using the files it has open.
-        """
+        """Check at intervals that the files exist: RocksDB would keep using those it has open."""
         now_s = time.monotonic()
         if isinstance(self._copy, Disk) and now_s - self._look_s >= RETRY_S:
             self._look_s = now_s

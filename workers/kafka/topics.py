@@ -56,11 +56,6 @@ ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 def checked_id(topic: str, topic_id: object) -> str:
-    """Return a topic's id as text.
-
-    Raises:
-        SettingsError: the id is missing or zero.
-    """
     text = "" if topic_id is None else str(topic_id)
     if text in ("", ZERO_ID):
         raise SettingsError(
@@ -72,10 +67,8 @@ def checked_id(topic: str, topic_id: object) -> str:
 
 
 def stream_name(*topics: tuple[str, str | None]) -> str:
-    """Return the topics' names joined with their broker ids, for mechanism ids.
-
-    Args:
-        topics: name and id; an id is None on the embedded cluster only.
+    """Return the topics' names with their broker ids, for mechanism ids; embedded topics have
+    none.
     """
     named = (
         (name, None if topic_id is None else checked_id(name, topic_id))
@@ -85,12 +78,10 @@ def stream_name(*topics: tuple[str, str | None]) -> str:
 
 
 def lacks_ids(stream: str) -> bool:
-    """Return whether a stored stream name contains a topic without an id."""
     return any(topic.endswith(("#", f"#{ZERO_ID}")) for topic in stream.split(" "))
 
 
 def refuse_without_ids(state: str) -> NoReturn:
-    """Refuse the state described by `state`, which was made without topic ids."""
     raise StateRefused(
         f"{state}: made on a cluster that gave topics no ids, so nothing shows whether they are still the same ones: "
         "take a new worker name (a new stream, charged again). If this worker's topics were ever deleted and created "
@@ -127,7 +118,6 @@ class Topic:
     purpose: str
 
     def config(self) -> dict[str, str]:
-        """Return the configuration for creating the topic."""
         config = {"cleanup.policy": self.cleanup_policy}
         if self.purpose == BY_USER:
             config["message.timestamp.type"] = "CreateTime"
@@ -280,10 +270,7 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
 
 
 def default_partitions(connection: Connection) -> int:
-    """Return the cluster's partition count for topics auto-created by a producer.
-
-    Return `DEFAULT_PARTITIONS` if this principal may not read it.
-    """
+    """Return the broker's `num.partitions`; `DEFAULT_PARTITIONS` if not readable."""
     with _introduce(connection) as (admin, metadata):
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
         [future] = admin.describe_configs([broker], request_timeout=_ANSWER_S).values()
@@ -298,7 +285,6 @@ def names_on(connection: Connection) -> list[str]:
 
 
 def partitions_on(connection: Connection) -> dict[str, int]:
-    """Return the partition counts of these topics."""
     with _introduce(connection) as (_, metadata):
         pass
     shown = {
@@ -310,7 +296,6 @@ def partitions_on(connection: Connection) -> dict[str, int]:
 
 
 def current_id(connection: Connection, topic: str) -> str:
-    """Return a topic's current id, refusing a cluster without ids."""
     with connection.admin() as admin:
         [future] = admin.describe_topics(
             TopicCollection([topic]), request_timeout=_ANSWER_S
@@ -320,7 +305,6 @@ def current_id(connection: Connection, topic: str) -> str:
 
 @contextmanager
 def _introduce(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-    """Yield an admin client and the cluster's metadata, once it has a controller."""
     with connection.introduce(_ANSWER_S) as (admin, metadata):
         yield admin, _with_controller(connection, admin, metadata)
 
@@ -412,7 +396,6 @@ def missing(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[Top
 def create_missing(
     connection: Connection, plan: Sequence[Topic], existing: Mapping[str, Existing]
 ) -> list[str]:
-    """Create missing topics and return their names, without touching existing ones."""
     wanted = missing(plan, existing)
     if not wanted:
         return []
@@ -443,7 +426,6 @@ def create_missing(
 
 
 def _wait_until_seen(admin: AdminClient, names: Sequence[str]) -> None:
-    """Wait until the brokers know the new topics; give up silently after a while."""
     deadline = time.monotonic() + _ANSWER_S
     with suppress(KafkaException):
         while time.monotonic() < deadline:

@@ -82,11 +82,9 @@ class Owner(Protocol):
     def check_open(self) -> None:
         """Raise if the shard was given up."""
 
-    def goes_on(self) -> None:
-        """Report progress of long work."""
+    def goes_on(self) -> None: ...
 
-    def note_abort(self) -> None:
-        """Count an aborted transaction that will be repeated."""
+    def note_abort(self) -> None: ...
 
     def confirm(self) -> None:
         """Raise `Fenced` if another owner has committed since this one's commit or take-over."""
@@ -119,8 +117,8 @@ class Transactions:
     def renew(self) -> None:
         """Begin a new epoch if an EndTxn may still be in flight.
 
-        Do this as early as possible: the longer ago the last commit, the likelier there is a newer
-        owner, which this would fence.
+        Do this early: the longer ago the last commit, the likelier a newer owner, which this would
+        fence.
 
         Raises:
             Fenced: a newer owner has committed.
@@ -153,7 +151,6 @@ class Transactions:
             raise
 
     def _initialize(self) -> None:
-        """Create the producer, fencing every older one of this id."""
         self._begun_s = time.monotonic()
         self._producer = producer = self._connection.producer(
             self._id,
@@ -182,7 +179,6 @@ class Transactions:
         self._enter(Event.INITIALIZED)
 
     def _drop(self) -> None:
-        """Drop the producer and everything it has not sent."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
@@ -205,7 +201,6 @@ class Transactions:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
         Args:
-            messages, changes: see `Shard.transact`.
             forwarded: records for topic `to`, sent before the messages.
             to: a topic for which `messages` has one message per partition. Only messages are
                 reported, and a partition that takes none must not look like a slow one.
@@ -215,8 +210,8 @@ class Transactions:
 
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
-            ShardClosed: the shard was given up. It is unknown whether the transaction was
-                committed: the next owner reads that in the changelog.
+            ShardClosed: the shard was given up. The next owner reads in the changelog whether the
+                transaction was committed.
             KafkaAway: the broker timed the transaction out, or nothing has progressed for a minute.
                 It is unknown whether it was committed.
             KafkaException: it cannot be committed (too large, not authorised).
@@ -249,7 +244,6 @@ class Transactions:
         forwarded: Sequence[Forwarded],
         to: str,
     ) -> bool:
-        """Return whether a transaction was committed; if not, it may be repeated."""
         self.renew()
         self._enter(Event.BEGIN)
         with self._failing():
@@ -310,7 +304,6 @@ class Transactions:
         self._failure = failure
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
-        """Queue a message in librdkafka, waiting while its queue is full."""
         options: dict[str, Any] = {}
         if message.partition is not None:
             options["partition"] = message.partition
@@ -357,7 +350,6 @@ class Transactions:
             raise
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Process a delivery report: record a failure, or the end of the state partition."""
         self._delivered_s = time.monotonic()
         if error is not None:
             if self._failure is None or self._failure.code() in _PURGED:
@@ -370,7 +362,7 @@ class Transactions:
     def _insist(self, name: str, call: Callable[[float], object]) -> None:
         """Repeat a call while its outcome is unknown, unless the shard was given up.
 
-        No other call is allowed meanwhile: librdkafka resumes only the call that was interrupted.
+        librdkafka resumes only the interrupted call, so no other is allowed meanwhile.
         """
         began_s = said_s = going_s = time.monotonic()
         left = self._waiting()

@@ -26,8 +26,6 @@ from types import MappingProxyType
 
 
 class State(Enum):
-    """State of a transactional id."""
-
     NEW = "not initialized"
     READY = "ready"
     OPEN = "in a transaction"
@@ -41,8 +39,6 @@ class State(Enum):
 
 
 class Event(Enum):
-    """An action of the producer, or its outcome."""
-
     INITIALIZED = "InitProducerId answered: older epochs are fenced, their transactions ended"
     BEGIN = "a transaction begins"
     COMMIT = "EndTxn(commit) is about to be sent"

@@ -1,20 +1,17 @@
 """Faust transport `quietcount`: agents receive a partition's fetched records as `FetchedRecords`.
 
-Three kinds of threads take part. Faust's consumer thread runs aiokafka and takes its fetched
-records as columns. The main thread runs Faust and the hand-over. Every shard has its own thread and
-decodes records there. The consumer thread sends `Fetched` batches to the main thread, and the main
-thread calls `seek_all` on the consumer thread.
+Faust's consumer thread runs aiokafka and takes fetched record batches. The main thread runs Faust
+and the hand-over. Every shard decodes records in its own thread. The consumer thread passes
+`Fetched` to the main thread, which calls `seek_all` on the consumer thread.
 
 These rules prevent lost and duplicate records:
 
-- Every assignment and revocation raises the consumer's *epoch*. `seek_all` passes it to the
-  consumer thread, and a fetch carries the epoch it was made in. A fetch of an older epoch is
-  dropped: the seek that follows reads it again.
+- Every assignment and revocation raises the consumer's *epoch*; `seek_all` passes it to the
+  consumer thread. A fetch of an older epoch is dropped: the seek that follows reads it again.
 - A batch starts where the previous one ended; a shard refuses any other batch. `_drain` never
   awaits, so a fetch's epoch and positions are exact.
-- aiokafka's position must be where this thread left it. Otherwise aiokafka moved it because the
-  broker no longer had that position: `StateRefused`, since the records in between were never
-  counted.
+- aiokafka's position must be where this thread left it. Otherwise the broker no longer had that
+  position, and the records in between were never counted: `StateRefused`.
 - Faust's own commits, seeks and gap tracking are off. The shards' stored offsets decide; the
   group's offsets are for lag tools.
 """
@@ -55,7 +52,7 @@ from workers.runtime.errors import StateRefused, describe
 logger = logging.getLogger(__name__)
 
 #: Longest time the broker may hold a fetch. aiokafka has one fetch in flight per broker, so a
-#: partition whose records were just taken waits this long while the others have none.
+#: drained partition waits this long while the others have no records.
 FETCH_WAIT_MS = 100
 _ASK_S = 10.0
 _BOUNDS_S = 60.0
@@ -137,7 +134,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     def ended(self) -> BaseException | None:
         """Return the error that ended one of aiokafka's own tasks, which nothing restarts.
 
-        For example, a broker that just came back may briefly report that there are no brokers.
+        A broker that just came back may cause one by briefly reporting that there are no brokers.
         """
         consumer = self._consumer
         if consumer is None or consumer._closed:
@@ -169,7 +166,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         )
 
     async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Return the first offset and the last stable offset of each log."""
         consumer = self._ensure_consumer()
         asked = [TopicPartition(*tp) for tp in partitions]
         both = asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
@@ -261,7 +257,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return fetched
 
     def _take_result(self, fetcher: Fetcher, tp: TopicPartition) -> FetchedRecords | None:
-        """Take records of one partition; once none are left, let aiokafka fetch more."""
         result = fetcher._records[tp]
         batch = self._take(tp, result) if isinstance(result, FetchResult) else None
         if batch is None or not result.has_more():
@@ -399,7 +394,6 @@ class Consumer(driver.Consumer):
                 self.handover.fail(EXIT_FAILED, f"taking partitions over failed: {describe(exc)}")
 
     async def on_stop(self) -> None:
-        """Release all shards before leaving the group."""
         self.epoch += 1
         await self.handover.release()
         await super().on_stop()

@@ -29,7 +29,6 @@ class Away:
 
     @property
     def seconds(self) -> float:
-        """Return how long Kafka has been away; 0 if it is not."""
         since_s = self._since_s
         return 0.0 if since_s is None else max(0.0, self._now_s() - since_s)
 
@@ -52,7 +51,6 @@ class Away:
         )
 
     def found(self) -> None:
-        """Record that Kafka answers; log the length of an outage that this ends."""
         with self._lock:
             if self._since_s is None:
                 return

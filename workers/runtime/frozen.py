@@ -113,11 +113,9 @@ class Frozen(metaclass=_Sealing):
 def check_frozen(value: object, where: str) -> None:
     """Refuse a value that could change while another thread reads it.
 
-    Args:
-        where: names the value in the error, which does not show its content.
-
     Raises:
-        TypeError: something reachable from the value can change.
+        TypeError: something reachable from the value can change. The message names `where`, and
+            shows no content.
     """
     kind = type(value)
     if kind in _ATOMS or isinstance(value, _VALUES):
@@ -151,12 +149,9 @@ def check_frozen(value: object, where: str) -> None:
 
 
 class Kept(Protocol[P, T_co]):
-    """A function with cached results."""
-
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
 
-    def cache_clear(self) -> None:
-        """Drop all cached results."""
+    def cache_clear(self) -> None: ...
 
 
 def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:

@@ -31,13 +31,10 @@ class Turns:
         self._lock = threading.Lock()
 
     def one(self, rows: int) -> Turn:
-        """Return a context manager for work on `rows` rows."""
         return Turn(self._lock, rows)
 
     def several(self) -> Turn:
-        """Return a context manager for several pieces of work; announce each with
-        `goes_through`.
-        """
+        """Return a context manager for work in pieces, each announced with `goes_through`."""
         return Turn(self._lock, None)
 
 

@@ -40,10 +40,7 @@ def _lasting(record: logging.LogRecord) -> bool:
 
 
 class _NotAgain(logging.Filter):
-    """Filter that drops lines logged within the last half minute.
-
-    Every client reports an absent broker all the time.
-    """
+    """Filter of lines repeated within half a minute: clients report an absent broker nonstop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,8 +78,6 @@ class _Lines(logging.Formatter):
 
 
 class _Objects(logging.Formatter):
-    """Formatter with one JSON object per line."""
-
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)
         entry: dict[str, object] = {
@@ -104,7 +99,6 @@ def about(**fields: object) -> dict[str, dict[str, object]]:
 
 
 def last_words(text: str) -> None:
-    """Log the message that ends a command."""
     logging.getLogger("workers.cli").critical("%s", text)
 
 

@@ -40,8 +40,6 @@ _STEP_S = 5.0
 
 @dataclass(slots=True)
 class _Step:
-    """Counts of a few seconds."""
-
     number: int
     records: int = 0
     rejects: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -65,10 +63,8 @@ class RejectRate:
     def note(self, topic: str, now_s: float, records: int, rejects: Mapping[str, int]) -> None:
         """Add a batch's counts, and log a change of state.
 
-        Args:
-            now_s: monotonic clock.
-            records: relevant to some histogram, or rejected.
-            rejects: how many of them, by reason.
+        `records` are those relevant to some histogram, or rejected; `now_s` is from the monotonic
+        clock.
         """
         if not records:
             return
@@ -129,8 +125,6 @@ _RECOVERY_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 90
 
 @dataclass(frozen=True, slots=True)
 class StageMetrics:
-    """Metrics shared by all shards of a stage."""
-
     records: Counter
     commit_seconds: Histogram
     aborted: Counter
@@ -240,13 +234,10 @@ class Metrics:
 
 
 def show_outages(away: Away, registry: CollectorRegistry) -> None:
-    """Register the metrics of Kafka outages."""
     registry.register(_Outages(away))
 
 
 class _Outages(Collector):
-    """Collector of an outage's duration and the number of outages."""
-
     def __init__(self, away: Away) -> None:
         self._away = away
 

@@ -12,7 +12,6 @@ from importlib.metadata import version as installed
 
 
 def cores() -> int:
-    """Return the number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -37,15 +36,11 @@ def keep_freed_memory() -> None:
 
 
 def forbid_core_dumps() -> None:
-    """Exclude this process from core dumps: its memory may hold the key, exact counts and
-    passwords.
+    """Exclude this process, which may hold the key, exact counts and passwords, from core dumps.
 
     A dump that the kernel pipes to a program (systemd-coredump, apport) ignores the size limit, so
     on Linux the process is also marked as not dumpable. A forked child inherits both, an executed
-    program only the limit.
-
-    Raises:
-        OSError: the system refuses.
+    program only the limit. A refusal by the system raises OSError.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform.startswith("linux"):

@@ -38,7 +38,6 @@ class ProgressLine:
             self._status.stop()
 
     def update(self, text: str) -> None:
-        """Show the current progress."""
         if self._status is not None:
             self._status.update(escape(text))
         elif time.monotonic() >= self._plain_at:

@@ -35,7 +35,6 @@ def listening(host: str, port: int, send_buffer: int | None = None) -> socket.so
 
 
 def url_of(host: str, listener: socket.socket) -> str:
-    """Return the URL of a listener, without a path."""
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
@@ -51,7 +50,6 @@ class InThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Run `function` on the server's event loop."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(function)
