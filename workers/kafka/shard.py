@@ -84,8 +84,6 @@ class Shard:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
         self._closing: asyncio.Future[None] | None = None
 
-    # ---- what a stage says --------------------------------------------------------------------
-
     def restore(self) -> None:
         """Load the state from `self.store` and set `self.offset` (None: the log's beginning)."""
 
@@ -101,8 +99,6 @@ class Shard:
 
     def idle(self) -> None:
         """Commit by interval; called about every 200 ms, whatever the backlog."""
-
-    # ---- life ---------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Take the partition over: fence the older owner, read the state to its end, restore.
@@ -210,8 +206,6 @@ class Shard:
         self.transactions.close()
         self.store.close()
 
-    # ---- transactions -------------------------------------------------------------------------
-
     def transact(
         self,
         messages: Sequence[Outgoing],
@@ -251,8 +245,6 @@ class Shard:
     def note_abort(self) -> None:
         self.stats.aborted += 1
         self._counted.aborted.inc()
-
-    # ---- called from the event loop -----------------------------------------------------------
 
     async def call(self, function: Callable[..., T], *args: Any) -> T:
         """Run `function` in the shard's thread, after earlier calls."""

@@ -400,8 +400,6 @@ class Store:
         log = self.changelog
         return Meta(log.topic, log.partition, log.topic_id, offset, now_s)
 
-    # ---- a disk that fails ---------------------------------------------------------------------
-
     def _new_copy(self) -> Copy:
         if self.path is None:
             return Memory()

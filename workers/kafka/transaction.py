@@ -82,7 +82,8 @@ class Owner(Protocol):
     def check_open(self) -> None:
         """Raise if the shard was given up."""
 
-    def goes_on(self) -> None: ...
+    def goes_on(self) -> None:
+        """Report progress of long work."""
 
     def note_abort(self) -> None: ...
 
