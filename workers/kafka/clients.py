@@ -85,7 +85,7 @@ _UNREACHABLE = frozenset(
 )
 _ASK_S = 0.5
 
-#: Receives a client's logs; otherwise librdkafka writes to stderr itself.
+#: Receives clients' logs; otherwise librdkafka writes to stderr itself.
 _LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
 #: Discards logs that repeat a message of our own.
 _UNHEARD = logging.getLogger("librdkafka.unheard")
@@ -96,8 +96,8 @@ _UNHEARD.setLevel(logging.CRITICAL + 1)
 class Connection:
     """Cluster address and credentials; makes every client with the same settings.
 
-    `client` holds secrets, so the repr omits it. `embedded` is the cluster id of the embedded Kafka
-    at this address, supplied by the process that started it; None means any other cluster.
+    `client` holds secrets, so the repr omits it. `embedded` is the cluster id of the embedded
+    Kafka, from the process that started it; None means any other cluster.
     """
 
     bootstrap: str
@@ -119,8 +119,7 @@ class Connection:
         """Return librdkafka's configuration: the operator's settings, then ours, then `extra`."""
         return {
             "log_level": 4,
-            # Rebootstrap a client that lost all brokers; by default that takes five
-            # minutes.
+            # Rebootstrap after losing all brokers; by default that takes five minutes.
             "metadata.recovery.rebootstrap.trigger.ms": 10_000,
             **self.client,
             "bootstrap.servers": self.bootstrap,
@@ -329,7 +328,7 @@ def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
                 client.get("ssl.key.location") or None,
                 client.get("ssl.key.password") or None,
             )
-    except OSError as exc:  # SSLError is one
+    except OSError as exc:  # includes SSLError
         raise SettingsError(
             f"kafka.client.ssl.*: a certificate or key could not be read: {exc}"
         ) from exc

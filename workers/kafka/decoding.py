@@ -61,7 +61,6 @@ _MESSAGE, _MESSAGE_TIME = struct.Struct(">qiIbb"), struct.Struct(">q")
 #: Most records in a part. A part, however small, costs every thread some sixty waits for the GIL,
 #: 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
-#: Most decompressed bytes in a part.
 PART_BYTES = 32 << 20
 # Allowance for a record's bytes besides its value.
 _BESIDE_BYTES = 1 << 20
@@ -168,7 +167,6 @@ class RecordBatch:
 
     @property
     def payload(self) -> memoryview:
-        """Return the records' bytes, still compressed."""
         return memoryview(self.response)[self.start + _HEADER.size : self.stop]
 
     def row(self, start: int, stop: int) -> tuple[int, ...]:
@@ -177,9 +175,7 @@ class RecordBatch:
         return start, stop, self.base_offset, self._first_ms, append_ms, self.number
 
     def legacy(self) -> Iterator[Any]:
-        """Yield old-format records. aiokafka decompresses all at once, so limit them to
-        `PART_BYTES`.
-        """
+        """Yield old-format records; aiokafka decompresses all at once, up to `PART_BYTES`."""
         at = (
             self.start
             + _MESSAGE.size
@@ -390,9 +386,7 @@ def _streamed(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
 def _shortened(
     stream: Stream, batch: RecordBatch, longest: int, most: int, place: Longs
 ) -> Records:
-    """Cut a record of more than `most` bytes to just over the limit; pad the value if it is
-    short.
-    """
+    """Cut the value of a record of over `most` bytes (or pad it) to just over the reject limit."""
     length = stream.number()
     end = stream.at + length
     if not most - _LENGTH_BYTES < length <= _RECORD_BYTES_MAX:

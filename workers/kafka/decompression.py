@@ -44,10 +44,7 @@ _VARINT_BITS = 35
 
 
 def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | None:
-    """Decompress a batch's records to the beginning of `room`; return their size in bytes.
-
-    Return None if they do not fit or are damaged; `Stream` distinguishes the two.
-    """
+    """Fill the start of `room`; return the size, or None if it does not fit or is damaged."""
     try:
         if codec == NONE:
             room[: len(packed)] = packed
@@ -64,13 +61,9 @@ def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | N
 
 
 class Stream:
-    """Decompressed record batch, read once from beginning to end.
+    """Decompressed record batch, read once from beginning to end; `at` counts the bytes read.
 
-    Raises:
-        CorruptRecordException: from every method, if the batch is damaged or truncated.
-
-    Attributes:
-        at: bytes read so far.
+    Every method raises CorruptRecordException if the batch is damaged or truncated.
     """
 
     def __init__(self, codec: int, packed: memoryview) -> None:

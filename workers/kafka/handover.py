@@ -92,9 +92,7 @@ class Handover:
         self.lags: dict[Partition, Lag] = {}
         #: Whether the last assignment was taken over; a revocation resets it.
         self.assigned = False
-        #: When the event loop last called `beat` (monotonic).
         self.beat_s = time.monotonic()
-        #: Exit status of the process; None without a failure.
         self.exit_status: int | None = None
         self.stopping = asyncio.Event()
         self.reader: LogReader | None = None
@@ -212,7 +210,7 @@ class Handover:
         self.on_freed()
 
     def beat(self) -> None:
-        """Record that the event loop is alive, and sample every shard's lag."""
+        """Record that the event loop is alive (monotonic), and sample every shard's lag."""
         now = self.beat_s = time.monotonic()
         if now < self._next_lag or self.reader is None:
             return
@@ -224,8 +222,7 @@ class Handover:
 
     async def tick(self) -> None:
         """Let shards commit by interval, note log ends, and commit the group's offsets."""
-        # Take the time before asking for the ends: the answer then covers every record in
-        # the log at that time.
+        # Take the time first: the ends then cover every record in the log at that time.
         now_ms = self._now_ms()
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():

@@ -96,7 +96,6 @@ AWAY_S = 5.0
 GIVE_UP_S = 15.0
 #: After an outage, a refusal that lasts this long is not temporary.
 REFUSED_S = 30.0
-#: Interval between requests.
 LOOK_S = 1.0
 # Polling interval of a pending request, and longest wait for the thread to end.
 _SLICE_S, _END_S = 0.1, 10.0

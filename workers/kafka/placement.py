@@ -72,9 +72,7 @@ def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.i
 
 @kernel
 def places_of(data: Bytes, places: Longs, partitions: int, out: Longs) -> None:
-    """Write the murmur2 partition of n texts to `out`; `places`, (n, 2), has start and stop in
-    `data`.
-    """
+    """Write murmur2 partitions to `out`, int64 (n,); `places`, (n, 2): start and stop of texts."""
     for i in range(len(places)):
         out[i] = murmur2(data, places[i, 0], places[i, 1]) % partitions
 
@@ -107,9 +105,7 @@ _TABLE = read_only(crc32_table())
 
 
 class Placement:
-    """Check of which users' records belong in one partition; the record key is the user in
-    UTF-8.
-    """
+    """Check of which users' records belong in one partition; record keys are users in UTF-8."""
 
     def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
         self._by_murmur2 = partitioner == MURMUR2

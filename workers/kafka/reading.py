@@ -17,8 +17,7 @@ RECORDS, EVENTS = 5_000, 100
 # librdkafka decompresses all record batches of a response at once. Our own topics use lz4, which
 # expands up to 255 times; producers of events may use zstd, up to ten thousand times.
 _FETCH_BYTES, _EVENTS_FETCH_BYTES = 8_000_000, 32_768
-# Poll timeout, waited out at the end of every log: librdkafka returns a batch when it is full or
-# this has passed.
+# Poll timeout, waited out at the end of every log.
 _POLL_S = 0.02
 _PATIENCE_S = 60.0
 _ASK_S = 30.0
@@ -43,7 +42,7 @@ def reader(
 ) -> Iterator[Consumer]:
     """Yield a consumer for `take`, and close it; `uncommitted` shows all records.
 
-    With `events` it fetches little at once, so that foreign compressed data cannot fill the memory.
+    `events` limits its fetches, so that foreign compressed data cannot fill the memory.
     """
     bounded = {
         "message.max.bytes": _EVENTS_FETCH_BYTES,
@@ -71,11 +70,7 @@ def reader(
 def bounds_of(
     consumer: Consumer, topic: str, partition: int, waiting: Callable[[], None] = lambda: None
 ) -> tuple[int, int]:
-    """Return a log's first offset, and its end for this reader.
-
-    While it waits it calls `waiting` every second, which may raise. Half a minute without an answer
-    raises.
-    """
+    """Return a log's first offset and its end for this reader; raise after half a minute."""
     deadline = time.monotonic() + _ASK_S
     while True:
         try:
@@ -161,9 +156,9 @@ def read_partition(
     newest: int | None = None,
     since: int = 0,
 ) -> Iterator[Message]:
-    """Yield committed records: all, the `newest` offsets, or from offset `since`.
+    """Yield committed records: all, the `newest` offsets, or those from `since` on.
 
-    `whole` requires a log that retention has not cut.
+    `whole` refuses a log that retention has cut.
     """
     with reader(connection) as consumer:
         low, high = bounds_of(consumer, topic, partition)

@@ -129,8 +129,8 @@ def _read_records(
 ) -> tuple[int, int]:
     """Parse records of one batch from place `at` on into rows first..end_row-1.
 
-    Return the row and place of the first record that is incomplete or whose offset does not exceed
-    all before it and `last`; end_row if all are valid.
+    Return row and place of the first that is incomplete, or not beyond `last` and those before it;
+    end_row if all are valid.
     """
     stop, base_offset = batch[STOP], batch[BASE_OFFSET]
     base_ms, append_ms = batch[BASE_MS], batch[APPEND_MS]
@@ -303,10 +303,7 @@ class Records:
         return None if start < 0 else self.data[start:stop].tobytes()
 
     def headers(self, i: int, most: int) -> list[tuple[str, bytes | None]] | None:
-        """Return one record's headers; None if they have more than `most` bytes.
-
-        A record without a value, or without Kafka's layout, gives none.
-        """
+        """Return headers as `headers_at` does; none without a value or without Kafka's layout."""
         at = int(self.values[i, 1])
         return headers_at(self.data, at, most) if self.framed and at >= 0 else []
 
@@ -326,9 +323,9 @@ class Records:
 def headers_at(
     data: NDArray[np.uint8] | bytes, at: int, most: int
 ) -> list[tuple[str, bytes | None]] | None:
-    """Return the headers of a format-2 record; None if they have more than `most` bytes.
+    """Return the headers whose count is at `at`; None if they have more than `most` bytes.
 
-    `at` is the place of their count. A header with a name that is not UTF-8 is left out.
+    A header with a name that is not UTF-8 is left out.
     """
     number, at = _varint(data, at)
     end = at + most

@@ -39,15 +39,10 @@ class ShardClosed(Exception):
 
 
 class Shard:
-    """Base of both stages; see the module.
+    """Base of both stages. Only `call`, `wants_end` and `shutdown` may run outside its thread."""
 
-    Only `call`, `wants_end` and `shutdown` may be called outside its thread.
-    """
-
-    #: Name in the metrics.
     stage = "shard"
-    #: Longest value it reads, in bytes; a far longer one comes truncated. This worker writes
-    #: none that long.
+    #: Longest value it reads, in bytes; this worker writes none. A far longer one comes cut.
     longest_value = MESSAGE_BYTES
 
     def __init__(
@@ -66,8 +61,7 @@ class Shard:
         self.store = store
         #: Next position in the source partition. None after `restore`: the log's beginning.
         self.offset: int | None = None
-        #: Position up to which everything is committed; reported to the consumer group for
-        #: lag tools only.
+        #: Position up to which everything is committed; for lag tools only.
         self.committed: int | None = None
         self.closed = False
         #: Log ends noted by the event loop and not reached yet.
@@ -129,8 +123,7 @@ class Shard:
     def feed_fetched(self, fetched: FetchedRecords) -> None:
         """Decode and process record batches, part by part.
 
-        Raises:
-            CorruptRecordException: a CRC mismatch, or a record batch without records.
+        Raises CorruptRecordException for a CRC mismatch, or a batch without records.
         """
         parts = fetched.parts(self.longest_value)
         while True:
@@ -144,8 +137,7 @@ class Shard:
     def feed(self, batch: Batch) -> None:
         """Process `batch`, which must begin at the shard's position.
 
-        Raises:
-            RuntimeError: it begins elsewhere; continuing would lose or double-count records.
+        Raises RuntimeError if it does not: continuing would lose or double-count records.
         """
         self.check_open()
         if batch.start != self.offset:
@@ -183,9 +175,7 @@ class Shard:
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Mark the shard busy. Refuse work queued behind a failure: it would commit half
-        results.
-        """
+        """Mark the shard busy; refuse work after a failure, since it would commit half results."""
         self.check_open()
         self.busy_since_s = time.monotonic()
         try:
@@ -214,11 +204,10 @@ class Shard:
         forwarded: Sequence[Forwarded] = (),
         to: str = "",
     ) -> None:
-        """Commit `messages` and `changes` in one Kafka transaction, then apply `changes` to the
-        store.
+        """Commit `messages` and `changes` in one transaction, then apply `changes` to the store.
 
-        The transaction is repeated until it is committed. If this raises (as `Transactions.run`
-        does), its outcome is unknown, and the shard must not be used again.
+        It repeats the transaction until committed. If it raises (as `Transactions.run` does), the
+        outcome is unknown, and the shard must not be used again.
 
         Args:
             messages: become visible to read_committed consumers.
@@ -251,9 +240,7 @@ class Shard:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def shutdown(self, wait_s: float = 10.0) -> bool:
-        """Close in the shard's thread, voiding queued work; return False if it did not end in
-        time.
-        """
+        """Close in the shard's thread, skipping queued work; return whether it ended in time."""
         self.closed = True
         if self._closing is None:
             self._closing = asyncio.get_running_loop().run_in_executor(self._pool, self.close)

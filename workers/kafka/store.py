@@ -313,8 +313,9 @@ class Store:
             raise
 
     def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
-        """Read the changelog, its writer fenced, to its end; while Kafka is silent call
-        `waiting`.
+        """Read the changelog, whose previous writer was fenced, to its end.
+
+        While Kafka does not answer, call `waiting`, which may raise.
         """
         started = time.perf_counter()
         self._connection = connection
@@ -337,9 +338,10 @@ class Store:
         return Loading(records, time.perf_counter() - started, rebuilt)
 
     def is_current(self, connection: Connection, waiting: Callable[[], None]) -> bool:
-        """Return whether the changelog, its writers fenced, has no commits past this position.
+        """Return whether the changelog has no commits past this copy's position.
 
-        While Kafka does not answer, call `waiting`, which may raise.
+        Its writers were fenced before. While Kafka does not answer, call `waiting`, which may
+        raise.
         """
         log = self.changelog
         end = end_of(connection, log.topic, log.partition, waiting)
@@ -388,8 +390,7 @@ class Store:
             if unfinished:
                 self.wipe()
             return
-        # A missing id matches only a missing id: a copy without one never passes for a
-        # topic with one.
+        # A copy without an id never passes for one of a topic with an id.
         if (meta.topic, meta.partition, meta.topic_id) == (log.topic, log.partition, log.topic_id):
             self._offset, self._written_s = meta.offset, meta.written_s
             return

@@ -14,19 +14,19 @@ All but the events topics accept record batches of 1,048,588 bytes (Kafka's defa
 1,000,000: see runtime/sizes.py. Snapshots carry their tick's timestamp, so a finite retention would
 delete those of an old stream immediately.
 
-(1) With rekey: as many as <name>.by-user, which stage 1 then reads. That is the events' number
-unless settings say otherwise, and it never changes, since users are hashed onto partitions.
-<name>.by-user keeps records for 7 days from when they were written: every transaction that writes
-them ends with records of that day in every partition (agents/rekey.py).
+(1) With rekey: as <name>.by-user, which stage 1 then reads. Its partition count is that of the
+events unless configured, and never changes, since users are hashed onto partitions. It keeps
+records for 7 days from when they were written: every transaction that writes them ends with records
+of that day in every partition (agents/rekey.py).
 
-Kafka's topic ids distinguish a topic from a later one of the same name. Noise is derived from them
-(`mechanisms/identity.py`). If every topic had the same id, a topic that was deleted and re-created
-would get the same noise over other data, and the difference of the two published results would be
-exact. So the worker refuses a cluster without ids, and state that was made without them. Only the
-embedded cluster has none: it ends with the demo, and so does its key.
+Noise is derived from Kafka's topic ids (`mechanisms/identity.py`), which distinguish a topic from a
+later one of the same name. With equal ids, a re-created topic would get the same noise over other
+data, and the difference of the two published results would be exact. So the worker refuses a
+cluster without ids, and state made without them. Only the embedded cluster has none: it ends with
+the demo, and so does its key.
 
 Kafka has topic ids since 2.8 (KIP-516): with KRaft always, with ZooKeeper once
-inter.broker.protocol.version is 2.8 or later. Earlier versions report an id of 16 zero bytes.
+inter.broker.protocol.version is 2.8 or later. Earlier versions report 16 zero bytes.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def checked_id(topic: str, topic_id: object) -> str:
 
 
 def stream_name(*topics: tuple[str, str | None]) -> str:
-    """Return the topics' names with their broker ids, for mechanism ids; embedded topics have
-    none.
-    """
+    """Join topic names and broker ids (None only on the embedded cluster) for mechanism ids."""
     named = (
         (name, None if topic_id is None else checked_id(name, topic_id))
         for name, topic_id in topics
@@ -90,9 +88,7 @@ def refuse_without_ids(state: str) -> NoReturn:
 
 
 INFINITE = -1
-#: Purpose of the topics the worker reads.
 EVENTS = "events"
-#: Purposes of the topics for `privacy.rekey`.
 BY_USER, REKEY_STATE = "events, keyed by user", "state of rekeying"
 BY_USER_RETENTION_MS = 7 * 86_400_000
 #: Partitions of an events topic that does not exist yet, unless configured.
@@ -206,10 +202,7 @@ def plan_topics(
 def _of_events(
     topics: Sequence[str], existing: Mapping[str, Existing], state: str, wanted: int | None
 ) -> dict[str, int]:
-    """Return every events topic's partition count, existing or required.
-
-    Their sum is the partition count of topic `state`, which has one partition for each of theirs.
-    """
+    """Return partition counts, existing or required; topic `state` has their sum."""
     there = {topic: existing[topic].partitions for topic in topics if topic in existing}
     to_come = len(topics) - len(there)
     if to_come and state in existing:
@@ -345,8 +338,7 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         here = existing.get(topic.name)
         if here is None:
             continue
-        # Any partition count works for rejects and snapshots: librdkafka's partitioner
-        # places them.
+        # librdkafka's partitioner places rejects and snapshots: any count works.
         if here.partitions != topic.partitions and topic.purpose not in (
             "dead letters",
             "snapshots",

@@ -6,9 +6,7 @@
     close      drop the producer; the next owner aborts an open transaction
 
 Everything sent by one `run` becomes visible together, at most once, and only while the
-transactional id has no newer owner. The shard (`kafka/shard.py`) reports whether it was given up
-meanwhile, and receives progress during long work. `kafka/transaction_state.py` has the table of
-transitions.
+transactional id has no newer owner. The transitions are in `kafka/transaction_state.py`.
 
 A retransmitted EndTxn may arrive during the next transaction and end it. librdkafka retries only
 after `retry.backoff.ms`, so a commit answered sooner sent its EndTxn once (`_SENT_ONCE_S`), and
@@ -57,7 +55,6 @@ _HOPELESS = frozenset(
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 # Timeout of one call to the broker; it bounds the wait after the shard is given up.
 _CALL_S = 1.0
-# Pause before a repeated call.
 _AGAIN_S = 0.05
 # Wait after which a shard logs a warning: Kafka is up, or the shard would have been given up
 # (`kafka/outages.py`), but it does not complete this call.
@@ -106,8 +103,7 @@ class Transactions:
         self._state_end = -1
         self._failure: KafkaError | None = None
         self._begun_s = time.monotonic()
-        # Lower bound of the time EndTxn was sent: last delivery report, or begin of the
-        # commit.
+        # EndTxn is sent after this: last delivery report, or begin of the commit.
         self._delivered_s = self._begun_s
 
     def take_over(self) -> None:
@@ -119,11 +115,7 @@ class Transactions:
         """Begin a new epoch if an EndTxn may still be in flight.
 
         Do this early: the longer ago the last commit, the likelier a newer owner, which this would
-        fence.
-
-        Raises:
-            Fenced: a newer owner has committed.
-            KafkaAway, ShardClosed: as in `run`.
+        fence. Raises Fenced if a newer owner has committed; KafkaAway and ShardClosed as in `run`.
         """
         if self._state is not State.TAINTED:
             return
@@ -161,11 +153,11 @@ class Transactions:
                 "retry.backoff.max.ms": _RETRY_BACKOFF_MS,
                 "topic.metadata.refresh.fast.interval.ms": 100,  # else it follows retry.backoff.ms
                 "compression.type": "lz4",
-                # Commit flushes immediately; this only batches messages of a
+                # Commit flushes immediately; this batches messages of a
                 # transaction.
                 "linger.ms": 5,
-                # A batch of several messages stays below both limits;
-                # `_refuse_unsendable` rejects a longer message.
+                # Several messages stay below; `_refuse_unsendable` rejects longer
+                # ones.
                 "batch.size": BATCH_BYTES,
                 "message.max.bytes": BATCH_BYTES,
                 # Places a key's snapshots where a Java producer would.

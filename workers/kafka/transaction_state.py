@@ -72,8 +72,8 @@ TRANSITIONS: Mapping[State, Mapping[Event, State]] = MappingProxyType(
                 **_ENDS,
             }
         ),
-        # Aborts do not happen in normal operation, so none is worth checking whether its
-        # EndTxn, or that of the preceding commit, was sent twice.
+        # Aborts are not part of normal operation, so it is not worth checking whether an
+        # EndTxn was sent twice, by the abort or by the preceding commit.
         State.ABORTING: MappingProxyType({Event.ABORTED: State.TAINTED, **_ENDS}),
         State.TAINTED: MappingProxyType({Event.RENEW: State.RENEWING, **_ENDS}),
         State.RENEWING: MappingProxyType({Event.INITIALIZED: State.UNCONFIRMED, **_ENDS}),

@@ -73,11 +73,10 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         super().__post_init__()
         self.epoch = -1
         self._error: Exception | None = None
-        # Set while `_wait` waits for records and some shard had no room.
+        # Set while waiting for records with some shard full.
         self._room: asyncio.Future[None] | None = None
         self._chain: dict[Partition, int] = {}  # start of the next batch
-        # aiokafka's position; beyond `_chain` where it skipped records that are not
-        # visible.
+        # aiokafka's position, past invisible records that follow the batch.
         self._consumed: dict[Partition, int] = {}
 
     async def on_start(self) -> None:
@@ -220,8 +219,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             await asyncio.wait([waiter], timeout=timeout)
             return
         self._room = room = asyncio.get_running_loop().create_future()
-        # Check after setting `_room`: `on_freed` reports later events, and this check
-        # catches earlier ones.
+        # Check after setting `_room`, since `on_freed` reports only later events.
         if not consumer.freed.is_set():
             await asyncio.wait([waiter, room], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         self._room = None

@@ -24,7 +24,6 @@ class Away:
         self._since_s: float | None = None
         #: The client's error text; empty while Kafka answers.
         self.reason = ""
-        #: Number of outages so far.
         self.outages = 0
 
     @property

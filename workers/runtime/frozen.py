@@ -60,8 +60,7 @@ class _Sealing(type):
         cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True
     ) -> _Sealing:
         for member, value in members.items() if shared else ():
-            # Both would bypass __setattr__: they write to the instance directly, or
-            # beside it.
+            # Both bypass __setattr__: they write to the instance or beside it.
             if isinstance(value, functools.cached_property) or hasattr(value, "cache_clear"):
                 raise TypeError(
                     f"{name}.{member} is a lazy cache, and threads share {name}: make it in the constructor"
@@ -111,12 +110,7 @@ class Frozen(metaclass=_Sealing):
 
 
 def check_frozen(value: object, where: str) -> None:
-    """Refuse a value that could change while another thread reads it.
-
-    Raises:
-        TypeError: something reachable from the value can change. The message names `where`, and
-            shows no content.
-    """
+    """Raise TypeError if anything reachable can change; the error names only `where`."""
     kind = type(value)
     if kind in _ATOMS or isinstance(value, _VALUES):
         return
@@ -155,7 +149,7 @@ class Kept(Protocol[P, T_co]):
 
 
 def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:
-    """Decorate a pure function to cache its last `maxsize` results (None: all) for all threads.
+    """Cache a pure function's last `maxsize` results (None: all) for all threads.
 
     Concurrent calls with equal arguments may compute twice; the results are equal.
     """

@@ -17,8 +17,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
-#: Work on more rows takes no lock: the compiled steps then dominate. A million rows take about 0.1
-#: s.
+#: Longer work takes no lock: compiled steps dominate. A million rows take about 0.1 s.
 SHORT_ROWS = 500_000
 # A thread keeps the lock, and its warm cache, this long; then it pauses to let others in.
 _ROUND_S, _PAUSE_S = 0.1, 0.001

@@ -61,11 +61,7 @@ class RejectRate:
         self._lock, self._topics = Lock(), dict[str, _Topic]()
 
     def note(self, topic: str, now_s: float, records: int, rejects: Mapping[str, int]) -> None:
-        """Add a batch's counts, and log a change of state.
-
-        `records` are those relevant to some histogram, or rejected; `now_s` is from the monotonic
-        clock.
-        """
+        """Add a batch's `records` (relevant to a histogram, or rejected); log changes of state."""
         if not records:
             return
         with self._lock:

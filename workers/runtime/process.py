@@ -15,9 +15,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# Option of Linux's `prctl`.
 _PR_SET_DUMPABLE = 4
-# Options of glibc's `mallopt`.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 # glibc's largest mmap threshold, and room for a few batches.
 _MMAP_BYTES, _KEPT_BYTES = 32 << 20, 64 << 20

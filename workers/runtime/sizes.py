@@ -33,8 +33,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-# Change in a key-value store: a key and its new value; None deletes it. Of two changes of one key
-# the later wins.
+# A key and its new value; None deletes it. Of two changes of one key the later wins.
 Change = tuple[bytes, bytes | None]
 
 
