@@ -164,9 +164,7 @@ class Connection:
     def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
         """Yield an admin client and the cluster's first metadata response.
 
-        Raises:
-            KafkaAway: no broker answered in time.
-            KafkaRefuses: a broker refused us, raised at once.
+        Raises KafkaAway if no broker answers in time, and KafkaRefuses at once if one refuses us.
         """
         errors: list[KafkaError] = []
         with self.asking(errors) as admin:
@@ -230,8 +228,7 @@ def faust_credentials(
 ) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
     """Return Faust's `broker_credentials` for a connection's security settings (None: plaintext).
 
-    Raises:
-        SettingsError: a security setting without a counterpart in the Faust consumer.
+    Raises SettingsError for a setting without a counterpart in the Faust consumer.
     """
     client = connection.client
     protocol = client.get("security.protocol", "plaintext").lower()

@@ -193,11 +193,8 @@ class RecordBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Decode:
-    """Decoder of non-empty record batches, in parts from `start` to `end`.
-
-    Attributes:
-        name: of the partition.
-        first: first offset wanted.
+    """Decoder of non-empty record batches in parts, from `start` to `end`, wanted from `first`
+    on.
     """
 
     name: str
@@ -498,9 +495,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         """Take whole record batches, at least one, up to `most` records together.
 
         Invisible records may lie between `start`, where the batch begins, and its first record.
-
-        Raises:
-            CorruptRecordException: an invisible record batch does not match its CRC.
+        Raises CorruptRecordException if an invisible record batch does not match its CRC.
         """
         first, number, last_ms = self.next_fetch_offset, 0, -1
         batches: list[RecordBatch] = []

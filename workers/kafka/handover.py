@@ -59,8 +59,6 @@ Partition = tuple[str, int]  # topic, partition; Faust's TP is a subtype
 
 
 class LogReader(Protocol):
-    """The hand-over's interface to the consumer."""
-
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
         """Return the first offset and the last stable offset of each log."""
 
@@ -85,7 +83,6 @@ class Handover:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         metrics: Metrics | None = None,
     ) -> None:
-        """Store the shard factories, by source topic; `acquire` opens the shards."""
         self.factories = dict(factories)
         self.shards: dict[Partition, Shard] = {}
         self.metrics = Metrics() if metrics is None else metrics
@@ -349,7 +346,6 @@ class Handover:
     def _start_once(
         self, shard: Shard, kind: str, function: Callable[..., None], *args: Any
     ) -> None:
-        """Start `function` in the shard's thread unless one of its kind is pending."""
         entry = (shard, kind)
         if entry not in self._at_work:
             self._at_work.add(entry)

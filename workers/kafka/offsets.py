@@ -66,8 +66,6 @@ class Reading(NamedTuple):
 
 
 class Lag:
-    """Lag of one partition since its take-over."""
-
     def __init__(self) -> None:
         self.records = 0
         #: Whether the shard has reached the log's end at take-over.

@@ -70,7 +70,11 @@ def reader(
 def bounds_of(
     consumer: Consumer, topic: str, partition: int, waiting: Callable[[], None] = lambda: None
 ) -> tuple[int, int]:
-    """Return a log's first offset and its end for this reader; raise after half a minute."""
+    """Return a log's first offset and its end for this reader.
+
+    While it waits it calls `waiting` every second, which may raise. Half a minute of silence
+    raises.
+    """
     deadline = time.monotonic() + _ASK_S
     while True:
         try:

@@ -387,7 +387,6 @@ class FetchedRecords:
     Attributes:
         start, end: positions, as in `Batch`.
         number: approximate number of records.
-        last_ms: largest timestamp.
         decode: yields the records in parts, given the longest value to read; called in the shard's
             thread. Raises CorruptRecordException.
     """

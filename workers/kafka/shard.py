@@ -157,7 +157,6 @@ class Shard:
             self.offset = batch.end
 
     def tick(self, reading: Reading) -> None:
-        """Act on ends reached without a further record, given the consumer's position."""
         with self._work():
             if self.offset is not None:
                 passed = reading.passed(self.offset)
@@ -191,7 +190,6 @@ class Shard:
             self.busy_since_s = time.monotonic()
 
     def close(self) -> None:
-        """Close producer and store; the next owner aborts an open transaction."""
         self.closed = True
         self.transactions.close()
         self.store.close()

@@ -148,8 +148,8 @@ def plan_topics(
     """Return every topic the worker needs, in the order of the module's table.
 
     Existing topics take precedence. `events_partitions` applies to every missing events topic,
-    unless existing state was made for other numbers. `owners` None takes the number of an earlier
-    start, else that of the events. So does `user_partitions`, for the by-user topic with `rekey`.
+    unless existing state was made for other numbers. `owners` and `user_partitions` (with `rekey`)
+    default to the numbers of an earlier start, else to that of the events.
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     of_events = _of_events(

@@ -74,8 +74,6 @@ TRANSACTION_TIMEOUT_MS = 300_000
 
 
 class Owner(Protocol):
-    """The shard that owns the transactions."""
-
     def check_open(self) -> None:
         """Raise if the shard was given up."""
 
@@ -127,7 +125,6 @@ class Transactions:
             self._enter(Event.CONFIRMED)
 
     def close(self) -> None:
-        """Drop the producer; the next owner aborts an open transaction."""
         self._enter(Event.CLOSE)
         self._drop()
 
@@ -203,10 +200,10 @@ class Transactions:
 
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
-            ShardClosed: the shard was given up. The next owner reads in the changelog whether the
-                transaction was committed.
-            KafkaAway: the broker timed the transaction out, or nothing has progressed for a minute.
-                It is unknown whether it was committed.
+            ShardClosed: the shard was given up. Outcome unknown: the next owner reads the
+                changelog.
+            KafkaAway: the broker timed the transaction out, or nothing moved for a minute. Outcome
+                unknown.
             KafkaException: it cannot be committed (too large, not authorised).
         """
         self._refuse_unsendable(messages, changes)
@@ -277,7 +274,6 @@ class Transactions:
             )
 
     def _abort(self, producer: Producer, exc: KafkaException) -> None:
-        """Abort the transaction; raise if a retry is pointless."""
         error: KafkaError = exc.args[0]
         self._raise_if_over(error)
         failure = self._failure

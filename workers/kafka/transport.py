@@ -323,8 +323,6 @@ class _Tables(TableManager):
 
 
 class QuietcountApp(faust.App):
-    """Faust application with its hand-over."""
-
     BootStrategy = _WithoutProducer
 
     handover: Handover
@@ -364,11 +362,9 @@ class Consumer(driver.Consumer):
         await super().on_partitions_revoked(revoked)
 
     async def perform_seek(self) -> None:
-        """Take over the assigned partitions; Faust calls this after each assignment, the flow
-        stopped.
+        """Take over the assigned partitions; Faust calls this after each assignment, flow stopped.
 
-        Faust stops waiting after `broker_request_timeout`; from then on the epoch holds records
-        back.
+        Faust stops waiting after `broker_request_timeout`; the epoch then holds records back.
         """
         self.epoch += 1
         self._acquiring = asyncio.ensure_future(self._acquire(self.epoch))
@@ -512,8 +508,6 @@ class Consumer(driver.Consumer):
 
 
 class Transport(driver.Transport):
-    """Faust driver for `quietcount://` addresses."""
-
     Consumer = Consumer
 
 

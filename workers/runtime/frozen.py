@@ -89,8 +89,6 @@ class _Sealing(type):
 
 
 class Frozen(metaclass=_Sealing):
-    """Base of objects shared by threads; see the module."""
-
     __slots__ = ("__dict__", "__weakref__", "_sealed")
     _sealed: bool
 
@@ -173,7 +171,6 @@ def read_only(array: NDArray[A]) -> NDArray[A]:
 
 
 def thawed(value: T) -> T:
-    """Return a mutable copy of a `Frozen` object, for one thread only."""
     made = object.__new__(type(value))
     made.__dict__.update(vars(value))
     return made

@@ -202,14 +202,12 @@ class Metrics:
             namespace=PREFIX,
             registry=registry,
         )
-        #: State of Kafka outages, shown by a gauge and a counter.
         self.away = Away()
         show_outages(self.away, registry)
         self.registry_waits = counter(
             "schema_registry_waits",
             "Times that records had to wait for a schema because the registry did not answer",
         )
-        #: Whether nearly all of a topic is rejected, shown by a gauge.
         self.rejecting = RejectRate()
         self.fenced = counter(
             "fenced", "Shards of this worker that a newer owner took over while they were at work"

@@ -45,5 +45,4 @@ class ProgressLine:
             self.print(text)
 
     def print(self, text: str) -> None:
-        """Print a permanent line."""
         self._console.print(text, markup=False, soft_wrap=True)

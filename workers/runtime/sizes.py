@@ -46,11 +46,8 @@ TOPIC_BYTES = 1_048_588
 def cuts(sizes: ArrayLike, room: int) -> list[tuple[int, int]]:
     """Return the (start, stop) of consecutive parts of a list that fit in `room` bytes.
 
-    Every part is filled greedily, so its content does not depend on later elements: appending to
-    the list changes its last part only.
-
-    Args:
-        sizes: bytes of every element, none above `room`.
+    Every part is filled greedily, so appending to the list changes its last part only. `sizes` are
+    the bytes of every element, none above `room`.
     """
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     found, start, taken = [], 0, 0
