@@ -193,9 +193,7 @@ class RecordBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Decode:
-    """Decoder of non-empty record batches in parts, from `start` to `end`, wanted from `first`
-    on.
-    """
+    """Decoder of record batches into parts from `start` to `end`; records begin at `first`."""
 
     name: str
     batches: list[RecordBatch]
@@ -297,7 +295,7 @@ def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
 
 
 def _decompressed(batches: list[RecordBatch], most: int) -> tuple[NDArray[np.uint8], list[int]]:
-    """Decompress the first batches back to back, as many as fit in `most` bytes.
+    """Decompress the first batches back to back, up to `most` bytes in total.
 
     Return their bytes and the end of every batch; no ends if the first batch alone is larger.
     Joining batches afterwards takes longer than decompressing them, and holds the GIL. The buffer

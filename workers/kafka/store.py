@@ -207,7 +207,7 @@ def _options() -> Options:
 
 
 #: A compacted topic drops its tombstones after delete.retention.ms (24 h by default), so an older
-#: copy may hold keys whose deletion can no longer be read. Half of that is the margin.
+#: copy may hold keys deleted since. Half of that is the margin.
 _TRUSTED_S = 12 * 3600
 #: Interval of the check that the files exist, and first delay before retrying a disk that failed;
 #: the delay then doubles up to the maximum.
@@ -313,7 +313,7 @@ class Store:
             raise
 
     def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
-        """Read the changelog, whose previous writer was fenced, to its end.
+        """Read the changelog to its end, after its previous writer was fenced.
 
         While Kafka does not answer, call `waiting`, which may raise.
         """
