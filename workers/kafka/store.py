@@ -172,9 +172,9 @@ class Disk:
 def open_disk(path: Path, *, again: bool = False) -> Disk:
     """Open the copy at `path`; discard a damaged one, and skip one that is in use.
 
-    A frozen or slowly exiting owner of the partition may still hold RocksDB's lock. It was fenced,
-    so its copy will never be ahead; ours is then stored beside it. `again` suppresses repeated
-    warnings.
+    A frozen or slowly exiting owner of the partition on this machine may still hold RocksDB's lock.
+    It was fenced, so its copy will never be ahead; ours is then stored beside it. `again`
+    suppresses repeated warnings.
     """
     for number in range(1, _MOST_COPIES + 1):
         candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")

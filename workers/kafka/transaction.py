@@ -150,11 +150,10 @@ class Transactions:
                 "retry.backoff.max.ms": _RETRY_BACKOFF_MS,
                 "topic.metadata.refresh.fast.interval.ms": 100,  # else it follows retry.backoff.ms
                 "compression.type": "lz4",
-                # Commit flushes immediately; this batches messages of a
-                # transaction.
+                # Only batches a transaction's messages: commit flushes immediately.
                 "linger.ms": 5,
-                # Several messages stay below; `_refuse_unsendable` rejects longer
-                # ones.
+                # A batch of several messages stays below both limits;
+                # `_refuse_unsendable` rejects any longer message.
                 "batch.size": BATCH_BYTES,
                 "message.max.bytes": BATCH_BYTES,
                 # Places a key's snapshots where a Java producer would.
@@ -200,10 +199,10 @@ class Transactions:
 
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
-            ShardClosed: the shard was given up. Outcome unknown: the next owner reads the
-                changelog.
-            KafkaAway: the broker timed the transaction out, or nothing moved for a minute. Outcome
-                unknown.
+            ShardClosed: the shard was given up. The outcome is unknown until the next owner reads
+                the changelog.
+            KafkaAway: the broker timed the transaction out, or nothing has progressed for a minute.
+                The outcome is unknown.
             KafkaException: it cannot be committed (too large, not authorised).
         """
         self._refuse_unsendable(messages, changes)
@@ -396,9 +395,8 @@ class Transactions:
             )
         if error.code() in _FENCED:
             took_s = time.monotonic() - self._begun_s
-            if (
-                took_s >= TRANSACTION_TIMEOUT_MS / 1000
-            ):  # by then the broker itself fences a producer
+            # By then the broker itself fences a producer.
+            if took_s >= TRANSACTION_TIMEOUT_MS / 1000:
                 raise KafkaAway(
                     f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}"
                 ) from KafkaException(error)

@@ -300,13 +300,13 @@ _ENDED = "the consumer could not go on ({})"
 
 
 class _WithoutProducer(BootStrategy):
-    """Boot strategy without Faust's producer; the shards have their own."""
+    """Omits Faust's producer: shards have their own, so it would only add a connection."""
 
     enable_kafka_producer = False
 
 
 class _Tables(TableManager):
-    """Empty table manager. Faust waits a second for tables before it subscribes."""
+    """Empty table manager; by default Faust waits a second for tables before it subscribes."""
 
     async def on_start(self) -> None:
         """Continue once the agents have their topics: a late topic would wait for 45 s."""
