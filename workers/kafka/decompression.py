@@ -44,7 +44,10 @@ _VARINT_BITS = 35
 
 
 def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | None:
-    """Fill the start of `room`; return the size, or None if it does not fit or is damaged."""
+    """Decompress a batch's records to the start of `room`; return their size in bytes.
+
+    Return None if they do not fit or are damaged; `Stream` distinguishes the two.
+    """
     try:
         if codec == NONE:
             room[: len(packed)] = packed

@@ -94,7 +94,7 @@ logger = logging.getLogger(__name__)
 ASK_S = 3.0
 AWAY_S = 5.0
 GIVE_UP_S = 15.0
-#: After an outage, a refusal that lasts this long is not temporary.
+#: A refusal that lasts this long, by a broker that had accepted us before, is not temporary.
 REFUSED_S = 30.0
 LOOK_S = 1.0
 # Polling interval of a pending request, and longest wait for the thread to end.

@@ -239,7 +239,7 @@ class Outgoing(NamedTuple):
 
 
 class Forwarded(Protocol):
-    """Tens of thousands of records per transaction, built one by one as they are sent."""
+    """Records to forward, tens of thousands per transaction, built one by one as it sends them."""
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         """Yield value, key, partition, time in ms and headers of each record, in order."""

@@ -42,7 +42,8 @@ class Shard:
     """Base of both stages. Only `call`, `wants_end` and `shutdown` may run outside its thread."""
 
     stage = "shard"
-    #: Longest value it reads, in bytes; this worker writes none. A far longer one comes cut.
+    #: Longest value it reads, in bytes; a far longer one comes cut. This worker writes none
+    #: longer.
     longest_value = MESSAGE_BYTES
 
     def __init__(
