@@ -1,8 +1,8 @@
 """How this worker reaches Kafka: one `Connection`, from which every client is made.
 
-The operator's names in `[kafka.client]` are librdkafka's. Faust reads through aiokafka, which has
-other names for the same things: `faust_credentials` translates the security ones and refuses what
-it cannot translate, so that no client silently connects with less security than was asked for.
+`[kafka.client]` uses librdkafka's names. Faust reads through aiokafka, which has others:
+`faust_credentials` translates the security settings and refuses those it cannot translate, so that
+no client silently connects with less security than configured.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _SASL_NAMES = frozenset(
     }
 )
 
-#: What no waiting will cure, and where to look.
+#: Errors that waiting does not cure, with advice.
 _REFUSED = MappingProxyType(
     {
         KafkaError._AUTHENTICATION: "Check sasl.mechanism, sasl.username and sasl.password in [kafka.client]",
         KafkaError._SSL: "Check ssl.ca.location and the other ssl names in [kafka.client], and that this is the broker's TLS port",
     }
 )
-#: What librdkafka says of brokers that it cannot reach, and brokers of themselves when they start.
+#: librdkafka's errors for unreachable brokers, and brokers' errors during startup.
 _UNREACHABLE = frozenset(
     (
         KafkaError._TRANSPORT,
@@ -85,19 +85,19 @@ _UNREACHABLE = frozenset(
 )
 _ASK_S = 0.5
 
-#: A client's logs go to Python's `logging`; without this librdkafka writes to stderr by itself.
+#: Receives clients' logs; otherwise librdkafka writes to stderr itself.
 _LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
-#: Where the same is about to be said in a line of our own.
+#: Discards logs that repeat a message of our own.
 _UNHEARD = logging.getLogger("librdkafka.unheard")
 _UNHEARD.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the cluster is and how to log in; makes every client, with the same settings.
+    """Cluster address and credentials; makes every client with the same settings.
 
-    `client` holds secrets, so the repr leaves it out. `embedded` is the cluster id of the embedded
-    Kafka that this leads to, known from whoever started it; None means a cluster of somebody's own.
+    `client` holds secrets, so the repr omits it. `embedded` is the cluster id of the embedded
+    Kafka, from the process that started it; None means any other cluster.
     """
 
     bootstrap: str
@@ -105,7 +105,7 @@ class Connection:
     embedded: str | None = None
 
     def __post_init__(self) -> None:
-        # A copy of its own, read only: the threads of all shards make their clients from it.
+        # A private read-only copy: the threads of all shards make their clients from it.
         object.__setattr__(self, "client", MappingProxyType(dict(self.client)))
         if not self.bootstrap.strip():
             raise SettingsError(
@@ -116,11 +116,10 @@ class Connection:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
 
     def config(self, **extra: Any) -> dict[str, Any]:
-        """Return librdkafka's configuration: the operator's names, then ours, then `extra`."""
+        """Return librdkafka's configuration: the operator's settings, then ours, then `extra`."""
         return {
             "log_level": 4,
-            # A client that knows no broker any more begins again with `bootstrap`; by default after
-            # five minutes.
+            # Rebootstrap after losing all brokers; by default that takes five minutes.
             "metadata.recovery.rebootstrap.trigger.ms": 10_000,
             **self.client,
             "bootstrap.servers": self.bootstrap,
@@ -130,18 +129,15 @@ class Connection:
         }
 
     def producer(self, transactional_id: str | None = None, **extra: Any) -> Producer:
-        """Return a producer; with `transactional_id` a transactional one (not yet initialised)."""
+        """Return a producer; with `transactional_id` transactional but not initialised."""
         if transactional_id is not None:
             extra = {"transactional.id": transactional_id, **extra}
         config = self.config(**extra)
-        config.pop("check.crcs", None)  # a consumer's name; librdkafka warns of it in a producer
+        config.pop("check.crcs", None)  # consumer-only; librdkafka would warn
         return Producer(config)
 
     def consumer(self, **extra: Any) -> Consumer:
-        """Return a read_committed consumer outside any group, which is given its partitions.
-
-        Its errors may be about that group: see `of_no_group`.
-        """
+        """Return a read_committed consumer without a group; for its errors see `of_no_group`."""
         defaults = {
             "group.id": "quietcount-reader",  # required by librdkafka, never joined
             "enable.auto.commit": False,
@@ -153,25 +149,22 @@ class Connection:
     def admin(self, **extra: Any) -> AdminClient:
         """Return an admin client, for a `with` statement.
 
-        It answers in a thread of librdkafka's, in which Python may collect garbage. A client that
-        is collected in its own thread ends the process, and so does an answer that comes after
-        Python has gone; an exception's traceback is enough to keep one until then. The end of the
-        statement cancels what was asked and waits for the thread.
+        Its responses arrive in a librdkafka thread, where Python may collect garbage. A client
+        collected in its own thread ends the process, and so does a response after Python's
+        shutdown; an exception's traceback can keep a client alive until then. Leaving the `with`
+        block cancels pending requests and joins the thread.
         """
         return AdminClient(self.config(**extra))
 
     def asking(self, errors: list[KafkaError], **extra: Any) -> AdminClient:
-        """Return an admin client that says nothing, and adds what goes wrong to `errors`."""
+        """Return an admin client that logs nothing and appends its errors to `errors`."""
         return self.admin(error_cb=errors.append, logger=_UNHEARD, **extra)
 
     @contextmanager
     def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-        """Give an admin client, as long as the block runs, and what the cluster said to its first
-        question.
+        """Yield an admin client and the cluster's first metadata response.
 
-        Raises:
-            KafkaAway: no broker answered in time.
-            KafkaRefuses: one refused us: that at once.
+        Raises KafkaAway if no broker answers in time, and KafkaRefuses at once if one refuses us.
         """
         errors: list[KafkaError] = []
         with self.asking(errors) as admin:
@@ -190,9 +183,8 @@ class Connection:
                 left_s = deadline - time.monotonic()
                 if refused is not None or left_s <= 0:
                     raise self._unreachable(refused, errors, exc.args[0], within_s) from exc
-                ask_s = min(
-                    2 * ask_s, max(left_s, _ASK_S)
-                )  # a busy broker may need longer for one answer
+                # A busy broker may need longer for one answer.
+                ask_s = min(2 * ask_s, max(left_s, _ASK_S))
 
     def _unreachable(
         self,
@@ -206,7 +198,7 @@ class Connection:
             return KafkaRefuses(
                 f"{where}: {' '.join(refused.str().split())}. {_REFUSED[refused.code()]}"
             )
-        # The client's own errors say more than what became of the question.
+        # The client's own errors say more than the request's error.
         text = _said(errors) or cause.str()
         return KafkaAway(
             f"{where}: no broker answered within {within_s:g} s ({' '.join(text.split())}). Check the address, that Kafka runs "
@@ -214,7 +206,6 @@ class Connection:
         )
 
     def silence(self, errors: list[KafkaError]) -> str:
-        """Return what to say of a cluster that answered once and does not now."""
         text = next((e.str() for e in errors if e.code() in _REFUSED), None) or _said(errors)
         return f"no broker of {self.bootstrap} answers" + (
             f" ({' '.join(text.split())})" if text else ""
@@ -222,7 +213,6 @@ class Connection:
 
 
 def _said(errors: list[KafkaError]) -> str | None:
-    """Return what a client last said of a connection."""
     return next(
         (
             e.str()
@@ -236,10 +226,9 @@ def _said(errors: list[KafkaError]) -> str | None:
 def faust_credentials(
     connection: Connection,
 ) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
-    """Return Faust's `broker_credentials` for the security names of a connection (None: plaintext).
+    """Return Faust's `broker_credentials` for a connection's security settings (None: plaintext).
 
-    Raises:
-        SettingsError: a security name or value that the Faust consumer has no counterpart for.
+    Raises SettingsError for a setting without a counterpart in the Faust consumer.
     """
     client = connection.client
     protocol = client.get("security.protocol", "plaintext").lower()
@@ -282,7 +271,7 @@ def faust_credentials(
 
 
 def forbidden(error: BaseException) -> str | None:
-    """Return what to tell the operator where the broker forbids something, else None."""
+    """Return a message for the operator if the broker denied authorisation, else None."""
     first = error.args[0] if isinstance(error, KafkaException) and error.args else None
     name = first.name() if isinstance(first, KafkaError) else type(error).__name__
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
@@ -291,7 +280,6 @@ def forbidden(error: BaseException) -> str | None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what a client says of an error, on one line."""
     first = error.args[0] if error.args else None
     if isinstance(first, KafkaError):
         return " ".join(first.str().split())
@@ -303,25 +291,22 @@ def text_of(error: BaseException) -> str:
 
 
 def unreachable(error: BaseException) -> bool:
-    """Return whether an error means that Kafka could not be reached or is not itself yet: waiting
-    cures it.
-    """
+    """Return whether waiting cures an error: Kafka is unreachable or still starting."""
     if isinstance(error, KafkaAway | TimeoutError | ConnectionError):
         return True
     if isinstance(error, KafkaException):
         first = error.args[0] if error.args else None
         return isinstance(first, KafkaError) and (first.code() in _UNREACHABLE or first.retriable())
-    if not isinstance(error, ConsumerError) or isinstance(
-        error, CorruptRecordException
-    ):  # that will be so for ever
+    # Corruption is permanent.
+    if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):
         return False
-    # A coordinator that moves counts, wrong rights do not. What aiokafka did not expect of a broker
-    # has no kind of its own.
+    # A moving coordinator counts, missing authorisation does not. aiokafka raises its base
+    # class for broker errors it did not expect.
     return error.retriable or type(error) is ConsumerError
 
 
 def of_no_group(error: KafkaError) -> bool:
-    """Return whether a reader may not use its group: it never joins it, but librdkafka asks."""
+    """Return whether an error denies the group a reader never joins but librdkafka queries."""
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
@@ -330,7 +315,6 @@ def _log_error(error: KafkaError) -> None:
 
 
 def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the TLS context that librdkafka's `ssl.*` names describe."""
     try:
         context = ssl.create_default_context(
             cafile=client.get("ssl.ca.location") or None, cadata=client.get("ssl.ca.pem") or None
@@ -341,7 +325,7 @@ def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
                 client.get("ssl.key.location") or None,
                 client.get("ssl.key.password") or None,
             )
-    except OSError as exc:  # SSLError is one
+    except OSError as exc:  # includes SSLError
         raise SettingsError(
             f"kafka.client.ssl.*: a certificate or key could not be read: {exc}"
         ) from exc

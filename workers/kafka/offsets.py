@@ -1,14 +1,12 @@
-"""How far a shard is behind its log, in records and in seconds, by what fetches say of its end.
+"""A shard's lag behind its log, and log ends noted with the wall clock's time.
 
-Seconds are those since the log first had a record that the shard has not processed; the records'
-own times do not matter, so old events in a topic do not look like a lag.
+Lag in seconds counts from when the log first had a record that the shard has not processed. Record
+timestamps do not matter, so old events do not look like lag.
 
-Where a log ended at which time: lets the wall clock close ticks however fast a shard is.
-
-At a beat the event loop takes the time, asks the broker for the log's end, and notes both. Whatever
-the clock closes at that time it closes *at that offset*: records before it were processed before,
-records after it come after, however long the shard takes to get there. So how fast events are
-processed, which depends on what is in them, does not decide in which tick another event counts.
+`Ends` lets the wall clock close ticks. At every beat the event loop takes the time, asks the broker
+for the log's end, and notes both. The clock closes ticks for that time *at that offset*: records
+before it are processed earlier and records after it later. So processing speed, which depends on
+the content of events, does not decide in which tick another event counts.
 """
 
 from __future__ import annotations
@@ -16,36 +14,33 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-#: A shard that is more ends behind than this is not asked for until it has caught up with some.
+#: Stop noting ends for a shard with this many outstanding, until it has caught up with some.
 MOST_ENDS = 10_000
 
 
 class End(NamedTuple):
-    """A log's last stable offset when the wall clock said `now_ms`."""
+    """A log's last stable offset at wall-clock time `now_ms`."""
 
     now_ms: int
     offset: int
 
 
 class Ends(deque[End]):
-    """The ends of one log that its shard has not reached: one thread notes, another takes them."""
+    """Log ends a shard has not reached; one thread notes them, another takes them."""
 
-    # append, popleft and len of a deque are atomic.
-    #: Time of the end noted last; None before the first.
+    # Thread-safe: append, popleft and len of a deque are atomic.
     noted_ms: int | None = None
 
     @property
     def full(self) -> bool:
-        """Return whether no further end should be noted now."""
         return len(self) >= MOST_ENDS
 
     def note(self, end: End) -> None:
-        """Add an end; offsets and times never decrease."""
+        """Add an end; offsets and times must not decrease."""
         self.append(end)
         self.noted_ms = end.now_ms
 
     def take(self, position: int) -> End | None:
-        """Remove and return the first end at or before `position`; None where there is none."""
         return self.popleft() if self and self[0].offset <= position else None
 
 
@@ -56,9 +51,9 @@ class Reading(NamedTuple):
     """The consumer's position in one partition.
 
     Attributes:
-        handed: position at which the last batch ended that a shard was given.
-        position: that, moved past records that nobody may see.
-        end: last stable offset of the log, at the last fetch.
+        handed: end of the last batch given to the shard.
+        position: `handed`, advanced past invisible records.
+        end: last stable offset of the log at the last fetch.
     """
 
     handed: int
@@ -66,22 +61,19 @@ class Reading(NamedTuple):
     end: int
 
     def passed(self, offset: int) -> int:
-        """Return how far a shard at `offset` is: past what nobody may see, if it has the rest."""
+        """Return a shard's position, past invisible records if it has received all others."""
         return self.position if offset == self.handed else offset
 
 
 class Lag:
-    """The lag of one partition since it was taken over."""
-
     def __init__(self) -> None:
         self.records = 0
-        #: Whether everything was processed that was in the log when it was taken over.
+        #: Whether the shard has reached the log's end at take-over.
         self.reached = False
         self._first: int | None = None
         self._ends: deque[tuple[float, int]] = deque()
 
     def sample(self, now_s: float, offset: int, reading: Reading) -> None:
-        """Note the positions of the shard (`offset`) and of the log now."""
         position = reading.passed(offset)
         end = reading.end
         if self._first is None:
@@ -91,10 +83,10 @@ class Lag:
             self._ends.append((now_s, end))
         while self._ends and self._ends[0][1] <= position:
             self._ends.popleft()
-        if len(self._ends) > _MOST:  # a long backlog: every other sample will do
+        if len(self._ends) > _MOST:  # long backlog: keep every other sample
             self._ends = deque(list(self._ends)[::2])
         self.records = max(0, end - position)
 
     def seconds(self, now_s: float) -> float:
-        """Return how long the log has had something that is not processed; 0: nothing."""
+        """Return how long the log has had unprocessed records; 0: none."""
         return max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0

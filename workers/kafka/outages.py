@@ -1,16 +1,14 @@
-"""Asks Kafka every second whether it is there, with a client of its own.
+"""Detect Kafka outages with a dedicated client, and filter the clients' repetitive log lines.
 
-    ASK_S      one question; an answer of any broker will do
-    AWAY_S     without an answer for so long Kafka is away: said once
-    GIVE_UP_S  away for so long the worker lets everything go, and begins again when Kafka is back
+    ASK_S      timeout of one request, sent every second; an answer from any broker will do
+    AWAY_S     without an answer for this long Kafka is away: logged once
+    GIVE_UP_S  away for this long the worker lets everything go, and restarts when Kafka is back
 
-The group's session is over after ten seconds without a broker, so whoever lets go after that gives
-up nothing that is still his. A broker that restarts within the time is ridden out by the clients.
+The group session expires after ten seconds without a broker, so letting go later gives up nothing
+this worker still owns. The clients ride out a broker that restarts within that time.
 
-Log lines of the clients that say no more than our own two: Kafka is away, and back.
-
-Every client reports each attempt to reach a broker, for ever. What a broker refuses (a password, a
-right) is never held back. `--debug` shows all of it.
+Every client reports every failed connection attempt indefinitely. The filter drops lines that add
+nothing to our own two, but never a broker's refusal (password, authorisation). `--debug` shows all.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from workers.kafka.clients import Connection, text_of, unreachable
 from workers.runtime.availability import Away
 from workers.runtime.errors import KafkaAway, SettingsError
 
-#: How their lines begin, by logger; aiokafka's are of one request that failed and is repeated.
+#: Prefixes of dropped lines, by logger; aiokafka's are about one failed request that is retried.
 _AIOKAFKA = (
     "Unable connect to",
     "Unable to request metadata",
@@ -71,8 +69,6 @@ _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECAS
 
 
 class _WithoutOutages(logging.Filter):
-    """Lets through what is not about a broker that cannot be reached."""
-
     def filter(self, record: logging.LogRecord) -> bool:
         source = record.name.partition(".")[0]
         text = record.getMessage()
@@ -86,7 +82,7 @@ class _WithoutOutages(logging.Filter):
 
 
 def without_outages() -> None:
-    """Hold these lines back, unless the log was set up with `--debug`."""
+    """Drop these lines, unless logging was set up with `--debug`."""
     root = logging.getLogger()
     if root.level > logging.DEBUG:
         for handler in root.handlers:
@@ -98,13 +94,12 @@ logger = logging.getLogger(__name__)
 ASK_S = 3.0
 AWAY_S = 5.0
 GIVE_UP_S = 15.0
-#: A broker that refuses us for so long, after it had let us in, does not do so by mistake.
+#: A refusal that lasts this long, by a broker that had accepted us before, is not temporary.
 REFUSED_S = 30.0
-#: Between two questions.
 LOOK_S = 1.0
-# How soon a question is left, and how long that may take.
+# Polling interval of a pending request, and longest wait for the thread to end.
 _SLICE_S, _END_S = 0.1, 10.0
-#: A broker that is back should be found soon, and a connection that hangs be made again.
+#: Detect a recovered broker quickly, and replace a connection that hangs.
 _EAGER = MappingProxyType({"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 6_000})
 
 T = TypeVar("T")
@@ -112,10 +107,7 @@ T = TypeVar("T")
 
 @contextmanager
 def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> Iterator[None]:
-    """Look, while the block runs, whether Kafka is there; call `gone` when it is worth letting go.
-
-    The embedded cluster ends with the demo, so nobody looks at it.
-    """
+    """Monitor Kafka, unless embedded, while the block runs; call `gone` to let go."""
     if connection.embedded is not None:
         yield
         return
@@ -128,7 +120,7 @@ def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> It
         yield
     finally:
         ended.set()
-        # Its client calls into Python from a thread of its own, which must not outlive Python.
+        # Its client calls into Python from its own thread, which must not outlive Python.
         thread.join(_END_S)
 
 
@@ -143,7 +135,7 @@ def _look(
         answered_s = time.monotonic()
         while not ended.wait(LOOK_S):
             try:
-                # Of the cluster, not of its topics, of which there may be thousands.
+                # Query the cluster, not its topics: there may be thousands.
                 asked = admin.describe_cluster(request_timeout=ASK_S)
                 while not wait((asked,), _SLICE_S).done:
                     if ended.is_set():
@@ -164,16 +156,13 @@ def _look(
 
 
 def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lambda: None) -> T:
-    """Return the answer to what is asked of Kafka, for which it waits as long as Kafka is away.
+    """Return the answer of `ask`, retrying while Kafka is away; call `waiting` before every retry.
 
-    Args:
-        ask: raises `KafkaAway`, or an error of librdkafka, where no broker answers.
-        away: told what becomes of it.
-        waiting: called once, if it has to wait.
+    `ask` raises `KafkaAway`, or a librdkafka error, if no broker answers.
 
     Raises:
-        SettingsError: Kafka refuses us, or has no such topic: at once, but after an outage only if
-            that stays so, for a broker that has just started may not know everything yet.
+        SettingsError: Kafka refuses us, or the topic does not exist. Raised at once, but after an
+            outage only if it persists: a broker that has just started may not know everything yet.
     """
     refused_s: float | None = None
     seen = away.is_so

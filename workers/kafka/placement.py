@@ -1,13 +1,11 @@
-"""Which partition a record key belongs in, by the two partitioners that nearly all producers use.
+"""Partition of a record key under the two most common producer partitioners.
 
-What: a promise to users (`privacy.unit = "user"`) needs all records of a user in one source
-partition. That is checked, record by record, by computing the user's partition.
+`privacy.unit = "user"` requires all records of a user in one source partition. Every record is
+checked against its user's computed partition.
 
-    murmur2   Java's default, and that of Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff)
+    murmur2   default of Java, Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff)
               mod partitions
     crc32     librdkafka's default ("consistent_random"): crc32(key) mod partitions
-
-The hashes by which producers choose partitions: murmur2 (Java) and crc32 (librdkafka).
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _SEED = np.uint32(0x9747B28C)
 
 
 def crc32_table() -> NDArray[np.uint32]:
-    """Return uint32 (256,): the CRC-32 of each byte, as zlib has it."""
+    """Return uint32 (256,): the CRC-32 of every byte, as in zlib."""
     table = np.zeros(256, dtype=np.uint32)
     for byte in range(256):
         crc = byte
@@ -39,7 +37,7 @@ def crc32_table() -> NDArray[np.uint32]:
 
 @kernel_part
 def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
-    """Return murmur2 of data[start:stop] as Kafka's Java client has it, without the sign bit."""
+    """Return murmur2 of data[start:stop] as in Kafka's Java client, without the sign bit."""
     length = stop - start
     h = _SEED ^ np.uint32(length)
     at = start
@@ -65,7 +63,7 @@ def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
 
 @kernel_part
 def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.int64:
-    """Return the CRC-32 of data[start:stop], with `crc32_table`."""
+    """Return the CRC-32 of data[start:stop]; `table` is from `crc32_table`."""
     crc = np.uint32(0xFFFFFFFF)
     for at in range(start, stop):
         crc = table[(crc ^ np.uint32(data[at])) & np.uint32(255)] ^ crc >> np.uint32(8)
@@ -74,14 +72,7 @@ def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.i
 
 @kernel
 def places_of(data: Bytes, places: Longs, partitions: int, out: Longs) -> None:
-    """Write the partition of each text by murmur2.
-
-    Args:
-        data: uint8.
-        places: int64 (n, 2), start and stop of each text in `data`.
-        partitions: how many there are.
-        out: int64 (n,), written.
-    """
+    """Write murmur2 partitions to `out`, int64 (n,); `places`, (n, 2): start and stop of texts."""
     for i in range(len(places)):
         out[i] = murmur2(data, places[i, 0], places[i, 1]) % partitions
 
@@ -96,14 +87,10 @@ def placed(
     partitions: int,
     out: NDArray[np.bool_],
 ) -> None:
-    """Write which texts belong in a partition.
+    """Write which texts belong in `partition`, by murmur2 or by crc32 (`table`: `crc32_table`).
 
     Args:
-        data: uint8.
         places: int64 (n, 2), start and stop of each text in `data`.
-        by_murmur2: else by crc32.
-        table: of crc32.
-        partition, partitions: the one in question, of how many.
         out: bool (n,), written.
     """
     for i in range(len(places)):
@@ -118,25 +105,14 @@ _TABLE = read_only(crc32_table())
 
 
 class Placement:
-    """Tells which users' records belong in the partition that is read."""
+    """Check of which users' records belong in one partition; record keys are users in UTF-8."""
 
     def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
-        """
-        Args:
-            partitioner: one of `PARTITIONERS`; the record key is the user's UTF-8.
-            partition: the one that is read.
-            partitions: of the topic.
-        """
         self._by_murmur2 = partitioner == MURMUR2
         self._partition, self._partitions = partition, partitions
 
     def here(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which users belong here, bool (n,).
-
-        Args:
-            data: uint8.
-            places: int64 (n, 2), start and stop of each user's text in `data`.
-        """
+        """Return bool (n,); `places`, int64 (n, 2), has each user's start and stop in `data`."""
         found = np.empty(len(places), dtype=np.bool_)
         placed(
             fixed(data),
@@ -153,13 +129,7 @@ class Placement:
 def partitions_of(
     data: NDArray[np.uint8], places: NDArray[np.int64], partitions: int
 ) -> NDArray[np.int64]:
-    """Return the partition of each user by murmur2, int64 (n,).
-
-    Args:
-        data: uint8.
-        places: int64 (n, 2), start and stop of each user's text in `data`.
-        partitions: of the topic.
-    """
+    """Return int64 (n,), by murmur2; `places`, (n, 2), has each user's start and stop in `data`."""
     found = np.empty(len(places), dtype=np.int64)
     places_of(fixed(data), fixed(places), partitions, found)
     return found

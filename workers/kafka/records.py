@@ -1,13 +1,12 @@
-"""What goes into a shard and comes out of it: batches of records, and the messages of a
-transaction.
+"""Records of a partition as columns, and messages of a transaction.
 
-Record batches as Kafka sends them (message format 2): where each record's key and value lie.
+A compiled parser finds keys and values in record batches as Kafka sends them (message format 2):
 
     batch     61 bytes of header, then records end to end, compressed together
     record    length, attributes, time delta, offset delta, key length, key, value length, value,
               number of headers, headers; lengths and deltas are zigzag varints, -1 is null
 
-Source: Kafka's protocol guide, "Record Batch". aiokafka's reader is the oracle of the tests.
+Source: Kafka's protocol guide, "Record Batch". The tests compare with aiokafka's reader.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from workers.runtime.sizes import MESSAGE_BYTES
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 
-# The reversed polynomial of CRC-32C (Castagnoli).
+# Reversed polynomial of CRC-32C (Castagnoli).
 POLYNOMIAL = 0x82F63B78
 # Columns of the batches of `read_batches`.
 START, STOP, BASE_OFFSET, BASE_MS, APPEND_MS, NUMBER = range(6)
-# What `place` says to `read_batches`, and it to the next call.
+# Elements of `place`, the cursor of `read_batches` between calls.
 BATCH, FOUND, AT, LAST_OFFSET, ROWS = range(5)
 # A varint of 64 bits has at most ten bytes.
 _VARINT_BITS = 70
 
 
 def crc_tables() -> NDArray[np.uint32]:
-    """Return uint32 (8, 256): the CRC-32C of each byte, followed by 0 to 7 bytes of zero."""
+    """Return uint32 (8, 256): the CRC-32C of every byte, followed by 0 to 7 zero bytes."""
     tables = np.zeros((8, 256), dtype=np.uint32)
     for byte in range(256):
         crc = byte
@@ -52,10 +51,7 @@ def crc_tables() -> NDArray[np.uint32]:
 
 @kernel_part
 def crc32c(data: Bytes, start: int, stop: int, tables: NDArray[np.uint32]) -> np.int64:
-    """Return the CRC-32C of data[start:stop].
-
-    Eight bytes at a time: 1.6 GB/s, one at a time 0.4.
-    """
+    """Return the CRC-32C of data[start:stop]. Eight bytes at a time: 1.6 GB/s; one: 0.4 GB/s."""
     crc = np.uint32(0xFFFFFFFF)
     whole = stop - (stop - start) % 8
     for at in range(start, whole, 8):
@@ -76,12 +72,11 @@ def crc32c(data: Bytes, start: int, stop: int, tables: NDArray[np.uint32]) -> np
 
 @kernel
 def first_damaged(data: Bytes, places: Longs, crcs: Longs, tables: NDArray[np.uint32]) -> int:
-    """Return which part of `data` is the first whose CRC-32C is another; their number: none is.
+    """Return the index of the first part with a wrong CRC-32C; m if there is none.
 
     Args:
-        data: uint8 (n,).
-        places: int64 (m, 2), start and stop of each part, within the data.
-        crcs: int64 (m,), what the CRC-32C of each should be.
+        places: int64 (m, 2), start and stop of each part in `data`.
+        crcs: int64 (m,), expected values.
         tables: uint32 (8, 256), from `crc_tables`.
     """
     for part in range(len(places)):
@@ -92,9 +87,7 @@ def first_damaged(data: Bytes, places: Longs, crcs: Longs, tables: NDArray[np.ui
 
 @part_reads_outside
 def varint(data: Bytes, at: int) -> tuple[Any, int]:
-    """Return the zigzag number at a place, and the place behind it, -1 where it is longer than 64
-    bits.
-    """
+    """Return the zigzag varint at a place and the place after it; -1 if over 64 bits."""
     bits = np.uint64(0)
     for shift in range(0, _VARINT_BITS, 7):
         byte = np.uint64(data[at])
@@ -108,7 +101,7 @@ def varint(data: Bytes, at: int) -> tuple[Any, int]:
 
 @part_reads_outside
 def _past_headers(data: Bytes, at: int, end: int) -> int:
-    """Return the place behind a record's headers, -1 where they are none."""
+    """Return the place after a record's headers; -1 if they are malformed."""
     number, at = varint(data, at)
     if at < 0 or number < 0:
         return -1
@@ -134,9 +127,10 @@ def _read_records(
     times: Longs,
     offsets: Longs,
 ) -> tuple[int, int]:
-    """Find the records of one batch from place `at` on and write rows first..end_row-1; return the
-    row and the place of the first that is no whole record, or is not behind offset `last` and those
-    before it; end_row where all are.
+    """Parse records of one batch from place `at` on into rows first..end_row-1.
+
+    Return row and place of the first that is incomplete, or not beyond `last` and those before it;
+    end_row if all are valid.
     """
     stop, base_offset = batch[STOP], batch[BASE_OFFSET]
     base_ms, append_ms = batch[BASE_MS], batch[APPEND_MS]
@@ -184,21 +178,22 @@ def read_batches(
     times: Longs,
     offsets: Longs,
 ) -> bool:
-    """Find the next n records of some batches; return whether there was no obstacle: all n were
-    found, and if they were the last, nothing follows them.
+    """Parse the next n records of some batches.
 
     Args:
-        data: uint8, in which the records of each batch lie, uncompressed.
-        batches: int64 (m, 6): where they begin and end, offset and time that their deltas add to,
-            the time of all of them where the broker gives it (LogAppendTime), else -1, and how many
-            the header told.
-        place: int64 (5,), updated: the batch, how many of its records were found, where the next
-            one begins, the last offset, and how many rows this call wrote.
-        keys, values: int64 (n, 2), written: start and stop of each in `data`; start -1 for null.
+        data: uint8, the batches' uncompressed records.
+        batches: int64 (m, 6): start, stop, base offset, base timestamp, the timestamp of all
+            records under LogAppendTime (else -1), and the number of records in the header.
+        place: int64 (5,), updated: batch, its records parsed so far, place of the next one, last
+            offset, and rows written by this call.
+        keys, values: int64 (n, 2), written: start and stop in `data`; start -1 for null.
         times, offsets: int64 (n,), written. Offsets must ascend.
 
+    Returns:
+        Whether all n records were found and, if they were the last, nothing follows them.
+
     Raises:
-        IndexError: a record leads beyond the data; no record was found.
+        IndexError: a record extends beyond the data; no record was found.
     """
     place[ROWS] = row = 0
     last = place[LAST_OFFSET]
@@ -239,31 +234,27 @@ class Outgoing(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of key, value and headers together."""
         named = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
         return len(self.key or b"") + len(self.value or b"") + named
 
 
 class Forwarded(Protocol):
-    """Records that go on to another topic, made one by one when a transaction sends them: it has
-    tens of thousands.
-    """
+    """Records to forward, tens of thousands per transaction, built one by one as it sends them."""
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
-        """Yield value, key, partition, time in ms and headers of each, in order."""
+        """Yield value, key, partition, time in ms and headers of each record, in order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """Records of one partition, as places in one buffer. Sensitive: the repr shows their number
-    only.
+    """Records of one partition, as spans of one buffer. Sensitive: the repr shows only a count.
 
     Attributes:
         data: uint8, all their bytes.
-        keys, values: int64 (n, 2), start and stop of each in `data`; start -1 for null.
+        keys, values: int64 (n, 2), start and stop in `data`; start -1 for null.
         times: int64 (n,), ms since 1970.
         offsets: int64 (n,), ascending.
-        framed: whether `data` is as Kafka sends it, a record's headers behind its value.
+        framed: whether `data` has Kafka's record layout, with headers after the value.
     """
 
     data: NDArray[np.uint8]
@@ -281,14 +272,7 @@ class Records:
         times: Sequence[int] | None = None,
         offsets: Sequence[int] | None = None,
     ) -> Records:
-        """Return records made of these bytes.
-
-        Args:
-            values: of the n records.
-            keys: of the records; None: all null.
-            times: of the records, ms; None: 0.
-            offsets: of the records; None: from 0 on.
-        """
+        """Build records; defaults: null keys, times 0 (ms), offsets from 0 on."""
         n = len(values)
         texts = [*values, *([None] * n if keys is None else keys)]
         lengths = np.array([0 if text is None else len(text) for text in texts], dtype=np.int64)
@@ -309,11 +293,9 @@ class Records:
         return f"Records({len(self)})"
 
     def key(self, i: int) -> bytes | None:
-        """Return one record's key."""
         return self._text(self.keys[i])
 
     def value(self, i: int) -> bytes | None:
-        """Return one record's value."""
         return self._text(self.values[i])
 
     def _text(self, place: Longs) -> bytes | None:
@@ -321,16 +303,12 @@ class Records:
         return None if start < 0 else self.data[start:stop].tobytes()
 
     def headers(self, i: int, most: int) -> list[tuple[str, bytes | None]] | None:
-        """Return one record's headers, None where they have more than `most` bytes; none where the
-        bytes are not known to have them.
-
-        They follow the value, so a record without one gives none.
-        """
+        """Return headers as `headers_at` does; none without a value or without Kafka's layout."""
         at = int(self.values[i, 1])
         return headers_at(self.data, at, most) if self.framed and at >= 0 else []
 
     def part(self, start: int, stop: int) -> Records:
-        """Return the records start..stop-1; their bytes are not copied."""
+        """Return the records start..stop-1, sharing their bytes."""
         rows = slice(start, stop)
         return Records(
             self.data,
@@ -345,8 +323,9 @@ class Records:
 def headers_at(
     data: NDArray[np.uint8] | bytes, at: int, most: int
 ) -> list[tuple[str, bytes | None]] | None:
-    """Return the headers of a record of today's format, from their number on, None where they have
-    more than `most` bytes; one with a name that is not UTF-8 is left out.
+    """Return the headers whose count is at `at`; None if they have more than `most` bytes.
+
+    A header with a name that is not UTF-8 is left out.
     """
     number, at = _varint(data, at)
     end = at + most
@@ -365,10 +344,7 @@ def headers_at(
 
 
 def _varint(data: NDArray[np.uint8] | bytes, at: int) -> tuple[int, int]:
-    """Return the zigzag number at a place, and the place behind it.
-
-    `kafka.records` has the same, compiled: who counts nothing does without numba.
-    """
+    """Return the zigzag varint at a place and the place after it, without numba."""
     bits = shift = 0
     while True:
         byte = int(data[at])
@@ -380,11 +356,9 @@ def _varint(data: NDArray[np.uint8] | bytes, at: int) -> tuple[int, int]:
 
 
 class Batch:
-    """Consecutive records of one partition; `start` and `end` are positions, not the records'
-    offsets.
+    """Consecutive records of one partition; `start` and `end` are positions, not record offsets.
 
-    `end` may lie beyond the last record (what nobody may see is skipped); the next batch starts
-    there.
+    `end` may lie past invisible records after the last one; the next batch starts there.
     """
 
     __slots__ = ("end", "records", "start")
@@ -396,9 +370,7 @@ class Batch:
         return len(self.records)
 
     def split(self, position: int) -> tuple[Batch, Batch]:
-        """Return what lies before `position` and the rest; a position outside gives one that is
-        empty.
-        """
+        """Split at `position`; one part is empty if it is outside the batch."""
         position = min(max(position, self.start), self.end)
         at = int(np.searchsorted(self.records.offsets, position))
         first = Batch(self.start, position, self.records.part(0, at))
@@ -410,15 +382,13 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedRecords:
-    """Record batches of one partition as they were fetched, on their way to their shard's thread.
+    """Undecoded record batches of one partition, on their way to the shard's thread.
 
     Attributes:
-        start, end: positions, as those of the `Batch`.
-        number: about how many records there are.
-        last_ms: the latest of their times.
-        decode: yields the records in parts, given the longest value that is read; called in the
-            shard's thread. Raises CorruptRecordException.
-        shard: whose they are.
+        start, end: positions, as in `Batch`.
+        number: approximate number of records.
+        decode: yields the records in parts, given the longest value to read; called in the shard's
+            thread. Raises CorruptRecordException.
     """
 
     start: int
@@ -432,21 +402,20 @@ class FetchedRecords:
         return f"FetchedRecords({self.start}..{self.end}, about {self.number} records)"
 
     def parts(self, longest: int = MESSAGE_BYTES) -> Iterator[Batch]:
-        """Yield the records, decoded, in one part or more, each of which begins where the one
-        before it ends. A record that is far longer than `longest` comes cut, and still longer.
+        """Yield the decoded records as consecutive batches.
+
+        A record far longer than `longest` comes truncated, but still longer than `longest`.
         """
         return self.decode(longest)
 
 
 @dataclass
 class ShardStats:
-    """What a shard has done, for the hand-over and the health check; written by its thread, read by
-    any.
-    """
+    """Statistics of a shard. Its thread writes them; any thread may read them."""
 
     transactions: int = 0
     aborted: int = 0
-    last_commit_s: float = 0.0  # monotonic; when it was opened, before the first
+    last_commit_s: float = 0.0  # monotonic; before the first commit: when it was opened
     fence_s: float = 0.0
     load_s: float = 0.0
     loaded_records: int = 0

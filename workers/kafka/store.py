@@ -1,20 +1,14 @@
-"""A shard's state on local disk: RocksDB as a copy of one partition of a compacted changelog topic.
+"""A shard's state on local disk: a RocksDB copy of one partition of a compacted changelog topic.
 
-The changelog in Kafka is the truth; this is what saves reading all of it at every start. Every
-write holds the changes together with the changelog position they bring the copy to, in one RocksDB
-batch, and is made after the Kafka transaction was committed. So the copy may be behind the
-changelog (then the rest is read again), never ahead of it. A copy that cannot be trusted (of
-another topic, damaged, too old to have seen every deletion) is discarded and read again.
-
-A disk that is full or fails costs the copy, not the worker: the state is then read again into
-memory and kept there, and from time to time a new copy is tried.
-
-What a copy is, and one that ends with the process.
-
-A copy on a disk, in RocksDB.
+The changelog in Kafka is authoritative; the copy avoids reading all of it at every start. One
+RocksDB batch writes the changes and the changelog position they reach, after the Kafka transaction
+was committed. So the copy may be behind the changelog (then the rest is read again), but never
+ahead of it. A copy that cannot be trusted (of another topic, damaged, too old to have seen every
+deletion) is discarded and read again. If the disk is full or fails, the state is read again into
+memory, and the store retries a copy on disk from time to time.
 
     key in RocksDB          value
-    b"m"                    identity of the changelog, position, time of the last write as JSON
+    b"m"                    changelog identity, position, time of the last write as JSON
     b"d" + key              the value of `key`
 """
 
@@ -41,8 +35,6 @@ from workers.runtime.sizes import Change
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """What a copy says of itself, written with every batch."""
-
     topic: str
     partition: int
     topic_id: str | None
@@ -51,7 +43,7 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Copy(Protocol):
-    """Where the keys and values are; whatever goes wrong with it is `CopyFailed`."""
+    """Key-value storage of a copy; every failure is `CopyFailed`."""
 
     def get(self, key: bytes) -> bytes | None: ...
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]: ...
@@ -62,7 +54,7 @@ class Copy(Protocol):
 
 
 class Memory:
-    """A copy that ends with the process: for tests, replay and the embedded cluster."""
+    """In-memory copy, lost when the process ends: for tests, replay and the embedded cluster."""
 
     def __init__(self) -> None:
         self._data: dict[bytes, bytes] = {}
@@ -100,7 +92,7 @@ _MOST_COPIES = 4
 
 
 class Disk:
-    """A copy in RocksDB; whatever goes wrong with it is `CopyFailed`, in the system's words."""
+    """RocksDB copy; every failure is `CopyFailed`, with the system's message."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -108,7 +100,7 @@ class Disk:
             path.mkdir(parents=True, exist_ok=True)
             self._db = Rdict(str(path), _options())
         try:
-            self.meta()  # what cannot be read is found now
+            self.meta()  # fail now if it is unreadable
         except CopyFailed:
             self.close()
             raise
@@ -121,9 +113,8 @@ class Disk:
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         start = _DATA + prefix
         with self._failing("be read"):
-            rows: Any = (
-                self._db.iter()
-            )  # its `items` would end at a damaged block as if there were no more
+            # Not `items`, which stops silently at a damaged block.
+            rows: Any = self._db.iter()
             rows.seek(start)
         while rows.valid():
             key: bytes = rows.key()
@@ -157,17 +148,16 @@ class Disk:
         return Disk(self.path)
 
     def look(self) -> None:
-        """Raise `CopyFailed` where its files are gone."""
         with self._failing("be found"):
             (self.path / "CURRENT").stat()
 
     def close(self) -> None:
-        with suppress(Exception):  # it is of no use any more, or complete
+        with suppress(Exception):  # the copy is complete or no longer needed
             self._db.close()
 
     @contextmanager
     def _failing(self, what: str) -> Iterator[None]:
-        """Turn what rocksdict raises, which is plain `Exception`, into `CopyFailed`."""
+        """Convert rocksdict's errors, which are plain `Exception`, to `CopyFailed`."""
         try:
             yield
         except Exception as error:
@@ -180,11 +170,11 @@ class Disk:
 
 
 def open_disk(path: Path, *, again: bool = False) -> Disk:
-    """Open the copy at `path`, discarding a damaged one and leaving one in use alone; `again`: that
-    was said before.
+    """Open the copy at `path`; discard a damaged one, and skip one that is in use.
 
-    A frozen or slowly ending owner of the partition on this machine may still hold RocksDB's lock.
-    It was fenced, so its copy will never be ahead; ours is then kept beside it.
+    A frozen or slowly exiting owner of the partition on this machine may still hold RocksDB's lock.
+    It was fenced, so its copy will never be ahead; ours is then stored beside it. `again`
+    suppresses repeated warnings.
     """
     for number in range(1, _MOST_COPIES + 1):
         candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")
@@ -206,7 +196,6 @@ def open_disk(path: Path, *, again: bool = False) -> Disk:
 
 
 def _options() -> Options:
-    """Return RocksDB's options: raw bytes, little memory a partition, few files."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(16 << 20)
@@ -217,18 +206,18 @@ def _options() -> Options:
     return options
 
 
-#: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that
-#: was away longer may hold keys whose deletion can no longer be read. Half of it is the margin.
+#: A compacted topic drops its tombstones after delete.retention.ms (24 h by default), so an older
+#: copy may hold keys deleted since. Half of that is the margin.
 _TRUSTED_S = 12 * 3600
-#: How often it is looked whether the files are there, and how soon a disk that could not be
-#: written is tried again; then twice as late each time, up to the last.
+#: Interval of the check that the files exist, and first delay before retrying a disk that failed;
+#: the delay then doubles up to the maximum.
 RETRY_S, RETRY_MOST_S = 5.0, 60.0
 _CHANGES_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
 class Changelog:
-    """The partition a store copies; `topic_id` tells a re-created topic from its namesake."""
+    """Source partition of a store; `topic_id` identifies the topic across re-creation."""
 
     topic: str
     partition: int
@@ -237,8 +226,6 @@ class Changelog:
 
 @dataclass(frozen=True)
 class Loading:
-    """What bringing a store up to date took."""
-
     records: int
     seconds: float
     rebuilt: bool
@@ -248,7 +235,7 @@ class Store:
     """Key-value copy of one changelog partition; used by one thread at a time."""
 
     def __init__(self, path: Path | str | None, changelog: Changelog) -> None:
-        """Describe the store, in memory where there is no path; `open` or `load` opens it."""
+        """Configure the store, in memory if `path` is None; `open` or `load` opens it."""
         self.changelog = changelog
         self.path = None if path is None else Path(path)
         self._copy: Copy | None = None
@@ -258,16 +245,16 @@ class Store:
         self._connection: Connection | None = None
         self._look_s, self._pause_s = 0.0, RETRY_S
         self._spoilt = False
-        #: Whether there should be a copy on disk, and cannot be.
+        #: Whether a copy on disk is configured but has failed.
         self.in_memory = False
 
     @property
     def offset(self) -> int | None:
-        """Return the changelog position that this copy has reached; None before the first."""
+        """Return the changelog position this copy has reached; None before the first."""
         return self._offset
 
     def open(self) -> Store:
-        """Open the copy, discarding one that is damaged or belongs to another changelog."""
+        """Open the copy; discard one that is damaged or belongs to another changelog."""
         if self._copy is None:
             self._offset, self.in_memory = None, False
             self._copy = self._new_copy()
@@ -275,19 +262,17 @@ class Store:
         return self
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None. `CopyFailed`: begin again, without these files."""
+        """Return the value of `key`, or None. After `CopyFailed`, restart without these files."""
         with self._reading():
             return self._opened().get(key)
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys that begin with `prefix` and their values, in key order. `CopyFailed`:
-        begin again, without these files.
-        """
+        """Yield keys with `prefix` and their values, in key order; for `CopyFailed` see `get`."""
         with self._reading():
             yield from self._opened().items(prefix)
 
     def write(self, changes: Iterable[Change], offset: int) -> None:
-        """Apply `changes`, of which later ones win, and the position they reach, or nothing."""
+        """Apply `changes` (later ones win) and the position they reach, atomically."""
         if self._offset is not None and offset < self._offset:
             raise ValueError(f"offset = {offset}: the store is already at {self._offset}")
         now = time.time()
@@ -305,7 +290,6 @@ class Store:
             self._try_again()
 
     def wipe(self) -> None:
-        """Discard everything; the store is then empty and open."""
         try:
             self._copy = self._opened().wiped()
         except CopyFailed as error:
@@ -314,7 +298,6 @@ class Store:
         self._wiped = True
 
     def close(self) -> None:
-        """Close the copy; it can be opened again."""
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.close()
@@ -330,9 +313,9 @@ class Store:
             raise
 
     def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
-        """Bring the copy up to the end of the changelog, whose writer was fenced before.
+        """Read the changelog to its end, after its previous writer was fenced.
 
-        While Kafka says nothing it calls `waiting`, which may raise.
+        While Kafka does not answer, call `waiting`, which may raise.
         """
         started = time.perf_counter()
         self._connection = connection
@@ -349,15 +332,16 @@ class Store:
                     ]
                     self.write(changes, max(taken.position, self._offset or 0))
                     records += len(changes)
-        self._check_id(
-            connection
-        )  # after reading: what was read is then of the topic that has this id
+        # Check after reading: the records read then belong to the topic with this id.
+        self._check_id(connection)
         rebuilt, self._wiped = self._wiped, False
         return Loading(records, time.perf_counter() - started, rebuilt)
 
     def is_current(self, connection: Connection, waiting: Callable[[], None]) -> bool:
-        """Return whether nothing was committed to the changelog past this copy's position; its
-        writers were fenced before. While Kafka says nothing it calls `waiting`, which may raise.
+        """Return whether the changelog has no commits past this copy's position.
+
+        Its writers were fenced before. While Kafka does not answer, call `waiting`, which may
+        raise.
         """
         log = self.changelog
         end = end_of(connection, log.topic, log.partition, waiting)
@@ -370,10 +354,10 @@ class Store:
             return not any(taken.messages for taken in take(consumer, spans, waiting))
 
     def _check_id(self, connection: Connection) -> None:
-        """Refuse a changelog that was deleted and created again since this process learned its id.
+        """Refuse a changelog that was deleted and re-created since this process read its id.
 
-        It has forgotten what was published, and the id is in the mechanism id: going on under the
-        old one would begin again with the same noise.
+        It has lost what was published, and the id is part of the mechanism id: continuing under the
+        old id would reuse the same noise.
         """
         log = self.changelog
         if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
@@ -383,7 +367,6 @@ class Store:
             )
 
     def _distrust(self, low: int, high: int) -> None:
-        """Wipe a copy that the log between `low` and `high` cannot bring up to date."""
         if self._offset is None:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"
@@ -399,7 +382,7 @@ class Store:
         self.wipe()
 
     def _recognise(self, copy: Copy) -> None:
-        """Go on from the position of `copy` if it is of our changelog, else wipe it."""
+        """Adopt the position of `copy` if it is of our changelog, else wipe it."""
         with self._reading():
             meta, log = copy.meta(), self.changelog
             unfinished = meta is None and next(copy.items(b""), None) is not None
@@ -407,7 +390,7 @@ class Store:
             if unfinished:
                 self.wipe()
             return
-        # No id is an id of its own: a copy without one is never taken for that of a topic with one.
+        # A copy without an id never passes for one of a topic with an id.
         if (meta.topic, meta.partition, meta.topic_id) == (log.topic, log.partition, log.topic_id):
             self._offset, self._written_s = meta.offset, meta.written_s
             return
@@ -418,8 +401,6 @@ class Store:
         log = self.changelog
         return Meta(log.topic, log.partition, log.topic_id, offset, now_s)
 
-    # ---- a disk that fails ---------------------------------------------------------------------
-
     def _new_copy(self) -> Copy:
         if self.path is None:
             return Memory()
@@ -429,7 +410,7 @@ class Store:
             return self._in_memory(error)
 
     def _in_memory(self, error: CopyFailed) -> Memory:
-        """Return an empty copy in memory, and say why there is none on disk."""
+        """Return an empty copy in memory, and log why there is none on disk."""
         if not self.in_memory:
             logger.warning(
                 "worker.data_dir: %s. Going on without this local copy, in memory; tried again now and then",
@@ -439,7 +420,7 @@ class Store:
         return Memory()
 
     def _go_without(self, error: CopyFailed) -> Copy:
-        """Return the state in memory, as the changelog has it; what was on disk is not asked."""
+        """Rebuild the state in memory from the changelog, ignoring the disk."""
         if self._connection is None:
             raise error
         copy, log = self._in_memory(error), self.changelog
@@ -457,7 +438,7 @@ class Store:
         return copy
 
     def _try_again(self) -> None:
-        """Make a copy on disk of what is in memory, now and then, until that can be done."""
+        """Try to copy the in-memory state to disk, with increasing delays."""
         now_s = time.monotonic()
         if self.path is None or self._offset is None or now_s - self._look_s < self._pause_s:
             return
@@ -469,7 +450,7 @@ class Store:
             while some := list(islice(rows, _CHANGES_AT_ONCE)):
                 disk.write(some, None)
             disk.write((), self._meta(self._offset, self._written_s))
-        except (CopyFailed, SettingsError):  # as said before
+        except (CopyFailed, SettingsError):  # already logged
             if disk is not None:
                 disk.close()
             self._look_s = time.monotonic()
@@ -480,9 +461,7 @@ class Store:
         )
 
     def _look(self) -> None:
-        """Raise `CopyFailed`, now and then, where the files of the copy are gone: RocksDB would go
-        on in those that it has open.
-        """
+        """Check at intervals that the files exist: RocksDB would keep using those it has open."""
         now_s = time.monotonic()
         if isinstance(self._copy, Disk) and now_s - self._look_s >= RETRY_S:
             self._look_s = now_s

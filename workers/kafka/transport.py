@@ -1,26 +1,19 @@
 """Faust transport `quietcount`: agents receive a partition's fetched records as `FetchedRecords`.
 
-Three kinds of threads: aiokafka and the decoding of records are in Faust's consumer thread
-(`fetch`), Faust itself and the hand-over in the main one (here), every shard in its own. Between
-the first two go `Fetched` (batches, tagged with the seek they follow) and `seek_all`.
+Faust's consumer thread runs aiokafka and takes fetched record batches. The main thread runs Faust
+and the hand-over. Every shard decodes records in its own thread. The consumer thread passes
+`Fetched` to the main thread, which calls `seek_all` on the consumer thread.
 
-What keeps records from being lost or given twice:
+These rules prevent lost and duplicate records:
 
-- Every assignment and revocation raises the consumer's *epoch*. `seek_all` takes it to the other
-  thread; a fetch carries the epoch it was made in, and one of an older epoch is dropped: the seek
-  that follows it reads it again.
-- A batch starts where the one before it ended; a shard refuses another one (`fetch`, `shard`).
+- Every assignment and revocation raises the consumer's *epoch*; `seek_all` passes it to the
+  consumer thread. A fetch of an older epoch is dropped: the seek that follows reads it again.
+- A batch starts where the previous one ended; a shard refuses any other batch. `_drain` never
+  awaits, so a fetch's epoch and positions are exact.
+- aiokafka's position must be where this thread left it. Otherwise the broker no longer had that
+  position, and the records in between were never counted: `StateRefused`.
 - Faust's own commits, seeks and gap tracking are off. The shards' stored offsets decide; the
-  group's are for lag tools.
-
-The consumer thread: takes what aiokafka has fetched, as columns; knows where batches start.
-
-Rules that keep records from being lost or given twice (see also `transport`):
-
-- A batch starts where the one before it ended; `_drain` awaits nothing, so a fetch's epoch and
-  positions are exact.
-- aiokafka's position must be where this thread left it. If it is not, aiokafka moved it because the
-  broker no longer had that position: `StateRefused`, for what lies between was never counted.
+  group's offsets are for lag tools.
 """
 
 from __future__ import annotations
@@ -58,8 +51,8 @@ from workers.runtime.errors import StateRefused, describe
 
 logger = logging.getLogger(__name__)
 
-#: How long the broker may hold a fetch. aiokafka has one fetch under way for each broker, so a
-#: partition whose records were just taken waits this long while the others have none.
+#: Longest time the broker may hold a fetch. aiokafka has one fetch in flight per broker, so a
+#: drained partition waits this long while the others have no records.
 FETCH_WAIT_MS = 100
 _ASK_S = 10.0
 _BOUNDS_S = 60.0
@@ -68,28 +61,26 @@ _LOOK_S = 0.1
 
 
 class Fetched(dict[Partition, FetchedRecords]):
-    """Batches by partition, with the epoch of the seek that their positions follow."""
+    """Batches by partition, tagged with the epoch of the seek that precedes their positions."""
 
     epoch = -1
 
 
 class ConsumerThread(driver.AIOKafkaConsumerThread):
-    """aiokafka's thread: knows where every partition's next batch starts."""
+    """aiokafka's thread, which tracks where the next batch of every partition starts."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.epoch = -1
         self._error: Exception | None = None
-        self._room: asyncio.Future[None] | None = (
-            None  # while records are waited for, not of all shards
-        )
-        self._chain: dict[Partition, int] = {}  # where the next batch starts
-        self._consumed: dict[
-            Partition, int
-        ] = {}  # aiokafka's position: beyond that, past records nobody may see
+        # Set while waiting for records with some shard full.
+        self._room: asyncio.Future[None] | None = None
+        self._chain: dict[Partition, int] = {}  # start of the next batch
+        # aiokafka's position, past invisible records that follow the batch.
+        self._consumed: dict[Partition, int] = {}
 
     async def on_start(self) -> None:
-        """Start aiokafka's consumer; without a broker have the hand-over let go, and wait."""
+        """Start aiokafka's consumer; without a broker, make the hand-over let go, and wait."""
         try:
             await super().on_start()
         except ConsumerError as exc:
@@ -101,30 +92,29 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 await self.sleep(_LOOK_S)
 
     async def on_thread_stop(self) -> None:
-        """Leave the group, unless no broker answers: then the group will notice by itself."""
+        """Leave the group. If no broker answers, let the group time out instead."""
         try:
             away = cast(Any, self.consumer).handover.metrics.away.is_so
             await asyncio.wait_for(super().on_thread_stop(), _LEAVE_AWAY_S if away else _LEAVE_S)
-        # Closing, aiokafka waits for its tasks, and lets out whatever ended them.
+        # On close, aiokafka awaits its tasks and re-raises the error that ended them.
         except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
             logger.debug("the group was not left: %s", describe(exc))
             if self._consumer is not None:
-                # All connections are closed before the first of them is waited for.
+                # This closes all connections before it awaits any of them.
                 with suppress(Exception, asyncio.CancelledError):
                     await self._consumer._client.close()
-        self._consumer = None  # with what it had fetched
+        self._consumer = None  # releases fetched data
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         keep_bytes()
-        consumer = super()._create_worker_consumer(
-            transport
-        )  # only made: start() comes later and reads these
+        # Only constructed here; start() reads these settings later.
+        consumer = super()._create_worker_consumer(transport)
         consumer._isolation_level = "read_committed"
         consumer._fetch_max_wait_ms = FETCH_WAIT_MS
         return consumer
 
     def readings(self) -> dict[Partition, Reading]:
-        """Return the position in each partition and the end by its last fetch; asks nobody."""
+        """Return position and log end per partition, as of its last fetch; no request."""
         subscription = None if self._consumer is None else self._consumer._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         found: dict[Partition, Reading] = {}
@@ -136,14 +126,14 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return found
 
     def kept_out(self) -> BaseException | None:
-        """Return what keeps the consumer out of its group; aiokafka tells only those who fetch."""
+        """Return the error that bars the consumer from its group; aiokafka raises it on fetch."""
         coordinator = None if self._consumer is None else self._consumer._coordinator
         return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
 
     def ended(self) -> BaseException | None:
-        """Return what ended aiokafka's own tasks, which nothing begins again.
+        """Return the error that ended one of aiokafka's own tasks, which nothing restarts.
 
-        Such as a broker that has just come back, and for a moment says that there are no brokers.
+        A broker that just came back may cause one by briefly reporting that there are no brokers.
         """
         consumer = self._consumer
         if consumer is None or consumer._closed:
@@ -156,14 +146,14 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return next((error for task in done if (error := task.exception()) is not None), None)
 
     async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
-        """Go on at `offsets`; what is fetched from now on belongs to `epoch`."""
+        """Seek to `offsets`; later fetches belong to `epoch`."""
         consumer = self._ensure_consumer()
         for tp, offset in offsets.items():
             consumer.seek(TopicPartition(*tp), offset)
         self._chain, self._consumed, self.epoch = dict(offsets), dict(offsets), epoch
 
     async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
-        """Return the last stable offset that each log has now; nothing if a seek came meanwhile."""
+        """Return the current last stable offset of each log; nothing if a seek intervened."""
         consumer = self._ensure_consumer()
         ends = await asyncio.wait_for(
             consumer.end_offsets([TopicPartition(*tp) for tp in partitions]), _ASK_S
@@ -175,7 +165,6 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         )
 
     async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
-        """Return first position and last stable offset of each log."""
         consumer = self._ensure_consumer()
         asked = [TopicPartition(*tp) for tp in partitions]
         both = asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
@@ -183,7 +172,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
 
     async def commit_group(self, offsets: dict[Partition, int]) -> None:
-        """Commit the group's offsets, or do not: nothing depends on them."""
+        """Try to commit the group's offsets; nothing depends on them."""
         consumer = self._ensure_consumer()
         assigned = consumer.assignment()
         group = {
@@ -203,7 +192,7 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
         timeout: float | None = None,
         max_records: int | None = None,
     ) -> Any:
-        """Take what was fetched, waiting up to `timeout`; replaces `Fetcher.fetched_records`."""
+        """Take fetched records, waiting up to `timeout`; replaces `Fetcher.fetched_records`."""
         fetcher: Fetcher = consumer._fetcher
         if consumer._closed or fetcher._closed:
             raise ConsumerStoppedError
@@ -219,24 +208,24 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
                 if not waiter.done():
                     waiter.cancel()
                 elif not fetcher._closed:
-                    waiter.result()  # an authorisation failure is raised here
+                    waiter.result()  # raises authorisation failures
                     fetched = self._drain(fetcher, active_partitions)
             return fetched
 
     async def _wait(self, waiter: asyncio.Future[Any], timeout: float) -> None:
-        """Wait for records, no longer than until a shard has room that had none."""
+        """Wait for records, or until a full shard has room again."""
         consumer = cast(Any, self.consumer)
         if consumer.all_have_room:
             await asyncio.wait([waiter], timeout=timeout)
             return
         self._room = room = asyncio.get_running_loop().create_future()
-        # After that was set: what is freed from now on is told, and what was before is seen here.
+        # Check after setting `_room`, since `on_freed` reports only later events.
         if not consumer.freed.is_set():
             await asyncio.wait([waiter, room], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         self._room = None
 
     def on_freed(self) -> None:
-        """Wake what waits for records: there is room for others. Called in any thread."""
+        """Wake `_wait`, since a shard has room. Callable from any thread."""
         room = self._room
         if room is not None:
             self.thread_loop.call_soon_threadsafe(
@@ -244,14 +233,13 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             )
 
     def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
-        """Take fetched records of `partitions`, with no await: tag and positions are exact."""
+        """Take fetched records of `partitions` without awaiting, so tag and positions are exact."""
         error, self._error = self._error, None
         if error is not None:
             raise error
         fetched = Fetched()
-        if self.epoch != getattr(
-            self.consumer, "epoch", None
-        ):  # revoked while we waited: our positions are old
+        # Revoked while we waited: our positions are old.
+        if self.epoch != getattr(self.consumer, "epoch", None):
             return fetched
         fetched.epoch = self.epoch
         for tp in [tp for tp in fetcher._records if tp in partitions and tp in self._chain]:
@@ -260,30 +248,28 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
             except Exception as exc:
                 if not fetched:
                     raise
-                self._error = exc  # what was taken before it is handed over first
+                self._error = exc  # raised after these batches were handed over
                 break
             if batch is not None:
                 fetched[TP(tp.topic, tp.partition)] = batch
         return fetched
 
     def _take_result(self, fetcher: Fetcher, tp: TopicPartition) -> FetchedRecords | None:
-        """Take records of one partition, letting aiokafka fetch on when none are left."""
         result = fetcher._records[tp]
         batch = self._take(tp, result) if isinstance(result, FetchResult) else None
         if batch is None or not result.has_more():
             del fetcher._records[tp]
             fetcher._notify(fetcher._wait_consume_future)
         if not isinstance(result, FetchResult):
-            result.check_raise()  # an error aiokafka met while fetching
+            result.check_raise()  # an error from aiokafka's fetch
         return batch
 
     def _take(self, tp: TopicPartition, result: FetchResult) -> FetchedRecords | None:
-        """Take up to `PART_RECORDS` and move aiokafka's position past them."""
+        """Take up to `PART_RECORDS` records and advance aiokafka's position past them."""
         state = result._assignment.state_value(tp)
         if state is None or not state.has_valid_position or not result.check_assignment(tp):
-            result._partition_records = (
-                None  # as aiokafka does: fetched for another position, fetched again
-            )
+            # As aiokafka does: it fetched for another position, and will fetch again.
+            result._partition_records = None
             return None
         if state.position != self._consumed[tp]:
             raise StateRefused(
@@ -305,25 +291,25 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
 _TICK_S = 0.2
 _SOON_S = 0.005
-#: How long at most it is waited for a shard to be done with a batch, without looking again.
+#: Longest wait for a shard to finish a batch before checking again.
 _ROOM_S = 0.05
 _CLOSING_S = 0.05
-#: How long agents have to say what they read; Faust waits so long in any case.
+#: Time for agents to declare their topics; Faust waits this long in any case.
 _AGENTS_S = 1.0
 _ENDED = "the consumer could not go on ({})"
 
 
 class _WithoutProducer(BootStrategy):
-    """The shards have producers of their own; Faust's would only be one more that connects."""
+    """Omits Faust's producer: shards have their own, so it would only add a connection."""
 
     enable_kafka_producer = False
 
 
 class _Tables(TableManager):
-    """There are none; Faust subscribes once these are registered, for which it waits a second."""
+    """Empty table manager; by default Faust waits a second for tables before it subscribes."""
 
     async def on_start(self) -> None:
-        """Go on when the agents have their topics: one that came later would wait for 45 s."""
+        """Continue once the agents have their topics: a late topic would wait for 45 s."""
         wanted = {name for agent in self.app.agents.values() for name in agent.get_topic_names()}
         for _ in range(round(_AGENTS_S / _SOON_S)):
             if self.should_stop or wanted <= {
@@ -337,21 +323,19 @@ class _Tables(TableManager):
 
 
 class QuietcountApp(faust.App):
-    """A Faust application that knows its hand-over."""
-
     BootStrategy = _WithoutProducer
 
     handover: Handover
 
     def _create_directories(self) -> None:
-        """Do nothing: without tables Faust has nothing to put there, and the disk may be full."""
+        """Do nothing: without tables Faust stores nothing here, and the disk may be full."""
 
 
 class Consumer(driver.Consumer):
     """Faust's consumer, in the main thread: epochs, take-over, batches to the agents."""
 
     epoch = 0
-    #: Whether every shard had room for another batch when that was last looked at.
+    #: Whether every shard had room at the last check.
     all_have_room = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -359,7 +343,7 @@ class Consumer(driver.Consumer):
         self.handover: Handover = cast(QuietcountApp, self.app).handover
         self.handover.reader = self
         self.handover.on_freed = self._on_freed
-        #: Set when a shard has been done with a batch since then.
+        #: Set when a shard finishes a batch; cleared by `getmany`.
         self.freed = asyncio.Event()
         self._acquiring: asyncio.Task[None] | None = None
 
@@ -368,20 +352,19 @@ class Consumer(driver.Consumer):
 
     @property
     def thread(self) -> ConsumerThread:
-        """Return the consumer's thread with its own type."""
         return cast(ConsumerThread, self._thread)
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Give everything up before the group hears that we do; heartbeats go on meanwhile."""
+        """Release all shards before the group learns of it; heartbeats continue meanwhile."""
         self.epoch += 1
-        self.stop_flow()  # Faust leaves that out when the old assignment was empty
+        self.stop_flow()  # Faust skips this when the old assignment was empty
         await self.handover.release()
         await super().on_partitions_revoked(revoked)
 
     async def perform_seek(self) -> None:
-        """Take over what was assigned; Faust calls this after each assignment, the flow stopped.
+        """Take over the assigned partitions; Faust calls this after each assignment, flow stopped.
 
-        Faust stops waiting after `broker_request_timeout`; the epoch then keeps records back.
+        Faust stops waiting after `broker_request_timeout`; the epoch then holds records back.
         """
         self.epoch += 1
         self._acquiring = asyncio.ensure_future(self._acquire(self.epoch))
@@ -405,7 +388,6 @@ class Consumer(driver.Consumer):
                 self.handover.fail(EXIT_FAILED, f"taking partitions over failed: {describe(exc)}")
 
     async def on_stop(self) -> None:
-        """Give everything up before leaving the group."""
         self.epoch += 1
         await self.handover.release()
         await super().on_stop()
@@ -421,36 +403,29 @@ class Consumer(driver.Consumer):
             if failure is not None and (reason := forbidden(failure)) is not None:
                 self.handover.fail(EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}")
             if self.epoch == self.thread.epoch and self.flow_active:
+                # A task that raises would end the worker without its own status.
                 try:
                     await self.handover.tick()
-                except (
-                    Exception
-                ) as exc:  # a task that raises would end the worker without its own status
+                except Exception as exc:
                     logger.exception("the timer failed")
                     self.handover.fail(EXIT_FAILED, f"the timer failed: {describe(exc)}")
 
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
-        """Return the first position of each log and its last stable offset."""
         found = await self.thread.call_thread(self.thread.bounds, list(partitions))
         return cast(Mapping[Partition, tuple[int, int]], found)
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        """Return the last stable offset that each log has now, asked of the broker."""
         found = await self.thread.call_thread(self.thread.ends, self.epoch, list(partitions))
         return cast(Mapping[Partition, int], found)
 
     def readings(self) -> Mapping[Partition, Reading]:
-        """Return the consumer's position in each partition, from what the last fetches said."""
         return self.thread.readings() if self.epoch == self.thread.epoch else {}
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit the consumer group's offsets, for lag tools."""
         await self.thread.call_thread(self.thread.commit_group, dict(offsets))
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
-        """Yield a message with `FetchedRecords` for each partition with records and a shard with
-        room.
-        """
+        """Yield a `FetchedRecords` message per partition with records and a shard with room."""
         if not self.flow_active:
             await self.wait(cast(Any, self.can_resume_flow))
         self.freed.clear()
@@ -487,7 +462,7 @@ class Consumer(driver.Consumer):
             return
         for tp, batch in fetched.items():
             if fetched.epoch != self.epoch or not self.flow_active or self.should_stop:
-                return  # a seek comes or came: these are read again
+                return  # a seek follows or has happened: these are read again
             batch = replace(batch, shard=self.handover.shard(tp))
             if batch.shard is not None:
                 self.handover.expect(batch)
@@ -516,7 +491,7 @@ class Consumer(driver.Consumer):
         )
 
     def ack(self, message: Any) -> bool:
-        """Forget the message; what counts as done is what a shard has committed."""
+        """Forget the message; only a shard's commit marks records as processed."""
         message.acked = True
         self._unacked_messages.discard(message)
         notify(self._waiting_for_ack)
@@ -533,24 +508,20 @@ class Consumer(driver.Consumer):
 
 
 class Transport(driver.Transport):
-    """The driver Faust makes for `quietcount://` addresses."""
-
     Consumer = Consumer
 
 
 class BatchSchema(faust.Schema[Any, Any]):
-    """Passes the batch through where Faust would decode a message."""
+    """Schema that passes batches through where Faust would decode a message."""
 
     def loads_key(
         self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None
     ) -> Any:
-        """Return the key as it is."""
         return message.key
 
     def loads_value(
         self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None
     ) -> Any:
-        """Return the batch as it is."""
         return message.value
 
 
@@ -567,16 +538,16 @@ def create_app(
     heartbeat_s: float = 3.0,
     **settings: Any,
 ) -> QuietcountApp:
-    """Return a worker's Faust application, without its agents; its name is also its group's."""
+    """Return a worker's Faust application, without its agents; `name` is also its group id."""
     defaults: dict[str, Any] = {
         "broker": [f"quietcount://{server.strip()}" for server in connection.bootstrap.split(",")],
         "broker_credentials": faust_credentials(connection),
         "broker_client_id": connection.client.get("client.id", "quietcount"),
         "broker_session_timeout": session_timeout_s,
         "broker_heartbeat_interval": heartbeat_s,
-        "broker_commit_interval": 3600.0,  # ours does nothing
+        "broker_commit_interval": 3600.0,  # our `commit` does nothing
         "broker_check_crcs": connection.client.get("check.crcs", "true").lower() != "false",
-        "consumer_auto_offset_reset": "earliest",  # a reset is noticed and refused, see fetch
+        "consumer_auto_offset_reset": "earliest",  # `_take` detects and refuses a reset
         "consumer_max_fetch_size": 4 << 20,
         "TableManager": _Tables,
         "processing_guarantee": "at_least_once",
@@ -594,9 +565,9 @@ def create_app(
 
 
 class _Worker(faust.Worker):
-    """Faust's worker, stopped by the hand-over when something went wrong."""
+    """Faust worker that the hand-over stops after a failure."""
 
-    #: Whether a signal asked for the end.
+    #: Whether a signal requested the shutdown.
     told = False
 
     @Service.task
@@ -607,7 +578,7 @@ class _Worker(faust.Worker):
             self._schedule_shutdown(signal.SIGTERM)
 
     async def _sentinel_task(self) -> None:
-        """Let what closes close; Faust gives it a second."""
+        """Wait briefly for resources to close; Faust waits a second."""
         await asyncio.sleep(_CLOSING_S)
 
     def _on_sigterm(self) -> None:
@@ -622,8 +593,8 @@ class _Worker(faust.Worker):
 def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
     """Run the worker until SIGTERM, SIGINT or a failure; return the exit status (see `handover`).
 
-    Logging is left as the caller has set it up. Call it in the main thread. After `KAFKA_AWAY`
-    nothing is left of the application, and another one may be run.
+    Call it in the main thread. It does not change the logging setup. After `KAFKA_AWAY` nothing is
+    left of the application, and another one may be run.
     """
     worker = _Worker(
         app,
@@ -633,7 +604,7 @@ def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
         quiet=True,
         workdir=None,
     )
-    worker.spinner = None  # it writes terminal codes, also into files
+    worker.spinner = None  # it writes terminal codes even to files
     try:
         worker.execute_from_commandline()
     except SystemExit as exc:

@@ -1,6 +1,6 @@
-"""What every process needs: errors, logs, metrics, progress lines, HTTP servers, limits.
+"""Shared process infrastructure: errors, logs, metrics, progress lines, HTTP servers, limits.
 
 Imports nothing else of the package. Start with `errors`: every message to an operator is an
-exception from there. `frozen` holds what keeps shared objects immutable, `sizes` how long a message
-may be, `gil_lock` the lock around short work that needs the interpreter.
+exception from there. `frozen` enforces the immutability of shared objects, `sizes` limits message
+lengths, `gil_lock` serializes short GIL-bound work.
 """

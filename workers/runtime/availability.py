@@ -1,7 +1,7 @@
-"""Whether Kafka is away: one line when it goes, one when it is back, and figures in between.
+"""Outages of Kafka: one log line at the start, one at the end, and figures in between.
 
-Who notices is elsewhere (`kafka/outages.py`, the hand-over, the dashboard's feed); this only keeps
-what they said, so that nobody says it twice.
+Detection is elsewhere (`kafka/outages.py`, the hand-over, the dashboard's feed). This module keeps
+the shared state, so that every outage is logged once.
 """
 
 from __future__ import annotations
@@ -17,29 +17,26 @@ logger = logging.getLogger(__name__)
 
 
 class Away:
-    """An outage, or none; safe to use from any thread."""
+    """State of the current outage, if any. Thread-safe."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._lock, self._now_s = Lock(), now_s
         self._since_s: float | None = None
-        #: Why, in the client's words; empty while Kafka answers.
+        #: The client's error text; empty while Kafka answers.
         self.reason = ""
-        #: How many outages there were.
         self.outages = 0
 
     @property
     def seconds(self) -> float:
-        """Return how long Kafka has been away; 0: it is not."""
         since_s = self._since_s
         return 0.0 if since_s is None else max(0.0, self._now_s() - since_s)
 
     @property
     def is_so(self) -> bool:
-        """Return whether Kafka is away."""
         return self._since_s is not None
 
     def lost(self, reason: str, since_s: float | None = None) -> None:
-        """Note that Kafka is away, since now or a time of the monotonic clock, and say so once."""
+        """Record that Kafka is away, since `since_s` (monotonic) or now, and log it once."""
         with self._lock:
             self.reason = reason
             if self._since_s is not None:
@@ -53,7 +50,6 @@ class Away:
         )
 
     def found(self) -> None:
-        """Note that Kafka answers, and say for how long it was away, if it was."""
         with self._lock:
             if self._since_s is None:
                 return

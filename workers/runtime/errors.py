@@ -1,52 +1,52 @@
-"""The worker's own errors: every message names the setting or topic, its value, and what to do."""
+"""The worker's own errors. A message names the setting or topic, its value, and the remedy."""
 
 from __future__ import annotations
 
 import traceback
 from pathlib import Path
 
-#: Packages whose errors speak of brokers, topics and partitions, and quote no record.
+#: Packages whose errors mention brokers, topics and partitions, but quote no record.
 _OF_KAFKA = ("aiokafka", "cimpl", "confluent_kafka")
 
 
 class QuietcountError(Exception):
-    """Base of the worker's own errors; the message is for the operator, without any data."""
+    """Base of the worker's own errors; the message is for the operator and holds no data."""
 
 
 class SettingsError(QuietcountError):
-    """A setting, file or topic is not usable as given (exit 2)."""
+    """An unusable setting, file or topic (exit 2)."""
 
 
 class KafkaAway(SettingsError):
-    """No broker answers: who can wait does, everybody else ends (exit 2)."""
+    """No broker answers: callers that can wait do, all others end (exit 2)."""
 
 
 class KafkaRefuses(SettingsError):
-    """A broker does not let us in, or we do not trust it: no waiting cures that (exit 2)."""
+    """A broker rejects us, or we do not trust it; waiting does not help (exit 2)."""
 
 
 class StateRefused(QuietcountError):
-    """Stored state is of another configuration or log: to go on could publish twice (exit 2)."""
+    """Stored state of another configuration or log; continuing could publish twice (exit 2)."""
 
 
 class CopyFailed(QuietcountError):
-    """A local copy of state cannot be read or written: the state itself is in Kafka."""
+    """A local copy of state cannot be read or written; the state itself is in Kafka."""
 
 
 class CeilingReached(QuietcountError):
-    """What comes next would exceed the ceiling of the settings: it is not published (exit 2)."""
+    """The next release would exceed the configured ceiling and is not published (exit 2)."""
 
 
 class Fenced(QuietcountError):
-    """A newer owner holds this partition's transactional id: nothing more may be published here."""
+    """A newer owner holds this partition's transactional id; publish nothing more here."""
 
 
 class MessageTooLong(QuietcountError):
-    """A message longer than brokers take was about to be sent: a defect, whatever the data."""
+    """Attempt to send a message longer than brokers accept: a defect, whatever the data."""
 
 
 class HorizonExceeded(QuietcountError):
-    """A tick outside the mechanism's horizon was asked for."""
+    """A tick outside the mechanism's horizon."""
 
 
 class BudgetExhausted(QuietcountError):
@@ -54,9 +54,9 @@ class BudgetExhausted(QuietcountError):
 
 
 def describe(error: BaseException) -> str:
-    """Return what a log may say of an error: its message if about Kafka, files or settings.
+    """Return a loggable description: the message of an error about Kafka, files or settings.
 
-    Of any other it is kind and place: its message may quote a label, a key or an event.
+    For any other error return its type and location: its message may quote a label, key or event.
     """
     kind = type(error)
     if (
@@ -73,7 +73,7 @@ def describe(error: BaseException) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return a traceback without the messages that `describe` would not show."""
+    """Return a traceback without the messages that `describe` hides."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     head = "" if before is None else f"{traceback_of(before)}\n\nThen:\n"
     frames = "".join(traceback.format_tb(error.__traceback__))

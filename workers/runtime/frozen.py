@@ -1,21 +1,21 @@
-"""What threads share: complete when its constructor returns, and frozen from then on.
+"""Immutability of objects shared by threads, checked when their constructor returns.
 
-What: a mechanism is built once and stepped by the threads of all owner partitions, and so are the
-tables and counters in it. Whatever can be reached from it is checked when it is made.
-Why: a table of powers that grew at its first use was appended to by two threads at once, and every
-later pick of the process read another table's weights. Now no lock, test or reader has to be right
-again: nothing is left that two threads could do to each other.
+A mechanism is built once and stepped by the threads of all owner partitions, which share its tables
+and counters. A table of powers that grew on first use was once appended to by two threads at once,
+and every later pick of the process read another table's weights. With everything reachable checked
+at construction, no lock, test or reader has to prevent such races.
 
-    Frozen     base of what is shared: its attributes are checked after the outermost constructor,
-               and cannot be set or deleted then
-    kept       instead of functools.cache and lru_cache: the shared results are checked
-    shared     `class Own(Base, shared=False)`: what it makes belongs to one thread, and is refused
-               where threads would share it
-    thawed     a copy that belongs to one thread, and may be changed
+    Frozen     base of shared objects: attributes are checked after the outermost constructor, and
+               cannot be set or deleted from then on
+    kept       replaces functools.cache and lru_cache: the shared results are checked
+    shared     `class Own(Base, shared=False)`: its instances belong to one thread, and are refused
+               inside shared objects
+    thawed     a mutable copy that belongs to one thread
 
-What may be reached: numbers, texts, bytes, dates, classes; tuples and frozensets of what may be;
-read-only mappings (`MappingProxyType` over a copy) and read-only arrays; frozen dataclasses and
-msgspec records; other `Frozen`; and `threading.local`, whose contents each thread has for itself.
+Reachable objects may be numbers, texts, bytes, dates, classes; tuples and frozensets of allowed
+objects; read-only mappings (`MappingProxyType` over a copy) and read-only arrays; frozen
+dataclasses and msgspec records; other `Frozen`; and `threading.local`, whose contents are per
+thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ A = TypeVar("A", bound=np.generic)
 
 _ATOMS = frozenset((int, float, bool, str, bytes, NoneType, Fraction))
 _VALUES = (Decimal, date, timedelta, tzinfo, PurePath, np.generic, np.dtype, type, local)
-# Their methods hold no state between calls (msgspec #402, in 0.16; `pyproject.toml` asks for 0.20).
+# Their methods keep no state between calls (msgspec #402, in 0.16; `pyproject.toml` requires 0.20).
 _CODECS = (
     msgspec.json.Decoder,
     msgspec.json.Encoder,
@@ -52,7 +52,7 @@ _CODECS = (
 
 
 class _Sealing(type):
-    """Seals what a class makes, once the whole constructor is through."""
+    """Metaclass that seals instances once the outermost constructor has returned."""
 
     _shared: bool
 
@@ -60,7 +60,7 @@ class _Sealing(type):
         cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True
     ) -> _Sealing:
         for member, value in members.items() if shared else ():
-            # Both would write to the instance, or beside it, whatever its __setattr__ says.
+            # Both bypass __setattr__: they write to the instance or beside it.
             if isinstance(value, functools.cached_property) or hasattr(value, "cache_clear"):
                 raise TypeError(
                     f"{name}.{member} is a lazy cache, and threads share {name}: make it in the constructor"
@@ -89,8 +89,6 @@ class _Sealing(type):
 
 
 class Frozen(metaclass=_Sealing):
-    """Base of what threads share; see the module."""
-
     __slots__ = ("__dict__", "__weakref__", "_sealed")
     _sealed: bool
 
@@ -110,15 +108,7 @@ class Frozen(metaclass=_Sealing):
 
 
 def check_frozen(value: object, where: str) -> None:
-    """Refuse what could change under a thread that reads it.
-
-    Args:
-        value: what threads are to share.
-        where: names it in the error, which shows nothing of its content.
-
-    Raises:
-        TypeError: something that can be reached from it can change.
-    """
+    """Raise TypeError if anything reachable can change; the error names only `where`."""
     kind = type(value)
     if kind in _ATOMS or isinstance(value, _VALUES):
         return
@@ -151,18 +141,15 @@ def check_frozen(value: object, where: str) -> None:
 
 
 class Kept(Protocol[P, T_co]):
-    """A function whose results are kept."""
-
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
 
-    def cache_clear(self) -> None:
-        """Forget all results: the next call computes its own."""
+    def cache_clear(self) -> None: ...
 
 
 def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:
-    """Decorate a pure function to keep its last `maxsize` results (None: all) for all threads.
+    """Cache a pure function's last `maxsize` results (None: all) for all threads.
 
-    Two threads that ask for the same at once may both compute it: results are equal.
+    Concurrent calls with equal arguments may compute twice; the results are equal.
     """
 
     def decorate(function: Callable[P, T]) -> Kept[P, T]:
@@ -178,13 +165,12 @@ def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:
 
 
 def read_only(array: NDArray[A]) -> NDArray[A]:
-    """Return the array itself, read-only from now on; it must be the caller's own."""
+    """Make the caller's own array read-only, and return it."""
     array.flags.writeable = False
     return array
 
 
 def thawed(value: T) -> T:
-    """Return a copy of something `Frozen` that may be changed, and so belongs to one thread."""
     made = object.__new__(type(value))
     made.__dict__.update(vars(value))
     return made
@@ -207,8 +193,8 @@ def _is_frozen_record(value: object) -> bool:
         return value.__struct_config__.frozen
     if not is_dataclass(value):
         return False
-    kind: Any = type(value)  # typeshed does not know where a dataclass says that it is frozen
-    # Without slots a cached_property could add to it.
+    kind: Any = type(value)  # typeshed does not declare __dataclass_params__
+    # Without slots a cached_property could add attributes.
     names = {field.name for field in fields(value)}
     return bool(kind.__dataclass_params__.frozen) and names.issuperset(
         getattr(value, "__dict__", ())

@@ -1,13 +1,12 @@
-"""Whose turn it is: short work that needs the interpreter at every step is done by one thread at a
-time.
+"""Serialize short GIL-bound work.
 
-Releasing a tick, and writing what a commit says, are a hundred short compiled steps with some
-Python between them. Two threads that do so at once hand each other the interpreter (the GIL) at
-each step, and each time the next one begins with a cold cache: together they take up to three times
-the processor that they take one after the other. In turns they lose nothing, since one of them can
-be in Python at a time. Long steps, which run beside each other without the interpreter, need none.
+Releasing a tick, or encoding a commit, takes a hundred short compiled steps with some Python in
+between. Two threads that do so at once switch the GIL at every step, each time starting with a cold
+cache: together they use up to three times the CPU time of running one after the other. Serializing
+them loses nothing, since only one thread can run Python at a time. Long steps, which run in
+parallel without the GIL, need no lock.
 
-Nobody holds a turn while waiting for Kafka.
+No thread holds the lock while waiting for Kafka.
 """
 
 from __future__ import annotations
@@ -18,39 +17,35 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
-#: Rows that are gone through; beyond them the compiled steps are the long part. A million rows take
-#: about 0.1 s.
+#: Longer work takes no lock: compiled steps dominate. A million rows take about 0.1 s.
 SHORT_ROWS = 500_000
-# Whoever has a turn goes on for so long with a warm cache, and then lets others in first.
+# A thread keeps the lock, and its warm cache, this long; then it pauses to let others in.
 _ROUND_S, _PAUSE_S = 0.1, 0.001
 
 
 class Turns:
-    """The turns of all shards of a worker, shared by their threads."""
+    """The GIL lock of a worker, shared by the threads of all shards."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def one(self, rows: int) -> Turn:
-        """Return a block that goes through so many rows."""
         return Turn(self._lock, rows)
 
     def several(self) -> Turn:
-        """Return a block of pieces of work, each of which says what it is."""
+        """Return a context manager for work in pieces, each announced with `goes_through`."""
         return Turn(self._lock, None)
 
 
 class Turn(AbstractContextManager["Turn"]):
-    """A block in which one thread has its turn, or several, whenever its work is short."""
+    """Context manager that holds the lock during short work."""
 
     def __init__(self, lock: threading.Lock, rows: int | None) -> None:
         self._lock, self._rows = lock, rows
-        self._since_s: float | None = None  # None: it is somebody else's turn, or nobody's
+        self._since_s: float | None = None  # None: this thread does not hold the lock
 
     def goes_through(self, rows: int) -> None:
-        """Say that the next piece of work goes through so many rows; wait for a turn if it is
-        short.
-        """
+        """Announce the next piece of work by its rows; wait for the lock if it is short."""
         short = rows <= SHORT_ROWS
         if self._since_s is not None:
             over = time.monotonic() - self._since_s > _ROUND_S
@@ -58,7 +53,7 @@ class Turn(AbstractContextManager["Turn"]):
                 return
             self._give()
             if short:
-                time.sleep(_PAUSE_S)  # whoever waits was woken, and takes it
+                time.sleep(_PAUSE_S)  # lets a woken waiter take the lock
         if short:
             self._lock.acquire()
             self._since_s = time.monotonic()

@@ -1,8 +1,8 @@
-"""What the worker logs: lines on stderr, with no label, count, stream key, user or key material.
+"""The worker's logs: lines on stderr, without label, count, stream key, user or key material.
 
-Text for people, or on request JSON: one object a line with `time`, `level`, `logger`, `message`,
-perhaps `error` (kind and traceback), and the line's own fields. Both leave out the message of an
-unforeseen error, even with `--debug`: it may quote an event (`errors.describe`).
+Output is text, or on request JSON: one object per line with `time`, `level`, `logger`, `message`,
+possibly `error` (kind and traceback), and extra fields. Both omit the message of an unexpected
+error, even with `--debug`: it may quote an event (`errors.describe`).
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ from typing import Any
 from workers.runtime.errors import describe, traceback_of
 
 REPEAT_S = 30.0
-#: What they say changes to and fro, so that the same line again is news.
+#: Loggers that alternate between states, so a repeated line is news.
 _NEWS = ("workers.runtime.availability", "workers.kafka.store", "workers.pipeline.merge")
-# They log every step of their own at INFO; what goes wrong there is a warning.
+# Loggers that report every internal step at INFO; their problems are warnings.
 QUIETER = ("aiokafka", "asyncio", "confluent_kafka", "faust", "kafka", "librdkafka", "mode")
 
 
 def _ours(record: logging.LogRecord) -> bool:
-    """Hold back what Faust's services (mode) log of every step, under our subclasses' names."""
+    """Drop Faust services' (mode's) step logs, which appear under our subclasses' names."""
     return record.levelno >= logging.WARNING or not record.getMessage().startswith("[^")
 
 
 def _lasting(record: logging.LogRecord) -> bool:
-    """Hold back that a coordinator of transactions is still loading, as at the first start on a new
-    cluster: the client asks again by itself, and one that never answers ends the taking over.
+    """Drop reports that a transaction coordinator is still loading, as on a new cluster.
+
+    The client retries by itself, and a coordinator that never answers fails the take-over.
     """
     text = record.getMessage() if record.name == "librdkafka" else ""
     return not (text.startswith("GETPID ") and text.endswith(": retrying"))
 
 
 class _NotAgain(logging.Filter):
-    """A filter of lines that were logged within the last half minute.
-
-    Every client reports a broker that is away, all the time.
-    """
+    """Filter of lines repeated within half a minute: clients report an absent broker nonstop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +59,7 @@ class _NotAgain(logging.Filter):
 
 
 class _Lines(logging.Formatter):
-    """One line a record; the error that ends the worker looks as in every other command."""
+    """One-line formatter; the worker's final error looks as in every other command."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -80,8 +78,6 @@ class _Lines(logging.Formatter):
 
 
 class _Objects(logging.Formatter):
-    """One JSON object a line."""
-
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)
         entry: dict[str, object] = {
@@ -98,17 +94,16 @@ class _Objects(logging.Formatter):
 
 
 def about(**fields: object) -> dict[str, dict[str, object]]:
-    """Return the `extra` of a log call: fields that JSON shows."""
+    """Return the `extra` argument of a log call, with fields for JSON."""
     return {"about": fields}
 
 
 def last_words(text: str) -> None:
-    """Log the message that ends a command."""
     logging.getLogger("workers.cli").critical("%s", text)
 
 
 def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
-    """Log to stderr; with `debug` our own lines from DEBUG on, and the libraries' from INFO on."""
+    """Log to stderr; with `debug`, our own lines from DEBUG and the libraries' from INFO."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Objects() if json_lines else _Lines())
     if not debug:
@@ -125,7 +120,7 @@ def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
     sys.excepthook = _uncaught
 
 
-# Python's own hooks would print the message of the error.
+# Python's own hooks would print the error's message.
 def _of_thread(hook: threading.ExceptHookArgs) -> None:
     if hook.exc_value is not None:
         name = "?" if hook.thread is None else hook.thread.name

@@ -1,15 +1,14 @@
-"""The worker's counters: one `Metrics` a process, with a Prometheus registry of its own.
+"""The worker's metrics: one `Metrics` per process, with its own Prometheus registry.
 
-Shards and the hand-over count here, once a batch, commit or release, never once an event. What
-belongs to a partition that may go away is read when Prometheus asks (`agents/monitor.py`).
-Labels are stage, histogram, topic, partition and a reject's reason, never a label, stream key or
-user of the data. Totals are exact, so they are for the operator only.
+Shards and the hand-over update it once per batch, commit or release, never per event. Values of a
+partition that may go away are read on every scrape (`agents/monitor.py`). Labels are stage,
+histogram, topic, partition and reject reason, never a label, stream key or user of the data. Totals
+are exact, so they are for the operator only.
 
-Whether nearly all records of a topic are rejected: said when it begins, and when it is over.
-
-Counted are records that some histogram looks at, over the last minute. It begins as soon as there
-are enough of them, and ends where most are accepted, far below where it began, so that it does not
-come and go; or when nothing was read for long.
+`RejectRate` logs when nearly all records of a topic are rejected, and when that ends. It counts
+records relevant to some histogram, over the last minute. The state begins once there are enough of
+them. It ends when most are accepted, far below the starting threshold so that it does not flap, or
+when nothing was read for long.
 """
 
 from __future__ import annotations
@@ -30,19 +29,17 @@ from workers.runtime.availability import Away
 logger = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
-#: Of so many records at least.
+#: Fewest records for the state to begin.
 LEAST = 100
-#: It begins above one share of rejects, and ends at the other.
+#: Share of rejects above which it begins, and at which it ends.
 BEGINS, ENDS = 0.9, 0.5
-#: It is over when nothing was read for so long.
+#: It ends after this long without records.
 QUIET_S = 600.0
 _STEP_S = 5.0
 
 
 @dataclass(slots=True)
 class _Step:
-    """What was read in a few seconds."""
-
     number: int
     records: int = 0
     rejects: collections.Counter[str] = field(default_factory=collections.Counter)
@@ -50,7 +47,7 @@ class _Step:
 
 @dataclass(slots=True)
 class _Topic:
-    """What was read of a topic within the window, and whether nearly all of it is rejected."""
+    """Counts of a topic within the window, and the reason while nearly all are rejected."""
 
     steps: deque[_Step] = field(default_factory=deque)
     rejecting: str | None = None
@@ -58,20 +55,13 @@ class _Topic:
 
 
 class RejectRate:
-    """The shares of rejects, by topic; safe to use from any thread."""
+    """Reject rates by topic. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock, self._topics = Lock(), dict[str, _Topic]()
 
     def note(self, topic: str, now_s: float, records: int, rejects: Mapping[str, int]) -> None:
-        """Note what a batch brought, and say in the log what changes by it.
-
-        Args:
-            topic: of the events.
-            now_s: monotonic clock.
-            records: those that some histogram looks at, and those that are rejected.
-            rejects: how many of them, by reason.
-        """
+        """Add a batch's `records` (relevant to a histogram, or rejected); log changes of state."""
         if not records:
             return
         with self._lock:
@@ -122,7 +112,7 @@ class RejectRate:
 
 PREFIX = "quietcount"
 REKEY, CONTRIBUTE, RELEASE = "rekey", "contribute", "release"
-# A transaction takes about 10 ms on a quiet broker; one that waits for a broker, up to 15 s.
+# A transaction takes about 10 ms on a quiet broker, up to 15 s if it waits for a broker.
 _COMMIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 # A tick of a million rows takes about half a second; one call releases up to 500 ticks.
 _RELEASE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -131,15 +121,13 @@ _RECOVERY_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 90
 
 @dataclass(frozen=True, slots=True)
 class StageMetrics:
-    """What every shard of a stage counts."""
-
     records: Counter
     commit_seconds: Histogram
     aborted: Counter
 
 
 class Metrics:
-    """The worker's counters and histograms; safe to use from any thread."""
+    """The worker's counters and histograms. Thread-safe."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry(auto_describe=True)
@@ -214,21 +202,19 @@ class Metrics:
             namespace=PREFIX,
             registry=registry,
         )
-        #: Whether Kafka is away; a gauge and a counter show it.
         self.away = Away()
         show_outages(self.away, registry)
         self.registry_waits = counter(
             "schema_registry_waits",
             "Times that records had to wait for a schema because the registry did not answer",
         )
-        #: Says of each topic whether nearly all of it is rejected; a gauge shows it.
         self.rejecting = RejectRate()
         self.fenced = counter(
             "fenced", "Shards of this worker that a newer owner took over while they were at work"
         )
 
     def stage(self, name: str) -> StageMetrics:
-        """Return the counters of a stage's shards, which the metrics show from now on."""
+        """Return the metrics of a stage's shards, creating the series."""
         return StageMetrics(
             self._records.labels(name),
             self._commit_seconds.labels(name),
@@ -236,19 +222,16 @@ class Metrics:
         )
 
     def expect_histogram(self, name: str) -> None:
-        """Show a histogram's counters before the first count: no alert works on an absent one."""
+        """Create a histogram's counters at zero: alerts do not work on absent series."""
         for counter in (self.ticks_released, self.snapshots, self.snapshot_bytes):
             counter.labels(name)
 
 
 def show_outages(away: Away, registry: CollectorRegistry) -> None:
-    """Add what there is to see of outages of Kafka to a registry."""
     registry.register(_Outages(away))
 
 
 class _Outages(Collector):
-    """How long Kafka has been away, and how often it was."""
-
     def __init__(self, away: Away) -> None:
         self._away = away
 
@@ -267,7 +250,7 @@ class _Outages(Collector):
 
 
 class OfWorker(Collector):
-    """A registry's metrics, with the worker's name on every series."""
+    """Collector that adds the worker's name to every series of another one."""
 
     def __init__(self, inner: Collector, worker: str) -> None:
         self._inner, self._worker = inner, worker

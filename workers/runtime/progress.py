@@ -1,4 +1,4 @@
-"""Progress of long work: one changing line on a terminal, an occasional plain line elsewhere."""
+"""Progress of long work: one changing line on a terminal, occasional plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PLAIN_INTERVAL_S = 5.0
 
 
 class _Patient(Console):
-    """A console whose reader may leave, as `head` does, while the work goes on."""
+    """Console that ignores a closed pipe, as from `head`, while the work continues."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
 
 
 class ProgressLine:
-    """The latest text on stderr, so that standard output holds only what the command writes."""
+    """Progress display on stderr, so that stdout holds only the command's output."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or _Patient(stderr=True, highlight=False)
@@ -38,7 +38,6 @@ class ProgressLine:
             self._status.stop()
 
     def update(self, text: str) -> None:
-        """Show where the work is now."""
         if self._status is not None:
             self._status.update(escape(text))
         elif time.monotonic() >= self._plain_at:
@@ -46,5 +45,4 @@ class ProgressLine:
             self.print(text)
 
     def print(self, text: str) -> None:
-        """Show a line that stays."""
         self._console.print(text, markup=False, soft_wrap=True)

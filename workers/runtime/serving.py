@@ -1,4 +1,4 @@
-"""HTTP servers on aiohttp: a socket that listens, and a thread with an event loop of its own."""
+"""HTTP servers on aiohttp: a listening socket, and a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]]
 
 
 def listening(host: str, port: int, send_buffer: int | None = None) -> socket.socket:
-    """Return a socket that listens; port 0 is any free one. A failure is the system's `OSError`."""
+    """Return a listening socket; port 0 picks a free one. Raise the system's `OSError`."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
@@ -35,12 +35,11 @@ def listening(host: str, port: int, send_buffer: int | None = None) -> socket.so
 
 
 def url_of(host: str, listener: socket.socket) -> str:
-    """Return the address of a listener, without a path."""
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
 class InThread:
-    """A server in a thread of its own, for as long as the `with` block lasts."""
+    """Server in its own thread, for the duration of a `with` block."""
 
     def __init__(self, run: Run, name: str) -> None:
         self._run, self._name = run, name
@@ -51,14 +50,13 @@ class InThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def call(self, function: Callable[[], object]) -> None:
-        """Run something on the server's own event loop."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(function)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._ready.wait()  # it listens, or has failed; on a busy machine that may take long
+        self._ready.wait()  # listening or failed; may take long on a busy machine
         if self._error is not None:
             self._thread.join()
             raise self._error

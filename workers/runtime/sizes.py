@@ -1,21 +1,20 @@
-"""The most bytes that a message may have, in one place; and cutting by bytes to stay below it.
+"""Limits of message sizes, and splitting by bytes to stay below them.
 
-    VALUE     900,000    of a value: every encoder cuts its pages, blocks and parts below this
-    MESSAGE   990,000    of a key, a value and headers together; `Shard.transact` refuses more
-                         before it sends anything
-    BATCH   1,000,000    of the record batch a message is in; what topics must take
-    TOPIC   1,048,588    what topics are created with: Kafka's own default for max.message.bytes
+    VALUE     900,000    bytes of a value: every encoder cuts its pages, blocks and parts below this
+    MESSAGE   990,000    of key, value and headers together; `Shard.transact` refuses more before it
+                         sends anything
+    BATCH   1,000,000    of the record batch of a message; topics must accept it
+    TOPIC   1,048,588    of new topics: Kafka's own default for max.message.bytes
 
-Kafka limits *batches*. librdkafka adds a message to a batch that holds another one only while the
-batch stays below `batch.size`, with all that the protocol adds (`Shard` sets it to BATCH), and
-compresses only where that makes the batch shorter. A message alone in its batch has 61 bytes of the
-batch's before it and at most 60 of its own beside key, value and headers: far less than BATCH -
-MESSAGE.
+Kafka limits *batches*. librdkafka adds a message to a non-empty batch only while the batch stays
+below `batch.size`, protocol overhead included (`Shard` sets it to BATCH), and compresses only if
+that makes the batch shorter. A message alone in its batch has 61 bytes of batch header and at most
+60 bytes of its own beside key, value and headers: far less than BATCH - MESSAGE.
 
-What is written, and why it stays within MESSAGE: a label or stream key has at most LABEL_BYTES_MAX
-= 1,024 bytes, six times that in JSON (a control character is one byte and six characters). So the
-smallest thing that cannot be cut (a row, a key, an item) has at most 2 * 6 * 1,024 + 200 bytes, and
-whatever is a list of such things is cut between them.
+Why every message stays within MESSAGE: a label or stream key has at most LABEL_BYTES_MAX = 1,024
+bytes, six times that in JSON (a control character is one byte and six characters). So the smallest
+indivisible element (a row, a key, an item) has at most 2 * 6 * 1,024 + 200 bytes, and lists of
+elements are cut between them.
 
     message               cut by                                    where
     contributions         rows, then stream keys                    pipeline/contributions.py
@@ -26,9 +25,7 @@ whatever is a list of such things is cut between them.
     mechanisms' state     bytes, rows or stream keys                mechanisms/*/*state.py, pay.py
     users' pairs          rows of 28 bytes                          pipeline/users.py
     progress              bytes                                     pipeline/ledger_blocks.py
-    rejects               bytes: the record is kept up to there     agents/contribute.py
-
-What a commit changes in a key-value store.
+    rejects               bytes: the record is truncated            agents/contribute.py
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-# A key and its new value; None deletes it. Of two changes of one key the later one wins.
+# A key and its new value; None deletes it. Of two changes of one key the later wins.
 Change = tuple[bytes, bytes | None]
 
 
@@ -47,14 +44,10 @@ TOPIC_BYTES = 1_048_588
 
 
 def cuts(sizes: ArrayLike, room: int) -> list[tuple[int, int]]:
-    """Return where to cut a list so that each part fits: (start, stop) of the parts, in order.
+    """Return the (start, stop) of consecutive parts of a list that fit in `room` bytes.
 
-    Each part takes as much as fits, so what is in it depends on nothing behind it: a list that
-    grows changes its last part only.
-
-    Args:
-        sizes: bytes of each element, none of them above `room`.
-        room: most bytes of a part.
+    Every part is filled greedily, so appending to the list changes its last part only. `sizes` are
+    the bytes of every element, none above `room`.
     """
     ends = np.cumsum(np.asarray(sizes, dtype=np.int64))
     found, start, taken = [], 0, 0
