@@ -196,7 +196,7 @@ def topics_of(progress: ReleaseProgress) -> set[str]:
 
 
 def _epochs(life: Life, grid: TickGrid) -> list[int]:
-    """Return charged epochs of a generation, the first and last among them; empty if there are none."""
+    """Return charged epochs of a generation, with the first and last among them; may be empty."""
     if life.first is None:
         return []
     ticks = [] if life.next is None or life.next <= life.first else [life.first, life.next - 1]
@@ -266,10 +266,13 @@ class Ceiling:
         return epsilon is not None and epsilon <= self.epsilon
 
     def epsilon_of(self, charges: Sequence[CeilingCharge], counts: Sequence[int]) -> float | None:
-        """Return the largest epsilon of any event or user, at the ceiling's delta; None: no guarantee.
+        """Return the epsilon of the event or user that pays most, at the ceiling's delta; or None.
 
         Args:
             counts: by charge, the epochs that count for a user; for an event, nonzero counts once.
+
+        Returns:
+            None: no guarantee.
         """
         paid = [(charge, count) for charge, count in zip(charges, counts, strict=True) if count]
         if any(charge.unit != self.unit for charge, _ in paid):
@@ -290,7 +293,7 @@ class Ceiling:
     ) -> Held:
         """Return the window with the largest loss among those that touch [begin, end).
 
-        Unless the window must be `named`, an upper bound within the ceiling is returned instead.
+        Unless the window must be `named`, stop at an upper bound that stays within the ceiling.
         """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
         if (
@@ -362,7 +365,7 @@ def _most(charge: CeilingCharge, period_ms: int | None, begin: int, end: int) ->
 
 
 def most_epochs(window_ms: int, epoch_ms: int) -> int:
-    """Return the most epochs that a window touches: 31 days' epochs in any 30 days."""
+    """Return the most epochs that a window can touch: 31 daily ones in any 30 days."""
     return (window_ms - 2) // epoch_ms + 2
 
 

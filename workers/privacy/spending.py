@@ -298,7 +298,7 @@ _CHOICES_MAX = 4_096
 def total_of(
     entries: Sequence[Entry], settings: Settings, owners: int
 ) -> tuple[Total | None, tuple[Counted, ...]]:
-    """Return the total for the unit in the settings, and the generations that no such total can include.
+    """Return the total for the unit in the settings, and the generations with another unit.
 
     The total is None if nothing was published or a generation protected another unit.
     """
@@ -328,7 +328,7 @@ def total_of(
 
 
 def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
-    """Return one person's loss from the generations that have not ended, or from all if all have."""
+    """Return one person's loss from generations that have not ended, or from all if all have."""
     published = [entry for entry in entries if entry.pieces]
     if not published or any(entry.life.unit != settings.privacy.unit for entry in published):
         return ()
@@ -342,7 +342,7 @@ def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tupl
 def total_of_all(
     found: Mapping[str, tuple[Sequence[Entry], Settings, int]],
 ) -> tuple[Total | None, tuple[str, ...]]:
-    """Return the joint total of workers on the same events, and the workers that protect another unit.
+    """Return the joint total of workers on the same events, and the workers with another unit.
 
     Args:
         found: arguments of `total_of` by worker.
@@ -423,7 +423,7 @@ def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:
 def _at_one_time(
     entries: Sequence[Entry], serving: Iterable[int], owner: int | None
 ) -> Iterator[frozenset[int]]:
-    """Yield the sets of generations that published at the same time, in one owner partition or any."""
+    """Yield the sets of generations that published at the same time, in one partition or any."""
     spans = [
         (
             entries[i].grid.start(piece.first),

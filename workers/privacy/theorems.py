@@ -194,12 +194,12 @@ def ticks_of(config: HistogramConfig, data: Data) -> int:
 
 
 def normal_bound(variance: float, values: float, beta: float) -> float:
-    """Bound all |sub-Gaussian values|: P(|X| > x) <= 2 exp(-x^2 / (2 v)) for one (000 Theorem 2)."""
+    """Bound all |sub-Gaussian values|: P(|X| > x) <= 2 exp(-x^2 / (2 v)) (000 Theorem 2)."""
     return math.sqrt(2 * variance * math.log(2 * values / beta))
 
 
 def laplace_bound(scale: float, values: float, beta: float) -> float:
-    """Bound all |Laplace values|: P(|X| > x) = exp(-x / b) for one (001 Fact 6)."""
+    """Bound all |Laplace values|: P(|X| > x) = exp(-x / b) (001 Fact 6)."""
     return scale * math.log(values / beta)
 
 
@@ -212,7 +212,7 @@ def laplace_sum(terms: int, scale: float, values: float, beta: float) -> float:
 def subset_bound(variance: float, terms: int, values: float, beta: float) -> float:
     """Bound the sums over every subset of `terms` values, in every group, by a union over 2^terms.
 
-    A cell shows an item if its noise is high, so the set of cells that show it depends on the noise.
+    A cell shows an item if its noise is high, so the set of showing cells depends on the noise.
     """
     return math.sqrt(2 * terms * variance * (terms * math.log(2) + math.log(2 * values / beta)))
 
@@ -234,8 +234,8 @@ def worst_variance(mechanism: Mechanism, ticks: int) -> float:
     haar: with c_j = min(m_j, 2^j - m_j) / 2^j, c_(j-1) is 2 c_j below 1/4 and 1 - 2 c_j above, and
     c_0 = 0. For phi(y) = 4 y / 9 - y^2 / 3 that gives c_j^2 <= 1/9 + phi(c_j) - phi(c_(j-1)) (equal
     above 1/4). Weighted with s_j^2, which never fall with j, and phi >= 0, the sum up to level J is
-    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels with blocks at least twice as long as `ticks` have
-    c_j = t / 2^j.
+    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels whose blocks are at least twice as long as
+    `ticks` have c_j = t / 2^j.
     tree: the digits of the worst t. sqrt: the variance never falls with t.
     """
     counter = mechanism.public()["counter"]
@@ -280,7 +280,7 @@ def scales(mechanism: Mechanism) -> list[float]:
 
 
 def bottom_of(public: Mapping[str, object]) -> int | None:
-    """Return BOTTOM's height above h_(kbar+1), from the public parameters of a mechanism or algorithm."""
+    """Return BOTTOM's height above h_(kbar+1), from the parameters of a mechanism or algorithm."""
     bottom, algorithm = public.get("bottom"), public.get("algorithm")
     if isinstance(bottom, dict):
         return int(bottom["above"])
@@ -460,8 +460,8 @@ def _pure_sketch(
 ) -> Promise:
     """Bound the error of Misra-Gries over a declared domain.
 
-    Every tick releases one cell, so there are R d noise values. At most k labels have a count above 0
-    before noise, so a label that a cell does not show ranks below a shown one with a count of 0:
+    Every tick releases one cell, so there are R d noise values. At most k labels have a count above
+    0 before noise, so a label that a cell does not show ranks below a shown one with a count of 0:
     its own count is at most two noise values.
     """
     tree, releases = mechanism.tree, ticks_of(config, data)
@@ -557,7 +557,7 @@ def _largest(
 
 
 def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta: float) -> float:
-    """Bound sums of blocks: below by the counts that blocks hide, above by the noise of those that show."""
+    """Bound sums of blocks: too low by hidden counts, too high by the noise of blocks that show."""
     height = used * (algorithm.threshold or 0)
     if isinstance(algorithm.table, DiscreteLaplace):
         scale = float(algorithm.table.scale)
@@ -577,7 +577,7 @@ def _choices(
     delta: float,
     beta: float,
 ) -> tuple[float, float]:
-    """Return (printed, ours): how far an unpicked item may lie above a shown one, or above h_(kbar+1)."""
+    """Return (printed, ours): how far an unpicked item may lie above a shown one or h_(kbar+1)."""
     scale = float(algorithm.scale)
     if name == "known_gumbel":
         among = p.k * releases / beta

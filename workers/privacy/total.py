@@ -63,7 +63,7 @@ class Part:
     """One mechanism, charged `times` epochs.
 
     Attributes:
-        failures: named probabilities in `delta` that are not converted; None if unknown, in which case
+        failures: named probabilities in `delta` that are not converted; None if unknown, and then
             all of delta counts as failures.
         pure: whether epsilon holds without converting rho.
     """
@@ -106,7 +106,7 @@ def together(parts: Sequence[Part], delta: float | None = None) -> Together:
     """Return the joint guarantee of at least one part.
 
     Args:
-        delta: at which to state epsilon; at least the sum of the parts' deltas, which is the default.
+        delta: at which to state epsilon; at least the sum of the parts' deltas (the default).
 
     Raises:
         ValueError: delta is smaller.
@@ -146,8 +146,8 @@ def together(parts: Sequence[Part], delta: float | None = None) -> Together:
 def epsilon_at(parts: Sequence[Part], delta: float) -> float | None:
     """Return the joint epsilon of parts at any delta, rounded up; None if there is no guarantee.
 
-    Unlike in `together`, delta may be below the sum of the parts' own deltas; less of it then converts
-    rho.
+    Unlike in `together`, delta may be below the sum of the parts' own deltas; then less of it
+    converts rho.
     """
     if not parts:
         return 0.0
@@ -237,7 +237,8 @@ def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> Part:
     """Return a mechanism's price as its snapshot states it, with the parts of delta.
 
     If epsilon was converted, the delta that rho does not need counts as failures. That is the
-    mechanism's own figure, or slightly more. If epsilon may be pure, all of it also counts as sampling.
+    mechanism's own figure, or slightly more. If epsilon may be pure, all of that delta counts as
+    sampling error too.
     """
     if delta <= 0:
         return Part(rho=rho, epsilon=epsilon, delta=0.0, pure=True)
@@ -265,7 +266,7 @@ def delta_of(rho: float, epsilon: float) -> float:
 
 
 def _composed_events(parts: Sequence[Part], events: int) -> tuple[float, float]:
-    """Return (epsilon, delta) of zCDP composition with one conversion; (inf, 1) if none is possible."""
+    """Return (epsilon, delta) of zCDP composition, converted once; (inf, 1) if impossible."""
     if not parts:
         return 0.0, 0.0
     left = converting(parts)
@@ -357,8 +358,8 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
     """Return the loss over an epoch, a day, thirty days and a year.
 
     Args:
-        groups: at least one; for every kind of stream key, the mechanisms that count an event with it,
-            as a person's events may have several keys. Rho and failures are convex in the number of
+        groups: at least one; for every kind of stream key, the mechanisms that count its events.
+            A person's events may have several keys. Rho and failures are convex in the number of
             events per key, so the largest of any group bounds every mixture.
     """
     return tuple(_span(groups, days) for days in DAYS)
