@@ -182,7 +182,7 @@ def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
 def _statistic(
     config: HistogramConfig, mechanism: OrderStatistics, others: Sequence[Alternative]
 ) -> Iterator[str]:
-    """Compare with a counter: the statistic pays off only while its segment has the smaller error."""
+    """Compare with a counter: the statistic pays off only while its segment's error is smaller."""
     counts = next(
         (row for row in others if row.mechanism == "known_base" and row.error is not None), None
     )
