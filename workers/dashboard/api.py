@@ -91,8 +91,6 @@ STORE = web.AppKey("store", Store)
 
 
 class Page(NamedTuple):
-    """A file of the page, in memory."""
-
     body: bytes
     kind: str
     tag: str
@@ -110,11 +108,9 @@ def application(
 ) -> web.Application:
     """Return the dashboard's web application, without Kafka.
 
-    Args:
-        histograms: name and horizon of those in the settings, in their order.
-        token: required from readers; None: none required.
-        further: additional fields of /api/histograms.
-        store: without one, only snapshots in memory are served.
+    `histograms` are name and horizon of those in the settings, in their order. Without a `token`,
+    readers need none. `further` are additional fields of /api/histograms. Without a `store`, only
+    snapshots in memory are served.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub

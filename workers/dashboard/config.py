@@ -128,7 +128,6 @@ def _rule(record: type[Checked], name: str) -> Rule:
 
 
 def _value(record: type[Checked], name: str, values: Mapping[str, Any], where: str) -> str:
-    """Return a string, checked as in the worker."""
     rule = _rule(record, name)
     if name not in values:
         raise ValueError(f"{where}{name} is missing: {rule.allowed}")

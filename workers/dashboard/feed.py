@@ -71,7 +71,6 @@ class Feed:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
 
     async def run(self) -> None:
-        """Read until cancelled."""
         consumer = self._open()
         try:
             await self._follow(consumer)
@@ -92,7 +91,6 @@ class Feed:
         )
 
     def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Call in the consumer's thread."""
         return asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def _follow(self, consumer: Consumer) -> None:

@@ -113,7 +113,6 @@ class Wanted:
     top: int | None = None
 
     def holds(self, stream: Stream) -> bool:
-        """Return whether the filter includes a stream."""
         return (self.histograms is None or stream.histogram in self.histograms) and (
             self.keys is None or stream.key in self.keys
         )
@@ -192,7 +191,6 @@ class Hub:
         return changed
 
     def set_kept(self, state: Mapping[str, object]) -> None:
-        """Send the state of the store, if any, to all viewers."""
         if state != self.kept:
             self.kept = dict(state)
             self._tell(_KEPT, self.kept)

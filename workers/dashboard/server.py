@@ -29,8 +29,6 @@ WATCH_S = 0.5
 
 
 class Dashboard:
-    """Server and feed of one dashboard."""
-
     def __init__(
         self,
         settings: DashboardSettings,
@@ -163,5 +161,4 @@ def is_free(port: int) -> bool:
 
 
 def open_to_others(host: str, token: str | None) -> bool:
-    """Return whether other machines can read without a token."""
     return token is None and not is_loopback(host)

@@ -30,8 +30,6 @@ class NotASnapshot(QuietcountError):
 
 
 class Guarantee(msgspec.Struct, frozen=True):
-    """Guarantee stated in a snapshot."""
-
     unit: str
     rho: NotNegative
     epsilon: NotNegative
@@ -72,8 +70,6 @@ _WHOLE = msgspec.json.Decoder(Whole)
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Histogram and stream key of a sequence of snapshots."""
-
     histogram: str
     key: str
 
@@ -105,10 +101,7 @@ class Pages:
         return len(self._waiting)
 
     def receive(self, histogram: str, value: bytes | None) -> SeenSnapshot | None:
-        """Add a record of a histogram's topic.
-
-        Returns:
-            The snapshot; None while pages of it are missing.
+        """Add a record of a histogram's topic; return None while pages of its snapshot are missing.
 
         Raises:
             NotASnapshot: the record is something else. The message does not quote it.

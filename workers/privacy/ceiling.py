@@ -153,10 +153,10 @@ def merged(charges: Iterable[CeilingCharge]) -> list[CeilingCharge]:
 
 
 def grid_of(name: str, life: Life) -> TickGrid:
-    """Return a generation's tick grid from its stored description.
+    """Return the tick grid in a generation's stored description.
 
     Raises:
-        StateRefused: the description does not contain it.
+        StateRefused: the description has none.
     """
     description = life.description
     tick_ms, start_ms = description.get("tick_ms"), description.get("start_ms")
@@ -182,12 +182,10 @@ def price_of(life: Life, times: int = 1) -> Part:
 
 
 def key_field(life: Life) -> str:
-    """Return the field of the stream key that a generation counts an event under."""
     return str(_events(life).get("key"))
 
 
 def topics_of(progress: ReleaseProgress) -> set[str]:
-    """Return the names and regular expressions of the events topics that a worker counted."""
     found: set[str] = set()
     for life in (*(life for _, life in progress.retired), *progress.histograms.values()):
         topics = _events(life).get("topic")
@@ -258,7 +256,6 @@ class Ceiling:
 
     @property
     def period(self) -> str:
-        """The period in words."""
         return "an epoch" if self.period_ms is None else f"any {format_duration(self.period_ms)}"
 
     def holds(self, epsilon: float | None) -> bool:
@@ -266,13 +263,10 @@ class Ceiling:
         return epsilon is not None and epsilon <= self.epsilon
 
     def epsilon_of(self, charges: Sequence[CeilingCharge], counts: Sequence[int]) -> float | None:
-        """Return the epsilon of the event or user that pays most, at the ceiling's delta; or None.
+        """Return the epsilon of the event or user that pays most; None if there is no guarantee.
 
-        Args:
-            counts: by charge, the epochs that count for a user; for an event, nonzero counts once.
-
-        Returns:
-            None: no guarantee.
+        It holds at the ceiling's delta. `counts` has the epochs by charge: a user pays for all, an
+        event for one.
         """
         paid = [(charge, count) for charge, count in zip(charges, counts, strict=True) if count]
         if any(charge.unit != self.unit for charge, _ in paid):

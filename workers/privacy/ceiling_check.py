@@ -227,7 +227,6 @@ def _at(part: Part, ratio: float) -> Part:
 
 
 def _scaled(part: Part, factor: float) -> Part:
-    """Return the price of a mechanism with less rho."""
     rho, left = (
         part.rho * factor,
         float(Fraction(part.delta) - sum(map(Fraction, part.named.values()))),

@@ -132,10 +132,7 @@ class OtherWorkers:
 def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
     """Return whether two sets of topic names and regular expressions share a topic.
 
-    Args:
-        counted: of another worker.
-        events: of this worker.
-        there: topics on the cluster, to match regular expressions against.
+    `there` lists the topics on the cluster, to match regular expressions against.
     """
     wanted = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & wanted:
@@ -261,7 +258,6 @@ class CeilingGuard:
 
 
 def named(charges: Iterable[CeilingCharge], held: Held, unit: str) -> str:
-    """Return the charges in a window, in words."""
     found = [
         f"{charge}{f' ({part.times:,} epochs)' if part.times > 1 else ''}"
         for charge, part in parts_of(list(charges), held.counts, unit)

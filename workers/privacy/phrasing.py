@@ -56,9 +56,7 @@ def is_void(epsilon: float | None, delta: float) -> bool:
 def verdict(epsilon: float | None, delta: float, whether: str) -> str:
     """Return the end of a sentence about an observer who sees everything.
 
-    Args:
-        epsilon: None if there is no guarantee.
-        whether: the observer's question, such as "any one event was counted".
+    `whether` is the observer's question, such as "any one event was counted".
     """
     if epsilon is None or grade(epsilon, delta) == "none":
         return f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
@@ -178,7 +176,6 @@ def _digits(value: float, count: int, *, up: bool | None) -> tuple[int, int]:
 
 
 def _plain(digits: int, exponent: int) -> str:
-    """Return digits times ten to the exponent in plain notation, with thousands separators."""
     if exponent >= 0:
         return f"{digits * 10**exponent:,}"
     whole, part = divmod(digits, 10**-exponent)

@@ -54,9 +54,8 @@ def printed_of(
 ) -> Iterator[Printed]:
     """Yield every figure that a paper states differently.
 
-    Args:
-        config: with D0 in `max_items` (`registry.in_events`).
-        conversion: the part of delta that converts rho into epsilon; 0 if none.
+    `config` has D0 in `max_items` (`registry.in_events`); `conversion` is the part of delta that
+    converts rho into epsilon, 0 if none.
     """
     if conversion > 0:
         yield from _conversion(mechanism, conversion)

@@ -72,8 +72,6 @@ Status = Literal["running", "left out", "ended"]
 
 
 class Epoch(Record, frozen=True, kw_only=True):
-    """An epoch: its published ticks, and the mechanism ids in their snapshots."""
-
     epoch: int
     first_tick: int
     last_tick: int
@@ -112,8 +110,6 @@ class Generation(Record, frozen=True, kw_only=True):
 
 
 class Histogram(Record, frozen=True, kw_only=True):
-    """A histogram in the release state."""
-
     name: str
     generation_in_settings: int | None
     generations: tuple[Generation, ...]
@@ -201,7 +197,6 @@ class Piece:
 
     @property
     def first(self) -> int:
-        """First published global tick."""
         return self.life.first or 0
 
     @property
@@ -225,12 +220,10 @@ class Entry:
 
     @property
     def first(self) -> int:
-        """First global tick published by any owner partition."""
         return min(piece.first for piece in self.pieces)
 
     @property
     def last(self) -> int:
-        """Last global tick published by any owner partition."""
         return max(piece.last for piece in self.pieces)
 
     @property
@@ -247,12 +240,10 @@ class Entry:
 
     @property
     def part(self) -> Part:
-        """Cost of this generation to one event or user."""
         return price_of(self.life, self.charged_epochs)
 
     @property
     def charge(self) -> Charge:
-        """Price and length of one epoch."""
         grid = self.grid
         return Charge(
             replace(self.part, times=1),
@@ -344,8 +335,7 @@ def total_of_all(
 ) -> tuple[Total | None, tuple[str, ...]]:
     """Return the joint total of workers on the same events, and the workers with another unit.
 
-    Args:
-        found: arguments of `total_of` by worker.
+    `found` has the arguments of `total_of` by worker.
     """
     unit = next(iter(found.values()))[1].privacy.unit
     published = {
@@ -468,9 +458,7 @@ def left_of(
 ) -> Left | None:
     """Return the unspent part of the ceiling; None without a ceiling.
 
-    Args:
-        states: of the worker's owner partitions.
-        others: charges of other workers on the same events.
+    `others` are charges of other workers on the same events.
     """
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
@@ -594,12 +582,7 @@ def budget_of(
     states: Sequence[ReleaseProgress | None] | None,
     others: Sequence[CeilingCharge] = (),
 ) -> Budget:
-    """Return a worker's spending.
-
-    Args:
-        states: from `read_states`.
-        others: charges of other workers on the same events, which a ceiling counts too.
-    """
+    """Return a worker's spending; `states` is from `read_states`, `others` as in `left_of`."""
     entries = entries_of(states or (), settings)
     wanted = generations_in(settings)
     begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
@@ -632,7 +615,6 @@ def budget_of_all(
         tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[CeilingCharge]]
     ],
 ) -> AllBudgets:
-    """Return the spending of several workers on the same events, separately and together."""
     total, outside = total_of_all(
         {
             one.worker.name: (entries_of(states or (), one), one, len(states or ()))

@@ -159,13 +159,11 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """An error bound that holds with probability 1 - beta.
+    """An error bound that holds with probability 1 - beta, over all of an epoch.
 
     Attributes:
         name: "counts", "hidden", "selection" or "answer".
-        bounds: the bounded error in words.
-        assumes: assumptions about the data in words; may be empty.
-        beta: probability that the error exceeds the bound anywhere.
+        bounds, assumes: the error and the assumptions about the data in words.
         printed: bound of the paper's own algorithm, accounting and constants at the same settings;
             infinite if the paper promises nothing.
         ours: bound of this implementation.
@@ -267,12 +265,10 @@ def normal_quantile(tail: float) -> float:
 
 
 def discovery_delta(mechanism: Mechanism) -> float:
-    """Return the delta for showing labels that are present because of one event."""
     return dict(mechanism.cost().deltas).get("discovery", 0.0)
 
 
 def scales(mechanism: Mechanism) -> list[float]:
-    """Return the published scales of a selecting mechanism, in their order."""
     found = mechanism.public()["scales"]
     if not isinstance(found, list):
         raise TypeError(f"scales = {found!r}: not a list")
@@ -824,7 +820,6 @@ def _worst_threshold(mechanism: UnkBase, worst: float, ticks: int) -> float:
 
 
 def _rounding(config: HistogramConfig) -> float:
-    """Return how far rounding to an integer may move a count."""
     return 0.0 if config.counter == "tree" else 0.5
 
 

@@ -106,10 +106,10 @@ def together(parts: Sequence[Part], delta: float | None = None) -> Together:
     """Return the joint guarantee of at least one part.
 
     Args:
-        delta: at which to state epsilon; at least the sum of the parts' deltas (the default).
+        delta: at which to state epsilon; by default, the sum of the parts' deltas.
 
     Raises:
-        ValueError: delta is smaller.
+        ValueError: delta is smaller than that sum.
     """
     least = delta_together(parts)
     at = least if delta is None else delta
@@ -410,7 +410,6 @@ def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]
 
 
 def explained(unit: str) -> str:
-    """Return the legend of the loss table."""
     whose = "events in every epoch" if unit == "event" else "user ids, who comes in every epoch"
     return (
         f"epsilon, and delta, for somebody with so many {whose}; {VOID}: epsilon is above 20 or delta 0.01 or more, "
@@ -440,7 +439,6 @@ class Built:
 
     @property
     def part(self) -> Part:
-        """Price of one epoch."""
         promise, failures = self.mechanism.guarantee, dict(self.mechanism.cost().deltas)
         return Part(
             rho=promise.rho,
@@ -452,7 +450,6 @@ class Built:
 
     @property
     def charge(self) -> Charge:
-        """Price and length of one epoch."""
         ticks = self.config.horizon_ticks
         return Charge(self.part, None if ticks is None else ticks * self.config.tick_ms)
 

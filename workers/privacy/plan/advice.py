@@ -45,9 +45,7 @@ class _Row:
 def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tuple[EndChoice, ...]:
     """Return the effect of each share, none first; empty if `end_share` does not apply.
 
-    Args:
-        config: with D0 in `max_items`.
-        unit: protected unit.
+    `config` has D0 in `max_items`.
     """
     last = config.horizon_ticks
     if not config.can_end or last is None or last == 1:
@@ -132,11 +130,7 @@ def advice(
 ) -> Iterator[str]:
     """Yield one sentence for each conclusion from the figures.
 
-    Args:
-        config: with D0 in `max_items`.
-        others: mechanisms compared, the one in use first.
-        counters: counters compared, the one in use first.
-        ends: effects of each `end_share`.
+    `config` has D0 in `max_items`; `others` and `counters` begin with the one in use.
     """
     yield from _counter(counters)
     yield from _end(ends)

@@ -83,11 +83,8 @@ def alternatives(
 ) -> Iterator[Alternative]:
     """Yield the mechanism in use first, then others.
 
-    Args:
-        config: with D0 in `max_items` (`registry.in_events`).
-        unit: protected unit.
-        items: labels that errors are stated for.
-        beta: failure probability of the errors.
+    `config` has D0 in `max_items` (`registry.in_events`). Errors are stated for `items` labels and
+    fail with probability `beta`.
     """
     domain = tuple(getattr(config, "domain", None) or ())
     asked = _Asked(config, unit, config.max_items_per_user is not None, domain, items, beta)

@@ -80,14 +80,6 @@ def _build(config: HistogramConfig, unit: str) -> Mechanism:
 
 
 def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str) -> HistogramPlan:
-    """Return one histogram's plan.
-
-    Args:
-        given: as in the settings.
-        mechanism: built from it.
-        topic: output topic.
-        unit: protected unit.
-    """
     config = in_events(given, unit)
     noise = noise_of(mechanism, config)
     domain = len(mechanism.domain())
@@ -199,7 +191,6 @@ def _segments(mechanism: Mechanism) -> Iterator[Segment]:
 
 
 def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> tuple[Figure, ...]:
-    """Return additional figures of one mechanism."""
     found: list[tuple[str, float, str]] = []
     public = mechanism.public()
     if isinstance(mechanism, OrderStatistics) and mechanism.segments is None:
@@ -261,7 +252,6 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> tup
 
 
 def _pick_scale(public: Mapping[str, object]) -> float | None:
-    """Return the published scale of picks, from any of its places."""
     scales, algorithm = public.get("scales"), public.get("algorithm")
     if isinstance(scales, list):
         return float(Fraction(scales[0]))

@@ -17,8 +17,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True): ...
 
 
 class Share(Record, frozen=True, kw_only=True):
-    """A named part of delta."""
-
     name: str
     delta: float
 
@@ -70,8 +68,6 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 class Noise(Record, frozen=True, kw_only=True):
-    """Noise over `ticks_looked_at` ticks."""
-
     on: str
     law: str
     ticks_looked_at: int
@@ -110,8 +106,6 @@ class Segment(Record, frozen=True, kw_only=True):
 
 
 class Figure(Record, frozen=True, kw_only=True):
-    """An additional figure of one mechanism."""
-
     name: str
     value: float
     meaning: str
@@ -151,8 +145,6 @@ class Size(Record, frozen=True, kw_only=True):
 
 
 class Memory(Record, frozen=True, kw_only=True):
-    """Cost of a row in memory and on disk."""
-
     row: str
     label_bytes: int
     columns_per_row: int

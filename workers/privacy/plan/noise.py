@@ -68,8 +68,6 @@ class Kind:
     """Description of one mechanism.
 
     Attributes:
-        family: see the module docstring.
-        answers: published figures.
         on: figures that carry the noise.
         shown: meaning of the threshold.
         counts: whether snapshots carry counts with an sd, rather than an answer.
@@ -139,7 +137,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 
 def near(name: str) -> tuple[str, ...]:
-    """Return the mechanisms that answer the same or a similar question."""
     family = KINDS[name].family
     if family == "labels":
         return ("unk_base", "sparse_gumb", "misra_gries", "limit_dom")
@@ -162,7 +159,7 @@ class Curve:
         raise NotImplementedError
 
     def mean(self, last: int) -> float:
-        """Return the mean over all ticks up to `last`."""
+        """Return the mean over ticks 1..last."""
         raise NotImplementedError
 
     def loudest(self, last: int) -> Ticks:
@@ -385,7 +382,6 @@ def curve(mechanism: Mechanism, last: int) -> Curve:
 
 
 def worst_and_rms(curve: Curve, last: int) -> tuple[float, float]:
-    """Return the largest and the root mean square sd over all ticks."""
     return math.sqrt(curve.variance(curve.loudest(last)[:1])[0]), math.sqrt(curve.mean(last))
 
 

@@ -35,9 +35,7 @@ _BAND, _PLAIN_BAND = "░", ":"
 def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
     """Return a plot from 0 on: solid up to the least sd of a run, shaded up to the most.
 
-    Args:
-        buckets: at least one; one column per bucket.
-        unicode: whether the terminal can show block characters.
+    There is one column per bucket. `unicode` is whether the terminal can show block characters.
     """
     top = max(bucket.most for bucket in buckets) or 1.0
     lines = []
@@ -134,7 +132,6 @@ class _Printer:
         self.unicode = "utf" in (console.encoding or "").lower()
 
     def raw(self, text: str, style: str = "") -> None:
-        """Print one line unwrapped."""
         self._console.print(Text(text, style=style), soft_wrap=True, highlight=False)
 
     def line(self, text: str, indent: int = 0, *, bold: bool = False, hang: int = 0) -> None:
@@ -154,11 +151,9 @@ class _Printer:
             self.raw(part, "bold red")
 
     def paragraph(self, text: str, indent: int = 4) -> None:
-        """Print wrapped text with a hanging indent."""
         self.line(text, indent, hang=2)
 
     def head(self, text: str) -> None:
-        """Print a section title."""
         self._console.print()
         self.line(text, 2, bold=True)
 
@@ -179,7 +174,6 @@ class _Printer:
         self._console.print(Padding(table, (0, 0, 0, 4)), highlight=False)
 
     def rule(self, title: str) -> None:
-        """Print a histogram's heading."""
         self._console.print()
         line = "─" if self.unicode else "-"
         self.line(
