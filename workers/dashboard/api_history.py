@@ -88,7 +88,6 @@ def json_of(value: Mapping[str, object], status: int = 200) -> web.Response:
 
 
 def answer(body: bytes, status: int = 200) -> web.Response:
-    """Return a response from encoded JSON."""
     response = web.Response(body=body, status=status, content_type="application/json")
     if len(body) >= COMPRESS_FROM:
         response.enable_compression()
@@ -189,7 +188,6 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
 
 
 def refusing(handler: Handler) -> Handler:
-    """Return a handler that turns refusals into error responses."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:

@@ -154,7 +154,6 @@ class Feed:
             consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S, cached=False)
 
     def _read(self, consumer: Consumer) -> tuple[list[SeenSnapshot], KafkaError | None]:
-        """Return newly arrived snapshots, and an error if one occurred."""
         found, failed = [], None
         for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
             error = message.error()
@@ -247,7 +246,6 @@ class Feed:
     # ---- its state -------------------------------------------------------------------------------
 
     def _tell(self, missing: list[str]) -> None:
-        """Report the state after a successful call."""
         self._hub.away.found()
         self._silence = None
         reading = "reading" if self._unread else "live"

@@ -88,7 +88,6 @@ def guard(host: str, token: str | None) -> Middleware:
 def headers_for(
     host: str, token: str | None
 ) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return the signal handler that sets the headers of every response."""
     by = framed_by(host, token)
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -113,14 +112,13 @@ def allow_frames(response: web.StreamResponse, by: str) -> None:
 
 
 def set_headers(response: web.StreamResponse) -> None:
-    """Set the headers common to all responses."""
     for name, value in HEADERS.items():
         response.headers[name] = value
     response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
 
 
 def _may(request: web.Request, digest: bytes) -> bool:
-    """Return whether the request has the token, in constant time."""
+    """Return whether the request has the token; the comparison takes constant time."""
     scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     found = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
     return hmac.compare_digest(found, digest) and scheme.lower() == "bearer"

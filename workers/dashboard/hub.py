@@ -214,7 +214,6 @@ class Hub:
         self._viewers.discard(viewer)
 
     def close(self) -> None:
-        """End all viewers."""
         for viewer in self._viewers:
             viewer.close()
 

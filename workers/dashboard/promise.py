@@ -24,7 +24,7 @@ Price: TypeAlias = tuple[str, float, float, float, int | None]
 def together_of(
     history: History, known: Collection[tuple[str, int | None]]
 ) -> dict[str, object] | None:
-    """Return the total and the loss table, as in docs/api.md; None before anything was published.
+    """Return the total and the loss table of docs/api.md; None before anything was published.
 
     `known` is name and horizon of the histograms of the settings, in their order.
     """

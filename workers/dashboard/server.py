@@ -39,7 +39,7 @@ class Dashboard:
         routes: Iterable[web.RouteDef] = (),
         further: Mapping[str, object] | None = None,
     ) -> None:
-        """`routes` and `further` fields are for the demo only."""
+        """`routes` and `further` are for the demo only."""
         self._settings, self._host, self._port = settings, host, port
         self.hub = Hub()
         histograms = [(histogram.name, histogram.horizon) for histogram in settings.histograms]
@@ -140,8 +140,6 @@ def serve(dashboard: Dashboard, say: Callable[[str], None]) -> int:
 
 
 class Background(InThread):
-    """A dashboard in a thread, for the duration of a `with` block."""
-
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard.run, "dashboard")
         self.dashboard = dashboard

@@ -170,7 +170,6 @@ def grid_of(name: str, life: Life) -> TickGrid:
 
 
 def price_of(life: Life, times: int = 1) -> Part:
-    """Return the cost of `times` epochs of a generation."""
     return Part(
         rho=life.rho,
         epsilon=life.epsilon,
@@ -246,7 +245,6 @@ class Ceiling:
 
     @classmethod
     def of(cls, privacy: PrivacySettings) -> Ceiling | None:
-        """Return the ceiling of the settings; None if they have none."""
         if privacy.max_epsilon is None or privacy.max_delta is None:
             return None
         return cls(privacy.unit, privacy.max_epsilon, privacy.max_delta, privacy.period_ms)

@@ -215,7 +215,7 @@ def _with(
 
 
 def _least_delta(ceiling: Ceiling, settings: Settings, built: Sequence[Built]) -> float:
-    """Return a delta that all charged epochs can have together."""
+    """Return a per-epoch delta that divides the ceiling's delta among all epochs."""
     counts, _ = _worst(ceiling, settings, [one.part for one in built])
     times = len(counts) if ceiling.unit == "event" else sum(counts)
     return max(_down(ceiling.delta / times, 2), 1e-50)

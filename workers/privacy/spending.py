@@ -79,8 +79,6 @@ class Epoch(Record, frozen=True, kw_only=True):
 
 
 class Charged(Record, frozen=True, kw_only=True):
-    """A generation's charge to one event or user."""
-
     epochs: int
     rho: float
     epsilon: float | None

@@ -33,8 +33,6 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class _Partition:
-    """Progress in one partition."""
-
     topic_id: str | None
     low: int
     high: int

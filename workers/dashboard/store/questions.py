@@ -109,7 +109,6 @@ class Held(NamedTuple):
 
     @property
     def kept(self) -> dict[str, int]:
-        """Bounds of the stored ticks, for an answer."""
         return {
             "first": self.first_ms,
             "last": self.last_ms,
@@ -167,7 +166,7 @@ def is_complete(
     asked: Range,
     reading: float | None,
 ) -> bool:
-    """Return whether all ticks of a range were read, rather than still unread or removed before.
+    """Return whether no tick of a range is still unread or was removed before it was read.
 
     Within a stream ticks arrive in order: nothing before the newest is unread.
     """
@@ -196,7 +195,6 @@ def item_numbers(cursor: duckdb.DuckDBPyConnection, labels: Iterable[str]) -> di
 def series_of(
     cursor: duckdb.DuckDBPyConnection, numbers: Iterable[int]
 ) -> dict[int, dict[str, Any]]:
-    """Return the common fields of the ticks of each series."""
     found = {}
     for series, *texts in cursor.execute(
         "select series, id, epoch, mechanism, guarantee, edges from series where series in (select unnest(?::integer[]))",

@@ -92,7 +92,6 @@ class Store:
 
     @property
     def path(self) -> Path:
-        """The file's path; always set once a query is answered."""
         if self._path is None:
             raise Unanswered("there is no history yet")
         return self._path

@@ -129,7 +129,7 @@ def _prepare(database: duckdb.DuckDBPyConnection) -> None:
 def first(
     database: duckdb.DuckDBPyConnection, question: str, values: Sequence[object] = ()
 ) -> tuple[Any, ...] | None:
-    """Return the first row of a result, and read it to its end so that another query may follow."""
+    """Return the first row of a result read to its end, so that another query may follow."""
     rows = database.execute(question, list(values)).fetchall()
     return rows[0] if rows else None
 
@@ -236,8 +236,6 @@ _EXACT = 2**53
 
 
 class Arrived(NamedTuple):
-    """A snapshot and its partition."""
-
     part: int
     snapshot: SeenSnapshot
 
@@ -318,7 +316,7 @@ class Writer:
     def write(
         self, arrived: Iterable[Arrived], positions: Mapping[tuple[str, int], Position]
     ) -> int:
-        """Store snapshots, in the order of their partitions, and positions; return how many were new.
+        """Store snapshots, in the order of their partitions, and positions; return the number added.
 
         Raises:
             duckdb.Error: nothing was stored, or the outcome is unknown: open the file again.
@@ -600,5 +598,5 @@ def _text(value: object) -> str:
 
 
 def _quarter(end_ms: int) -> int:
-    """Return the quarter of an hour in which a tick ends, with its upper bound included."""
+    """Return the quarter of an hour in which a tick ends; quarters include their upper bound."""
     return (end_ms - 1) // QUARTER_MS

@@ -32,8 +32,6 @@ class Printed(Record, frozen=True, kw_only=True):
 
 
 class Tick(Record, frozen=True, kw_only=True):
-    """Published noise of one tick, and derived figures."""
-
     tick: int
     sd: float | None
     threshold: float | None

@@ -386,7 +386,6 @@ def worst_and_rms(curve: Curve, last: int) -> tuple[float, float]:
 
 
 def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
-    """Return a mechanism's noise at chosen ticks, its worst, and its root mean square."""
     last = last_tick(config)
     variance = curve(mechanism, last)
     worst = int(variance.loudest(last)[0])

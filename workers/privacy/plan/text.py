@@ -84,7 +84,7 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
 
 
 def _cell(least: float, most: float, row: int, unicode: bool) -> str:
-    """Return the part of this row that lies under `least`, or within the band, as one character."""
+    """Return one character for the part of this row under `least`, or within the band."""
     filled = min(max(least * ROWS - row, 0.0), 1.0)
     if filled >= 1 - 1 / 16:
         return "█" if unicode else "#"
