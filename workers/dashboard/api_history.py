@@ -188,7 +188,6 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
 
 
 def refusing(handler: Handler) -> Handler:
-
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             return await handler(request)

@@ -128,9 +128,8 @@ class Feed:
 
     def _assign(self, consumer: Consumer) -> list[str]:
         """Start reading new partitions; return the missing topics."""
-        metadata = consumer.list_topics(
-            timeout=ANSWER_S
-        )  # list all: asking for one by name may create it
+        # List all topics: asking for one by name may create it.
+        metadata = consumer.list_topics(timeout=ANSWER_S)
         found: list[Place] = []
         missing: list[str] = []
         for topic in self._topics:

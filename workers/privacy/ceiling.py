@@ -40,16 +40,13 @@ EVER = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CeilingCharge:
-    """The charged epochs of one generation.
+    """The charged epochs of one generation; none if `last` is below `first`.
 
     Attributes:
-        worker, histogram, generation: its name in messages.
         identity: unique among the generations of its worker.
-        unit: protected unit of the price.
-        price: of one epoch.
+        price: of one epoch, for one `unit`.
         key: field of the stream key that an event counts under.
         keys: stream keys served; None: any.
-        first, last: charged epochs; none if `last` is below `first`.
     """
 
     worker: str
@@ -96,10 +93,8 @@ def charges_of(
 ) -> list[CeilingCharge]:
     """Return the charges of one owner partition.
 
-    Args:
-        worker: name of the partition's worker.
-        settings: of that worker, to know the stream keys; None: any key.
-        beginning: an additional epoch to charge, by histogram.
+    Without `settings`, any stream key may be served. `beginning` has additional epochs to charge, by
+    histogram.
 
     Raises:
         StateRefused: the state does not say when its epochs are.

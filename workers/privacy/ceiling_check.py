@@ -32,11 +32,8 @@ def check_ceiling(
 ) -> float | None:
     """Check that the settings alone stay within their ceiling in every period.
 
-    Args:
-        mechanisms: built from the settings; None: build them.
-
-    Returns:
-        The epsilon of a period at the ceiling's delta; None without a ceiling.
+    Return the epsilon of a period at the ceiling's delta; None without a ceiling. If `mechanisms` is
+    None, build them.
 
     Raises:
         SettingsError: the settings exceed the ceiling, or a budget cannot be met.

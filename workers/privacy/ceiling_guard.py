@@ -89,9 +89,8 @@ class OtherWorkers:
                 for worker, each in places.items()
             }
         except (StateRefused, KafkaException):
-            return {
-                worker: self._state(worker, each) for worker, each in places.items()
-            }  # read one by one to find the failing worker
+            # Read one by one to find the failing worker.
+            return {worker: self._state(worker, each) for worker, each in places.items()}
 
     def _state(self, worker: str, places: Sequence[Partition]) -> list[ReleaseProgress]:
         try:
@@ -211,9 +210,7 @@ class CeilingGuard:
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
         """Check the periods that touch the given epochs, with the charges from the last `look`.
 
-        Args:
-            progress: of this owner partition.
-            beginning: an epoch by histogram, to charge on top of existing charges.
+        The epochs in `beginning`, by histogram, are charged on top of `progress`.
 
         Raises:
             CeilingReached: a period would exceed the ceiling.

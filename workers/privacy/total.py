@@ -60,12 +60,10 @@ from workers.runtime.frozen import kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One mechanism, charged `times` epochs.
+    """One mechanism, charged `times` epochs; `pure` is whether epsilon holds without converting rho.
 
-    Attributes:
-        failures: named probabilities in `delta` that are not converted; None if unknown, and then
-            all of delta counts as failures.
-        pure: whether epsilon holds without converting rho.
+    `failures` are the named probabilities in `delta` that are not converted; None if unknown, and
+    then all of delta counts as failures.
     """
 
     rho: float
@@ -85,9 +83,8 @@ class Part:
 class Together:
     """Joint guarantee of several parts.
 
-    Attributes:
-        epsilon: None if delta is at least 1, which promises nothing.
-        deltas: parts of delta that are not converted.
+    `epsilon` is None if delta is at least 1, which promises nothing. `deltas` are the parts of delta
+    that are not converted.
     """
 
     rho: float
@@ -103,10 +100,7 @@ def delta_together(parts: Sequence[Part]) -> float:
 
 
 def together(parts: Sequence[Part], delta: float | None = None) -> Together:
-    """Return the joint guarantee of at least one part.
-
-    Args:
-        delta: at which to state epsilon; by default, the sum of the parts' deltas.
+    """Return the joint guarantee of at least one part, at `delta` or the sum of the parts' deltas.
 
     Raises:
         ValueError: delta is smaller than that sum.
@@ -192,12 +186,9 @@ _MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k",
 def lost(parts: Sequence[Part], events: int) -> tuple[float | None, float]:
     """Return (epsilon, delta) for a person with `events` events in every epoch of every part.
 
-    Args:
-        parts: at least one; all count every event, in `times` epochs.
-        events: events per epoch, or user ids of one person; at least 1.
-
-    Returns:
-        (None, 1) if there is no guarantee. One event and one epoch give the figures of `together`.
+    `events` may also be the user ids of one person. There is at least one part, and all parts count
+    every event. Without a guarantee the result is (None, 1). One event and one epoch give the figures
+    of `together`.
 
     Raises:
         ValueError: events is below 1.
@@ -357,10 +348,9 @@ class Charge:
 def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
     """Return the loss over an epoch, a day, thirty days and a year.
 
-    Args:
-        groups: at least one; for every kind of stream key, the mechanisms that count its events.
-            A person's events may have several keys. Rho and failures are convex in the number of
-            events per key, so the largest of any group bounds every mixture.
+    Every group, at least one, has the mechanisms that count the events of one kind of stream key. A
+    person's events may have several keys. Rho and failures are convex in the number of events per
+    key, so the largest of any group bounds every mixture.
     """
     return tuple(_span(groups, days) for days in DAYS)
 

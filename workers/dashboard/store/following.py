@@ -106,7 +106,7 @@ class Follower:
                     piece.append(arrived)
                     size += len(arrived.snapshot.json)
                     if size > PIECE_BYTES:
-                        # Without positions: after a crash these arrive again, as known duplicates.
+                        # Without positions: after a crash these arrive again and are skipped.
                         self._writer.write(piece, {})
                         piece, size = [], 0
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -141,9 +141,8 @@ class Follower:
     # ---- where to begin --------------------------------------------------------------------------
 
     def _assign(self) -> None:
-        metadata = self._consumer.list_topics(
-            timeout=ANSWER_S
-        )  # list all: asking for one may create it
+        # List all topics: asking for one may create it.
+        metadata = self._consumer.list_topics(timeout=ANSWER_S)
         found = [
             (topic, part)
             for topic in self._topics

@@ -316,7 +316,7 @@ class Writer:
     def write(
         self, arrived: Iterable[Arrived], positions: Mapping[tuple[str, int], Position]
     ) -> int:
-        """Store snapshots, in the order of their partitions, and positions; return the number added.
+        """Store snapshots, in partition order, with positions; return the number of new ones.
 
         Raises:
             duckdb.Error: nothing was stored, or the outcome is unknown: open the file again.
