@@ -93,8 +93,8 @@ def charges_of(
 ) -> list[CeilingCharge]:
     """Return the charges of one owner partition.
 
-    Without `settings`, any stream key may be served. `beginning` has additional epochs to charge, by
-    histogram.
+    Without `settings`, any stream key may be served. `beginning` has additional epochs to charge,
+    by histogram.
 
     Raises:
         StateRefused: the state does not say when its epochs are.

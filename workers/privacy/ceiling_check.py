@@ -32,8 +32,8 @@ def check_ceiling(
 ) -> float | None:
     """Check that the settings alone stay within their ceiling in every period.
 
-    Return the epsilon of a period at the ceiling's delta; None without a ceiling. If `mechanisms` is
-    None, build them.
+    Return the epsilon of a period at the ceiling's delta; None without a ceiling. Mechanisms are
+    built if not given.
 
     Raises:
         SettingsError: the settings exceed the ceiling, or a budget cannot be met.

@@ -60,10 +60,10 @@ from workers.runtime.frozen import kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One mechanism, charged `times` epochs; `pure` is whether epsilon holds without converting rho.
+    """One mechanism, charged `times` epochs; `pure`: epsilon holds without converting rho.
 
-    `failures` are the named probabilities in `delta` that are not converted; None if unknown, and
-    then all of delta counts as failures.
+    `failures` are the named probabilities in `delta` that are not converted. None: unknown, so that
+    all of delta counts as failures.
     """
 
     rho: float
@@ -83,8 +83,8 @@ class Part:
 class Together:
     """Joint guarantee of several parts.
 
-    `epsilon` is None if delta is at least 1, which promises nothing. `deltas` are the parts of delta
-    that are not converted.
+    `epsilon` is None if delta is at least 1, which promises nothing. `deltas` are the parts of
+    delta that are not converted.
     """
 
     rho: float
@@ -186,9 +186,9 @@ _MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k",
 def lost(parts: Sequence[Part], events: int) -> tuple[float | None, float]:
     """Return (epsilon, delta) for a person with `events` events in every epoch of every part.
 
-    `events` may also be the user ids of one person. There is at least one part, and all parts count
-    every event. Without a guarantee the result is (None, 1). One event and one epoch give the figures
-    of `together`.
+    `events` may also be the user ids of one person. There is at least one part, and all parts
+    count every event. Without a guarantee the result is (None, 1). One event and one epoch give the
+    figures of `together`.
 
     Raises:
         ValueError: events is below 1.
