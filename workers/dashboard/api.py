@@ -1,14 +1,14 @@
-"""The routes of the dashboard; docs/api.md describes them.
+"""Routes of the dashboard, described in docs/api.md.
 
 GET /                      the page
-GET /api/histograms        what there is to see
-GET /api/snapshots         the last snapshots of one stream
-GET /api/stream            new snapshots as they come, as server-sent events
-GET /api/history, /epochs  what is kept: `api_history`
-GET /healthz, /readyz      for whoever watches the process
-GET /metrics               whether Kafka is away, for Prometheus
+GET /api/histograms        list of histograms
+GET /api/snapshots         latest snapshots of one stream
+GET /api/stream            new snapshots, as server-sent events
+GET /api/history, /epochs  stored history: `api_history`
+GET /healthz, /readyz      process monitoring
+GET /metrics               Kafka outages, for Prometheus
 
-Answers to unreadable requests: JSON with the usual headers, quoting nothing that came.
+Unreadable requests get a JSON error with the usual headers that quotes nothing from the request.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from workers.runtime.metrics import OfWorker, show_outages
 
 
 class Connection(web.RequestHandler):
-    """A connection of the server; aiohttp's own answers here would quote the request."""
+    """Server connection; aiohttp's own error responses would quote the request."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Return the answer to an unreadable request, or after a fault of ours, which is logged."""
+        """Return the response to an unreadable request or to a logged internal error."""
         if status >= 500:
             self.log_exception("an answer failed", exc_info=exc)
         if request.writer.output_size > 0:
@@ -77,7 +77,7 @@ class Connection(web.RequestHandler):
 
 
 BEAT_S = 5.0
-#: A viewer who takes nothing for this long is disconnected.
+# A viewer that receives nothing for this long is disconnected.
 STALLED_S = 60.0
 DRAIN_S = 0.05
 VIEWERS = 2_000
@@ -85,14 +85,12 @@ LIMIT = 1_000
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 HUB = web.AppKey("hub", Hub)
-#: Names of the histograms in the settings.
+# Names of the histograms in the settings.
 KNOWN = web.AppKey("known", frozenset)
 STORE = web.AppKey("store", Store)
 
 
 class Page(NamedTuple):
-    """A file of the page, in memory."""
-
     body: bytes
     kind: str
     tag: str
@@ -108,11 +106,11 @@ def application(
     further: Mapping[str, object] | None = None,
     store: Store | None = None,
 ) -> web.Application:
-    """Return the dashboard without its Kafka.
+    """Return the dashboard's web application, without Kafka.
 
-    `histograms` are name and horizon of those in the settings, in their order; without a `token`
-    readers need none; `further` are fields of /api/histograms beside the usual. Without
-    a `store` nothing is answered that is not in memory.
+    `histograms` are name and horizon of those in the settings, in their order. Without a `token`,
+    readers need none. `further` are additional fields of /api/histograms. Without a `store`, only
+    snapshots in memory are served.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
@@ -209,7 +207,7 @@ async def _snapshots(request: web.Request) -> web.Response:
     lines = []
     for index, snapshot in enumerate(found):
         if (items is not None or top is not None) and index % 50 == 49:
-            await asyncio.sleep(0)  # cutting takes time: others get their turn
+            await asyncio.sleep(0)  # cutting takes time: yield to other requests
         lines.append(only(snapshot, items=items, top=top))
     body = b'{"snapshots":[%s],"more":%s}' % (b",".join(lines), b"true" if more else b"false")
     return answer(body)
@@ -248,14 +246,14 @@ async def _stream(request: web.Request) -> web.StreamResponse:
         await _send(request, response, viewer)
     except (ConnectionError, TimeoutError):
         if request.transport is not None:
-            request.transport.abort()  # drops what the viewer did not take
+            request.transport.abort()  # drops unsent data
     finally:
         hub.leave(viewer)
     return response
 
 
 async def _send(request: web.Request, response: web.StreamResponse, viewer: Viewer) -> None:
-    """Send events until the viewer goes; choose each only when the one before left this process."""
+    """Send events until the viewer leaves; choose an event only once the previous one is sent."""
     transport = request.transport
     await response.write(b"retry: 1000\n\n")
     beat_at = time.monotonic() + BEAT_S

@@ -1,12 +1,10 @@
-"""The routes over what is kept; docs/api.md describes them.
+"""Routes over the stored history, described in docs/api.md, and parsing of their parameters.
 
 GET /api/history           a stream over time
 GET /api/epochs            the last snapshot of each epoch
 
-and one tick of the past, for /api/snapshots. A file is sent whole or not at all, as far as a server
-can: its length goes before it.
-
-Reading the parameters of a question, and answering with JSON.
+`tick` serves one past tick for /api/snapshots. Files carry a Content-Length, so that a client
+notices a truncated one.
 """
 
 from __future__ import annotations
@@ -39,24 +37,24 @@ from workers.dashboard.store.questions import (
 from workers.dashboard.store.store import Store, Unanswered
 from workers.settings.durations import parse_duration
 
-#: Most items that one question may name.
+# Most items in one query.
 ITEMS = 100
 COMPRESS_FROM = 1_024
 
 
 class Question(ValueError):
-    """A query string that cannot be answered; its sender is shown the text."""
+    """Invalid query string; the client sees the message."""
 
 
 def only_known(query: Mapping[str, str], names: set[str]) -> None:
-    """Refuse parameters of other names."""
+    """Raise Question for unknown parameters."""
     for name in query:
         if name not in names:
             raise Question(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
 
 
 def one(query: MultiMapping[str], name: str) -> str:
-    """Return the value of a parameter that must be there, once."""
+    """Return the value of a parameter that must occur exactly once."""
     given = query.getall(name, [])
     if len(given) != 1:
         raise Question(f"{name}: only one" if given else f"{name} is missing")
@@ -64,7 +62,6 @@ def one(query: MultiMapping[str], name: str) -> str:
 
 
 def number(query: MultiMapping[str], name: str, least: int, most: int) -> int:
-    """Return a whole number."""
     text = one(query, name)
     if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
         raise Question(f"{name}: a whole number from {least:,} to {most:,}")
@@ -72,17 +69,14 @@ def number(query: MultiMapping[str], name: str, least: int, most: int) -> int:
 
 
 def number_or(query: MultiMapping[str], name: str, least: int, most: int) -> int | None:
-    """Return a whole number; None where it is not given."""
     return number(query, name, least, most) if name in query else None
 
 
 def stream_of(query: MultiMapping[str]) -> Stream:
-    """Return the histogram and stream key that are asked for."""
     return Stream(one(query, "histogram"), one(query, "key"))
 
 
 def items_of(query: MultiMapping[str]) -> list[str]:
-    """Return the items that are named."""
     named = query.getall("item", [])
     if len(named) > ITEMS:
         raise Question(f"item: at most {ITEMS} of them")
@@ -90,12 +84,10 @@ def items_of(query: MultiMapping[str]) -> list[str]:
 
 
 def json_of(value: Mapping[str, object], status: int = 200) -> web.Response:
-    """Return an answer."""
     return answer(orjson.dumps(value), status)
 
 
 def answer(body: bytes, status: int = 200) -> web.Response:
-    """Return an answer that is JSON already."""
     response = web.Response(body=body, status=status, content_type="application/json")
     if len(body) >= COMPRESS_FROM:
         response.enable_compression()
@@ -107,7 +99,7 @@ EPOCHS = 1_000
 TIMES = 2**53 - 1
 TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 CHUNK = 256 << 10
-#: A reader of a file who takes nothing for this long is disconnected.
+# A client that receives nothing of a file for this long is disconnected.
 STALLED_S = 60.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -116,7 +108,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def routes(store: Store, known: frozenset[str], memory: History) -> list[web.RouteDef]:
     """Return the routes over a store; `known` are the histograms of the settings.
 
-    A stream that is in `memory` and not in the store yet is no unknown one: nothing is kept of it.
+    A stream in `memory` that is not in the store yet is known: its history is empty.
     """
 
     async def ask_history(request: web.Request) -> web.StreamResponse:
@@ -159,7 +151,7 @@ def routes(store: Store, known: frozenset[str], memory: History) -> list[web.Rou
 
 
 async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
-    """Return the answer to /api/snapshots with `at` or `tick`: from memory, else from the store."""
+    """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
     only_known(query, {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"})
     if ("at" in query) == ("tick" in query):
         raise Question("at, or epoch and tick: one of the two")
@@ -196,8 +188,6 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
 
 
 def refusing(handler: Handler) -> Handler:
-    """Return a handler that tells why a question is not answered."""
-
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             return await handler(request)
@@ -214,10 +204,10 @@ def refusing(handler: Handler) -> Handler:
 def _nothing_yet(
     asked: HistoryQuestion | EpochsQuestion, request: web.Request, memory: History, store: Store
 ) -> web.Response:
-    """Return the answer about a stream of which only what is in memory is known.
+    """Return the answer for a stream that is in memory only.
 
     Raises:
-        Unknown: it is not in memory either, or a file is asked for.
+        Unknown: the stream is not in memory either, or a file is requested.
     """
     held = memory.page(asked.stream, None, memory.ticks)[0]
     if not held or request.query.get("format", "json") != "json":
@@ -292,7 +282,7 @@ async def _send(request: web.Request, file: BinaryIO, wanted: str) -> web.Stream
                 await response.write(chunk)
         async with asyncio.timeout(STALLED_S):
             await response.write_eof()
-    except (OSError, TimeoutError):  # gone, too slow, or the disk: less than the length was sent
+    except (OSError, TimeoutError):  # client gone, too slow, or disk error: the file is truncated
         if request.transport is not None:
             request.transport.abort()
     return response
@@ -342,7 +332,7 @@ def _is(snapshot: SeenSnapshot, asked: TickQuestion) -> bool:
 
 
 def _nearest(held: list[SeenSnapshot], asked: TickQuestion) -> dict[str, object]:
-    """Return the ticks in memory before and after one that is not there."""
+    """Return the nearest ticks in memory before and after a missing one."""
 
     def place(snapshot: SeenSnapshot) -> tuple[int, ...]:
         return (snapshot.end,) if asked.at is not None else (snapshot.epoch, snapshot.tick)

@@ -1,8 +1,8 @@
-"""What the dashboard reads of a settings file: where Kafka is, and which topics hold histograms.
+"""The part of a settings file that the dashboard reads: Kafka and the histogram topics.
 
-Nothing else is read or checked. So the worker's own file will do, and so will one with only
+Nothing else is read or checked. So the worker's own file works, and so does one with only
 `[worker] name`, `[kafka]`, the name of each `[[histogram]]` and perhaps `[dashboard]`, on a machine
-that has no key file, no data directory, no domain file and no right to read the events.
+without a key file, data directory, domain file, or permission to read the events.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOKEN_CHARACTERS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramTopic:
-    """One histogram of the page; `horizon` is None where it is unbounded or not said."""
+    """A histogram of the page; `horizon` is None if unbounded or not given."""
 
     name: str
     topic: str
@@ -43,8 +43,6 @@ class HistogramTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
-    """What the dashboard reads of the settings file."""
-
     worker: str
     connection: Connection
     histograms: tuple[HistogramTopic, ...]
@@ -55,13 +53,13 @@ def load_dashboard(path: Path) -> DashboardSettings:
     """Read the part of a settings file that a dashboard needs.
 
     Raises:
-        SettingsError: one line with the file, the field, its value and what is allowed.
+        SettingsError: one line with the file, the field, its value and the allowed values.
     """
     return from_file(path, _read)
 
 
 def read_token(path: Path) -> str:
-    """Return the token that every reader of the API must send: the file's one line.
+    """Return the API token: the file's one line.
 
     Raises:
         SettingsError: not readable, too short, or not printable ASCII without blanks.
@@ -118,7 +116,7 @@ def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramT
         _value(HistogramConfig, "topic", values, where) if "topic" in values else f"{worker}.{name}"
     )
     counted = {known: values[known] for known in ("tick", "horizon") if known in values}
-    with suppress(ValueError):  # the worker says what is wrong
+    with suppress(ValueError):  # the worker reports errors
         count_ticks(counted, where)
     horizon = counted.get("horizon")
     known = isinstance(horizon, int) and not isinstance(horizon, bool) and horizon > 0
@@ -130,7 +128,6 @@ def _rule(record: type[Checked], name: str) -> Rule:
 
 
 def _value(record: type[Checked], name: str, values: Mapping[str, Any], where: str) -> str:
-    """Return a string, checked as the worker checks it."""
     rule = _rule(record, name)
     if name not in values:
         raise ValueError(f"{where}{name} is missing: {rule.allowed}")

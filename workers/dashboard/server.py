@@ -1,4 +1,4 @@
-"""Runs a dashboard: as a process of its own, or in a thread of another one (the demo, tests)."""
+"""Runs a dashboard, as its own process or in a thread of another (the demo, tests)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ from workers.runtime.errors import SettingsError
 from workers.runtime.serving import InThread, listening, url_of
 
 PORT = 8080
-#: Small, for what waits in the kernel's buffer for a slow viewer grows old.
+# Small, because data in the kernel's buffer for a slow viewer becomes stale.
 SEND_BUFFER = 128 << 10
 CLOSING_S = 1.0
 WATCH_S = 0.5
 
 
 class Dashboard:
-    """Server and feed of one dashboard."""
-
     def __init__(
         self,
         settings: DashboardSettings,
@@ -41,7 +39,7 @@ class Dashboard:
         routes: Iterable[web.RouteDef] = (),
         further: Mapping[str, object] | None = None,
     ) -> None:
-        """Take what the command is given; only the demo has `routes` and `further` fields."""
+        """`routes` and `further` are for the demo only."""
         self._settings, self._host, self._port = settings, host, port
         self.hub = Hub()
         histograms = [(histogram.name, histogram.horizon) for histogram in settings.histograms]
@@ -67,10 +65,10 @@ class Dashboard:
         self.url = ""
 
     async def run(self, stopped: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Serve until `stopped`; call `ready` when it listens.
+        """Serve until `stopped`; call `ready` once listening.
 
         Raises:
-            SettingsError: the address cannot be listened on.
+            SettingsError: cannot listen on the address.
         """
         listener = self._listen()
         self.url = url_of(self._host, listener) + "/"
@@ -96,7 +94,7 @@ class Dashboard:
             await asyncio.to_thread(self.store.close)
 
     async def _watch(self) -> None:
-        """Tell the viewers how the store is: its thread knows no viewers."""
+        """Forward the store's state to viewers; its thread cannot access them."""
         while True:
             self.hub.set_kept(self.store.state)
             await asyncio.sleep(WATCH_S)
@@ -120,7 +118,7 @@ class Dashboard:
 
 
 async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Server:
-    """Answer on a socket, without an access log: addresses of the page name labels."""
+    """Serve on a socket, without an access log, because URLs of the page name labels."""
     options: dict[str, Any] = {"loop": asyncio.get_running_loop(), "access_log": None}
     manager = cast(web.Server, runner.server)
     return await asyncio.get_running_loop().create_server(
@@ -142,20 +140,17 @@ def serve(dashboard: Dashboard, say: Callable[[str], None]) -> int:
 
 
 class Background(InThread):
-    """A dashboard in a thread, for as long as the `with` block lasts."""
-
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard.run, "dashboard")
         self.dashboard = dashboard
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return self.dashboard.url
 
 
 def is_free(port: int) -> bool:
-    """Return whether a port seems to be free; another program may still take it."""
+    """Return whether a port seems free; another program may still take it."""
     try:
         listening("127.0.0.1", port).close()
     except OSError:
@@ -164,5 +159,4 @@ def is_free(port: int) -> bool:
 
 
 def open_to_others(host: str, token: str | None) -> bool:
-    """Return whether other machines can read without a token."""
     return token is None and not is_loopback(host)

@@ -1,7 +1,7 @@
-"""What is promised, what was spent, and the ceiling between them.
+"""Privacy accounting: the guarantee, the spending so far, and the ceiling between them.
 
-Imports `pipeline` (stored progress), `mechanisms`, `kafka` and `settings`. Start with `total`: the
-one place where costs of several histograms and epochs are composed. `plan` states what settings
-promise before anything runs, `spending` what was published so far, `ceiling` stops a worker before
-any period exceeds its limit, `theorems` the error that each mechanism's paper promises.
+Imports `pipeline` (stored progress), `mechanisms`, `kafka` and `settings`. Start with `total`, the
+only place that composes costs of several histograms and epochs. `plan` states the guarantee of
+settings before anything runs, `spending` that of published results. `ceiling` stops a worker before
+any period exceeds its limit. `theorems` has the error bounds of each mechanism's paper.
 """

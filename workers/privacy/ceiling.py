@@ -1,4 +1,4 @@
-"""What one event or user may lose in any period, and whether charges stay below it.
+"""The ceiling: the most that one event or user may lose in any period.
 
     period   a length of time: no window of that length, wherever it lies, may hold more. "epoch":
              the windows are the epochs of all histograms that have begun
@@ -7,17 +7,13 @@
              touches: generations follow one another, but after a restored copy one event may be in
              two
 
-An event has one stream key for each field that histograms take it from. So it pays for what serves
-the costliest key of each such field. All of it adds up in zCDP and is converted once, at
-`max_delta`.
+An event has one stream key for each field that histograms take it from, and pays for the costliest
+key of each field. All charges are composed in zCDP and converted once, at `max_delta`.
 
-What is charged so far, by generation: which epochs, at what price, to whom.
-
-All of it is in the progress that each owner partition stores with its snapshots, also of
-generations and histograms that have ended. An epoch is charged in full from the moment at which it
-is reserved, before its first tick. What is not known is taken as charged: a generation that was
-ended is charged up to the moment at which it was, however little of that was stored, for the state
-may be an older copy.
+Charges come from the progress that each owner partition stores with its snapshots, which includes
+generations and histograms that have ended. An epoch is charged in full once it is reserved,
+before its first tick. Anything unknown counts as charged: an ended generation is charged up to the
+moment it ended, however little of it was stored, because the state may be an older copy.
 """
 
 from __future__ import annotations
@@ -38,23 +34,19 @@ from workers.runtime.errors import StateRefused
 from workers.settings.durations import format_duration
 from workers.settings.settings import PrivacySettings, Settings
 
-#: Before and after every time that there is.
+#: Beyond every timestamp, in both directions.
 EVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CeilingCharge:
-    """The epochs of one generation that are charged.
+    """The charged epochs of one generation; none if `last` is below `first`.
 
     Attributes:
-        worker, histogram, generation: what a message calls it.
-        identity: what tells it from every other of its worker.
-        grid: its ticks.
-        unit: what its price is for.
-        price: of one epoch.
-        key: where an event has the stream key that it counts under.
-        keys: the stream keys that it serves; None: any.
-        first, last: the epochs; none where `last` is below `first`.
+        identity: unique among the generations of its worker.
+        price: of one epoch, for one `unit`.
+        key: field of the stream key that an event counts under.
+        keys: stream keys served; None: any.
     """
 
     worker: str
@@ -74,18 +66,18 @@ class CeilingCharge:
 
     @property
     def epoch_ms(self) -> int | None:
-        """How long an epoch lasts; None: for ever."""
+        """Length of an epoch; None if unbounded."""
         return None if self.grid.horizon is None else self.grid.horizon * self.grid.tick_ms
 
     def span(self, epoch: int) -> tuple[int, int]:
-        """Return the first ms of an epoch, and the first one after it."""
+        """Return an epoch as a half-open interval in ms."""
         if self.epoch_ms is None:
             return -EVER, EVER
         begin = self.grid.start_ms + (epoch - 1) * self.epoch_ms
         return begin, begin + self.epoch_ms
 
     def within(self, begin: int, end: int) -> range:
-        """Return the charged epochs with a part between two times."""
+        """Return the charged epochs that overlap [begin, end)."""
         if self.epoch_ms is None:
             return range(self.first, self.last + 1)
         low = (begin - self.grid.start_ms) // self.epoch_ms + 1
@@ -99,16 +91,13 @@ def charges_of(
     settings: Settings | None = None,
     beginning: Mapping[str, int] | None = None,
 ) -> list[CeilingCharge]:
-    """Return what one owner partition has charged.
+    """Return the charges of one owner partition.
 
-    Args:
-        worker: whose it is.
-        progress: of that partition.
-        settings: that it runs with, from which the stream keys are known; None: they may be any.
-        beginning: by histogram, an epoch that is to be charged as well.
+    Without `settings`, any stream key may be served. `beginning` has additional epochs to charge,
+    by histogram.
 
     Raises:
-        StateRefused: it does not say when its epochs are.
+        StateRefused: the state does not say when its epochs are.
     """
     served = (
         {} if settings is None else {(c.name, c.generation): c.keys for c in settings.histograms}
@@ -144,9 +133,9 @@ def charges_of(
 
 
 def merged(charges: Iterable[CeilingCharge]) -> list[CeilingCharge]:
-    """Return each generation once, over all owner partitions: an epoch costs once.
+    """Merge the charges of all owner partitions by generation: an epoch costs once.
 
-    Two settings under one number are two generations.
+    Two settings with the same number are two generations.
     """
     found: dict[tuple[str, bytes], CeilingCharge] = {}
     for charge in charges:
@@ -159,10 +148,10 @@ def merged(charges: Iterable[CeilingCharge]) -> list[CeilingCharge]:
 
 
 def grid_of(name: str, life: Life) -> TickGrid:
-    """Return a generation's ticks, as its stored description says them.
+    """Return the tick grid in a generation's stored description.
 
     Raises:
-        StateRefused: it does not.
+        StateRefused: the description has none.
     """
     description = life.description
     tick_ms, start_ms = description.get("tick_ms"), description.get("start_ms")
@@ -176,7 +165,6 @@ def grid_of(name: str, life: Life) -> TickGrid:
 
 
 def price_of(life: Life, times: int = 1) -> Part:
-    """Return what so many epochs of a generation cost."""
     return Part(
         rho=life.rho,
         epsilon=life.epsilon,
@@ -188,12 +176,10 @@ def price_of(life: Life, times: int = 1) -> Part:
 
 
 def key_field(life: Life) -> str:
-    """Return where an event has the stream key that a generation counts it under."""
     return str(_events(life).get("key"))
 
 
 def topics_of(progress: ReleaseProgress) -> set[str]:
-    """Return the names and regular expressions of the events topics that a worker counted."""
     found: set[str] = set()
     for life in (*(life for _, life in progress.retired), *progress.histograms.values()):
         topics = _events(life).get("topic")
@@ -202,7 +188,7 @@ def topics_of(progress: ReleaseProgress) -> set[str]:
 
 
 def _epochs(life: Life, grid: TickGrid) -> list[int]:
-    """Return the first and last epoch that a generation is charged, or nothing."""
+    """Return charged epochs of a generation, with the first and last among them; may be empty."""
     if life.first is None:
         return []
     ticks = [] if life.next is None or life.next <= life.first else [life.first, life.next - 1]
@@ -215,12 +201,11 @@ def _epochs(life: Life, grid: TickGrid) -> list[int]:
 
 
 def _events(life: Life) -> Mapping[str, object]:
-    """Return what a generation's description says of the events."""
     events = life.description.get("events")
     return events if isinstance(events, dict) else {}
 
 
-# Of more windows or choices of keys, all that they could hold counts: more than in any of them.
+# With more windows or key choices than this, use an upper bound over all of them.
 WINDOWS_MAX = 20_000
 CHOICES_MAX = 256
 
@@ -230,12 +215,12 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a window holds for the event or user that pays most in it.
+    """Charges in a window for the event or user that pays most.
 
     Attributes:
-        begin, end: the window, ms; None where it is more than any window holds.
-        epsilon: at the ceiling's delta; None: nothing is promised.
-        counts: by charge.
+        begin, end: the window, ms; None if the figures are an upper bound over all windows.
+        epsilon: at the ceiling's delta; None: no guarantee.
+        counts: charged epochs, by charge.
     """
 
     begin: int | None
@@ -255,7 +240,6 @@ class Ceiling:
 
     @classmethod
     def of(cls, privacy: PrivacySettings) -> Ceiling | None:
-        """Return the ceiling of the settings, None if they have none."""
         if privacy.max_epsilon is None or privacy.max_delta is None:
             return None
         return cls(privacy.unit, privacy.max_epsilon, privacy.max_delta, privacy.period_ms)
@@ -265,23 +249,21 @@ class Ceiling:
 
     @property
     def period(self) -> str:
-        """What a period is, in words."""
         return "an epoch" if self.period_ms is None else f"any {format_duration(self.period_ms)}"
 
     def holds(self, epsilon: float | None) -> bool:
-        """Return whether an epsilon at the ceiling's delta is below it."""
+        """Return whether an epsilon at the ceiling's delta is at most the ceiling."""
         return epsilon is not None and epsilon <= self.epsilon
 
     def epsilon_of(self, charges: Sequence[CeilingCharge], counts: Sequence[int]) -> float | None:
-        """Return the epsilon, at the ceiling's delta, of who pays most; None: nothing is promised.
+        """Return the epsilon of the event or user that pays most; None if there is no guarantee.
 
-        Args:
-            charges: all there are.
-            counts: how many epochs of each count for a user; of an event each counts once.
+        It holds at the ceiling's delta. `counts` has the epochs by charge: a user pays for all, an
+        event for one.
         """
         paid = [(charge, count) for charge, count in zip(charges, counts, strict=True) if count]
         if any(charge.unit != self.unit for charge, _ in paid):
-            return None  # a promise to events is none to users, nor the other way round
+            return None  # a promise to events is none to users, and vice versa
         worst = 0.0
         for choice in (
             _choices([charge for charge, _ in paid]) if self.unit == "event" else [range(len(paid))]
@@ -296,9 +278,9 @@ class Ceiling:
     def fullest(
         self, charges: Sequence[CeilingCharge], begin: int, end: int, *, named: bool = False
     ) -> Held:
-        """Return the window that holds most, among those that touch the time from begin to end.
+        """Return the window with the largest loss among those that touch [begin, end).
 
-        Unless it is to be `named`, it is enough to know that none holds too much.
+        Unless the window must be `named`, stop at an upper bound that stays within the ceiling.
         """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
         if (
@@ -306,7 +288,7 @@ class Ceiling:
             and self.period_ms is not None
             and self.holds(epsilon := self.epsilon_of(charges, most))
         ):
-            # None holds more. Which one holds most does not matter.
+            # No window exceeds this bound, so which one is fullest does not matter.
             return Held(None, None, epsilon, most)
         windows = list(_windows(charges, self.period_ms, begin, end))
         if len(windows) > WINDOWS_MAX:
@@ -324,14 +306,14 @@ class Ceiling:
 def parts_of(
     charges: Sequence[CeilingCharge], counts: Sequence[int], unit: str
 ) -> Iterator[tuple[CeilingCharge, Part]]:
-    """Yield the charges that count, with their price as often as they do."""
+    """Yield the charges with nonzero counts, and their price times the count."""
     for charge, count in zip(charges, counts, strict=True):
         if count:
             yield charge, replace(charge.price, times=1 if unit == "event" else count)
 
 
 def _choices(charges: Sequence[CeilingCharge]) -> Iterator[Sequence[int]]:
-    """Yield what one event can pay for: one stream key for each field that they are taken from."""
+    """Yield the charges that one event can pay for: one stream key per key field."""
     fields: dict[str, list[int]] = {}
     for i, charge in enumerate(charges):
         fields.setdefault(charge.key, []).append(i)
@@ -344,7 +326,7 @@ def _choices(charges: Sequence[CeilingCharge]) -> Iterator[Sequence[int]]:
 
 
 def _served(charges: Sequence[CeilingCharge], among: Sequence[int]) -> Iterator[frozenset[int]]:
-    """Yield what serves one stream key, without what another key has and more."""
+    """Yield the charges that serve one stream key, skipping proper subsets of another key's."""
     declared: Mapping[str | None, set[int]] = {
         None: set(),
         **{key: set() for i in among for key in charges[i].keys or ()},
@@ -360,7 +342,7 @@ def _served(charges: Sequence[CeilingCharge], among: Sequence[int]) -> Iterator[
 
 
 def _most(charge: CeilingCharge, period_ms: int | None, begin: int, end: int) -> int:
-    """Return as many epochs as any window has that touches this time, or more."""
+    """Return an upper bound on the epochs in any window that touches [begin, end)."""
     if period_ms is None or charge.epoch_ms is None:
         return len(charge.within(-EVER, EVER))
     return min(
@@ -370,20 +352,20 @@ def _most(charge: CeilingCharge, period_ms: int | None, begin: int, end: int) ->
 
 
 def most_epochs(window_ms: int, epoch_ms: int) -> int:
-    """Return how many epochs a window touches at most: 31 days' in any 30 days."""
+    """Return the most epochs that a window can touch: 31 daily ones in any 30 days."""
     return (window_ms - 2) // epoch_ms + 2
 
 
 def _windows(
     charges: Sequence[CeilingCharge], period_ms: int | None, begin: int, end: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield windows that touch the time from begin to end, one that holds most among them."""
+    """Yield windows that touch [begin, end), including one with the largest loss."""
     yielded = 0
     if period_ms is None:
         yield begin, end
         for charge in charges:
             epochs = charge.within(begin, end)
-            # Those between the first and the last lie within the time given, which holds no less.
+            # Epochs between the first and the last lie within [begin, end), which holds no less.
             for epoch in {*epochs[:1], *epochs[-1:]}:
                 yield charge.span(epoch)
         return
@@ -391,7 +373,7 @@ def _windows(
     for charge in charges:
         if charge.epoch_ms is None:
             continue
-        # A window that is moved on until its first epoch is about to leave it loses none.
+        # Moving a window on until its first epoch is about to leave loses no epoch.
         for epoch in charge.within(begin - period_ms + 1, end):
             last = charge.span(epoch)[1] - 1
             if begin - period_ms < last < end:

@@ -1,4 +1,4 @@
-"""Settings that exceed their own ceiling: refused before anything runs, with what would fit."""
+"""Startup check: refuse settings that exceed their own ceiling, and suggest what would fit."""
 
 from __future__ import annotations
 
@@ -20,27 +20,23 @@ from workers.privacy.total import Built, Part
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
-# Share of the epsilon that is just enough by arithmetic; the mechanism is then built, to see.
+# Shares of the epsilon that fits by arithmetic; each is tried by building the mechanism.
 _TRIES = (1.0, 0.98, 0.9, 0.75, 0.5)
 _HALVINGS = 40
-# Epochs that a window without an end touches: more than any budget is for.
+# Epochs in an unbounded window: more than any budget covers.
 _ENDLESS = 10**9
 
 
 def check_ceiling(
     settings: Settings, mechanisms: Sequence[Mechanism] | None = None
 ) -> float | None:
-    """Check that the settings stay below their ceiling by themselves, in every period.
+    """Check that the settings alone stay within their ceiling in every period.
 
-    Args:
-        settings: to look at.
-        mechanisms: built from them; None: build them.
-
-    Returns:
-        The epsilon that they come to in a period, at the ceiling's delta; None without a ceiling.
+    Return the epsilon of a period at the ceiling's delta; None without a ceiling. Mechanisms are
+    built if not given.
 
     Raises:
-        SettingsError: they exceed it, or a budget cannot be met.
+        SettingsError: the settings exceed the ceiling, or a budget cannot be met.
     """
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
@@ -71,7 +67,7 @@ def _build(config: HistogramConfig, unit: str) -> Mechanism:
 def _worst(
     ceiling: Ceiling, settings: Settings, prices: Sequence[Part]
 ) -> tuple[tuple[int, ...], float | None]:
-    """Return how many epochs of each histogram are in a period that holds most, and its epsilon."""
+    """Return the epochs of each histogram in a fullest period, and its epsilon."""
     charges = [
         _charge(settings, config, price)
         for config, price in zip(settings.histograms, prices, strict=True)
@@ -99,7 +95,7 @@ def _charge(settings: Settings, config: HistogramConfig, price: Part) -> Ceiling
 
 
 def _periods(ceiling: Ceiling, charges: Sequence[CeilingCharge]) -> Iterator[tuple[int, ...]]:
-    """Yield how many epochs of each histogram a period touches at most."""
+    """Yield upper bounds on the epochs of each histogram that a period touches."""
     if ceiling.unit == "event":
         yield (1,) * len(charges)
     elif ceiling.period_ms is not None:
@@ -112,12 +108,12 @@ def _periods(ceiling: Ceiling, charges: Sequence[CeilingCharge]) -> Iterator[tup
 
 
 def _touched(epoch: CeilingCharge, other: CeilingCharge) -> int:
-    """Return how many epochs of one histogram any epoch of another touches at most."""
+    """Return the most epochs of `other` that any epoch of `epoch` touches."""
     if other.epoch_ms is None:
         return 1
     if epoch.epoch_ms is None:
         return _ENDLESS
-    # Where in an epoch of the other one its epochs can begin: a grid of the common divisor.
+    # Its epochs begin within the other's on a grid of the greatest common divisor.
     step = math.gcd(epoch.epoch_ms, other.epoch_ms)
     latest = other.epoch_ms - step + (epoch.grid.start_ms - other.grid.start_ms) % step
     return (latest + epoch.epoch_ms - 1) // other.epoch_ms + 1
@@ -152,7 +148,7 @@ def _sum(epsilon: float | None, built: Sequence[Built], counts: Sequence[int]) -
 
 
 def _fitting(ceiling: Ceiling, settings: Settings, built: Sequence[Built]) -> str:
-    """Return in words which epsilon of each histogram would fit, and which delta if need be."""
+    """Return in words the epsilons that would fit, and a delta if necessary."""
     for delta in (None, _least_delta(ceiling, settings, built)):
         configs = (
             settings.histograms
@@ -177,8 +173,8 @@ def _fitting(ceiling: Ceiling, settings: Settings, built: Sequence[Built]) -> st
 def _fitting_epsilons(
     ceiling: Ceiling, settings: Settings, built: Sequence[Built], configs: Sequence[HistogramConfig]
 ) -> list[float] | None:
-    """Return epsilons, smaller than now in one ratio of rho, with which the ceiling holds."""
-    # With another delta the parts of it are what they were to delta: an estimate, which is tried.
+    """Return epsilons that meet the ceiling, with every rho reduced in the same ratio."""
+    # Assume that the parts of delta scale with it: an estimate, verified by building.
     parts = [
         _at(one.part, config.delta / one.config.delta)
         for one, config in zip(built, configs, strict=True)
@@ -216,7 +212,7 @@ def _with(
 
 
 def _least_delta(ceiling: Ceiling, settings: Settings, built: Sequence[Built]) -> float:
-    """Return a delta that so many epochs can have together."""
+    """Return a per-epoch delta that divides the ceiling's delta among all epochs."""
     counts, _ = _worst(ceiling, settings, [one.part for one in built])
     times = len(counts) if ceiling.unit == "event" else sum(counts)
     return max(_down(ceiling.delta / times, 2), 1e-50)
@@ -228,7 +224,6 @@ def _at(part: Part, ratio: float) -> Part:
 
 
 def _scaled(part: Part, factor: float) -> Part:
-    """Return the price of a mechanism with less rho."""
     rho, left = (
         part.rho * factor,
         float(Fraction(part.delta) - sum(map(Fraction, part.named.values()))),

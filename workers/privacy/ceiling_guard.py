@@ -1,13 +1,10 @@
-"""Keeps the ceiling of one owner partition: nothing that would exceed it is published.
+"""Ceiling enforcement for one owner partition: nothing that would exceed the ceiling is published.
 
-What the partition has charged is in its own progress. What the others have, of this worker and of
-every other one that counts the same events, is read from their state topics.
-
-Other workers on the cluster that count the same events, found by the state that they left.
-
-A worker that is renamed counts the events topic from its beginning: what the old name charged is
-in the old state topic, and counts. So does any other worker whose state this principal may read,
-unless the settings name it in `privacy.uncounted_workers`.
+The partition's own charges are in its progress. The charges of other partitions, and of other
+workers that count the same events, are read from their state topics. A renamed worker counts the
+events topic from its beginning, so charges under the old name, in the old state topic, count too.
+So does every other worker whose state this principal may read, unless the settings list it in
+`privacy.uncounted_workers`.
 """
 
 from __future__ import annotations
@@ -42,21 +39,21 @@ logger = logging.getLogger(__name__)
 
 
 class OtherWorkers:
-    """What other workers have charged for the same events; every owner partition's thread asks."""
+    """Charges of other workers for the same events; all owner partitions' threads share it."""
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._connection = settings, connection
         self._lock = threading.Lock()
-        # Which events a worker counts never changes while its topics live.
+        # A worker's events never change during the lifetime of its topics.
         self._elsewhere: set[str] = set()
         self._told: set[str] = set()
 
     def charges(self) -> list[CeilingCharge]:
-        """Return what they have charged by now.
+        """Return the current charges.
 
         Raises:
-            StateRefused: the state of one is of another version: what it charged is not known.
-            KafkaException: it cannot be read.
+            StateRefused: a state has another version, so its charges are unknown.
+            KafkaException: a state cannot be read.
         """
         with self._lock:
             there = partitions_on(self._connection)
@@ -78,7 +75,7 @@ class OtherWorkers:
             return found
 
     def _states(self, there: Mapping[str, int]) -> dict[str, list[ReleaseProgress]]:
-        """Return the progress of every owner partition of each worker that may count the same."""
+        """Return all owner partitions' progress of every worker that may count the same events."""
         places: dict[str, list[Partition]] = {}
         for worker in self._workers(there):
             state = internal_topics(worker)[2]
@@ -92,9 +89,8 @@ class OtherWorkers:
                 for worker, each in places.items()
             }
         except (StateRefused, KafkaException):
-            return {
-                worker: self._state(worker, each) for worker, each in places.items()
-            }  # which one is it?
+            # Read one by one to find the failing worker.
+            return {worker: self._state(worker, each) for worker, each in places.items()}
 
     def _state(self, worker: str, places: Sequence[Partition]) -> list[ReleaseProgress]:
         try:
@@ -126,19 +122,16 @@ class OtherWorkers:
                 yield worker
 
     def _untold(self, worker: str) -> bool:
-        """Return whether nothing was said of a worker yet."""
+        """Return whether this is the first mention of a worker, and remember it."""
         told = worker in self._told
         self._told.add(worker)
         return not told
 
 
 def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
-    """Tell whether names and regular expressions of topics mean some of the events.
+    """Return whether two sets of topic names and regular expressions share a topic.
 
-    Args:
-        counted: of another worker.
-        events: of this one.
-        there: the topics on the cluster, where either has an expression.
+    `there` lists the topics on the cluster, to match regular expressions against.
     """
     wanted = {events.pattern} if events.pattern is not None else set(events.names)
     if counted & wanted:
@@ -155,7 +148,7 @@ def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) ->
 
 
 def _gone(error: KafkaException) -> bool:
-    """Return whether a topic was deleted since it was listed."""
+    """Return whether a topic was deleted after it was listed."""
     return error.args[0].code() in (
         KafkaError._UNKNOWN_PARTITION,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -163,12 +156,12 @@ def _gone(error: KafkaException) -> bool:
     )
 
 
-# A message names so many of what is charged.
+# Most charges that a message names.
 _NAMED = 4
 
 
 class CeilingGuard:
-    """The ceiling of one owner partition, used by its thread."""
+    """The ceiling of one owner partition, used only by its thread."""
 
     def __init__(
         self,
@@ -179,7 +172,6 @@ class CeilingGuard:
         owners: int,
         others: OtherWorkers,
     ) -> None:
-        """Take the settings, which owner partition of how many it is, and what finds the others."""
         self._ceiling, self._settings, self._connection = ceiling, settings, connection
         self._owner, self._others = owner, others
         state = settings.release_state_topic
@@ -188,14 +180,14 @@ class CeilingGuard:
         self._looked = False
 
     def look(self) -> None:
-        """Read what everybody else has charged by now.
+        """Read the current charges of all other partitions and workers.
 
         Raises:
-            CeilingReached: it is not known what this worker has charged.
-            StateRefused: somebody's state is of another version.
-            KafkaException: it cannot be read.
+            CeilingReached: the charges of this worker are unknown.
+            StateRefused: a state has another version.
+            KafkaException: a state cannot be read.
         """
-        # Before the state: whatever was published is charged there by now.
+        # Must precede reading the state: published epochs are charged there by now.
         published = None if self._looked else self._published()
         tails = read_tails(self._connection, self._partitions)
         if published is not None and not tails:
@@ -216,14 +208,12 @@ class CeilingGuard:
         ]
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
-        """Check the periods that touch an epoch of each histogram, by what was looked at last.
+        """Check the periods that touch the given epochs, with the charges from the last `look`.
 
-        Args:
-            progress: of this owner partition.
-            beginning: an epoch of each histogram, which is charged with what is charged already.
+        The epochs in `beginning`, by histogram, are charged on top of `progress`.
 
         Raises:
-            CeilingReached: a period would hold more than it may.
+            CeilingReached: a period would exceed the ceiling.
         """
         own = charges_of(self._settings.worker.name, progress, self._settings, beginning)
         charges = merged([*own, *self._charges])
@@ -252,7 +242,7 @@ class CeilingGuard:
         )
 
     def _published(self) -> str | None:
-        """Return an output topic with records of this worker; None where there is none."""
+        """Return an output topic with records of this worker; None if there is none."""
         settings = self._settings
         with reader(self._connection, uncommitted=True) as consumer:
             topics = consumer.list_topics(timeout=60).topics
@@ -265,7 +255,6 @@ class CeilingGuard:
 
 
 def named(charges: Iterable[CeilingCharge], held: Held, unit: str) -> str:
-    """Return what a window holds, in words."""
     found = [
         f"{charge}{f' ({part.times:,} epochs)' if part.times > 1 else ''}"
         for charge, part in parts_of(list(charges), held.counts, unit)
@@ -279,7 +268,6 @@ def _dated(begin: int) -> str:
 
 
 def moment(milliseconds: int) -> str:
-    """Return a time as text."""
     try:
         return (
             datetime.fromtimestamp(milliseconds / 1000, UTC)

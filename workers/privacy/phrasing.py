@@ -1,6 +1,6 @@
-"""What (epsilon, delta) promises, in words that are true for every value of both.
+"""Wording of an (epsilon, delta) guarantee, true for all values of both.
 
-Limits, and where they are from (docs/decisions/0017-words-and-people.md):
+Limits and their sources (docs/decisions/0017-words-and-people.md):
 
     epsilon <= 1     little is learned (Dwork, Roth 2014; Ponomareva et al. 2023, tier 1)
     epsilon <= 5     "a conservative choice" (Near, Darais, NIST 2022); above, `plan`, `run` warn
@@ -9,10 +9,10 @@ Limits, and where they are from (docs/decisions/0017-words-and-people.md):
                      and a topic of a hundred thousand events is a small one
     delta < 0.01     from there on a promise counts as none (a choice)
 
-Two figures say how much: e^epsilon, and how often whoever guesses is right at most. If presence and
-absence are equally likely before, that is 1 - (1 - delta) / (1 + e^epsilon) (Kairouz, Oh, Viswanath
-2015: both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)). Figures are rounded
-so that no more is promised than holds. `dashboard/page/promise.js` says the same to the letter;
+Two figures quantify the guarantee: e^epsilon, and the highest success rate of a guess. If presence
+and absence are equally likely a priori, that rate is 1 - (1 - delta) / (1 + e^epsilon) (Kairouz,
+Oh, Viswanath 2015: both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)).
+Rounding never overstates the guarantee. `dashboard/page/promise.js` produces identical text;
 tests/dashboard/test_page_words.py compares them.
 """
 
@@ -31,14 +31,14 @@ DELTA_VOID = 0.01
 Grade = Literal["little", "some", "weak", "void", "none"]
 
 _LARGE = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
-# What a division loses; far below the three digits that are written.
+# Floating-point error of a division; far below the three digits written.
 _SLACK = 1e-9
-# From here on e^epsilon is written as a power of ten.
+# From here on, e^epsilon is written as a power of ten.
 _NAMED_BELOW = math.log(1e18)
 
 
 def grade(epsilon: float | None, delta: float) -> Grade:
-    """Return how much a promise is worth; epsilon is None where there is none."""
+    """Return the strength of a guarantee; epsilon is None if there is none."""
     if epsilon is None or not delta < 1 or math.isinf(epsilon):
         return "none"
     if epsilon > EPSILON_VOID or delta >= DELTA_VOID:
@@ -49,17 +49,14 @@ def grade(epsilon: float | None, delta: float) -> Grade:
 
 
 def is_void(epsilon: float | None, delta: float) -> bool:
-    """Return whether a promise counts as none: in tables it is "void"."""
+    """Return whether a guarantee counts as none; tables show it as "void"."""
     return grade(epsilon, delta) in ("void", "none")
 
 
 def verdict(epsilon: float | None, delta: float, whether: str) -> str:
-    """Return what somebody who sees everything learns: the end of a sentence about them.
+    """Return the end of a sentence about an observer who sees everything.
 
-    Args:
-        epsilon: None where nothing is promised.
-        delta: as promised.
-        whether: what they want to know, such as "any one event was counted".
+    `whether` is the observer's question, such as "any one event was counted".
     """
     if epsilon is None or grade(epsilon, delta) == "none":
         return f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
@@ -83,7 +80,7 @@ def _learned(epsilon: float, whether: str, s: str) -> str:
 
 
 def measures(epsilon: float | None, delta: float) -> list[str]:
-    """Return the promise in figures, as two sentences; none where nothing is promised."""
+    """Return the guarantee in figures, as two sentences; empty if there is no guarantee."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
     right = times_right(epsilon, delta)
@@ -100,7 +97,7 @@ def measures(epsilon: float | None, delta: float) -> list[str]:
 
 
 def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
-    """Yield what `plan` and `run` warn of: nothing where both are within the usual limits."""
+    """Yield the warnings of `plan` and `run`; none if both figures are within the usual limits."""
     if epsilon is None or grade(epsilon, delta) == "none":
         yield f"delta is 1 or more: nothing is promised to any {unit}"
         return
@@ -129,7 +126,7 @@ def factor(epsilon: float) -> str:
 
 
 def one_in(delta: float) -> str:
-    """Return a chance as text, rounded up: "1 in a billion", "50 in 100"."""
+    """Return a probability as text, rounded up: "1 in a billion", "50 in 100"."""
     if delta > 0.05:
         return f"{math.ceil(100 * delta * (1 - _SLACK))} in 100"
     times = 1 / delta * (1 + _SLACK)
@@ -138,7 +135,7 @@ def one_in(delta: float) -> str:
 
 
 def times_right(epsilon: float, delta: float) -> str | None:
-    """Return how often in 100 a guess is right at most; None where that is nearly always."""
+    """Return the most correct guesses in 100, as text; None if nearly all."""
     wrong = 100 * (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
     places = 1 if wrong >= 1 else 2
     units = 10**places
@@ -150,7 +147,7 @@ def times_right(epsilon: float, delta: float) -> str | None:
 
 
 def large(value: float, *, up: bool) -> str:
-    """Return a number of at least 1 to three digits, named if it is a million or more."""
+    """Return a number of at least 1 to three digits, named from a million on."""
     digits, exponent = _digits(value, 3, up=up)
     rounded = digits * 10.0**exponent
     for size, name in _LARGE:
@@ -161,13 +158,13 @@ def large(value: float, *, up: bool) -> str:
 
 
 def up_to(value: float, digits: int = 3) -> str:
-    """Return a number above 0 as text, rounded up to so many digits: 1.42, 3.9e-08."""
+    """Return a number above 0 as text, rounded up to `digits` digits: 1.42, 3.9e-08."""
     mantissa, exponent = _digits(value, digits, up=True)
     return f"{float(f'{mantissa}e{exponent}'):.{digits}g}"
 
 
 def _digits(value: float, count: int, *, up: bool | None) -> tuple[int, int]:
-    """Return a number above 0 as (digits, exponent of ten), rounded up, down, or to the nearest."""
+    """Return a number above 0 as (digits, exponent of ten); `up` is None to round to nearest."""
     mantissa, power = f"{value:.{count - 1}e}".split("e")
     digits, exponent = int(mantissa.replace(".", "")), int(power) - count + 1
     written = float(f"{digits}e{exponent}")
@@ -179,7 +176,6 @@ def _digits(value: float, count: int, *, up: bool | None) -> tuple[int, int]:
 
 
 def _plain(digits: int, exponent: int) -> str:
-    """Return digits times ten to the exponent without an exponent, thousands set off by commas."""
     if exponent >= 0:
         return f"{digits * 10**exponent:,}"
     whole, part = divmod(digits, 10**-exponent)

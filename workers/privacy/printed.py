@@ -1,6 +1,6 @@
-"""Figures as the papers' own formulas give them, beside ours, at the same settings.
+"""Figures by the papers' own formulas, next to ours, at the same settings.
 
-tau    the papers' noise for the rho that is spent here: rho = D0 Dinf^2 / (2 tau^2)
+tau    the papers' noise for the rho spent here: rho = D0 Dinf^2 / (2 tau^2)
 L_r    digits of the horizon in base r, r the base in use, or the best one
 """
 
@@ -52,13 +52,10 @@ _THRESHOLDS: Mapping[Name, tuple[str, str]] = MappingProxyType(
 def printed_of(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise, conversion: float
 ) -> Iterator[Printed]:
-    """Yield every figure that a paper states another way.
+    """Yield every figure that a paper states differently.
 
-    Args:
-        config: with D0 in `max_items` (`registry.in_events`).
-        mechanism: built from it.
-        noise: its noise.
-        conversion: the part of delta that turns rho into epsilon; 0 where none does.
+    `config` has D0 in `max_items` (`registry.in_events`); `conversion` is the part of delta that
+    converts rho into epsilon, 0 if none.
     """
     if conversion > 0:
         yield from _conversion(mechanism, conversion)
@@ -147,7 +144,7 @@ def _one_shot(name: Name, p: Parameters, algorithm: Algorithm, delta: float) -> 
     if name in _THRESHOLDS:
         formula, source = _THRESHOLDS[name]
         spread = -1 / math.log(laplace_q(algorithm.sd)) if name in LAPLACE else algorithm.sd
-        if name == "unk_gauss":  # as the threshold on a count, with the noise of the bar in it
+        if name == "unk_gauss":  # a threshold on a count that includes the bar's noise
             name, spread = "positive_gauss", math.sqrt(2) * spread
         yield Printed(
             name="threshold",
@@ -170,12 +167,12 @@ def _one_shot(name: Name, p: Parameters, algorithm: Algorithm, delta: float) -> 
 
 
 def _accounting(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[Printed]:
-    """Yield the error by the papers' accounting at the same epsilon, if there are tables for it."""
+    """Yield the error by the papers' accounting at the same epsilon, if tables exist for it."""
     if config.epsilon is None:
         return
     try:
         pure: Mechanism = mechanism
-        if not config.pure:  # the pure accounting has a counter of its own
+        if not config.pure:  # pure accounting has its own counter
             pure = build(structs.replace(config, accounting="pure", counter="haar", radix=None))
     except ValueError:
         return

@@ -1,37 +1,32 @@
-"""What a worker has spent: by histogram, generation and epoch, and in total.
+"""Privacy spending of a worker: per histogram, generation and epoch, in total, and under a ceiling.
 
-An epoch is charged in full from its first tick: its budget is one mechanism's, whatever its later
-ticks show. That includes mechanisms that answer until their budget is used up: what is left at the
-end of an epoch is lost.
+`Budget` is the object that `budget --json` prints, described in docs/budget.md. Field names are an
+interface: fields may be added but not changed. A figure that does not apply is null. Nothing here
+is learned from events: snapshots state ticks, ids and prices as well.
 
-What was spent, as data: the object that `budget --json` prints, described in docs/budget.md.
+The source is a worker's release state: identity, price and published ticks of every generation,
+including generations and histograms that have left the settings. No key is needed, and no exact
+counts are read.
 
-A figure that does not apply is null. Names here are an interface: they may be added to, not
-changed. Nothing in it is learned from events: snapshots state ticks, ids and prices as well.
+An epoch is charged in full from its first tick. Its budget is that of one mechanism, whatever later
+ticks show. Mechanisms that answer until their budget is used up lose the rest at the end of an
+epoch.
 
-What a worker's release state says of its generations: their identity, price and published ticks.
+Total for one event. The worker assigns an event one time (late events count in the tick that was
+open), the same for all histograms. So the event lies in one tick and one epoch of each generation
+that published at that time. It has one stream key and one owner partition. The total is therefore
+the largest, over stream keys and times, of the composed cost of the generations that counted it.
+Generations of one histogram overlap in time only if the width or start of their ticks changed. If
+histograms take the stream key from different fields, the event has one key per field and all
+of them count. A running generation has no end. All totals are converted at one delta, the largest
+sum that any of them needs, so the stated epsilon holds for every event.
 
-It also covers generations and histograms that the settings no longer have. No key is needed, and
-nothing exact is read.
+Total for one user. A user may appear in every epoch with every key: all epochs of all generations
+add up.
 
-The total of what was spent: for one event, or for one user.
-
-One event. Its time, as the worker took it (late events count in the tick that was open), is the
-same for all histograms, so it lies in one tick, and one epoch, of each generation that published at
-that time. It has one stream key, and one owner partition. So the total is the largest, over stream
-keys and times, of what the generations that counted it cost together; generations of one histogram
-meet in time only where the width or the start of their ticks changed. Where histograms take the
-stream key from different fields it has one of each, and all of them count. A running generation
-goes on, so its time has no end. All these totals are converted at one delta, the largest sum that
-any of them needs, so that the epsilon stated holds for every event.
-
-One user may come in every epoch, with every key: every epoch of every generation adds up.
-
-A generation that protected another unit has no figure for this one: many events are more than one,
-and of a user whose one event goes other pairs begin to count, so a promise to users is none to
-events at the same price. Then no total is stated.
-
-What is left of a ceiling: how full the newest periods are, and whether the next epochs fit.
+A generation that protected another unit has no figure for this one, so no total is stated. A user
+has many events. Conversely, removing one event of a user lets other pairs count, so a promise to
+users is none to events at the same price.
 """
 
 from __future__ import annotations
@@ -77,8 +72,6 @@ Status = Literal["running", "left out", "ended"]
 
 
 class Epoch(Record, frozen=True, kw_only=True):
-    """One epoch: its published ticks, and the mechanism ids in their snapshots."""
-
     epoch: int
     first_tick: int
     last_tick: int
@@ -86,8 +79,6 @@ class Epoch(Record, frozen=True, kw_only=True):
 
 
 class Charged(Record, frozen=True, kw_only=True):
-    """What a generation charges one event or user."""
-
     epochs: int
     rho: float
     epsilon: float | None
@@ -95,7 +86,7 @@ class Charged(Record, frozen=True, kw_only=True):
 
 
 class Generation(Record, frozen=True, kw_only=True):
-    """One generation; `rho`, `epsilon` and `delta` are the price of each of its epochs."""
+    """A generation; `rho`, `epsilon` and `delta` are the price of one epoch."""
 
     generation: int
     mechanism: str
@@ -117,15 +108,13 @@ class Generation(Record, frozen=True, kw_only=True):
 
 
 class Histogram(Record, frozen=True, kw_only=True):
-    """One histogram of the state."""
-
     name: str
     generation_in_settings: int | None
     generations: tuple[Generation, ...]
 
 
 class Counted(Record, frozen=True, kw_only=True):
-    """One part of the total; `worker` where it is not the one that the budget is of."""
+    """A part of the total; `worker` is set only for workers other than the budget's own."""
 
     histogram: str
     generation: int
@@ -134,7 +123,7 @@ class Counted(Record, frozen=True, kw_only=True):
 
 
 class Total(Record, frozen=True, kw_only=True):
-    """What everything in the state promises together, for one event or user."""
+    """Guarantee of everything in the state together, for one event or user."""
 
     unit: str
     epsilon: float | None
@@ -147,7 +136,7 @@ class Total(Record, frozen=True, kw_only=True):
 
 
 class NextEpoch(Record, frozen=True, kw_only=True):
-    """The epoch that a histogram begins next, and what the fullest period then holds."""
+    """The next epoch of a histogram, and the epsilon of the fullest period once it is charged."""
 
     histogram: str
     epoch: int
@@ -157,10 +146,10 @@ class NextEpoch(Record, frozen=True, kw_only=True):
 
 
 class Left(Record, frozen=True, kw_only=True):
-    """The ceiling of the settings, and what is left of it.
+    """The ceiling in the settings, and its unspent part.
 
-    `begins`, `ends` and `epsilon` are of the fullest period that touches the newest epochs, and
-    `rho_left` is how much more zCDP fits into it.
+    `begins`, `ends` and `epsilon` describe the fullest period that touches the newest epochs;
+    `rho_left` is the zCDP that still fits into it.
     """
 
     max_epsilon: float
@@ -176,8 +165,6 @@ class Left(Record, frozen=True, kw_only=True):
 
 
 class Budget(Record, frozen=True, kw_only=True):
-    """The budget of one worker."""
-
     worker: str
     unit: str
     state: Literal["there", "empty", "missing"]
@@ -190,7 +177,7 @@ class Budget(Record, frozen=True, kw_only=True):
 
 
 class AllBudgets(Record, frozen=True, kw_only=True):
-    """The budgets of several workers on the same events, and what all of it promises together."""
+    """Budgets of several workers on the same events, and their joint guarantee."""
 
     workers: tuple[Budget, ...]
     unit: str
@@ -200,7 +187,7 @@ class AllBudgets(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One generation in one owner partition, with something published."""
+    """A generation in one owner partition, with at least one published tick."""
 
     owner: int
     life: Life
@@ -208,18 +195,17 @@ class Piece:
 
     @property
     def first(self) -> int:
-        """First global tick published."""
         return self.life.first or 0
 
     @property
     def last(self) -> int:
-        """Last global tick published; less than `first` if nothing was."""
+        """Last published global tick; less than `first` if nothing was published."""
         return (self.life.next or 0) - 1
 
 
 @dataclass(slots=True)
 class Entry:
-    """One generation in all owner partitions; two settings under one number are two."""
+    """A generation in all owner partitions; two settings with the same number are two entries."""
 
     name: str
     life: Life
@@ -228,39 +214,34 @@ class Entry:
 
     @property
     def grid(self) -> TickGrid:
-        """Its ticks."""
         return grid_of(self.name, self.life)
 
     @property
     def first(self) -> int:
-        """First global tick published by any owner partition."""
         return min(piece.first for piece in self.pieces)
 
     @property
     def last(self) -> int:
-        """Last global tick published by any."""
         return max(piece.last for piece in self.pieces)
 
     @property
     def epochs(self) -> range:
-        """The epochs that have begun; empty if nothing was published."""
+        """Epochs that have begun; empty if nothing was published."""
         if not self.pieces:
             return range(0)
         return range(self.grid.split(self.first)[0], self.grid.split(self.last)[0] + 1)
 
     @property
     def charged_epochs(self) -> int:
-        """How many epochs are charged: one to an event, which falls in one; all to a user."""
+        """Number of charged epochs: one for an event, which falls in one epoch; all for a user."""
         return min(len(self.epochs), 1) if self.life.unit == "event" else len(self.epochs)
 
     @property
     def part(self) -> Part:
-        """What this generation costs one event or user."""
         return price_of(self.life, self.charged_epochs)
 
     @property
     def charge(self) -> Charge:
-        """Its price, and the length of an epoch."""
         grid = self.grid
         return Charge(
             replace(self.part, times=1),
@@ -299,22 +280,16 @@ def generations_in(settings: Settings) -> dict[str, int]:
     return {config.name: config.generation for config in settings.histograms}
 
 
-# Of more combinations of what one event can count in, everything counts.
+# With more combinations than this, an event is assumed to count in everything.
 _CHOICES_MAX = 4_096
 
 
 def total_of(
     entries: Sequence[Entry], settings: Settings, owners: int
 ) -> tuple[Total | None, tuple[Counted, ...]]:
-    """Return the total for the unit of the settings, and what no such total can include.
+    """Return the total for the unit in the settings, and the generations with another unit.
 
-    Args:
-        entries: of the state.
-        settings: their unit, and the stream keys of running histograms.
-        owners: owner partitions.
-
-    Returns:
-        None if nothing was published or something protected another unit; and the latter.
+    The total is None if nothing was published or a generation protected another unit.
     """
     unit = settings.privacy.unit
     published = [entry for entry in entries if entry.pieces]
@@ -330,19 +305,19 @@ def total_of(
     }
 
     def size(group: frozenset[int]) -> tuple[float, float, list[int]]:
-        # Without an epsilon nothing is promised, which counts as the largest.
+        # Without an epsilon there is no guarantee, which ranks as the largest loss.
         epsilon = found[group].epsilon
         return math.inf if epsilon is None else epsilon, found[group].rho, sorted(group)
 
     worst = max(groups, key=size)
-    # No key is named if the same running histograms serve every one.
+    # Name no key if the same running histograms serve all keys.
     served = {_keys(entry, settings) for entry in published if entry.status == "running"}
     key = groups[worst] if len(served) > 1 else None
     return _total(unit, _of(published, worst), found[worst], key), ()
 
 
 def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
-    """Return what one person loses by what still runs, or by all that ran if nothing does."""
+    """Return one person's loss from generations that have not ended, or from all if all have."""
     published = [entry for entry in entries if entry.pieces]
     if not published or any(entry.life.unit != settings.privacy.unit for entry in published):
         return ()
@@ -356,10 +331,9 @@ def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tupl
 def total_of_all(
     found: Mapping[str, tuple[Sequence[Entry], Settings, int]],
 ) -> tuple[Total | None, tuple[str, ...]]:
-    """Return the total of several workers on the same events, and whose promise is to another unit.
+    """Return the joint total of workers on the same events, and the workers with another unit.
 
-    Args:
-        found: by worker, what `total_of` takes.
+    `found` has the arguments of `total_of` by worker.
     """
     unit = next(iter(found.values()))[1].privacy.unit
     published = {
@@ -385,7 +359,7 @@ def total_of_all(
                 choices.append(
                     [(w, e) for w, group in zip(sets, choice, strict=True) for e in group]
                 )
-    if not choices:  # of users; or too many to try, so all that there is
+    if not choices:  # users, or too many combinations: take everything
         choices.append(
             [(worker, entry) for worker, entries in published.items() for entry in entries]
         )
@@ -408,9 +382,9 @@ def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
 def _sets(
     entries: Sequence[Entry], settings: Settings, owners: int
 ) -> Iterator[tuple[frozenset[int], str | None]]:
-    """Yield every set of generations that counts one event, with its key, None if not declared."""
+    """Yield every set of generations that counts one event, with its key; None if not declared."""
     if len({key_field(entry.life) for entry in entries}) > 1:
-        # It has a stream key, and an owner partition, for each field.
+        # The event has a stream key and an owner partition per field.
         yield from ((group, None) for group in _at_one_time(entries, range(len(entries)), None))
         return
     declared = [_keys(entry, settings) for entry in entries]
@@ -426,8 +400,8 @@ def _sets(
 
 
 def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:
-    """Return the stream keys that a generation served; None if they may be any."""
-    # The state does not keep the keys of older generations.
+    """Return the stream keys that a generation served; None if any."""
+    # The state does not store the keys of older generations.
     for config in settings.histograms:
         if (config.name, config.generation) == (entry.name, entry.life.generation):
             return None if config.keys == "public" else frozenset(config.keys)
@@ -437,7 +411,7 @@ def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:
 def _at_one_time(
     entries: Sequence[Entry], serving: Iterable[int], owner: int | None
 ) -> Iterator[frozenset[int]]:
-    """Yield the sets of generations that published at one time, in one owner partition or any."""
+    """Yield the sets of generations that published at the same time, in one partition or any."""
     spans = [
         (
             entries[i].grid.start(piece.first),
@@ -448,7 +422,7 @@ def _at_one_time(
         for piece in entries[i].pieces
         if owner is None or piece.owner == owner
     ]
-    # The largest sets begin where a generation begins.
+    # Every largest set begins where a generation begins.
     for begin, _, _ in spans:
         yield frozenset(i for first, end, i in spans if first <= begin < end)
 
@@ -480,12 +454,9 @@ def left_of(
     states: Sequence[ReleaseProgress | None],
     others: Sequence[CeilingCharge] = (),
 ) -> Left | None:
-    """Return what is left of the ceiling; None if the settings have none.
+    """Return the unspent part of the ceiling; None without a ceiling.
 
-    Args:
-        settings: of the worker.
-        states: of its owner partitions.
-        others: what other workers on the same events have charged.
+    `others` are charges of other workers on the same events.
     """
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
@@ -534,13 +505,13 @@ def _fullest(
 
 
 def _rho_left(ceiling: Ceiling, paid: Sequence[Part], held: Held) -> float:
-    """Return how much rho may be added, rounded down."""
+    """Return the rho that still fits, rounded down."""
     low, high = 0.0, 1e4
     if not ceiling.holds(held.epsilon):
         return 0.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        # No epsilon of its own: it is only known as zCDP.
+        # Known only as zCDP, so it has no useful epsilon of its own.
         more = Part(rho=middle, epsilon=1e9, delta=0.0)
         if ceiling.holds(epsilon_at([*paid, more], ceiling.delta)):
             low = middle
@@ -555,7 +526,7 @@ def _next(
     states: Sequence[ReleaseProgress],
     others: Sequence[CeilingCharge],
 ) -> Iterator[NextEpoch]:
-    """Yield the next epoch of each histogram that runs, or that has a place to begin."""
+    """Yield the next epoch of every histogram whose next tick is in the state."""
     for config in settings.histograms:
         grid = TickGrid(
             tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
@@ -566,7 +537,7 @@ def _next(
             if life is not None and life.generation == config.generation and life.next is not None:
                 ticks.append(life.next)
         if not ticks:
-            # One that has not begun needs a price, which only its mechanism knows: `plan` says it.
+            # A histogram that has not begun has no stored price; `plan` computes it.
             continue
         epoch = grid.split(max(ticks))[0]
         charges = merged(
@@ -600,7 +571,7 @@ def _finite(milliseconds: int | None) -> int | None:
     return None if milliseconds is None or abs(milliseconds) >= EVER else milliseconds
 
 
-# If there are more, only the newest epochs are listed; all of them are charged.
+# Only the newest epochs are listed; all are charged.
 EPOCHS_LISTED = 1_000
 
 
@@ -609,10 +580,7 @@ def budget_of(
     states: Sequence[ReleaseProgress | None] | None,
     others: Sequence[CeilingCharge] = (),
 ) -> Budget:
-    """Return what was spent, from the states that `read_states` returned.
-
-    `others` is what other workers on the same events have charged, which a ceiling counts too.
-    """
+    """Return a worker's spending; `states` is from `read_states`, `others` as in `left_of`."""
     entries = entries_of(states or (), settings)
     wanted = generations_in(settings)
     begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
@@ -645,7 +613,6 @@ def budget_of_all(
         tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[CeilingCharge]]
     ],
 ) -> AllBudgets:
-    """Return what several workers on the same events have spent, each and all together."""
     total, outside = total_of_all(
         {
             one.worker.name: (entries_of(states or (), one), one, len(states or ()))

@@ -1,13 +1,24 @@
-"""The error that each mechanism's own theorem promises, as printed and for what is built here.
+"""Accuracy bounds from each mechanism's own theorem: as printed in the paper, and as proved here.
 
-What: `promises` gives the main promise first. "counts" bounds the noise on what is shown, "hidden"
-the true count of what is not shown, "selection" how wrong a choice may be, "answer" an order
-statistic.
-Why two figures: `printed` is the paper's algorithm with the paper's accounting and constants at the
-same budget (for epsilon: its conversion rho + 2 sqrt(rho ln(1/delta))); `ours` is proved for the
-noise, thresholds and shares in use here. Where a paper bounds one count at one tick, both take the
-union over all of an epoch; where it gives O(.) alone, the constants are derived below. Worst over
-all labels and ticks, with tau, b the noise at this budget:
+`promises` returns the main bound first. "counts" bounds the noise on published counts, "hidden"
+the true count of an unpublished item, "selection" how wrong a choice may be, "answer" the error of
+an order statistic. Neighbours, costs and noise are those of `workers.mechanisms`; nothing here
+changes a release. Figures are floats because they describe an error and never produce one.
+
+`printed` is the paper's algorithm with the paper's accounting and constants at the same budget (for
+epsilon: its conversion rho + 2 sqrt(rho ln(1/delta))). `ours` is proved for the noise, thresholds
+and shares in use here. Where a paper bounds one count at one tick, both take the union over an
+epoch; where it gives only O(.), the constants are derived below. All bounds are the worst over
+labels and ticks.
+
+    Symbol      Here
+    beta        probability that a bound fails, over an epoch of one stream key
+    T, d        ticks, labels
+    tau         the papers' noise at this budget: known budget rho, tau^2 = D0 Dinf^2 / (2 rho)
+    b           scale of Laplace or Gumbel noise at this budget
+    s_j^2       variance of level j of a counter
+
+Running counters:
 
     known_base      000 Thm 2: sqrt(2 (r-1) L_r^2 tau^2 ln(2 d T / beta)); ours: the counter's worst
                     variance
@@ -16,30 +27,17 @@ all labels and ticks, with tau, b the noise at this budget:
     sparse_gumb     000 Thm 4, App. D: counters at tau_2; selection: eta_t + noise of the test, its
                     threshold and the counters. D gives tau sqrt(s) O(sqrt(r-1) L_r + ln d): each of
                     these tails at its part of beta
-    others          `releases`: one-shot, `meta`, `pay_what_you_get`, `misra_gries`;
-                    `order_statistics`: `bounded_max`, `doubling`, `two_level`, `two_level_k`
 
-sparse_gumb, selection. While switches are left and none is made at t: count + Y <= least + N +
-eta_t + Z for all outside, N the noise of the least published count: an item outside is at most
-eta_t + |N| + Z (+ |Y| where Y may be negative) above it. A choice made at t leaves none outside
-more than b ln(d k (s+1) / beta) above one inside (exponential mechanism). beta is split evenly.
+Selection in sparse_gumb. If switches remain and none is made at t, every outside item satisfies
+count + Y <= least + N + eta_t + Z, where N is the noise of the least published count. So an outside
+item exceeds it by at most eta_t + |N| + Z (+ |Y| where Y may be negative). A choice made at t
+leaves no outside item more than b ln(d k (s+1) / beta) above an inside one (exponential mechanism).
+beta is split evenly.
 
-What a promise about accuracy is, and the tails that all of them are made from.
-
-Neighbours, costs and noise are those of `workers.mechanisms`; nothing here changes a release.
-Figures are floats: they state an error, they do not make one.
-
-    Symbol      Here
-    beta        probability that a promise fails, over an epoch of one stream key
-    T, d        ticks, labels
-    tau         the papers' noise at this budget: known budget rho, tau^2 = D0 Dinf^2 / (2 rho)
-    s_j^2       variance of level j of a counter
-
-The error promised for one-shot releases, for sums of them, and for `pay_what_you_get`.
-
-Noise is that of the calibrated algorithm; the papers' is tau^2 = D0 Dinf^2 / (2 rho),
-b = Dinf sqrt(k / (4 rho)) (half of rho picks). R releases (one a tick), n labels, H = h_(kbar+1);
-N blocks are added at the worst tick, printed (r - 1) L_r. Promises as printed:
+One-shot releases, their sums, and `pay_what_you_get`. The noise is that of the calibrated
+algorithm; the papers' is tau^2 = D0 Dinf^2 / (2 rho), b = Dinf sqrt(k / (4 rho)) (half of rho
+picks). R releases (one per tick), n labels, H = h_(kbar+1); the worst tick adds N blocks, printed
+(r - 1) L_r. Bounds as printed:
 
     counts, Gaussian         000 Thm 2: sqrt(2 tau^2 ln(2 n R/beta)); ours: the integer law's exact
                              quantile
@@ -50,7 +48,7 @@ N blocks are added at the worst tick, printed (r - 1) L_r. Promises as printed:
                              m = Dinf + sqrt2 s PhiInv(1 - delta/D0)
     hidden, limit_dom_...    002 Lemma 6.2: the same with Laplace noise, m = Dinf + x,
                              (1/2 + x/(4b)) e^(-x/b) = delta/D0
-    selection, known_gumbel  000 Lemma D.1: a = b ln((d - 1) k R/beta): peeling, each pick is short
+    selection, known_gumbel  000 Lemma D.1: a = b ln((d - 1) k R/beta): peeling, a pick falls short
                              of the largest by more with probability at most (d - 1) e^(-a/b);
                              printed with d
     hidden, limit_dom        000 Alg. 6: where fewer than k are shown, above H: BOTTOM's height + a
@@ -66,20 +64,19 @@ N blocks are added at the worst tick, printed (r - 1) L_r. Promises as printed:
                              e = sqrt(2 rho/L)/m and delta' = delta_cell e^(-e (m-1))/m for an event
                              of m items; "merge": 004 Thm 7, l2 sqrt(k); "pure": 003 Section 6:
                              weight/(k+1) + N 2 b ln(d R/beta), b = 2 L m/epsilon
-Where kbar is chosen privately the promise is for kbar_max, and the choice adds
-b ln(candidates R/beta).
 
-The error that paper 001 promises for order statistics: as printed, and for what is built.
+If kbar is chosen privately, the bound holds for kbar_max and the choice adds b ln(candidates
+R/beta).
 
-`ours` is the `error` that snapshots carry, in the worst segment that the data can reach. Segment j
-ends only if value + |G_j| + low > K_j; so a value that stays at V never ends the first segment with
-K_j >= V + column_error(j) + low. For `doubling` it is smaller than that `error`: the true value of
-segment j lies between K_(j-1) - low - |G_(j-1)|, since the segment before has ended, and
-min(V, K_j + high + |G_j|); the answer is the one at the segment's start, off by |G_j|. (It watches
-one value, so K_(j-1) is its own.)
+Order statistics (paper 001). `ours` is the `error` in snapshots, in the worst segment that the data
+can reach. Segment j ends only if value + |G_j| + low > K_j, so a value that stays at V never ends
+the first segment with K_j >= V + column_error(j) + low. `doubling` gets a smaller bound: the true
+value of segment j lies between K_(j-1) - low - |G_(j-1)|, since the previous segment has ended, and
+min(V, K_j + high + |G_j|); the answer is the value at the segment's start, off by |G_j|. (It
+watches one value, so K_(j-1) is its own.)
 
 `printed` is the paper's pure algorithm at the epsilon of the guarantee, with d, the l1 norm of a
-row, replaced by D Dinf (D columns an event changes). For e the epsilon of one level:
+row, replaced by D Dinf (D columns an event changes). With e the epsilon of one level:
 
     a_mu, a_tau     (8/e) ln(3 T/beta), (4/e) ln(3 c_max/beta): Lemma 5; with Delta for c_max:
                     Lemma 13; log2 T: Lemma 8
@@ -140,13 +137,13 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What a promise assumes about the data; where data break it, privacy holds all the same.
+    """Assumptions about the data. Privacy does not depend on them.
 
     Attributes:
-        items: labels that occur, for an unknown domain (a declared one has its own number).
-        value: most that a watched value reaches (order statistics without a bound).
-        weight: all counts of an epoch together (sketches).
-        ticks: ticks looked at where the horizon is unbounded.
+        items: occurring labels of an unknown domain (a declared domain has its own size).
+        value: largest value of a watched column (order statistics without a bound).
+        weight: sum of all counts in an epoch (sketches).
+        ticks: number of ticks considered if the horizon is unbounded.
     """
 
     items: int = 1_000
@@ -162,16 +159,14 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """An error that is not passed, with probability 1 - beta.
+    """An error bound that holds with probability 1 - beta, over all of an epoch.
 
     Attributes:
-        name: which error: "counts", "hidden", "selection" or "answer".
-        bounds: the same in words.
-        assumes: what of the data, in words; empty where nothing.
-        beta: probability that it is passed somewhere.
-        printed: for the paper's own algorithm, accounting and constants, at the same settings;
-            infinite where it promises nothing.
-        ours: for what is built here.
+        name: "counts", "hidden", "selection" or "answer".
+        bounds, assumes: the error and the assumptions about the data in words.
+        printed: bound of the paper's own algorithm, accounting and constants at the same settings;
+            infinite if the paper promises nothing.
+        ours: bound of this implementation.
         source: paper and theorem.
     """
 
@@ -185,7 +180,7 @@ class Promise:
 
 
 def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
-    """Return the zCDP by the papers' conversion, rho + 2 sqrt(rho ln(1/delta)), or `rho`."""
+    """Return `rho`, or invert the papers' conversion epsilon = rho + 2 sqrt(rho ln(1/delta))."""
     if config.rho is not None:
         return config.rho
     log = -math.log(config.delta * (1 - (DISCOVERY_SHARE if discovers else 0.0)))
@@ -193,17 +188,16 @@ def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
 
 
 def ticks_of(config: HistogramConfig, data: Data) -> int:
-    """Return T."""
     return config.horizon_ticks or data.ticks
 
 
 def normal_bound(variance: float, values: float, beta: float) -> float:
-    """Bound all |sub-Gaussian values|: P(|X| > x) <= 2 exp(-x^2 / (2 v)) each (000 Theorem 2)."""
+    """Bound all |sub-Gaussian values|: P(|X| > x) <= 2 exp(-x^2 / (2 v)) (000 Theorem 2)."""
     return math.sqrt(2 * variance * math.log(2 * values / beta))
 
 
 def laplace_bound(scale: float, values: float, beta: float) -> float:
-    """Bound all |Laplace values| of this scale: P(|X| > x) = exp(-x / b) each (001 Fact 6)."""
+    """Bound all |Laplace values|: P(|X| > x) = exp(-x / b) (001 Fact 6)."""
     return scale * math.log(values / beta)
 
 
@@ -216,13 +210,13 @@ def laplace_sum(terms: int, scale: float, values: float, beta: float) -> float:
 def subset_bound(variance: float, terms: int, values: float, beta: float) -> float:
     """Bound the sums over every subset of `terms` values, in every group, by a union over 2^terms.
 
-    Cells show an item when its noise is high, so which of them do depends on the noise.
+    A cell shows an item if its noise is high, so the set of showing cells depends on the noise.
     """
     return math.sqrt(2 * terms * variance * (terms * math.log(2) + math.log(2 * values / beta)))
 
 
 def most_blocks(ticks: int, radix: int) -> int:
-    """Return the most blocks that are added at any t <= ticks: the largest sum of base-r digits."""
+    """Return the most blocks added at any t <= ticks: the largest sum of base-r digits."""
     digits = DigitCurve(radix, [1.0] * digits_of(ticks, radix))
     return int(digits.variance(digits.loudest(ticks)[:1])[0])
 
@@ -233,13 +227,13 @@ def tree_variance(tau_squared: float, ticks: int, radix: int) -> float:
 
 
 def worst_variance(mechanism: Mechanism, ticks: int) -> float:
-    """Return at least the largest variance of the counter at any tick, at most about a fifth more.
+    """Return an upper bound, at most about a fifth too high, on the counter's variance at any tick.
 
     haar: with c_j = min(m_j, 2^j - m_j) / 2^j, c_(j-1) is 2 c_j below 1/4 and 1 - 2 c_j above, and
     c_0 = 0. For phi(y) = 4 y / 9 - y^2 / 3 that gives c_j^2 <= 1/9 + phi(c_j) - phi(c_(j-1)) (equal
     above 1/4). Weighted with s_j^2, which never fall with j, and phi >= 0, the sum up to level J is
-    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels of blocks twice as long as `ticks` or more have
-    c_j = t / 2^j.
+    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels whose blocks are at least twice as long as
+    `ticks` have c_j = t / 2^j.
     tree: the digits of the worst t. sqrt: the variance never falls with t.
     """
     counter = mechanism.public()["counter"]
@@ -259,7 +253,7 @@ def worst_variance(mechanism: Mechanism, ticks: int) -> float:
     share = ticks / 2.0 ** len(levels)
     whole = total * share**2
     if counter["horizon"] is not None and height == len(levels):
-        # phi(c) and the total's share grow together in t up to the horizon, for weights 1 and 2.
+        # phi(c) and the total's share both grow with t up to the horizon, for weights 1 and 2.
         rest = min(1 - share, share)
         return below + levels[-1] * (4 * rest / 9 - rest**2 / 3) + whole
     return below + levels[height - 1] * 5 / 36 + beyond + whole
@@ -271,12 +265,10 @@ def normal_quantile(tail: float) -> float:
 
 
 def discovery_delta(mechanism: Mechanism) -> float:
-    """Return what may be spent on showing labels that are there because of one event."""
     return dict(mechanism.cost().deltas).get("discovery", 0.0)
 
 
 def scales(mechanism: Mechanism) -> list[float]:
-    """Return the published scales of a mechanism that chooses, in their order."""
     found = mechanism.public()["scales"]
     if not isinstance(found, list):
         raise TypeError(f"scales = {found!r}: not a list")
@@ -284,7 +276,7 @@ def scales(mechanism: Mechanism) -> list[float]:
 
 
 def bottom_of(public: Mapping[str, object]) -> int | None:
-    """Return BOTTOM's height above h_(kbar+1), from a mechanism's or an algorithm's parameters."""
+    """Return BOTTOM's height above h_(kbar+1), from the parameters of a mechanism or algorithm."""
     bottom, algorithm = public.get("bottom"), public.get("algorithm")
     if isinstance(bottom, dict):
         return int(bottom["above"])
@@ -294,7 +286,7 @@ def bottom_of(public: Mapping[str, object]) -> int | None:
 def one_shot(
     config: OneShotConfig, mechanism: OneShot, beta: float, data: Data
 ) -> tuple[Promise, ...]:
-    """Return what each tick promises of counts shown, and of what is not shown or not chosen."""
+    """Bound the published counts, and the unpublished or unselected items, over all ticks."""
     name, p = config.algorithm, config.parameters()
     algorithm, releases = mechanism.algorithm, ticks_of(config, data)
     rho, delta = paper_rho(config, discovers=name not in KNOWN), discovery_delta(mechanism)
@@ -356,7 +348,7 @@ def one_shot(
 
 
 def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
-    """Bound how far above h_(kbar+1) an item may lie that an answer with BOTTOM does not name."""
+    """Bound how far an item that an answer with BOTTOM omits may lie above h_(kbar+1)."""
     p = config.parameters()
     answers = min(config.queries, max(1, ticks_of(config, data) // config.every))
     picks = min(config.labels, answers * config.k)
@@ -377,7 +369,7 @@ def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data
 
 
 def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Promise:
-    """Bound MetaAlgo's sums; an item that a block does not show counts as 0 in it."""
+    """Bound MetaAlgo's sums; an item that a block does not show counts as 0 in that block."""
     name, p, algorithm = config.algorithm, config.parameters(), mechanism.algorithm
     releases = ticks_of(config, data)
     most = {"known_gumbel": p.k, "limit_dom": p.k}.get(
@@ -414,7 +406,7 @@ def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Prom
 
 
 def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: Data) -> Promise:
-    """Bound the error of Misra-Gries on the tree, an item that is not shown counting as 0."""
+    """Bound the error of Misra-Gries on the tree; an unpublished item counts as 0."""
     if isinstance(mechanism, PureMisraGries):
         return _pure_sketch(config, mechanism, beta, data)
     tree, k, releases = mechanism.tree, config.size, ticks_of(config, data)
@@ -462,11 +454,11 @@ def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: D
 def _pure_sketch(
     config: MisraGriesConfig, mechanism: PureMisraGries, beta: float, data: Data
 ) -> Promise:
-    """Bound the same over a declared domain.
+    """Bound the error of Misra-Gries over a declared domain.
 
-    One cell is released at each tick: R d noises. A label that a cell does not show lies in it
-    below one that is shown with a count of 0 before noise (k labels at most have more): its own is
-    at most two noises.
+    Every tick releases one cell, so there are R d noise values. At most k labels have a count above
+    0 before noise, so a label that a cell does not show ranks below a shown one with a count of 0:
+    its own count is at most two noise values.
     """
     tree, releases = mechanism.tree, ticks_of(config, data)
     worst, used, lost = (
@@ -530,7 +522,7 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
     if name == "positive_laplace":
         return p.max_count + spread * math.log(p.max_items / (2 * delta))
     if name != "limit_dom_laplace":
-        bar = math.sqrt(2) if name == "unk_gauss" else 1  # which has noise of its own
+        bar = math.sqrt(2) if name == "unk_gauss" else 1  # the bar has its own noise
         return p.max_count + spread * normal_quantile(each) * bar
     # x / b with (1/2 + x/(4b)) e^(-x/b) = delta/D0, by bisection.
     low, high = 0.0, 2000.0
@@ -546,7 +538,7 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
 
 
 def _looked_at(name: Name, p: Parameters, labels: int) -> int:
-    """Return how many labels of one release have noise that can matter."""
+    """Return the number of labels in one release whose noise can matter."""
     if name in PICKING:
         return p.k
     return min(labels, p.kbar) if name in LIMITED else labels
@@ -555,13 +547,13 @@ def _looked_at(name: Name, p: Parameters, labels: int) -> int:
 def _largest(
     algorithm: Algorithm, values: float, beta: float, *, difference: bool = False
 ) -> float:
-    """Bound all |noise values|, or all differences of two: the exact integer law."""
+    """Bound all |noise values|, or all differences of two, by the exact integer law."""
     each = beta / (values if difference else 2 * values)
     return quantile(algorithm.table, each, difference=difference) - 1
 
 
 def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta: float) -> float:
-    """Bound sums of blocks: low by what they hide, high by the noise of those that show."""
+    """Bound sums of blocks: too low by hidden counts, too high by the noise of blocks that show."""
     height = used * (algorithm.threshold or 0)
     if isinstance(algorithm.table, DiscreteLaplace):
         scale = float(algorithm.table.scale)
@@ -581,7 +573,7 @@ def _choices(
     delta: float,
     beta: float,
 ) -> tuple[float, float]:
-    """Return (printed, ours): how far an item not picked may lie above one shown, or h_(kbar+1)."""
+    """Return (printed, ours): how far an unpicked item may lie above a shown one or h_(kbar+1)."""
     scale = float(algorithm.scale)
     if name == "known_gumbel":
         among = p.k * releases / beta
@@ -595,7 +587,7 @@ def _choices(
 
 
 def _picking(scale: float, p: Parameters, picks: int, releases: int, beta: float) -> float:
-    """Bound how far picks among kbar items and BOTTOM, and of kbar, fall short of the largest."""
+    """Bound the shortfall of picks among kbar items and BOTTOM, and of the choice of kbar."""
     if not p.private:
         return scale * math.log(p.kbar * picks / beta)
     candidates = max(1, p.kbar - p.k)
@@ -605,7 +597,6 @@ def _picking(scale: float, p: Parameters, picks: int, releases: int, beta: float
 
 
 def _bottom(public: Mapping[str, object]) -> int:
-    """Return BOTTOM's height above h_(kbar+1)."""
     above = bottom_of(public)
     if above is None:
         raise TypeError(f"bottom = {public.get('bottom')!r}: not BOTTOM's parameters")
@@ -625,10 +616,10 @@ _SOURCES = {
 
 
 def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise:
-    """Bound the error of every answer at every tick; beta is the configuration's own."""
+    """Bound the error of every answer at every tick, with the configuration's own beta."""
     value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
     if not mechanism.guarantee.epsilon:
-        # A rho that delta alone covers: the paper has no noise for a pure epsilon of 0.
+        # Delta alone covers this rho: the paper has no noise for a pure epsilon of 0.
         printed = math.inf
     elif isinstance(config, BoundedMaxConfig):
         epsilon, beta = mechanism.guarantee.epsilon, config.beta
@@ -653,7 +644,7 @@ def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise
 
 
 def last_segment(mechanism: OrderStatistics, value: int) -> int:
-    """Return the segment that does not end while no watched value passes `value` (but for beta)."""
+    """Return the segment that, but for beta, never ends while values stay at most `value`."""
     segments = mechanism.segments
     if segments is None:
         return 1
@@ -693,7 +684,7 @@ def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int)
         return each * math.sqrt(2 * segment) * math.log(3 * d * log_ticks / beta)
 
     last = 1
-    # At most log2 T segments are the paper's own, whose values cannot pass T.
+    # The paper, whose values cannot exceed T, has at most log2 T segments.
     while 2 ** (last - 1) <= value + column_error(last) + tests and (
         last < log_ticks or value > config.ticks
     ):
@@ -744,17 +735,15 @@ def promises(
     mechanism: Mechanism | None = None,
     unit: str = "event",
 ) -> tuple[Promise, ...]:
-    """Return every promise of a configuration, the main one first.
+    """Return every accuracy bound of a configuration, the main one first.
 
     Args:
-        config: of any mechanism.
-        beta: failure probability of each promise; the order statistics have `config.beta`.
-        data: what is taken for granted about the data.
-        mechanism: built from this configuration; saves building it again.
-        unit: whose presence is hidden, as `registry.build` takes it.
+        beta: failure probability of each bound; order statistics use `config.beta`.
+        mechanism: built from `config`; saves building it again.
+        unit: the protected unit, as in `registry.build`.
 
     Raises:
-        ValueError: beta is not inside 0..1, or the budget cannot be met.
+        ValueError: beta is outside (0, 1), or the budget cannot be met.
     """
     if not 0 < beta < 1:
         raise ValueError(f"beta = {beta}: must be a number above 0 and below 1")
@@ -831,7 +820,6 @@ def _worst_threshold(mechanism: UnkBase, worst: float, ticks: int) -> float:
 
 
 def _rounding(config: HistogramConfig) -> float:
-    """Return how far rounding to an integer may move a count."""
     return 0.0 if config.counter == "tree" else 0.5
 
 
@@ -852,7 +840,7 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
         ours=normal_bound(worst, d * ticks, beta) + rounding,
         source="Cardoso, Rogers: Theorems 2 and 4",
     )
-    # Four parts: counters, the threshold's noise, the tests' if it may be negative, the choices.
+    # Four parts: counters, threshold noise, test noise if it may be negative, choices.
     part, picks, one_sided = beta / 4, k * (s + 1), config.accounting == "tight"
     paper_eta = 2 * math.sqrt(variance) + 4 * math.sqrt(s) * tau * math.log(d * (ticks + 1))
     printed = normal_bound(variance, d * ticks, part) + (

@@ -1,47 +1,43 @@
-"""What the histograms of a worker promise together, at the sum of their deltas.
+"""Composition: the joint guarantee of several mechanisms, epochs and histograms.
 
-An event has one stream key, so it counts in those histograms that serve its key: the total is that
-of the key with the largest one. Where histograms take the key from different fields it has one of
-each, and all histograms count. A user may come with every key, so all histograms count; each
-bounds a user's items over all its keys together. Epochs of a histogram do not add for one event,
-for it lies in one of them; generations do, and so does a new worker name.
-
-What several mechanisms, or several epochs of one, promise together.
-
-A `Part` is a mechanism's price for one epoch, and how many of them are charged. Parts are
-mechanisms that see the same event (or user); streams may react to what was published, so all of
+A `Part` is a mechanism's price for one epoch, and the number of epochs charged. Parts are
+mechanisms that see the same event (or user). Streams may react to published results, so all of
 this is adaptive composition.
 
     rho, epsilon, delta   of one epoch of a part, as in its snapshots
-    failures              the named parts of its delta (discovery, numerical); what is left of delta
+    failures              the named parts of its delta (discovery, numerical); the rest of delta
                           converts rho
 
-Three ways to add up are valid, and the smallest epsilon is stated: the sum of the epsilons; all
-costs composed in zCDP and converted once (Canonne, Kamath, Steinke); and, where some parts have a
-pure epsilon, those summed and the others composed. With one part, once, at its own delta, it is
-what its snapshots say. All sums are exact and rounded up once.
+Three ways to compose are valid, and the smallest epsilon is stated: the sum of the epsilons; all
+costs composed in zCDP and converted once (Canonne, Kamath, Steinke); and, if some parts have a pure
+epsilon, those summed and the others composed. A single part, charged once at its own delta, gets
+the figures in its snapshots. All sums are exact and rounded up once.
 
-What somebody loses who has k events (or user ids) in an epoch, over some epochs.
+Total of a worker, at the sum of the deltas. An event has one stream key and counts in the
+histograms that serve it, so the total is that of the key with the largest one. If histograms take
+the key from different fields, the event has one key per field, and all histograms count. A user
+may come with every key, so all histograms count; each bounds a user's items over all its keys
+together. For one event, epochs of a histogram do not add up, because the event lies in one of them;
+generations do, and so does a new worker name.
 
+Group privacy: the loss of a person with k events (or user ids) in an epoch, over some epochs.
 Every mechanism's proof has one form (docs/decisions/0009-derivations.md, 0): with one event more,
-but for a failure of probability p (an item that is there because of this event alone is shown), the
-outputs are rho-zCDP apart. For k events (docs/decisions/0017-words-and-people.md proves it):
+except for a failure of probability p (an item that is present only because of this event is shown),
+the outputs are rho-zCDP apart. For k events (docs/decisions/0017-words-and-people.md proves it):
 
     k^2 rho      zCDP: shifts of noise, and lengths of intervals of losses, add up to k times one's
     p_k          failures: sum over i < k of g(i), g(0) = p,
                  g(i) = min over integers a >= 2 of exp((a - 1) i^2 rho - (1 - 1/a) ln(1/p))
     sampling     k times one event's, times (1 + e^epsilon_k) / (1 + e^epsilon)
 
-g(i) is what p can become under a shift by i events: an order's Renyi divergence bounds how a rare
-output grows. It is far below p e^(i epsilon), which group privacy of (epsilon, delta) gives. Epochs
-have fresh noise: over e of them all three are taken e times. Delta is that of the settings with the
-failures grown; the part of it that converts rho is the same.
+g(i) bounds p after a shift by i events: the Renyi divergence of an order bounds how a rare output
+grows. It is far below p e^(i epsilon), which group privacy of (epsilon, delta) gives. Epochs have
+fresh noise: over e epochs all three are taken e times. Delta is that of the settings with the
+failures grown; the part that converts rho is the same.
 
     symbol   here
     k        `events`
     p        the failures of a `Part` except "numerical"
-
-The table of what one person loses: by events (or user ids) of theirs, over spans of time.
 """
 
 from __future__ import annotations
@@ -64,12 +60,10 @@ from workers.runtime.frozen import kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One mechanism, charged `times` epochs.
+    """One mechanism, charged `times` epochs; `pure`: epsilon holds without converting rho.
 
-    Attributes:
-        failures: named probabilities in `delta` that are not converted; None where they are not
-            known, and all of delta is taken as such.
-        pure: whether epsilon holds without converting rho.
+    `failures` are the named probabilities in `delta` that are not converted. None: unknown, so that
+    all of delta counts as failures.
     """
 
     rho: float
@@ -81,17 +75,16 @@ class Part:
 
     @property
     def named(self) -> Mapping[str, float]:
-        """The failures; all of delta where they are not known."""
+        """The failures; all of delta if they are unknown."""
         return {"unknown": self.delta} if self.failures is None else self.failures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Together:
-    """What parts promise together.
+    """Joint guarantee of several parts.
 
-    Attributes:
-        epsilon: None where delta is 1 or more: then nothing is promised.
-        deltas: parts of delta that are not converted.
+    `epsilon` is None if delta is at least 1, which promises nothing. `deltas` are the parts of
+    delta that are not converted.
     """
 
     rho: float
@@ -107,14 +100,10 @@ def delta_together(parts: Sequence[Part]) -> float:
 
 
 def together(parts: Sequence[Part], delta: float | None = None) -> Together:
-    """Return what the parts promise together.
-
-    Args:
-        parts: at least one.
-        delta: to state the epsilon at; at least the sum of the parts' deltas, which is the default.
+    """Return the joint guarantee of at least one part, at `delta` or the sum of the parts' deltas.
 
     Raises:
-        ValueError: delta is smaller.
+        ValueError: delta is smaller than that sum.
     """
     least = delta_together(parts)
     at = least if delta is None else delta
@@ -131,7 +120,7 @@ def together(parts: Sequence[Part], delta: float | None = None) -> Together:
         others = [part for part in parts if not part.pure]
         pure = [part for part in parts if part.pure]
         if pure and others:
-            # The pure parts' deltas stay theirs.
+            # The pure parts keep their own deltas.
             left = Fraction(at) - Fraction(delta_together(pure))
             ways += [
                 _sum([(way, 1), *((p.epsilon, p.times) for p in pure)])
@@ -149,10 +138,10 @@ def together(parts: Sequence[Part], delta: float | None = None) -> Together:
 
 
 def epsilon_at(parts: Sequence[Part], delta: float) -> float | None:
-    """Return the epsilon that parts promise together at a delta of any size, rounded up.
+    """Return the joint epsilon of parts at any delta, rounded up; None if there is no guarantee.
 
-    Unlike in `together`, delta may be below the sum of the parts' own: what they convert rho at is
-    then less. None where nothing is promised at this delta.
+    Unlike in `together`, delta may be below the sum of the parts' own deltas; then less of it
+    converts rho.
     """
     if not parts:
         return 0.0
@@ -170,7 +159,7 @@ def epsilon_at(parts: Sequence[Part], delta: float) -> float | None:
 
 
 def _composed(parts: Sequence[Part], delta: float) -> list[float]:
-    """Return the epsilon of all composed in zCDP; none where no delta is left to convert with."""
+    """Return the epsilon of zCDP composition; empty if no delta is left for the conversion."""
     spent = _sum((probability, part.times) for part in parts for probability in part.named.values())
     left = float(Fraction(delta) - Fraction(spent))
     return (
@@ -179,31 +168,27 @@ def _composed(parts: Sequence[Part], delta: float) -> list[float]:
 
 
 def _sum(values: Iterable[tuple[float, int]]) -> float:
-    """Return the sum of value times number, rounded up."""
+    """Return the sum of value times count, rounded up."""
     return float_up(sum((Fraction(value) * times for value, times in values), Fraction(0)))
 
 
 NUMERICAL = "numerical"
-# A table asks for the same figures over and over: spans and groups share them.
+# Spans and groups of a table share these figures.
 _epsilon_of = kept(maxsize=1 << 12)(epsilon_of)
-# Far above what floating point loses in an exponent of this size.
+# Far above the floating-point error in an exponent of this size.
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
 _LARGEST_EXPONENT = 700.0
-# Whose epsilon may be pure, and delta the samplers' alone; a snapshot does not say so.
+# Epsilon may be pure and delta sampling error only; a snapshot does not say so.
 _MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k", "misra_gries"})
 
 
 def lost(parts: Sequence[Part], events: int) -> tuple[float | None, float]:
-    """Return (epsilon, delta) for somebody with so many events in each epoch of each part.
+    """Return (epsilon, delta) for a person with `events` events in every epoch of every part.
 
-    Args:
-        parts: what counts each event, `times` epochs of each; at least one.
-        events: in an epoch, or user ids of one person; at least 1.
-
-    Returns:
-        Epsilon is None, and delta 1, where nothing is promised. With one event and one epoch this
-        is `adding_up.together`.
+    `events` may also be the user ids of one person. There is at least one part, and all parts
+    count every event. Without a guarantee the result is (None, 1). One event and one epoch give the
+    figures of `together`.
 
     Raises:
         ValueError: events is below 1.
@@ -223,20 +208,14 @@ def lost(parts: Sequence[Part], events: int) -> tuple[float | None, float]:
 
 
 def converting(parts: Sequence[Part]) -> float:
-    """Return what is left of the configured deltas to convert rho with."""
+    """Return the part of the configured deltas that is left to convert rho."""
     spent = sum((Fraction(p) for part in parts for p in part.named.values()), Fraction(0))
     return float(sum((Fraction(part.delta) for part in parts), Fraction(0)) - spent)
 
 
 @kept(maxsize=1 << 12)
 def group_failure(probability: float, rho: float, events: int) -> float:
-    """Return p_k, rounded up, at most 1.
-
-    Args:
-        probability: p, of one event.
-        rho: of one event.
-        events: k.
-    """
+    """Return p_k, rounded up, at most 1; `probability` is p and `rho` the cost of one event."""
     total = Fraction(probability)
     for i in range(1, events):
         if total >= 1 or probability == 0:
@@ -246,11 +225,11 @@ def group_failure(probability: float, rho: float, events: int) -> float:
 
 
 def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> Part:
-    """Return what a snapshot's guarantee says of its mechanism's price, and of delta's parts.
+    """Return a mechanism's price as its snapshot states it, with the parts of delta.
 
-    Of a converted epsilon, what rho does not need of delta counts as failures. That is what the
-    mechanism states, or a little more. Where epsilon may be pure, all of it counts as the samplers'
-    as well.
+    If epsilon was converted, the delta that rho does not need counts as failures. That is the
+    mechanism's own figure, or slightly more. If epsilon may be pure, all of that delta counts as
+    sampling error too.
     """
     if delta <= 0:
         return Part(rho=rho, epsilon=epsilon, delta=0.0, pure=True)
@@ -278,7 +257,7 @@ def delta_of(rho: float, epsilon: float) -> float:
 
 
 def _composed_events(parts: Sequence[Part], events: int) -> tuple[float, float]:
-    """Return (epsilon, delta) of parts composed in zCDP, converted once; delta 1 if it cannot."""
+    """Return (epsilon, delta) of zCDP composition, converted once; (inf, 1) if impossible."""
     if not parts:
         return 0.0, 0.0
     left = converting(parts)
@@ -293,7 +272,7 @@ def _composed_events(parts: Sequence[Part], events: int) -> tuple[float, float]:
 
 
 def _apart(parts: Sequence[Part], events: int, others: tuple[float, float]) -> tuple[float, float]:
-    """Return (epsilon, delta) of parts whose epsilons are added up, and of others as they are."""
+    """Return (epsilon, delta) of `others` plus the sums over parts."""
     epsilon, delta = Fraction(others[0]) if others[0] < math.inf else None, Fraction(others[1])
     for part in parts:
         grown = part.epsilon * events
@@ -308,7 +287,7 @@ def _apart(parts: Sequence[Part], events: int, others: tuple[float, float]) -> t
 
 
 def _failures(part: Part, events: int, epsilon: float) -> Fraction:
-    """Return the failures of one epoch, for k events whose epsilon in all is given."""
+    """Return the failures of one epoch for k events; `epsilon` is that of all of them."""
     total = Fraction(0)
     for name, probability in part.named.items():
         if name == NUMERICAL:
@@ -335,11 +314,11 @@ def _group_delta(part: Part, events: int) -> Fraction:
 
 
 def _grown(probability: float, rho: float) -> float:
-    """Return what p can become under a shift that costs rho: the best integer order, rounded up."""
+    """Bound p after a shift that costs rho: the best integer order, rounded up."""
     unlikely = -math.log(probability)
     best = math.sqrt(unlikely / rho) if rho > 0 else math.inf
     if not best < 1e15:
-        # The order would be beyond all floats: its bound is p but for the margin.
+        # The order would exceed all floats; its bound is p but for the margin.
         best = 1e15
     orders = {max(2, math.floor(best)), max(2, math.ceil(best))}
     exponent = min((order - 1) * rho - (1 - 1 / order) * unlikely for order in orders)
@@ -354,25 +333,24 @@ VOID = "void"
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """A mechanism's price for one epoch, and how long an epoch is; None where it has no end."""
+    """A mechanism's price for one epoch, and the epoch's length; None if unbounded."""
 
     part: Part
     epoch_ms: int | None
 
     def epochs(self, days: int | None) -> int:
-        """Return how many epochs such a span has, one begun counted in full."""
+        """Return the number of epochs in a span; a partial epoch counts in full."""
         if days is None or self.epoch_ms is None:
             return 1
         return max(1, -(-days * DAY_MS // self.epoch_ms))
 
 
 def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
-    """Return what is lost over an epoch, a day, thirty days and a year.
+    """Return the loss over an epoch, a day, thirty days and a year.
 
-    Args:
-        groups: the mechanisms that count an event, at least one; a group for each kind of stream
-            key, as somebody's events may have several. Rho and failures are convex in how many
-            events have which key, so the largest of any group bounds every mixture.
+    Every group, at least one, has the mechanisms that count the events of one kind of stream key. A
+    person's events may have several keys. Rho and failures are convex in the number of events per
+    key, so the largest of any group bounds every mixture.
     """
     return tuple(_span(groups, days) for days in DAYS)
 
@@ -395,11 +373,11 @@ def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
 def _most(
     found: Sequence[tuple[float | None, float, float]], events: int
 ) -> tuple[float | None, float]:
-    """Return what bounds every mixture, of (epsilon, delta, the part of delta that converts)."""
+    """Bound every mixture of groups, given as (epsilon, delta, the part of delta that converts)."""
     epsilons, deltas, converted = zip(*found, strict=True)
     delta = max(deltas)
     if events > 1 and len(found) > 1:
-        # Of a mixture one group's part converts, and failures are at most the largest.
+        # One group's part of delta converts in a mixture, and failures are at most the largest.
         failures = max(one - part for one, part in zip(deltas, converted, strict=True))
         delta = math.nextafter(max(delta, max(converted) + failures), 2)
     if delta >= 1 or None in epsilons:
@@ -408,9 +386,9 @@ def _most(
 
 
 def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]]]:
-    """Return the table as texts, headings and rows: figures rounded up, to three digits.
+    """Return the headings and rows of the loss table, with figures rounded up to three digits.
 
-    A span that has no more epochs than the one before it is left out.
+    A span with no more epochs than the one before it is left out.
     """
     shown = [span for at, span in enumerate(spans) if not at or span.epochs > spans[at - 1].epochs]
     headings = [f"{unit}s" if unit == "event" else f"{unit} ids", *map(_heading, shown)]
@@ -422,7 +400,6 @@ def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]
 
 
 def explained(unit: str) -> str:
-    """Return what the table's figures are."""
     whose = "events in every epoch" if unit == "event" else "user ids, who comes in every epoch"
     return (
         f"epsilon, and delta, for somebody with so many {whose}; {VOID}: epsilon is above 20 or delta 0.01 or more, "
@@ -447,14 +424,11 @@ def _cell(loss: Loss) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A histogram's configuration and its mechanism."""
-
     config: HistogramConfig
     mechanism: Mechanism
 
     @property
     def part(self) -> Part:
-        """What one epoch of it costs."""
         promise, failures = self.mechanism.guarantee, dict(self.mechanism.cost().deltas)
         return Part(
             rho=promise.rho,
@@ -466,7 +440,6 @@ class Built:
 
     @property
     def charge(self) -> Charge:
-        """Its price, and the length of an epoch."""
         ticks = self.config.horizon_ticks
         return Charge(self.part, None if ticks is None else ticks * self.config.tick_ms)
 
@@ -495,7 +468,7 @@ def total_of(built: Sequence[Built]) -> Total:
 
 
 def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iterator[str]:
-    """Yield what to warn of before a run: of each histogram, and of what they promise together."""
+    """Yield the warnings to show before a run, for single histograms and their joint guarantee."""
     built = [Built(config, mechanism) for config, mechanism in histograms]
     for one in built:
         promise = one.mechanism.guarantee

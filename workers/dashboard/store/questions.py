@@ -1,15 +1,12 @@
-"""Questions that are answered with JSON: a stream over time, its epochs, one tick.
+"""Queries on the history: a stream over time, its epochs, one tick, as JSON or as a file.
 
-Questions that are answered with a file, CSV or Parquet: a row an item and tick.
+Files are CSV or Parquet, with one row per item and tick. DuckDB writes the whole file next to the
+history. The file is unlinked when it is opened, so nothing remains however the process ends. Only
+complete files are sent, with a Content-Length.
 
-DuckDB writes the whole file beside the history; it loses its name when it is opened, so nothing is
-left of it however the process ends. Only a file that is whole is sent, and its length before it.
-
-What the questions share: which rows of which level hold a stream's ticks.
-
-Rows of a stream are removed from a level in the order of their places. So with the first place that
-is left in `ticks` and in `quarters`, each level answers for its own part of the stream, and no tick
-is found twice.
+Row selection: rows of a stream are removed from a level in the order of their places. So the first
+places that remain in `ticks` and in `quarters` split the stream into one part per level, and no
+tick is found twice.
 """
 
 from __future__ import annotations
@@ -30,35 +27,35 @@ from workers.dashboard.store.writing import QUARTER_MS, first
 
 
 class Unknown(Exception):
-    """Nothing was ever shown for this key; its asker is shown the text."""
+    """A key that was never shown; the client sees the message."""
 
 
 class TooMuch(Exception):
-    """A question whose answer would be too large; its asker is shown the text."""
+    """A query whose answer would be too large; the client sees the message."""
 
 
 class Range(NamedTuple):
-    """Ticks with `since` < end <= `until`, ms; None: without that bound."""
+    """Ticks with `since` < end <= `until`, ms; None: unbounded."""
 
     since: int | None = None
     until: int | None = None
 
     @property
     def where(self) -> str:
-        """The condition, for SQL: whole numbers only."""
+        """The SQL condition; it contains only integers."""
         bounds = [f"end_ms > {self.since}"] if self.since is not None else []
         bounds += [f"end_ms <= {self.until}"] if self.until is not None else []
         return " and ".join(bounds) or "true"
 
 
 class Held(NamedTuple):
-    """Where the ticks of a stream are; a place is 0 where nothing was removed from a level.
+    """Location of a stream's ticks; a place is 0 if nothing was removed from a level.
 
     Attributes:
-        newest: place of the newest tick, which is in `ticks` alone.
-        first_ms, last_ms: `end` of the oldest tick that is kept, and of the newest.
-        ticks_ms, quarters_ms: `end` of the first tick since which all are kept, or those of the
-            level.
+        newest: place of the newest tick, which is in `ticks` only.
+        first_ms, last_ms: `end` of the oldest and the newest stored tick.
+        ticks_ms, quarters_ms: `end` of the tick from which on all ticks, or those of the level, are
+            stored.
     """
 
     stream: int
@@ -72,7 +69,7 @@ class Held(NamedTuple):
     quarters_ms: int
 
     def every(self, kind: str) -> str:
-        """Return the rows of all ticks that are kept, as SQL in brackets."""
+        """Return the rows of all stored ticks, as SQL in parentheses."""
         parts = [_rows("ticks", kind, self.stream, f"place >= {self.ticks}")]
         if self.ticks:
             parts.append(
@@ -87,7 +84,7 @@ class Held(NamedTuple):
         return f"({' union all '.join(parts)})"
 
     def coarse(self, kind: str) -> str:
-        """Return the rows of the last tick of each quarter of an hour, as SQL in brackets."""
+        """Return the rows of the last tick of each quarter of an hour, as SQL in parentheses."""
         parts = [
             _rows("ticks", kind, self.stream, f"place = {self.newest}"),
             _rows("quarters", kind, self.stream, f"place >= {self.quarters}"),
@@ -97,12 +94,12 @@ class Held(NamedTuple):
         return f"({' union all '.join(parts)})"
 
     def last(self, kind: str) -> str:
-        """Return the rows of the last tick of each series, as SQL in brackets."""
+        """Return the rows of the last tick of each series, as SQL in parentheses."""
         newest = _rows("ticks", kind, self.stream, f"place = {self.newest}")
         return f"({_rows('epochs', kind, self.stream, 'true')} union all {newest})"
 
     def stepped(self, kind: str, since: int, step: int | None) -> str:
-        """Return the rows among which the last tick of each step is."""
+        """Return rows that include the last tick of every step."""
         aligned = step is not None and step % QUARTER_MS == 0 and since % QUARTER_MS == 0
         return self.coarse(kind) if aligned else self.every(kind)
 
@@ -112,7 +109,6 @@ class Held(NamedTuple):
 
     @property
     def kept(self) -> dict[str, int]:
-        """What is kept, for an answer."""
         return {
             "first": self.first_ms,
             "last": self.last_ms,
@@ -122,10 +118,10 @@ class Held(NamedTuple):
 
 
 def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> Held:
-    """Return where the ticks of a stream are.
+    """Return the location of a stream's ticks.
 
     Raises:
-        Unknown: there are none.
+        Unknown: the stream has none.
     """
     found = first(
         cursor,
@@ -139,7 +135,7 @@ def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> Held:
         cursor.execute("select level, place from kept where stream = ?", [number]).fetchall()
     )
     ticks, quarters = places.get("ticks", 0), places.get("quarters", 0)
-    # Two questions: the largest place is found without reading the rows, and then only its row is.
+    # Two queries: the largest place is found without reading rows; then only its row is read.
     newest = first(cursor, f"select max(place) from ticks_heads_all where stream = {number}")
     if newest is None or newest[0] is None:
         raise Unknown("nothing is kept of this key")
@@ -170,9 +166,9 @@ def is_complete(
     asked: Range,
     reading: float | None,
 ) -> bool:
-    """Return whether no tick of a range was removed from the topic unread, or is yet to be read.
+    """Return whether no tick of a range is still unread or was removed before it was read.
 
-    Within a stream ticks come in their order: up to the newest, nothing is unread.
+    Within a stream ticks arrive in order: nothing before the newest is unread.
     """
     if reading is not None and (asked.until is None or asked.until > where.last_ms):
         return False
@@ -199,7 +195,6 @@ def item_numbers(cursor: duckdb.DuckDBPyConnection, labels: Iterable[str]) -> di
 def series_of(
     cursor: duckdb.DuckDBPyConnection, numbers: Iterable[int]
 ) -> dict[int, dict[str, Any]]:
-    """Return what the ticks of each of these series have in common."""
     found = {}
     for series, *texts in cursor.execute(
         "select series, id, epoch, mechanism, guarantee, edges from series where series in (select unnest(?::integer[]))",
@@ -217,7 +212,7 @@ def series_of(
 
 
 def chosen(cursor: duckdb.DuckDBPyConnection, places: Sequence[int]) -> str:
-    """Make the table `chosen` of some places; return a condition that narrows a search for them."""
+    """Create the table `chosen` of places; return a condition that narrows a search for them."""
     cursor.register("chosen", {"place": np.array(places, np.int64)})
     return f"place between {min(places, default=0)} and {max(places, default=0)}"
 
@@ -320,7 +315,7 @@ def history_file(
 
 
 def remove_files(path: Path) -> None:
-    """Remove what processes left that were killed while they wrote."""
+    """Remove files left by processes that were killed while writing."""
     for left in path.parent.glob(f"{path.name}.file-*"):
         left.unlink(missing_ok=True)
 
@@ -335,7 +330,7 @@ def _quoted(path: Path) -> str:
     return str(path).replace("'", "''")
 
 
-#: Most counts of one answer.
+# Most counts in one answer.
 CELLS = 1_000_000
 _HEAD = "place, series, tick, start_ms, end_ms, sd, threshold, shown, total, rest"
 _Head = tuple[int, int, int, int, int, float | None, float | None, int | None, int | None, str]
@@ -343,7 +338,7 @@ _Head = tuple[int, int, int, int, int, float | None, float | None, int | None, i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryQuestion:
-    """A stream over time; `step` in ms, None: every tick that is kept."""
+    """A stream over time; `step` in ms, None: every stored tick."""
 
     stream: Stream
     range: Range
@@ -365,7 +360,7 @@ class EpochsQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickQuestion:
-    """One tick: the one that holds the time `at`, or that with this number."""
+    """One tick, by a time `at` that it contains or by its number."""
 
     stream: Stream
     at: int | None = None
@@ -467,7 +462,7 @@ def one_tick(
         )
         order = "end_ms"
     else:
-        # Epochs by number, and ticks within them: the order of the stream.
+        # Stream order: epochs by number, then ticks within them.
         order = "epoch {0}, tick"
         is_it = f"epoch = {asked.epoch} and tick = {asked.tick}"
         before = f"(epoch < {asked.epoch} or epoch = {asked.epoch} and tick < {asked.tick})"
@@ -501,7 +496,7 @@ def one_tick(
 
 
 def selected(where: Held, asked: HistoryQuestion) -> str:
-    """Return the heads of the ticks that a question is about, as SQL: with a step its last ones."""
+    """Return the heads of a query's ticks as SQL; with a step, the last tick of every step."""
     origin = asked.range.since or 0
     heads = f"select * from {where.stepped('heads', origin, asked.step)} where {asked.range.where}"
     if asked.step is None:
@@ -536,7 +531,7 @@ def _entry(
 def _matrix(
     cursor: duckdb.DuckDBPyConnection, where: Held, heads: Sequence[_Head], asked: HistoryQuestion
 ) -> list[list[int | None]]:
-    """Return a row of counts for each head, a column for each item; None where it is not shown."""
+    """Return counts, a row per head and a column per item; None if the item is not shown."""
     numbers = item_numbers(cursor, asked.items)
     matrix: list[list[int | None]] = [[None] * len(asked.items) for _ in heads]
     if not numbers or not heads:
@@ -566,7 +561,7 @@ def _snapshots(
     heads: Sequence[_Head],
     asked: EpochsQuestion | TickQuestion,
 ) -> list[dict[str, Any]]:
-    """Return snapshots as the topic had them, with `total_items` where items may have been cut."""
+    """Return snapshots as in the topic, with `total_items` if items may have been cut."""
     series = series_of(cursor, (head[1] for head in heads))
     cut = asked.top is not None or bool(asked.items)
     numbers = item_numbers(cursor, asked.items)
@@ -574,7 +569,7 @@ def _snapshots(
     picked = (
         f"item in ({', '.join(map(str, numbers.values())) or 'null'})" if asked.items else "true"
     )
-    # Buckets of numbers are kept whole.
+    # Keep all buckets of numbers.
     whole = [head[0] for head in heads if "edges" in series[head[1]]] if not asked.items else []
     cursor.register("whole", {"place": np.array(whole, np.int64)})
     best = ""
@@ -627,7 +622,7 @@ def _snapshot(
 
 
 def _next(end_ms: int, asked: HistoryQuestion) -> int:
-    """Return the `from` with which an answer goes on: with a step, the end of the step."""
+    """Return the `from` of the next page: with a step, the end of the step."""
     if asked.step is None:
         return end_ms
     origin = asked.range.since or 0

@@ -1,7 +1,7 @@
-"""The history of one dashboard: a thread that fills its file, and a few that answer questions.
+"""The history of one dashboard: one thread fills its file, and a few threads answer queries.
 
-Whatever happens to the file costs the history, never the dashboard: its state says why, questions
-are refused with that reason, and the file is opened again and again until it can be.
+File errors cost the history, never the dashboard: the state gives the reason, queries are refused
+with it, and opening the file is retried until it succeeds.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from workers.runtime.errors import describe
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-#: A file that failed is opened again after so long.
+# Delay before a failed file is reopened.
 REOPEN_S = 5.0
 CLOSING_S = 2.0
-#: Threads that answer questions, and how many questions may wait for one.
+# Threads that answer queries, and the most queries that may wait for one.
 THREADS = 2
 WAITING = 16
 ANSWER_S = 10.0
-#: Threads that make files, and how long one may take.
+# Threads that write files, and the time limit for one file.
 FILES = 2
 FILE_S = 120.0
-#: Old rows are removed when this part of the time for which they are kept has gone by.
+# Old rows are removed every 1/THIN_EVERY of their retention.
 THIN_EVERY = 48
-#: How often is looked for what is to be sorted or removed.
+# Interval of checks for rows to sort or remove.
 LOOK_S = 5.0
 
 OTHER = "its file is of another version, or of another program"
-#: What DuckDB says of such a file.
+# DuckDB's messages for such a file.
 _FOREIGN = ("not a valid DuckDB database", "version number")
 
 T = TypeVar("T")
@@ -56,13 +56,13 @@ Question = Callable[[duckdb.DuckDBPyConnection], T]
 
 
 class Unanswered(Exception):
-    """A question that cannot be answered now; its sender is shown the text."""
+    """A query that cannot be answered now; the client sees the message."""
 
 
 class Store:
-    """One history.
+    """One history. `state` is replaced, never mutated.
 
-    `state` is replaced, never changed; `reading` is the part of the topics that is read, None: all.
+    `reading` is the fraction of the topics that has been read, None once all has.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Store:
         path: Path | None = None,
         keep_ms: Mapping[str, int],
     ) -> None:
-        """Take the histogram of each topic, a file (None: one of its own), and ms by level."""
+        """Take the histogram by topic, a file (None: a temporary one), and retention by level."""
         self._connection, self._topics, self._keep_ms = connection, dict(topics), dict(keep_ms)
         self._path, self._own = path, path is None
         self._database: duckdb.DuckDBPyConnection | None = None
@@ -92,20 +92,18 @@ class Store:
 
     @property
     def path(self) -> Path:
-        """Its file; there is one once a question is answered."""
         if self._path is None:
             raise Unanswered("there is no history yet")
         return self._path
 
     def start(self) -> None:
-        """Begin to fill it."""
         self._thread.start()
 
     def close(self) -> None:
-        """End; a file of its own is removed."""
+        """Stop; a temporary file is removed."""
         self._stopped.set()
         if self._thread.ident is not None:
-            # It may wait for a broker; it writes nothing then, and ends with the process.
+            # It may be waiting for a broker; then it writes nothing and ends with the process.
             self._thread.join(CLOSING_S)
         self._questions.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False, cancel_futures=True)
@@ -115,10 +113,10 @@ class Store:
     # ---- questions -------------------------------------------------------------------------------
 
     async def ask(self, question: Question[T]) -> T:
-        """Return the answer to a question, which is a function of a read cursor.
+        """Return the answer of a query, which is a function of a read cursor.
 
         Raises:
-            Unanswered: there is no history, too many questions wait, or it took too long.
+            Unanswered: there is no history, too many queries wait, or it took too long.
         """
         if self._asking >= THREADS + WAITING:
             raise Unanswered(f"{WAITING} questions wait already: ask again in a moment")
@@ -132,10 +130,10 @@ class Store:
 
     @contextmanager
     def place_for_a_file(self) -> Iterator[None]:
-        """Be one of the few who are sent a file, from its making to its last byte.
+        """Reserve one of the few slots for files, from writing to the last byte sent.
 
         Raises:
-            Unanswered: there are enough of them.
+            Unanswered: all slots are in use.
         """
         if self._sending >= FILES:
             raise Unanswered(f"{FILES} files are being made or sent: ask again in a moment")
@@ -146,7 +144,7 @@ class Store:
             self._sending -= 1
 
     async def make_file(self, question: Question[T]) -> T:
-        """Do as `ask` does, for something long."""
+        """Run a long query, like `ask`."""
         return await asyncio.get_running_loop().run_in_executor(
             self._files, self._answer, question, FILE_S
         )
@@ -156,7 +154,7 @@ class Store:
             timer = threading.Timer(within_s, cursor.interrupt)
             timer.start()
             try:
-                cursor.begin()  # one state of the file, whatever is stored meanwhile
+                cursor.begin()  # a consistent view, despite concurrent writes
                 return question(cursor)
             except duckdb.InterruptException:
                 raise Unanswered(
@@ -200,12 +198,12 @@ class Store:
                 self._off(OTHER, "move it away, or name another one")
             except (duckdb.Error, OSError) as error:
                 self._off(_why(error), _said(error))
-            except Exception as error:  # noqa: BLE001 (the last place: the dashboard goes on)
+            except Exception as error:  # noqa: BLE001 (last resort: the dashboard goes on)
                 self._off("internal error", describe(error))
             self._stopped.wait(REOPEN_S)
 
     def _keep(self) -> None:
-        """Open the file and fill it until the end; raise what the file says when it fails."""
+        """Open the file and fill it until the end; propagate the file's errors."""
         if self._path is None:
             self._path = Path(tempfile.mkdtemp(prefix="quietcount-history-")) / "history.duckdb"
         database = connect(self._path)
@@ -258,7 +256,7 @@ class Store:
                 self._thinned[level] = newest
 
     def _release(self) -> None:
-        """Take the file from the questions, and wait until none has it."""
+        """Close the file to queries, and wait until none uses it."""
         with self._idle:
             self._database = None
             for cursor in self._asked:
@@ -279,7 +277,7 @@ class Store:
 
 
 def _said(error: BaseException) -> str:
-    """Return what a log may say of an error: of others than these it may quote a label."""
+    """Return a loggable description of an error; other types than these may quote a label."""
     if isinstance(error, OSError):
         return describe(error)
     if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException | duckdb.FatalException):
@@ -288,7 +286,7 @@ def _said(error: BaseException) -> str:
 
 
 def _why(error: BaseException) -> str:
-    """Return the reason for readers of the API, who need not know the file's name."""
+    """Return the reason for API clients, who need not know the file's name."""
     text = str(error)
     for number in (28, 27, 13, 2, 30, 122, 5, 20, 21):  # no space, too large, not allowed, ...
         if os.strerror(number) in text:

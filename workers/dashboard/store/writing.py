@@ -1,35 +1,34 @@
-"""Writes snapshots into the history: a batch with the positions behind it in one transaction.
+"""Writes snapshots into the history, sorts new rows, and thins old ones.
 
-So a crash anywhere loses nothing and stores nothing twice. A snapshot that comes again is left out:
-within a series ticks only ascend.
+A batch and the positions behind it are written in one transaction, so a crash loses nothing and
+stores nothing twice. Repeated snapshots are skipped: within a series ticks only ascend.
 
-Keeps the history small: sorts what has arrived, and thins what has grown old.
+Age counts from a histogram's newest tick, never from the wall clock: an old topic keeps the rows
+that its settings ask for, and an idle one loses nothing.
 
-Age is counted from a histogram's newest tick, never from the wall clock: an old topic keeps what
-its settings say, and one that stands still loses nothing.
+The tables, in one DuckDB file:
 
-The tables of the history, in one DuckDB file.
-
-    meta        the version of these tables
-    positions   where to go on in each partition, and which topic it was
-    gaps        what had gone from a partition before it was read: ends of ticks, between two times
+    meta        version of these tables
+    positions   where to resume in each partition, and the id of its topic
+    gaps        records removed from a partition before they were read: ends of ticks, between two
+                times
     streams     histogram and stream key
-    series      what all snapshots of one `id` have in common
+    series      common fields of all snapshots of one `id`
     labels      labels by number
-    kept        what was thinned, by stream
+    kept        first place that remains in a thinned level, by stream
 
-and for each level, the tables LEVEL_heads and LEVEL_counts, the same once more with `_new`, and
-views over both with `_all`:
+and for each level the tables LEVEL_heads and LEVEL_counts, the same again with `_new`, and views
+over both with `_all`:
 
     ticks       every tick
     quarters    the last tick of each quarter of an hour of each series
     epochs      the last tick of each series
 
-A level has what was overtaken: a tick enters `quarters` and `epochs` once another one shows that it
-was the last. `place` numbers the snapshots in the order of arrival. New rows go to `_new`, in which
-a tick lies together; once there are many they are sorted by stream, item and place into the other
-table, where one item of one stream lies together: it takes about a byte a count then, and questions
-read little else.
+A tick enters `quarters` and `epochs` once a later one shows that it was the last. `place` numbers
+the snapshots in the order of arrival. New rows go to `_new`, where the rows of a tick are adjacent.
+Once there are many, they are sorted by stream, item and place into the other table, where the rows
+of one item of one stream are adjacent: that takes about a byte per count, and queries read little
+else.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ from workers.dashboard.snapshots import SeenSnapshot
 
 VERSION = 1
 LEVELS = ("ticks", "quarters", "epochs")
-#: All time zones are whole quarters of an hour apart: local days and hours end with one.
+# All time zones are whole quarters of an hour apart, so local days and hours end with one.
 QUARTER_MS = 900_000
-#: What DuckDB takes for its buffers; beyond it, it writes to disk.
+# DuckDB's buffer memory; beyond it, DuckDB spills to disk.
 MEMORY = "256MB"
 SPILL = "2GB"
 THREADS = 2
@@ -77,11 +76,11 @@ class OtherVersion(Exception):
 
 
 def connect(path: Path) -> duckdb.DuckDBPyConnection:
-    """Open a file, and make its tables if it is new.
+    """Open a file, and create its tables if it is new.
 
     Raises:
-        duckdb.Error: it cannot be opened: no such directory, not allowed, in use, full.
-        OtherVersion: its tables are not those of this version.
+        duckdb.Error: it cannot be opened: no such directory, no permission, in use, full.
+        OtherVersion: its tables have another version.
     """
     database = duckdb.connect(
         str(path),
@@ -90,7 +89,7 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
             "threads": THREADS,
             "temp_directory": f"{path}.tmp",
             "max_temp_directory_size": SPILL,
-            # Nothing is loaded from elsewhere, whatever a question needs.
+            # Never load extensions, whatever a query needs.
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
         },
@@ -130,12 +129,12 @@ def _prepare(database: duckdb.DuckDBPyConnection) -> None:
 def first(
     database: duckdb.DuckDBPyConnection, question: str, values: Sequence[object] = ()
 ) -> tuple[Any, ...] | None:
-    """Return the first row of an answer, which is read to its end: a table may follow at once."""
+    """Return the first row of a result read to its end, so that another query may follow."""
     rows = database.execute(question, list(values)).fetchall()
     return rows[0] if rows else None
 
 
-#: Rows that lie in the order of arrival before they are sorted.
+# Rows stored in the order of arrival before they are sorted.
 COUNTS_NEW = 4_000_000
 HEADS_NEW = 500_000
 _ORDER = {"heads": "stream, place", "counts": "stream, item, place"}
@@ -144,7 +143,7 @@ _ORDER = {"heads": "stream, place", "counts": "stream, item, place"}
 def settle(
     database: duckdb.DuckDBPyConnection, counts: int = COUNTS_NEW, heads: int = HEADS_NEW
 ) -> None:
-    """Sort the new rows of each table that has at least so many of them."""
+    """Sort the new rows of every table that has at least `counts` or `heads` of them."""
     for level in LEVELS:
         for kind, least in (("counts", counts), ("heads", heads)):
             table = f"{level}_{kind}"
@@ -164,14 +163,11 @@ def settle(
 def thin(
     database: duckdb.DuckDBPyConnection, ends: Mapping[str, int], keep_ms: Mapping[str, int]
 ) -> None:
-    """Remove from `ticks` and `quarters` what is older than is to be kept.
+    """Remove rows of `ticks` and `quarters` that are past their retention.
 
-    The newest row of each stream stays, whatever its age: of what came before it, the last of each
-    quarter of an hour and of each epoch is in the next level already.
-
-    Args:
-        ends: `end` of the newest tick of each histogram, ms.
-        keep_ms: for how long rows of a level are kept.
+    The newest row of each stream stays, whatever its age. Of the rows before it, the next level
+    already has the last of each quarter of an hour and of each epoch. `ends` has the `end` of the
+    newest tick of each histogram, ms; `keep_ms` the retention by level.
     """
     for level, keep in keep_ms.items():
         since = {histogram: end - keep for histogram, end in ends.items()}
@@ -214,7 +210,7 @@ def thin(
             raise
 
 
-#: Names that have columns of their own; `page` and `pages` are 1 of a snapshot that is whole.
+# Names with their own columns; `page` and `pages` are 1 in a complete snapshot.
 COLUMNS = frozenset(
     {
         "histogram",
@@ -234,37 +230,31 @@ COLUMNS = frozenset(
         "edges",
     }
 )
-#: Most entries of a cache; it is emptied then, and filled from the file again.
+# Most entries of a cache; a full cache is cleared and refilled from the file.
 CACHED = 200_000
 _EXACT = 2**53
 
 
 class Arrived(NamedTuple):
-    """A snapshot and the partition that it came from."""
-
     part: int
     snapshot: SeenSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to go on in a partition of the topic with this id (None: the cluster gives none)."""
+    """Where to resume in a partition of the topic with this id (None: the cluster gives none)."""
 
     topic_id: str | None
     next: int
 
 
 class _Newest(NamedTuple):
-    """The newest snapshot of a stream."""
-
     place: int
     series: int
     quarter: int
 
 
 class _Rows:
-    """What one transaction adds."""
-
     def __init__(self) -> None:
         self.heads: list[tuple[object, ...]] = []
         self.streams: list[tuple[object, ...]] = []
@@ -276,7 +266,7 @@ class _Rows:
 
 
 class Writer:
-    """Adds to an open file; one thread calls it. After an error it is not used again."""
+    """Adds to an open file; called by one thread. Do not reuse after an error."""
 
     def __init__(self, database: duckdb.DuckDBPyConnection) -> None:
         self._db = database
@@ -295,7 +285,7 @@ class Writer:
         self._ticks: dict[int, int] = {}
         self._items: dict[str, int] = {}
         self._newest: dict[int, _Newest] = {}
-        #: `end` of the newest tick of each histogram.
+        # `end` of the newest tick of each histogram.
         self.ends: dict[str, int] = {}
         for histogram, stream, place, series, end in self._db.execute(
             "select histogram, stream, max(place), arg_max(series, place), arg_max(end_ms, place) "
@@ -308,14 +298,13 @@ class Writer:
         self.heads_new = self._number("select count(*) from ticks_heads_new")
 
     def positions(self) -> dict[tuple[str, int], Position]:
-        """Return where to go on."""
         rows = self._db.execute("select topic, part, topic_id, next from positions").fetchall()
         return {(topic, part): Position(topic_id, next_) for topic, part, topic_id, next_ in rows}
 
     def note_gap(self, histogram: str, part: int) -> None:
-        """Remember that records of a partition had gone before they were read.
+        """Record that records of a partition were removed before they were read.
 
-        They may be the newest tick that was read, for other keys than those that were.
+        They may have the same tick as the newest one read, for other keys.
         """
         self._db.execute(
             "insert into gaps select ?, ?, max(start_ms), null from ticks_heads_all join streams using (stream) "
@@ -327,13 +316,10 @@ class Writer:
     def write(
         self, arrived: Iterable[Arrived], positions: Mapping[tuple[str, int], Position]
     ) -> int:
-        """Store snapshots, in the order of their partitions, and positions.
-
-        Returns:
-            How many of them were new.
+        """Store snapshots, in partition order, with positions; return the number of new ones.
 
         Raises:
-            duckdb.Error: nothing of it is stored, or nobody knows: open the file again.
+            duckdb.Error: nothing was stored, or the outcome is unknown: open the file again.
         """
         rows = _Rows()
         for one in arrived:
@@ -375,7 +361,7 @@ class Writer:
         self.ends[snapshot.histogram] = max(
             self.ends.get(snapshot.histogram, snapshot.end), snapshot.end
         )
-        # To its end: what had gone may be the same tick of other keys.
+        # Up to its end: the removed records may have the same tick for other keys.
         rows.opened.setdefault((snapshot.histogram, arrived.part), snapshot.end)
         if parsed.labels:
             rows.counts.append((place, stream, parsed.labels, parsed.counts))
@@ -501,7 +487,7 @@ class Writer:
         """Return a number for each label; new ones are in `rows.labels`."""
         missing = [label for label in labels if label not in self._items]
         if missing:
-            # Sorted, so that the same topic gives the same numbers.
+            # Sorted, so that the same topic yields the same numbers.
             self._db.register("sought", {"label": np.array(sorted(missing), object)})
             self._items.update(
                 self._db.execute(
@@ -540,7 +526,7 @@ class Writer:
             )
 
     def _rollback(self) -> None:
-        with suppress(duckdb.Error):  # the file failed, and with it the transaction
+        with suppress(duckdb.Error):  # the file failed, and the transaction with it
             self._db.rollback()
 
     def _number(self, question: str) -> int:
@@ -554,7 +540,7 @@ def _insert(
     rows: Sequence[tuple[object, ...]],
     types: Sequence[Any],
 ) -> None:
-    """Add rows through arrays: by parameters it takes a hundred times as long."""
+    """Insert rows through arrays: parameters take a hundred times as long."""
     if not rows:
         return
     columns = {
@@ -566,7 +552,7 @@ def _insert(
 
 
 def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
-    """Return a column; None only among numbers that may be missing, which are doubles."""
+    """Return a column; None is allowed only among nullable numbers, which are doubles."""
     if kind is float:
         missing = [value is None for value in values]
         return np.ma.masked_array(
@@ -580,11 +566,11 @@ def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
 
 
 class _Parsed(NamedTuple):
-    """What is stored of a snapshot's JSON; a text is empty where there is nothing."""
+    """The stored fields of a snapshot's JSON; missing texts are empty."""
 
     labels: list[str]
     counts: list[int]
-    #: sd, threshold, how many items, the sum of their counts.
+    # sd, threshold, number of items, sum of their counts
     head: tuple[float | None, float | None, int | None, int | None]
     guarantee: str
     edges: str
@@ -612,5 +598,5 @@ def _text(value: object) -> str:
 
 
 def _quarter(end_ms: int) -> int:
-    """Return the quarter of an hour in which a tick ends; one that ends with it is in it."""
+    """Return the quarter of an hour in which a tick ends; quarters include their upper bound."""
     return (end_ms - 1) // QUARTER_MS

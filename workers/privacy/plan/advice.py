@@ -1,10 +1,9 @@
-"""What the figures say in words: where a mechanism or counter is worth it, where another is.
+"""Advice derived from a plan's figures: when another mechanism, counter or `end_share` is better.
 
-What `end_share` would do: the noise over an epoch and at its last tick, at the same cost.
-
-Which to name: an epoch's other ticks pay for its last one. Named is the largest share with which
-the worst tick has at most a third more noise than without any, if the last tick then has at least
-a twentieth less; whether the last tick is what people look at, settings do not tell.
+`end_share` trades noise at other ticks of an epoch for less noise at its last tick, at the same
+cost. The recommended share is the largest one with at most a third more noise at the worst tick
+than without any, provided that the last tick then has at least a twentieth less. The settings do
+not tell whether the last tick is the one people look at.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from workers.privacy.plan.noise import KINDS, buckets_of, curve_of, worst_and_rm
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 _MORE_AT_WORST = Fraction(4, 3)
 _WORTH = 0.95
-# A constant threshold is solved from every tick: 0.1 s at this horizon (measured).
+# Solving a constant threshold takes every tick: 0.1 s at this horizon (measured).
 _CONSTANT_MOST = 1 << 16
 
 
@@ -44,12 +43,9 @@ class _Row:
 
 
 def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tuple[EndChoice, ...]:
-    """Return what each share does, none first; nothing where `end_share` has no meaning.
+    """Return the effect of each share, none first; empty if `end_share` does not apply.
 
-    Args:
-        config: with D0 in `max_items`.
-        mechanism: built from it.
-        unit: whose presence is hidden.
+    `config` has D0 in `max_items`.
     """
     last = config.horizon_ticks
     if not config.can_end or last is None or last == 1:
@@ -81,7 +77,7 @@ def _rows(
     shares: Sequence[float | None],
     last: int,
 ) -> Iterator[_Row]:
-    """Yield the figures of each share that the budget allows."""
+    """Yield the figures of every share that the budget allows."""
     slow = (
         isinstance(config, UnkBaseConfig)
         and config.threshold == "constant"
@@ -90,12 +86,12 @@ def _rows(
     for share in shares:
         changed = structs.replace(config, end_share=share)
         if slow and isinstance(changed, UnkBaseConfig):
-            # Its noise is the same, its threshold is left out.
+            # The noise is the same; the threshold is left out.
             changed = structs.replace(changed, threshold="per_tick")
         try:
             one = mechanism if share == config.end_share else build(changed, unit)
         except ValueError:
-            continue  # more noise than there is a table for
+            continue  # more noise than any table covers
         counter = one.public()["counter"]
         if not isinstance(counter, dict):
             raise TypeError(f"counter = {counter!r}: not what a counter publishes")
@@ -114,7 +110,7 @@ def _rows(
 
 
 def _named(rows: Sequence[_Row]) -> _Row | None:
-    """Return the share to name, as the module says."""
+    """Return the share to recommend, by the rule in the module docstring."""
     none = next((row for row in rows if row.share is None), None)
     if none is None:
         return None
@@ -132,15 +128,9 @@ def advice(
     counters: Sequence[CounterChoice],
     ends: Sequence[EndChoice],
 ) -> Iterator[str]:
-    """Yield one sentence for each thing that the figures decide.
+    """Yield one sentence for each conclusion from the figures.
 
-    Args:
-        config: with D0 in `max_items`.
-        mechanism: built from it.
-        noise: its noise.
-        others: the mechanisms compared, the one in use first.
-        counters: the counters compared, the one in use first.
-        ends: what each `end_share` does.
+    `config` has D0 in `max_items`; `others` and `counters` begin with the one in use.
     """
     yield from _counter(counters)
     yield from _end(ends)
@@ -173,7 +163,7 @@ def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
 
 
 def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
-    """Name one share where none is set; whether the end is what counts, figures cannot say."""
+    """Recommend a share if none is set; the figures cannot tell whether the last tick matters."""
     own = next((row for row in ends if row.chosen and row.end_share is None), None)
     named = next((row for row in ends if row.recommended), None)
     if own is not None and named is not None:
@@ -186,7 +176,7 @@ def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
 def _statistic(
     config: HistogramConfig, mechanism: OrderStatistics, others: Sequence[Alternative]
 ) -> Iterator[str]:
-    """Compare with a counter: worth it only while the error of the values' segment is smaller."""
+    """Compare with a counter: the statistic pays off only while its segment's error is smaller."""
     counts = next(
         (row for row in others if row.mechanism == "known_base" and row.error is not None), None
     )

@@ -1,10 +1,9 @@
-"""The counters that a mechanism can have, at the same cost: what each would do to the noise.
+"""Alternatives at the same settings and budget: other counters, and other mechanisms.
 
-The mechanisms for the same question, or a near one, from the same settings and budget.
-
-Which those are is in `kinds`. Settings that another mechanism needs and this histogram does not
-have are assumed, and named in the row. `error` bounds that of every count (of an order statistic:
-of every answer while it is in its first segment) with probability 1 - beta, for `items` labels.
+`noise.KINDS` lists mechanisms for the same or a similar question. Settings that another mechanism
+needs and this histogram lacks are assumed, and named in the row. `error` bounds the error of every
+count (for an order statistic: of every answer in its first segment) with probability 1 - beta, for
+`items` labels.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from workers.privacy.plan.noise import (
 )
 
 TOP_K, SWITCHES, SIZE, KBAR, C_MAX = 10, 20, 1_000, 100, 1_000_000
-# A constant threshold is solved from every tick: 0.1 s at this horizon (measured).
+# Solving a constant threshold takes every tick: 0.1 s at this horizon (measured).
 _CONSTANT_MOST = 1 << 16
 _COMMON = (
     "name",
@@ -69,7 +68,7 @@ _SINGLE = ("max", "argmax", "min", "quantile")
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a histogram says that others can use; `users` is whether users are protected."""
+    """A histogram's settings that alternatives share; `users` is whether users are protected."""
 
     config: HistogramConfig
     unit: str
@@ -84,13 +83,8 @@ def alternatives(
 ) -> Iterator[Alternative]:
     """Yield the mechanism in use first, then others.
 
-    Args:
-        config: with D0 in `max_items` (`registry.in_events`).
-        mechanism: built from it.
-        noise: its noise.
-        unit: whose presence is hidden.
-        items: labels that errors are stated for.
-        beta: failure probability of the errors.
+    `config` has D0 in `max_items` (`registry.in_events`). Errors are stated for `items` labels and
+    fail with probability `beta`.
     """
     domain = tuple(getattr(config, "domain", None) or ())
     asked = _Asked(config, unit, config.max_items_per_user is not None, domain, items, beta)
@@ -106,7 +100,7 @@ def alternatives(
 
 
 def _assumed(asked: _Asked, name: str) -> Iterator[dict[str, Any]]:
-    """Yield settings of `name` that the shared ones do not give, as this histogram has them."""
+    """Yield settings of `name` beyond the shared ones, taken from this histogram if possible."""
     own, labels = asked.config, len(asked.domain)
     k = getattr(own, "top_k", None) or getattr(own, "k", None) or TOP_K
     if name in ("known_gumbel", "sparse_gumb") and labels:
@@ -157,7 +151,7 @@ def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternati
     if needs_domain:
         values["domain"] = asked.domain
     if needs_domain and not asked.domain:
-        # The noise of these does not depend on the list: figures for one that is long enough.
+        # Their noise does not depend on the list, so any list that is long enough will do.
         reason = "needs a list of labels: domain, domain_file or buckets"
         values["domain"] = tuple(
             f"label {i}" for i in range(1 + int(assumed.get("top_k", assumed.get("k", 1))))
@@ -235,7 +229,7 @@ def _row(
 
 
 def _without(name: str, assumed: dict[str, Any], reason: object) -> Alternative:
-    # A refusal, without the histogram that it begins with.
+    # Strip the histogram's name from the message.
     said = str(reason).partition("': ")[2] or str(reason)
     return Alternative(
         mechanism=name,
@@ -254,12 +248,9 @@ _NARROW = 2  # bytes of a cached noise value while it fits 16 bits
 def counter_choices(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise
 ) -> Iterator[CounterChoice]:
-    """Yield every counter, the one in use first; none where a mechanism keeps no counter.
+    """Yield every counter, the one in use first; none if the mechanism keeps no counter.
 
-    Args:
-        config: with D0 in `max_items`.
-        mechanism: built from it.
-        noise: its noise.
+    `config` has D0 in `max_items`.
     """
     counter = mechanism.public().get("counter")
     if blocks := blocks_of(mechanism):
@@ -327,11 +318,11 @@ def _why_not_sqrt(config: HistogramConfig) -> str:
 
 
 def _held(config: HistogramConfig, kind: str, radix: int | None) -> int:
-    """Return about the bytes a row of a counter's cache, while its noise fits 16 bits."""
+    """Return the approximate cache bytes per row of a counter, while its noise fits 16 bits."""
     ticks = config.horizon_ticks
     if kind == "sqrt":
         return 8 * (ticks or 0)
-    if config.mechanism == "sparse_gumb":  # which draws anew for the few it shows
+    if config.mechanism == "sparse_gumb":  # redraws noise for the few items it shows
         return 0
     if kind == "haar":
         return _NARROW * (_HAAR_LEVELS if ticks is None else (ticks - 1).bit_length() + 1)
@@ -339,7 +330,7 @@ def _held(config: HistogramConfig, kind: str, radix: int | None) -> int:
 
 
 def _blocks(config: HistogramConfig, blocks: Blocks, noise: Noise) -> Iterator[CounterChoice]:
-    """Yield other bases of the tree of blocks, each a mechanism with thresholds of its own."""
+    """Yield other bases of the tree of blocks, each a mechanism with its own thresholds."""
     last, own = noise.ticks_looked_at, blocks.radix
     for radix in dict.fromkeys((own, best_radix(last), 2, 4, 16)):
         if radix == own:
@@ -364,7 +355,7 @@ def _blocks(config: HistogramConfig, blocks: Blocks, noise: Noise) -> Iterator[C
 
 
 def _intervals(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[CounterChoice]:
-    """Yield counters of closed intervals, by the error that they let the mechanism promise."""
+    """Yield counters of closed intervals, by the error bound of the resulting mechanism."""
     own = (config.counter, config.radix)
     for kind, radix in dict.fromkeys([own, ("haar", None), ("tree", None)]):
         chosen = (kind, radix) == own

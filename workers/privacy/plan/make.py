@@ -1,4 +1,4 @@
-"""A plan of a whole settings file: nothing else is read, and no key, no Kafka, no clock."""
+"""Plan of a settings file. Reads nothing else: no key, no Kafka, no clock."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
 SEGMENTS = 12
-_ODDS = 19  # of a pick: the larger of two wins 19 times in 20
+_ODDS = 19  # of a pick: the larger of two wins 19 out of 20 times
 COMPARED_ITEMS = 1_000
 
 
@@ -80,14 +80,6 @@ def _build(config: HistogramConfig, unit: str) -> Mechanism:
 
 
 def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str) -> HistogramPlan:
-    """Return one histogram's plan.
-
-    Args:
-        given: as in the settings.
-        mechanism: built from it.
-        topic: where its snapshots go.
-        unit: whose presence is hidden.
-    """
     config = in_events(given, unit)
     noise = noise_of(mechanism, config)
     domain = len(mechanism.domain())
@@ -129,7 +121,7 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
 
 
 def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
-    """Return the parts of delta; what is left of it converts rho, unless epsilon is pure."""
+    """Return the parts of delta; the rest converts rho, unless epsilon is pure."""
     cost = mechanism.cost()
     named = [Share(name=name, delta=delta) for name, delta in cost.deltas]
     left = float(
@@ -173,7 +165,7 @@ def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: st
 
 
 def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
-    """Return the most counts in one snapshot, where the settings say it."""
+    """Return the most counts in one snapshot; None if the settings do not limit it."""
     domain = len(mechanism.domain()) or None
     if isinstance(config, SparseGumbConfig):
         return config.top_k
@@ -187,7 +179,7 @@ def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
 
 
 def _segments(mechanism: Mechanism) -> Iterator[Segment]:
-    """Yield the errors of the order statistics, for values up to about each segment's threshold."""
+    """Yield error bounds of order statistics, for values up to about each segment's threshold."""
     if not isinstance(mechanism, OrderStatistics) or mechanism.segments is None:
         return
     for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):
@@ -199,7 +191,6 @@ def _segments(mechanism: Mechanism) -> Iterator[Segment]:
 
 
 def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> tuple[Figure, ...]:
-    """Return what else there is to know of one mechanism."""
     found: list[tuple[str, float, str]] = []
     public = mechanism.public()
     if isinstance(mechanism, OrderStatistics) and mechanism.segments is None:
@@ -261,7 +252,6 @@ def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> tup
 
 
 def _pick_scale(public: Mapping[str, object]) -> float | None:
-    """Return the scale of picks, wherever a mechanism publishes it."""
     scales, algorithm = public.get("scales"), public.get("algorithm")
     if isinstance(scales, list):
         return float(Fraction(scales[0]))

@@ -1,14 +1,13 @@
-"""What a row costs in memory and on disk, from the sizes of the columns, caches and blocks kept.
+"""Memory and disk cost of a row, from the sizes of columns, caches and stored blocks.
 
     row      an item of a stream key that has occurred (known domain: every label of every key)
     L        bytes of a label: the mean of the declared ones, else 16
     n        rows
 
-Columns grow by half, caches of noise double when they are full, so they hold between n and 2 n
-rows; see `_INDEX` for that of tags. On disk (RocksDB, and once more in the changelog topic): the
-tag, the key's index, length and text of the label, and the count and the first tick shown in the
-width they need, at most 8 and 4 bytes. What sketches show are Python objects: their sizes are as
-CPython 3.11 has them.
+Columns grow by half and noise caches double when full, so they hold between n and 2 n rows; see
+`_INDEX` for the tag index. On disk (RocksDB, and again in the changelog topic): the tag, the key's
+index, length and text of the label, and the count and first tick shown, in variable width of at
+most 8 and 4 bytes. Sketches publish Python objects, with sizes as in CPython 3.11.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from workers.privacy.plan.noise import KINDS
 
 LABEL_BYTES = 16
 SIZES = (1_000, 100_000, 1_000_000)
-# Slots of 4 bytes, filled up to three quarters, and then twice as many.
+# Slots of 4 bytes; their number doubles at a load of three quarters.
 _INDEX, _INDEX_MOST = 5, 11
-_END = 4  # where a label ends in the text
+_END = 4  # end offset of a label in the text
 _COUNT = 8
 _DISK_FIXED = 16 + 4 + 2  # tag, key index, length of the label
 _DISK_COUNT, _DISK_SHOWN = 8, 4
 _BYTES_OBJECT = 33
-_DICT_ENTRY = 100  # of a dict at its emptiest: index, hash, two pointers
-_DECLARED = 40  # tag of a declared label, in both orders, and its place
+_DICT_ENTRY = 100  # of a dict at its lowest load: index, hash, two pointers
+_DECLARED = 40  # tag of a declared label, in both orders, and its position
 _INT_OBJECT = 32
 _BLOCKS_KEPT = 2 * 256 * 36  # two runs of comparisons' noise, 256 ticks each, as Python integers
 
 
 class _Extra(NamedTuple):
-    """What a mechanism keeps beside its columns: bytes a row of noise and of state, bytes a key."""
+    """Bytes beyond a mechanism's columns: noise and state per row, and per key."""
 
     noise: int = 0
     state: int = 0
@@ -52,7 +51,7 @@ class _Extra(NamedTuple):
 
 
 def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
-    """Return the bytes for a row, and for some numbers of rows in one owner partition."""
+    """Return the bytes per row, and for several numbers of rows in one owner partition."""
     domain = mechanism.domain()
     label = round(sum(map(len, domain)) / len(domain)) if domain else LABEL_BYTES
     keys = 1 if config.keys == "public" else len(config.keys)
@@ -117,7 +116,7 @@ def _extra(mechanism: Mechanism, config: HistogramConfig) -> _Extra:
 
 def _sketches(mechanism: MisraGries, label: int, keys: int) -> Memory:
     levels, size, radix = mechanism.tree.levels, mechanism.config.size, mechanism.tree.radix
-    counter = 16 + _COUNT + 8 + label  # tag, count, and where the label ends
+    counter = 16 + _COUNT + 8 + label  # tag, count, and end offset of the label
     shown = _DICT_ENTRY + _BYTES_OBJECT + label + _INT_OBJECT
     counters, released = mechanism.counters_max, (radix - 1) * size * levels
     on_disk = 16 + _COUNT + 2 + label

@@ -1,7 +1,7 @@
-"""What a plan says, as data: the object that `plan --json` prints, described in docs/plan.md.
+"""Data model of a plan: the object that `plan --json` prints, described in docs/plan.md.
 
-Numbers are numbers; a figure that does not apply is null. Names here are an interface: they may be
-added to, not changed.
+Field names are an interface: fields may be added but not changed. A figure that does not apply is
+null.
 """
 
 from __future__ import annotations
@@ -13,19 +13,16 @@ import msgspec
 from workers.mechanisms.mechanism import Guarantee
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of every part of a plan."""
+class Record(msgspec.Struct, frozen=True, kw_only=True): ...
 
 
 class Share(Record, frozen=True, kw_only=True):
-    """One part of delta, by what it is spent on."""
-
     name: str
     delta: float
 
 
 class Printed(Record, frozen=True, kw_only=True):
-    """A figure as a paper's own formula gives it, beside ours."""
+    """A figure by a paper's own formula, next to ours."""
 
     name: str
     ours: float
@@ -35,8 +32,6 @@ class Printed(Record, frozen=True, kw_only=True):
 
 
 class Tick(Record, frozen=True, kw_only=True):
-    """The noise of one tick as published, and what follows from it."""
-
     tick: int
     sd: float | None
     threshold: float | None
@@ -46,7 +41,7 @@ class Tick(Record, frozen=True, kw_only=True):
 
 
 class Bucket(Record, frozen=True, kw_only=True):
-    """Least and largest sd of the noise over a run of ticks."""
+    """Least and largest noise sd over a run of ticks."""
 
     first: int
     last: int
@@ -55,9 +50,9 @@ class Bucket(Record, frozen=True, kw_only=True):
 
 
 class Change(Record, frozen=True, kw_only=True):
-    """The noise of the change of a count over a window, at ticks of which it is not the beginning.
+    """Noise of a count's change over a window, at ticks where the window is complete.
 
-    `apart_sd` is what two independent counts would leave, root mean square as `rms_sd`.
+    `apart_sd` is that of two independent counts, root mean square like `rms_sd`.
     """
 
     ms: int
@@ -71,8 +66,6 @@ class Change(Record, frozen=True, kw_only=True):
 
 
 class Noise(Record, frozen=True, kw_only=True):
-    """The noise over the ticks that were looked at."""
-
     on: str
     law: str
     ticks_looked_at: int
@@ -85,7 +78,7 @@ class Noise(Record, frozen=True, kw_only=True):
 
 
 class Thresholds(Record, frozen=True, kw_only=True):
-    """The counts from which on an item can be shown."""
+    """Counts from which on an item can be shown."""
 
     meaning: str
     least: float
@@ -96,14 +89,14 @@ class Thresholds(Record, frozen=True, kw_only=True):
 
 
 class Worst(Record, frozen=True, kw_only=True):
-    """The error bound for all counts of this many items, with probability 1 - beta."""
+    """Error bound for all counts of `items` items, with probability 1 - beta."""
 
     items: int
     error: float
 
 
 class Segment(Record, frozen=True, kw_only=True):
-    """The error promised while a watched value is at most `up_to`."""
+    """Error bound while a watched value is at most `up_to`."""
 
     segment: int
     up_to: int
@@ -111,17 +104,15 @@ class Segment(Record, frozen=True, kw_only=True):
 
 
 class Figure(Record, frozen=True, kw_only=True):
-    """A further number of one mechanism."""
-
     name: str
     value: float
     meaning: str
 
 
 class TheoremError(Record, frozen=True, kw_only=True):
-    """An error that the mechanism's own theorem promises, with probability 1 - beta.
+    """Error bound from the mechanism's own theorem, with probability 1 - beta.
 
-    `printed` is the paper's own figure, `ours` that for what is built here.
+    `printed` is the paper's figure, `ours` that of this implementation.
     """
 
     name: str
@@ -134,8 +125,6 @@ class TheoremError(Record, frozen=True, kw_only=True):
 
 
 class Error(Record, frozen=True, kw_only=True):
-    """The error to expect."""
-
     beta: float
     mean_absolute_error: float | None
     worst: tuple[Worst, ...]
@@ -145,7 +134,7 @@ class Error(Record, frozen=True, kw_only=True):
 
 
 class Size(Record, frozen=True, kw_only=True):
-    """Bytes for a number of rows in one owner partition."""
+    """Bytes for `rows` rows in one owner partition."""
 
     rows: int
     memory_least: int
@@ -154,8 +143,6 @@ class Size(Record, frozen=True, kw_only=True):
 
 
 class Memory(Record, frozen=True, kw_only=True):
-    """The cost of a row in memory and on disk."""
-
     row: str
     label_bytes: int
     columns_per_row: int
@@ -170,7 +157,7 @@ class Memory(Record, frozen=True, kw_only=True):
 
 
 class CounterChoice(Record, frozen=True, kw_only=True):
-    """One counter that this mechanism can have, at the same cost."""
+    """A possible counter of this mechanism, at the same cost."""
 
     counter: str
     radix: int | None
@@ -185,7 +172,7 @@ class CounterChoice(Record, frozen=True, kw_only=True):
 
 
 class EndChoice(Record, frozen=True, kw_only=True):
-    """What one `end_share` does to the noise over an epoch, at the same cost; None: not set."""
+    """Effect of an `end_share` (None: not set) on the noise over an epoch, at the same cost."""
 
     end_share: float | None
     chosen: bool
@@ -199,7 +186,7 @@ class EndChoice(Record, frozen=True, kw_only=True):
 
 
 class Alternative(Record, frozen=True, kw_only=True):
-    """One mechanism for the same or a near question, at the same budget."""
+    """A mechanism for the same or a similar question, at the same budget."""
 
     mechanism: str
     chosen: bool
@@ -214,8 +201,6 @@ class Alternative(Record, frozen=True, kw_only=True):
 
 
 class HistogramPlan(Record, frozen=True, kw_only=True):
-    """One histogram."""
-
     name: str
     mechanism: str
     counter: str | None
@@ -242,9 +227,9 @@ class HistogramPlan(Record, frozen=True, kw_only=True):
 
 
 class Loss(Record, frozen=True, kw_only=True):
-    """What somebody with so many events, or user ids, in every epoch of a span loses.
+    """Loss of a person with `events` events, or user ids, in every epoch of a span.
 
-    `epsilon` is None, and `delta` 1, where nothing is promised; `void`: it counts as nothing.
+    Without a guarantee, `epsilon` is None and `delta` 1. `void`: the guarantee counts as none.
     """
 
     events: int
@@ -254,7 +239,7 @@ class Loss(Record, frozen=True, kw_only=True):
 
 
 class Span(Record, frozen=True, kw_only=True):
-    """A time over which it is lost: an epoch where `days` is None. `epochs`: at most, in it."""
+    """Losses over `days` days, at most `epochs` epochs; `days` is None for one epoch."""
 
     days: int | None
     epochs: int
@@ -262,7 +247,7 @@ class Span(Record, frozen=True, kw_only=True):
 
 
 class Total(Record, frozen=True, kw_only=True):
-    """The joint guarantee of all histograms that one event counts in."""
+    """Joint guarantee of all histograms that one event counts in."""
 
     unit: str
     histograms: tuple[str, ...]
@@ -278,8 +263,6 @@ class Total(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """The plan of a settings file."""
-
     worker: str
     histograms: tuple[HistogramPlan, ...]
     total: Total

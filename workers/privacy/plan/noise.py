@@ -1,39 +1,37 @@
-"""The noise and the thresholds of one mechanism over its ticks, and the errors that follow.
+"""Noise and thresholds of a mechanism over its ticks, and the resulting errors.
 
-    Symbol   Here
-    T        `last_tick`: the horizon; of an unbounded epoch its first year
-    s        standard deviation of what is published, an integer
-    N        counts published: ticks times items
+    Symbol       Here
+    T            `last_tick`, `last`: the horizon, or the first year of an unbounded epoch
+    s            standard deviation of a published figure, an integer
+    N            counts published: ticks times items
+    h, o, c_j    as in `haar`; sigma_j^2 = `variances[j]`, j = 0 the total
+    d_j          digits of t, as in `tree`
 
 Mean absolute error: of an integer variable whose law is close to a normal density p of standard
 deviation s, the sum of |n| p(n) is s sqrt(2/pi) - p(0)/6 (Euler and Maclaurin), and
 E|X| <= E X^2 = s^2 for any integers; the smaller of the two. 95 %: 1.96 s.
-Laplace: q from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), P(|X| >= x) = 2 q^x / (1 + q). A sum
-of several (`misra_gries`, pure) is taken for one of the same s: its mean |n| is up to an eighth
-higher, its far tail lighter.
-All counts at once: N sub-Gaussian variables stay below s sqrt(2 ln(2 N / beta)) with probability
-1 - beta (union bound), and half a count more where they were rounded.
 
-What a plan says of each mechanism whatever its settings, and which mechanisms it compares.
+Laplace: q from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), P(|X| >= x) = 2 q^x / (1 + q). A sum
+of several (`misra_gries`, pure) is treated as one of the same s: its mean |n| is up to an eighth
+higher, its far tail lighter.
+
+All counts at once: N sub-Gaussian variables stay below s sqrt(2 ln(2 N / beta)) with probability
+1 - beta (union bound), plus half a count if they were rounded.
+
+Mechanism families in `KINDS`:
 
     running     counts since the epoch began
     tick        each tick's own counts
     labels      labels of the largest, now and then
     statistic   order statistics of running counts
 
-The variance of published noise as a function of the tick: at any ticks, its worst, its mean.
+A `Curve` is the variance of published noise as a function of the tick, for any horizon, computed
+from a counter's public parameters (`Counter.public`). Nothing here is released, so floats suffice.
 
-What: a curve is made from the parameters that a counter publishes (`Counter.public`), for any
-horizon. Nothing here is released; floats will do.
-
-    Symbol       Here
-    T            `last`: ticks 1..last are looked at
-    h, o, c_j    as in `haar`; sigma_j^2 = `variances[j]`, j = 0 the total
-    d_j          digits of t, as in `tree`
-
-Worst tick of haar: sum_j c_j(t)^2 sigma_j^2 depends on t's low bits level by level, so the best are
-kept bit by bit. Of the ticks that agree in their 12 highest bits so far only the best is kept: what
-follows differs between them by less than 2^-12 of one level's variance. Up to 4,096 ticks all are.
+Worst tick of haar: sum_j c_j(t)^2 sigma_j^2 depends on t's low bits level by level, so the search
+keeps the best ticks bit by bit. Of the ticks that agree in their 12 highest bits so far it keeps
+only the best: later terms differ between them by less than 2^-12 of one level's variance. Up to
+4,096 ticks it keeps all.
 """
 
 from __future__ import annotations
@@ -67,15 +65,13 @@ _PASSED = "each tick's counts above the threshold"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One mechanism.
+    """Description of one mechanism.
 
     Attributes:
-        family: see the module.
-        answers: what it publishes.
-        on: what its noise is on.
-        shown: what its threshold decides.
+        on: figures that carry the noise.
+        shown: meaning of the threshold.
         counts: whether snapshots carry counts with an sd, rather than an answer.
-        bar: whether its threshold is a bar with noise of its own.
+        bar: whether the threshold is a bar with its own noise.
         blocks: whether it adds up blocks of ticks, each with its own threshold.
     """
 
@@ -102,7 +98,7 @@ def _statistic(answers: str) -> Kind:
     return Kind(family="statistic", answers=answers, on=_ANSWER, counts=False)
 
 
-# In the order in which they are compared.
+# In comparison order.
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
         "known_base": Kind(family="running", answers="running counts of every declared label"),
@@ -141,7 +137,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 
 def near(name: str) -> tuple[str, ...]:
-    """Return the mechanisms that answer the same question as this one, or a near one."""
     family = KINDS[name].family
     if family == "labels":
         return ("unk_base", "sparse_gumb", "misra_gries", "limit_dom")
@@ -157,14 +152,14 @@ _ROUNDING = 1 / 12
 
 
 class Curve:
-    """The variance of what is published."""
+    """Variance of published figures by tick."""
 
     def variance(self, ticks: Ticks) -> Floats:
-        """Return it at each of these ticks, from 1."""
+        """Return the variance at each of these ticks, counted from 1."""
         raise NotImplementedError
 
     def mean(self, last: int) -> float:
-        """Return the mean over all ticks up to `last`."""
+        """Return the mean over ticks 1..last."""
         raise NotImplementedError
 
     def loudest(self, last: int) -> Ticks:
@@ -177,7 +172,7 @@ class Curve:
 
 
 class HaarCurve(Curve):
-    """`haar`: sum_j c_j^2 sigma_j^2, and what rounding adds; `offset` ticks are before tick 1."""
+    """`haar`: sum_j c_j^2 sigma_j^2 plus rounding; `offset` ticks precede tick 1."""
 
     def __init__(self, variances: Sequence[float], offset: int = 0) -> None:
         self._variances = list(variances)
@@ -201,7 +196,7 @@ class HaarCurve(Curve):
         found = []
         place, after = self._offset + 1, self._offset + last + 1
         while place < after:
-            # The largest block of 2^k places that begins here and holds none too late.
+            # The largest block of 2^k places that begins here and ends in range.
             bit = min((place & -place).bit_length(), (after - place).bit_length()) - 1
             found.append(grids[bit] + place)
             place += 1 << bit
@@ -244,7 +239,7 @@ class HaarCurve(Curve):
 
 
 class DigitCurve(Curve):
-    """`tree`, and mechanisms that add up its cells: sum_j d_j sigma_j^2, and what rounding adds."""
+    """`tree` and mechanisms that add up its cells: sum_j d_j sigma_j^2 plus rounding."""
 
     def __init__(self, radix: int, variances: Sequence[float], *, rounding: float = 0.0) -> None:
         self._radix, self._rounding = radix, rounding
@@ -262,7 +257,7 @@ class DigitCurve(Curve):
         for level in range(len(self._variances)):
             width = self._radix**level
             if last // width % self._radix:
-                # This digit one less, those below it as large as they can be.
+                # Decrement this digit and maximize those below it.
                 found.add(last // width * width - 1)
         return np.array(sorted(found - {0}), dtype=np.int64)
 
@@ -280,7 +275,7 @@ class DigitCurve(Curve):
 
 
 class TableCurve(Curve):
-    """One variance for each of the first ticks; the last of them for every later one."""
+    """Variances of the first ticks; later ticks have the last one."""
 
     def __init__(self, variances: Floats) -> None:
         self._variances = variances
@@ -298,7 +293,7 @@ class TableCurve(Curve):
 
 
 def curve_of(counter: Mapping[str, Any]) -> Curve:
-    """Return the curve of a counter, from what `Counter.public` says."""
+    """Return the curve of a counter, from `Counter.public`."""
     if counter["kind"] == "haar":
         return HaarCurve(variances(counter), counter.get("offset", 0))
     if counter["kind"] == "tree":
@@ -307,7 +302,7 @@ def curve_of(counter: Mapping[str, Any]) -> Curve:
 
 
 def rho_item_of(counter: Mapping[str, Any]) -> float:
-    """Return what one unit of change of one item costs, from what `Counter.public` says."""
+    """Return the cost of one unit of change of one item, from `Counter.public`."""
     if counter["kind"] == "sqrt":
         return float(counter["norm_squared"] / (2 * float(Fraction(counter["sigma_squared"]))))
     return sum(1 / (2 * variance) for variance in variances(counter))
@@ -321,7 +316,7 @@ def sqrt_curve(horizon: int, rho_item: float) -> Curve:
 
 
 def variances(counter: Mapping[str, Any]) -> list[float]:
-    """Return the variance of each level, from what `Counter.public` says."""
+    """Return the variance of each level, from `Counter.public`."""
     values = counter["sigma_squared"]
     if not isinstance(values, list):
         raise TypeError(f"sigma_squared = {values!r}: not a list")
@@ -338,17 +333,17 @@ COUNT_LAWS = ("gaussian", "laplace")
 NORMAL_95 = 1.959963984540054
 NORMAL_ONE_SIDE_95 = 1.6448536269514722
 BUCKETS = 64
-# A histogram of this many ticks has every tick's threshold computed: about 0.1 ms each (measured).
+# Up to this many ticks, compute every threshold: about 0.1 ms each (measured).
 _EVERY_TICK = 1024
 _MEAN_TICKS = 1 << 16
 _WINDOW_TICKS = 512
-# Below this the closed form of the mean |noise| no longer holds; noise is mostly 0 then.
+# Below this, noise is mostly 0 and the closed form of the mean |noise| does not hold.
 _NARROW_SD = 0.5
 _SD_DIGITS = 4  # as a snapshot has it
 
 
 class Blocks(NamedTuple):
-    """The tree of blocks of ticks that a mechanism adds up; the variance is that of one block."""
+    """Tree of tick blocks that a mechanism adds up; `variance` is that of one block."""
 
     radix: int
     levels: int
@@ -357,7 +352,7 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(mechanism: Mechanism) -> Blocks | None:
-    """Return the tree of a mechanism that adds up blocks, None for any other."""
+    """Return the tree of a mechanism that adds up blocks; None for any other."""
     if isinstance(mechanism, Meta):
         return Blocks(mechanism.radix, mechanism.levels, mechanism.sd(1) ** 2, 0.0)
     if isinstance(mechanism, MisraGries):
@@ -367,14 +362,13 @@ def blocks_of(mechanism: Mechanism) -> Blocks | None:
 
 
 def last_tick(config: HistogramConfig) -> int:
-    """Return the last tick looked at: if unbounded that of the first year, at least 1,024."""
+    """Return the horizon; if unbounded, the last tick of the first year, at least 1,024."""
     if config.horizon_ticks is not None:
         return config.horizon_ticks
     return min(max(YEAR_MS // config.tick_ms, 1024), 1 << 39)
 
 
 def curve(mechanism: Mechanism, last: int) -> Curve:
-    """Return the variance of a mechanism's noise over its ticks."""
     if blocks := blocks_of(mechanism):
         return DigitCurve(blocks.radix, [blocks.variance] * blocks.levels, rounding=blocks.rounding)
     counter, ticks = mechanism.public().get("counter"), 1
@@ -388,12 +382,10 @@ def curve(mechanism: Mechanism, last: int) -> Curve:
 
 
 def worst_and_rms(curve: Curve, last: int) -> tuple[float, float]:
-    """Return the largest and the root mean square sd over all ticks."""
     return math.sqrt(curve.variance(curve.loudest(last)[:1])[0]), math.sqrt(curve.mean(last))
 
 
 def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
-    """Return a mechanism's noise at chosen ticks, its worst and its root mean square over all."""
     last = last_tick(config)
     variance = curve(mechanism, last)
     worst = int(variance.loudest(last)[0])
@@ -411,7 +403,7 @@ def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
 
 
 def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterator[Change]:
-    """Yield the noise of the change over each window, at all ticks or at evenly spread ones."""
+    """Yield the noise of the change over each window, at all ticks or at evenly spaced ones."""
     if not isinstance(mechanism, Differences):
         return
     for length in config.windows:
@@ -437,7 +429,7 @@ def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterat
 
 
 def mean_absolute_error(law: str, sd: float) -> float | None:
-    """Return E|noise| of an integer of this sd; None where the law is not one of counts."""
+    """Return E|noise| of an integer of this sd; None if the law is not one of counts."""
     if law == "laplace":
         q = laplace_q(sd)
         return 2 * q / (1 - q * q)
@@ -452,7 +444,7 @@ def mean_absolute_error(law: str, sd: float) -> float | None:
 
 
 def half_width_95(law: str, sd: float) -> float | None:
-    """Return what |noise| exceeds with probability 1 in 20."""
+    """Return the bound that |noise| exceeds with probability 1 in 20."""
     if law == "laplace":
         q = laplace_q(sd)
         return max(0.0, math.log(0.05 * (1 + q) / 2) / math.log(q))
@@ -460,7 +452,7 @@ def half_width_95(law: str, sd: float) -> float | None:
 
 
 def worst_of_all(law: str, sd: float, counts: int, beta: float) -> float:
-    """Bound the error of all counts at once, each of at most this sd, with probability 1 - beta."""
+    """Bound the error of all counts at once, of at most this sd, with probability 1 - beta."""
     if law == "laplace":
         q = laplace_q(sd)
         return math.log(2 * counts / (beta * (1 + q))) / -math.log(q)
@@ -468,7 +460,7 @@ def worst_of_all(law: str, sd: float, counts: int, beta: float) -> float:
 
 
 def mean_over_ticks(mechanism: Mechanism, last: int) -> float | None:
-    """Return the mean absolute error over all ticks, or over 65,536 evenly spread ones."""
+    """Return the mean absolute error over all ticks, or over 65,536 evenly spaced ones."""
     if mechanism.law not in COUNT_LAWS:
         return None
     ticks = np.unique(np.linspace(1, last, min(last, _MEAN_TICKS)).astype(np.int64))
@@ -485,7 +477,7 @@ def laplace_q(sd: float) -> float:
 
 
 def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
-    """Return ticks worth a line: powers of two (four, ...), the quarters, the last, the worst."""
+    """Return ticks to list: powers of two (four, ...), the quarters, the last, the worst."""
     step = max(1, math.ceil(last.bit_length() / 7))
     ticks = {1 << bit for bit in range(0, last.bit_length(), step)} | {
         last * part // 4 for part in (1, 2, 3)
@@ -497,12 +489,12 @@ def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
 
 
 def discovery_step(config: HistogramConfig) -> int | None:
-    """Return which multiples of a tick alone may show new items; None where every tick may."""
+    """Return the step between ticks that may show new items; None if every tick may."""
     return config.every if isinstance(config, UnkBaseConfig) else None
 
 
 def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -> Thresholds | None:
-    """Return the thresholds of all ticks; of many, of the loudest and of evenly spread ones."""
+    """Return the thresholds over all ticks; if many, of the loudest and evenly spaced ones."""
     last, variance = noise.ticks_looked_at, curve(mechanism, noise.ticks_looked_at)
     every = discovery_step(config) or 1
     if mechanism.threshold(last // every * every) is None:
@@ -519,7 +511,7 @@ def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -
     most, tick = max(found, key=lambda pair: (pair[0], -pair[1]))
     values, at = (np.array(column, dtype=np.int64) for column in zip(*found, strict=True))
     kind = KINDS[mechanism.kind]
-    # Of the noise that decides: blocks decide one by one, and a bar has noise of its own.
+    # Use the deciding noise: blocks decide separately, and a bar has its own noise.
     deciding = np.sqrt(variance.variance(np.ones_like(at) if kind.blocks else at))
     needed = values + NORMAL_ONE_SIDE_95 * (deciding * (math.sqrt(2) if kind.bar else 1.0))
     return Thresholds(
@@ -545,7 +537,7 @@ def _tick(mechanism: Mechanism, t: int) -> Tick:
 
 
 def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
-    """Return up to 64 runs of ticks, equally long up to 4,096 ticks, else growing by one factor."""
+    """Return up to 64 runs of ticks: equally long up to 4,096 ticks, else geometric."""
     spread: Callable[..., NDArray[np.float64]] = np.linspace if last <= 4096 else np.geomspace
     edges = np.unique(np.round(spread(1, last + 1, BUCKETS + 1)).astype(np.int64))
     buckets = []

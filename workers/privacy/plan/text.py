@@ -1,7 +1,4 @@
-"""A plan as text for a terminal, at most 100 columns wide.
-
-A small plot for a terminal: the band of the noise of each run of ticks, as columns of blocks.
-"""
+"""A plan as text for a terminal, at most 100 columns wide, with small plots of the noise."""
 
 from __future__ import annotations
 
@@ -36,11 +33,9 @@ _BAND, _PLAIN_BAND = "░", ":"
 
 
 def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
-    """Return lines of a plot from 0 on: solid up to the least sd of a run, shaded up to the most.
+    """Return a plot from 0 on: solid up to the least sd of a run, shaded up to the most.
 
-    Args:
-        buckets: at least one; a column each.
-        unicode: whether the terminal can show block characters.
+    There is one column per bucket. `unicode` is whether the terminal can show block characters.
     """
     top = max(bucket.most for bucket in buckets) or 1.0
     lines = []
@@ -72,9 +67,9 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
 
 
 def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
-    """Return the largest sd of each of up to 32 runs of ticks as one character, from 0 to `top`.
+    """Return the largest sd of up to 32 runs of ticks, one character per run, from 0 to `top`.
 
-    Eighths of a block, or where the terminal cannot show these the digits 0 to 9.
+    Uses eighths of a block, or the digits 0 to 9 on terminals without block characters.
     """
     step = -(-len(buckets) // _COLUMNS)
     most = [
@@ -89,7 +84,7 @@ def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
 
 
 def _cell(least: float, most: float, row: int, unicode: bool) -> str:
-    """Return how much of this row lies under `least`, or within the band, as one character."""
+    """Return one character for the part of this row under `least`, or within the band."""
     filled = min(max(least * ROWS - row, 0.0), 1.0)
     if filled >= 1 - 1 / 16:
         return "█" if unicode else "#"
@@ -102,7 +97,7 @@ def _cell(least: float, most: float, row: int, unicode: bool) -> str:
 
 
 WIDTH = 100
-# Of the printed figures whose names do not read as they are.
+# Labels of printed figures whose names are not readable.
 PRINTED = {
     "rho_times_tau_squared": "rho tau^2 / Dinf^2",
     "test_noise_sd": "sd of the tests' noise",
@@ -111,7 +106,6 @@ PRINTED = {
 
 
 def show(plan: Plan, console: Console) -> None:
-    """Print a plan."""
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     say = _Printer(console)
     count = len(plan.histograms)
@@ -131,18 +125,17 @@ def show(plan: Plan, console: Console) -> None:
 
 
 class _Printer:
-    """Lines and tables with an indent; `unicode` is whether blocks can be shown."""
+    """Printer of lines and tables with an indent; `unicode` is whether blocks can be shown."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self.unicode = "utf" in (console.encoding or "").lower()
 
     def raw(self, text: str, style: str = "") -> None:
-        """Print one line as it is."""
         self._console.print(Text(text, style=style), soft_wrap=True, highlight=False)
 
     def line(self, text: str, indent: int = 0, *, bold: bool = False, hang: int = 0) -> None:
-        """Print a wrapped text, whose further lines are indented by `hang` more."""
+        """Print wrapped text; continuation lines are indented by `hang` more."""
         first, further = " " * indent, " " * (indent + hang)
         for part in textwrap.wrap(
             text,
@@ -154,16 +147,13 @@ class _Printer:
             self.raw(part, "bold" if bold else "")
 
     def warning(self, text: str) -> None:
-        """Print what nobody should overlook."""
         for part in textwrap.wrap(f"WARNING: {text}", self._console.width, subsequent_indent="  "):
             self.raw(part, "bold red")
 
     def paragraph(self, text: str, indent: int = 4) -> None:
-        """Print a wrapped text with a hanging indent."""
         self.line(text, indent, hang=2)
 
     def head(self, text: str) -> None:
-        """Print the title of a part."""
         self._console.print()
         self.line(text, 2, bold=True)
 
@@ -184,7 +174,6 @@ class _Printer:
         self._console.print(Padding(table, (0, 0, 0, 4)), highlight=False)
 
     def rule(self, title: str) -> None:
-        """Print what a histogram begins with."""
         self._console.print()
         line = "─" if self.unicode else "-"
         self.line(
@@ -468,7 +457,7 @@ def _adding_up(unit: str) -> Iterator[str]:
 
 
 def _number(value: float | None) -> str:
-    """Return four digits that matter; nothing where there is none."""
+    """Return four significant digits; empty for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
@@ -490,7 +479,7 @@ def _bytes(value: int) -> str:
 
 
 def _span(milliseconds: int) -> str:
-    """Return a length of time in its two largest units."""
+    """Return a duration in its two largest units."""
     parts = []
     for unit in ("d", "h", "m", "s", "ms"):
         whole, milliseconds = divmod(milliseconds, MILLISECONDS[unit])
