@@ -107,7 +107,7 @@ class Auditor:
             yield from read_partition(self._connection, topic, partition)
 
     def _state(self, owner: int) -> tuple[Merge, dict[str, int], int] | None:
-        """Return histograms that repeat the published ticks, their next ticks, and the state's offset."""
+        """Return histograms that repeat the published ticks, their next ticks, and the offset."""
         topic = self._settings.release_state_topic
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
         store.load(self._connection)
@@ -142,7 +142,7 @@ class Auditor:
         return Merge(fresh, key=self._key, sources=len(self._topics.sources), owners=self._owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
-        """Release an owner partition's ticks again; drop every match from the published snapshots."""
+        """Release an owner partition's ticks again; drop matches from the published snapshots."""
         for message in read_partition(
             self._connection, self._settings.contributions_topic, owner, whole=True
         ):

@@ -117,7 +117,7 @@ def by_reason(
 
 
 def sent_back(connection: Connection, topic: str, partition: int) -> set[int]:
-    """Return the offsets of a partition's resent rejects, among the records that are readable."""
+    """Return the offsets of a partition's resent rejects, from the records readable now."""
     found = array("q")
     for message in read_partition(connection, topic, partition):
         found.extend(offsets_of(message))
@@ -341,7 +341,7 @@ class _Judge:
         )
         latest = time.time_ns() // 1_000_000 + self._settings.events.max_ahead_ms
         most = self._settings.max_behind_ms
-        # At the end of the partition that gets them, the clock has moved the watermark.
+        # Resent records go to the end, where the clock has moved the watermark.
         watermark = latest - self._settings.events.max_ahead_ms - self._settings.events.grace_ms
         accepted: list[int] = []
         for events, _, _ in self._readers[log].read(records, latest):

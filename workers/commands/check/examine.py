@@ -91,7 +91,7 @@ class Fields:
 
 
 def wanted_paths(shape: Shape) -> dict[str, Path]:
-    """Return every path that the settings read, keyed by setting name."""
+    """Return the paths that the settings read, keyed by setting and path."""
     found: dict[str, Path] = {}
     for view in shape.views.values():
         for name, path in view.paths().items():
@@ -483,7 +483,7 @@ def _example(source: SourceReader, part: Part, i: int) -> str:
 
 
 def _names(reason: str, path: Path) -> bool:
-    """Return whether a reason names a path or one of its prefixes."""
+    """Return whether a reason names a path or a prefix of it."""
     through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
     return any(repr(str(one)) in reason for one in (path, *through))
 

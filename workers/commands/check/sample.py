@@ -126,7 +126,7 @@ def of_file(settings: Settings, name: str, number: int) -> Sample:
 
 
 def shares(there: Mapping[tuple[str, int], int], number: int) -> dict[tuple[str, int], int]:
-    """Return how many records to take from each partition: equal shares, shortfalls redistributed."""
+    """Return how many records to take per partition: equal shares, shortfalls redistributed."""
     taken, left = {}, number
     for place, (log, has) in enumerate(sorted(there.items(), key=lambda one: one[1])):
         taken[log] = min(has, -(-left // (len(there) - place)))
