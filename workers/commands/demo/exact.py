@@ -1,9 +1,9 @@
-"""Exact counts of the generator's events, compared with published snapshots. Never part of a worker.
+"""Exact counts of the generator's events, compared with published snapshots.
 
-Counts are kept per tick of a record's timestamp, like the worker's. A snapshot is compared with
-their running sum from the start of its epoch to the end of its tick, so both cover the same
-events. A `Board` holds the newest snapshot of a published histogram with these exact counts. The
-demo's page draws them in red beside the private ones:
+Never part of a worker. Counts are kept per tick of a record's timestamp, like the worker's. A
+snapshot is compared with their running sum from the start of its epoch to the end of its tick, so
+both cover the same events. A `Board` holds the newest snapshot of a published histogram with
+these exact counts. The demo's page draws them in red beside the private ones:
 
 GET /demo/exact?histogram=H&key=K&after=END
     {"ticks": [{"end", "items": [[label, exact count]], "hidden"}]}

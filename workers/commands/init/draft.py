@@ -133,7 +133,7 @@ class Guess:
         self._times = times_of(self.fields, self._partitions, self._logged, now_ms)
 
     def _counted(self) -> tuple[Items, list[Items]]:
-        """Return the items to count, the first candidate that most events have, and the alternatives."""
+        """Return the items to count and the alternatives, likeliest first."""
         times = {time.field.path.steps for time in self._times}
         good: list[tuple[int, Items]] = []
         for items in self.candidates[:_TRIED]:

@@ -117,7 +117,7 @@ def _log(low: float, high: float) -> Range | None:
 
 
 def _round_step(width: float) -> Decimal:
-    """Return the smallest of 1, 2, 5, 10, ... and their decimal fractions that is at least `width`."""
+    """Return the smallest 1, 2, 5 or 10 times a power of ten that is at least `width`."""
     power = Decimal(10) ** math.floor(math.log10(width))
     return next(
         power * digit for digit in (1, 2, 5, 10, 20) if power * digit >= Decimal(repr(width))

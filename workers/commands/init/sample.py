@@ -68,7 +68,7 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
     """Read about `number` records of a topic, without writing or joining a group.
 
     Raises:
-        SettingsError: no broker answers, the topic does not exist, or nothing could be read in time.
+        SettingsError: no broker answers, the topic does not exist, or no record was read in time.
         KafkaException: the broker refuses reads.
     """
     with connection.introduce(_INTRODUCE_S) as (_, metadata):
@@ -127,7 +127,10 @@ def _spans(bounds: Spans, number: int, *, newest: bool) -> Spans:
 def _read(
     consumer: Consumer, topic: str, spans: Spans, limit: int, newest: bool, deadline: float
 ) -> Iterator[Record]:
-    """Yield the last (or first) records of every span: at most `limit` each, and BYTES_MAX in all."""
+    """Yield at most `limit` records of every span, its newest or its oldest.
+
+    All spans together yield at most BYTES_MAX.
+    """
     consumer.assign(
         [TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()]
     )

@@ -46,7 +46,7 @@ class Place:
 
 
 def settings_text(draft: Draft, pace: Pace, answers: Answers, place: Place) -> str:
-    """Return the settings file; its header states which data of the sample it holds."""
+    """Return the settings file; it states all sample data that it holds."""
     lines = _File()
     histogram = histogram_name(draft)
     worker = worker_name(place.topic, histogram, draft.sample.topics)
