@@ -1,4 +1,6 @@
-"""Replay past events through the worker's core without Kafka. For the operator: it reads exact data.
+"""Replay past events through the worker's core without Kafka.
+
+For the operator: it reads exact data.
 
 Like the worker, it has one `Intake` per source partition; a single owner partition serves all.
 Time comes from the data alone. A tick is released when the time of every source partition has
@@ -65,7 +67,7 @@ class ReplayMerge(Merge):
             )
 
     def end_of_input(self, until_ms: int | None = None) -> None:
-        """Also treat the tick that holds the watermark as complete, in every lane, as no message follows.
+        """Also complete the tick that holds the watermark, in every lane; no message follows.
 
         Args:
             until_ms: latest tick end; None: no limit.

@@ -326,7 +326,7 @@ _EPOCH = date(1970, 1, 1)
 def objects_of(array: Any) -> list[Any]:
     """Return the values of an array: dict, list, str, int, float, Decimal, bool, None, or ODD.
 
-    Timestamps are ms since 1970, rounded down; dates are in ISO 8601; the keys of a map are texts, and
+    Timestamps are ms since 1970, rounded down; dates are in ISO 8601. The keys of a map are texts;
     the last value of a duplicate key wins.
     """
     plain = _plain(array.type)

@@ -28,9 +28,7 @@ NEWLINE = ord("\n")
 
 
 class _Piece(NamedTuple):
-    """Lines, the spans scanned so far, the number of lines they cover, and the file position after all
-    lines.
-    """
+    """Lines with the spans of the first `read` of them, and the file position after all."""
 
     lines: Records
     spans: EventSpans
@@ -102,7 +100,7 @@ class JsonLines:
         return self._read if self._raw is None else self._raw.tell()
 
     def lines(self) -> Iterator[Records]:
-        """Yield the lines, a chunk at a time; an overlong line is cut where its excess still shows."""
+        """Yield the lines, a chunk at a time; an overlong line is cut, but still detectably long."""
         rest, first = np.empty(0, dtype=np.uint8), True
         while True:
             text = np.empty(len(rest) + CHUNK_BYTES, dtype=np.uint8)
@@ -129,7 +127,7 @@ class JsonLines:
                 return
 
     def _read_into(self, room: memoryview) -> int:
-        """Read the next bytes; from a pipe only those available, so that slow events are not held back."""
+        """Read the next bytes; from a pipe only those available, so that slow events do not wait."""
         try:
             if self.total is not None:
                 return self._file.readinto(room)
