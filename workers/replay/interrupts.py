@@ -41,7 +41,7 @@ class Interrupts:
         self.insisted = False
 
     def __enter__(self) -> Interrupts:  # noqa: PYI034 (it may be another one, that of the block around)
-        # Leave signals alone if they are ignored (a script's background job), or outside the main thread.
+        # Leave signals alone in other threads, and those that are ignored (background jobs).
         if threading.current_thread() is not threading.main_thread():
             return self
         if Interrupts._active is not None:

@@ -100,7 +100,7 @@ class JsonLines:
         return self._read if self._raw is None else self._raw.tell()
 
     def lines(self) -> Iterator[Records]:
-        """Yield the lines, a chunk at a time; an overlong line is cut, but still detectably long."""
+        """Yield the lines, a chunk at a time; a truncated overlong line is still too long."""
         rest, first = np.empty(0, dtype=np.uint8), True
         while True:
             text = np.empty(len(rest) + CHUNK_BYTES, dtype=np.uint8)
@@ -127,7 +127,7 @@ class JsonLines:
                 return
 
     def _read_into(self, room: memoryview) -> int:
-        """Read the next bytes; from a pipe only those available, so that slow events do not wait."""
+        """Read the next bytes; from a pipe only those available, so that slow events are not held up."""
         try:
             if self.total is not None:
                 return self._file.readinto(room)

@@ -109,7 +109,7 @@ class Grid:
     notes: list[str] = field(default_factory=list)
 
     def read_with(self, settings: Settings) -> Settings:
-        """Return settings for reading events for all combinations, with every combination's view."""
+        """Return settings that read events for all combinations, with the view of every one."""
         known = {(config.view, config.keys) for config in settings.histograms}
         configs = [*settings.histograms, *(one.config for one in self.combinations)]
         views = {(config.view, config.keys): config for config in configs}
@@ -200,7 +200,7 @@ class _Variants:
             grid.left_out.append(f"{', '.join(self._pairs(texts))}: {reason}")
 
     def _values(self, choice: Sequence[Value]) -> tuple[dict[str, Any], dict[str, str | None]]:
-        """Return the histogram's section with these values, and the values its mechanism supports."""
+        """Return the section with these values, and the values that its mechanism supports."""
         wanted = dict(zip(self.chosen, choice, strict=True))
         values = dict(self.section)
         for name, (_, value) in wanted.items():
@@ -263,7 +263,7 @@ def settings_known(mechanism: str) -> set[str]:
 
 
 def settings_text(config: HistogramConfig) -> str:
-    """Return a histogram's settings as JSON, with the number of labels in place of a long domain."""
+    """Return a histogram's settings as JSON; a long domain is replaced by its number of labels."""
     found: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
         value = getattr(config, rule.attribute)

@@ -174,7 +174,7 @@ class Mirror(Ledger):
 
 
 class Mirrored:
-    """Mechanism whose states read a truth's columns."""
+    """Wrapper of a mechanism whose states read a truth's columns."""
 
     def __init__(self, mechanism: Mechanism, truth: ReplayHistogram) -> None:
         self._mechanism, self._truth = mechanism, truth
