@@ -132,8 +132,7 @@ def run(
 
         ensure_compiled(compiling.info)
         status = run_worker(settings, metrics_port=metrics_port, embedded=embedded)
-    # A shard's thread may be waiting for an unavailable broker. Nothing needs saving, so the process
-    # does not wait for it.
+    # A shard's thread may be waiting for an unavailable broker. Nothing needs saving: do not wait.
     last_resort = threading.Timer(EXIT_DEADLINE_S, os._exit, (status,))
     last_resort.daemon = True
     last_resort.start()
@@ -437,7 +436,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _end(code: int) -> None:
-    """End the process now; DuckDB would report objects left to Python's shutdown as leaks on stderr."""
+    """End the process now: DuckDB would list on stderr as leaks what Python leaves to its end."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):  # our reader has gone
@@ -449,7 +448,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     """Run a command; every exception becomes an exit code and a line on stderr."""
     state: dict[str, Any] = {}
     try:
-        # Not cli.main(): it exits with 1 when the reader of our output is gone; `audit` uses 1 otherwise.
+        # Not cli.main(): if the reader of our output is gone it exits with 1, which `audit` uses.
         with cli.make_context(
             "quietcount", list(sys.argv[1:] if arguments is None else arguments), obj=state
         ) as context:

@@ -42,8 +42,7 @@ EXIT_DIFFERENCE = 1
 _WINDOWS = re.compile(rb',"windows":\[[^\]]*\]')
 
 
-class Difference(Exception):
-    """Snapshot that does not follow from the contributions."""
+class Difference(Exception): ...
 
 
 @dataclass(slots=True)
@@ -54,8 +53,6 @@ class Tally:
 
 
 class Repeated(Histogram):
-    """Histogram that releases its published ticks again."""
-
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
         """Start at tick `first`; serve every stream key from its tick in `since`."""
         self.start_at(first)
@@ -206,7 +203,6 @@ class Auditor:
         tally.keys.add(snapshot.key)
 
     def _unlike(self, snapshot: Snapshot) -> str:
-        """Describe what the topic holds instead of a snapshot."""
         wanted = orjson.loads(snapshot.value)
         for message in self._all(snapshot.topic):
             if message.key() == snapshot.key.encode():
@@ -297,7 +293,6 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
 
 @contextmanager
 def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
-    """Open a new file that only the operator can read."""
     if path is None:
         yield None
         return

@@ -96,7 +96,6 @@ class Prepared:
         progress: ProgressLine,
         where: Callable[[Summary], str],
     ) -> Summary:
-        """Run all combinations until the source ends or Ctrl-C."""
         for note in self._grid.notes:
             progress.print(f"replay: {note}")
         for reason in self._grid.left_out:
@@ -123,7 +122,6 @@ class Prepared:
 def _now_and_then(
     progress: ProgressLine, where: Callable[[Summary], str]
 ) -> Callable[[Summary], None]:
-    """Return a callback that shows progress, but not at each of a thousand ticks."""
     last = 0.0
 
     def show(summary: Summary) -> None:
@@ -137,7 +135,6 @@ def _now_and_then(
 
 
 def table(tables: Tables) -> Iterator[str]:
-    """Yield the runs as a table with recommendations, by histogram."""
     found: dict[str, list[Outcome]] = {}
     for outcome in outcomes(tables):
         found.setdefault(outcome.row.histogram, []).append(outcome)

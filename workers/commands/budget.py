@@ -186,7 +186,6 @@ def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> No
 
 
 def show(budget: Budget, console: Console, topic: str) -> None:
-    """Print the budget as text, at most 100 columns wide; `topic` is the release state's."""
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     if budget.state == "missing":
         _line(

@@ -129,7 +129,6 @@ def _flags_at_once() -> Iterator[None]:
 
 @contextmanager
 def _other_process() -> Iterator[Callable[[], object]]:
-    """Compile in a second process as well; yield a function that waits for its end."""
     if not compiled.kept() or cores() < 2:
         yield lambda: None
         return
@@ -174,7 +173,6 @@ class _Unscanned(Json):
 
 
 def _events() -> list[bytes]:
-    """Return events of all shapes, including some that only the general reader can read."""
     shapes: list[object] = [
         "a",
         ["a", "b"],
@@ -226,13 +224,11 @@ def _of_noise() -> None:
 
 
 def _of_sketches() -> None:
-    """Feed a sketch more items than it has counters, including an item that takes all rounds."""
     labels = [b"a", b"b", b"c"]
     Sketch(1).feed(batch(_KEY.tags("", labels), Texts.of(labels), np.array([1, 2, ROUNDS + 1])))
 
 
 def _of_batches(form: Callable[[Node], Format] = Json) -> None:
-    """Turn record batches into contributions, as a worker does, with and without users."""
     # Not imported by `replay` of a file once everything is compiled.
     from aiokafka import TopicPartition
     from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
@@ -286,7 +282,6 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
 
 
 def _of_replay() -> None:
-    """Turn lines into snapshots, and a ledger into blocks and back."""
     text = b"".join(event + b"\n" for event in _events())
     for unit, more in (("event", {}), ("user", {"max_items_per_user": 3})):
         settings = _settings(unit, more)
@@ -340,7 +335,6 @@ def _of_protobuf() -> None:
 
 
 def _settings(unit: str, more: Mapping[str, object]) -> Settings:
-    """Return settings with one histogram of each kind that has its own loops."""
     shared = {
         "tick": "1s",
         "horizon": 64,

@@ -30,12 +30,10 @@ KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "Kafk
 
 
 def say_as_text(text: str) -> None:
-    """Print a line on stderr."""
     click.echo(f"quietcount: {text}", err=True)
 
 
 def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = say_as_text) -> int:
-    """Print the cause of an error; return the exit code."""
     if debug:
         _show_traceback(error, as_json=say is not say_as_text)
     if isinstance(error, QuietcountError):
@@ -155,7 +153,6 @@ def when(milliseconds: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Return a percentage; 0 and 100 appear only if exact."""
     if not whole:
         return "-"
     percent = 100 * part / whole

@@ -125,7 +125,6 @@ def sent_back(connection: Connection, topic: str, partition: int) -> set[int]:
 
 
 def reject_of(message: Message) -> Rejected | None:
-    """Return a record as a reject; None if it is not one."""
     return read_reject(_headers(message), message.key(), message.value())
 
 
@@ -258,7 +257,6 @@ def note(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
 
 
 def sent_again(reject: Rejected) -> Outgoing:
-    """Return the original record; it is shorter than its reject, which has more headers."""
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
     headers = [
         *((name, content) for name, content in reject.headers if name != RETRY),
@@ -272,7 +270,6 @@ def sent_again(reject: Rejected) -> Outgoing:
 def _chunks(
     settings: Settings, connection: Connection, partition: int, wanted: Callable[[str], bool]
 ) -> Iterator[list[tuple[int, Rejected]]]:
-    """Yield a partition's rejects that were not resent yet, with their offsets."""
     wait_for_end(connection, settings.rejects_topic, partition)
     sent = sent_back(connection, settings.rejects_topic, partition)
     chunk: list[tuple[int, Rejected]] = []
@@ -324,7 +321,6 @@ class _Judge:
         return sorted(found, key=lambda one: one[0])
 
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
-        """Return the indices of records of one source partition that would be accepted."""
         source = self._sources[log]
         if log not in self._readers:
             self._readers[log] = source_reader_of(

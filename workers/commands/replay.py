@@ -186,7 +186,6 @@ def counts(summary: Summary) -> str:
 
 
 def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the lines of the final summary; `word` is the unit of the reject numbers."""
     mark = " PARTIAL:" if summary.partial else ""
     yield f"replay:{mark} {counts(summary)} (exact: for the operator only)"
     if summary.outside:

@@ -94,7 +94,6 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
 
 
 def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> str:
-    """Explain a missing events topic: its name is wrong, or nobody created it."""
     ours = {topic.name for topic in plan}
     others = [name for name in names_on(connection) if name not in ours]
     near = get_close_matches(topic.name, others, n=1)
@@ -111,7 +110,6 @@ def _print(
     created: Sequence[str],
     may_be_public: set[str],
 ) -> None:
-    """Print one row per topic: its actual configuration if it exists, otherwise the planned one."""
     table = Table(box=None, pad_edge=False)
     for heading in ("topic", "state", "partitions", "cleanup", "retention", "holds", "readers"):
         table.add_column(

@@ -105,7 +105,6 @@ class ReplayHistogram(Histogram):
         return self.snapshots(shown) if self.written else iter(())
 
     def forget(self) -> None:
-        """Drop what `changes` would return."""
         self._gone, self._stored_keys = [], len(self._keys)
         self._state.changed()
         self._state.ledger.clean()
@@ -116,8 +115,6 @@ REJECTS_LISTED = 100
 
 
 class Rejected(NamedTuple):
-    """Line, row or record that is not an event."""
-
     partition: int
     number: int
     reason: str
@@ -170,8 +167,6 @@ def fresh_histograms(
 
 
 class Merging(Protocol):
-    """Receiver of the contributions; see `ReplayMerge`."""
-
     def take(self, message: Message, offset: int) -> None: ...
     def reached(self, position: int) -> None: ...
     def release(self, *, after_tick: Callable[[], object] = ...) -> Released: ...
@@ -243,7 +238,6 @@ class Offline:
         self.summary.seconds = time.perf_counter() - self._begun
 
     def finish(self) -> None:
-        """Release the remaining ticks at the end of the input."""
         last = self.summary.last_ms
         if last is not None:
             for partition, intake in enumerate(self._intakes):

@@ -132,7 +132,6 @@ class Spans:
 
 
 def spans_of(array: Any) -> Spans:
-    """Return the positions of the texts of an array of strings or binaries."""
     binary = array.cast(pa.large_binary())
     n = len(binary)
     _, offsets, text = binary.buffers()
@@ -184,7 +183,6 @@ def numbers_of(array: Any) -> NDArray[Any]:
 
 
 def flags_of(array: Any) -> NDArray[np.bool_]:
-    """Return the values of an array of booleans without nulls."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.empty(0, dtype=np.bool_)
@@ -232,7 +230,6 @@ def is_items(kind: Any) -> bool:
 
 
 def items_of(array: Any, texts: TextColumn) -> ItemRows:
-    """Return the items of a column for which `is_items` holds."""
     n = len(array)
     present = np.ones(n, dtype=np.bool_) if not array.null_count else flags_of(array.is_valid())
     if is_text(array.type):
@@ -350,7 +347,6 @@ def holds_texts(kind: Any) -> bool:
 
 
 def is_list(kind: Any) -> bool:
-    """Return whether a type holds lists of any length."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
@@ -531,7 +527,6 @@ class _Asked(NamedTuple):
 
 
 def _asked(shape: Shape) -> Iterator[_Asked]:
-    """Yield every path that the settings read."""
     for view in shape.views.values():
         if isinstance(view.key, Path):
             yield _Asked("key", view.key, "text, whole numbers or booleans", _is_label)
@@ -633,7 +628,6 @@ def _check(asked: _Asked, schema: Any, name: str) -> None:
 
 
 def _listed(rows: Any) -> list[dict[str, Any]]:
-    """Return rows as objects; see `objects_of`."""
     columns = [objects_of(column) for column in rows.columns]
     return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -746,7 +740,6 @@ class ParquetRows:
             )
 
     def _check(self, schema: Any) -> None:
-        """Refuse a file that lacks a column, or has one of another type."""
         for column, setting, allowed, fits in (
             (self._key, "events.key", "text", is_text),
             (
@@ -900,7 +893,6 @@ def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
 
 
 def _is(codes: NDArray[Any], wrong: int) -> Bools | None:
-    """Return where a code equals `wrong`; None: nowhere."""
     found = codes == wrong
     return found if found.any() else None
 

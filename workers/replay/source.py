@@ -92,8 +92,7 @@ class Source(Protocol):
     def batches(self) -> Iterator[EventBatch]:
         """Yield the events; refuse unreadable ones and those that run backwards in time."""
 
-    def ended(self) -> frozenset[int]:
-        """Return the partitions that have no more batches."""
+    def ended(self) -> frozenset[int]: ...
 
 
 class InOrder:

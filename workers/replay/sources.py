@@ -62,7 +62,6 @@ def _without_pyarrow(name: str) -> SettingsError:
 
 
 def is_parquet(path: Path) -> bool:
-    """Return whether a file is Parquet, by its first bytes or its name."""
     try:
         if not path.is_file():
             return False

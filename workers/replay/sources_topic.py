@@ -57,8 +57,6 @@ class _Partition:
 
 
 class TopicSource:
-    """Records of the events topics; see the module."""
-
     word = "offset"
 
     def __init__(
@@ -69,7 +67,6 @@ class TopicSource:
         since_ms: int | None,
         until_ms: int | None,
     ) -> None:
-        """Find the offsets to read; None: no limit."""
         events, several = settings.events, len(sources.topics) > 1
         self.name = f"topics {sources}" if several else f"topic {sources}"
         if since_ms is not None or until_ms is not None:
@@ -178,7 +175,6 @@ class TopicSource:
         *,
         ends: bool,
     ) -> EventBatch:
-        """Return events of a partition as a batch; `ends`: they are its last."""
         early = 0
         if self._since is not None:
             kept = np.flatnonzero(found.times >= self._since)
@@ -248,7 +244,6 @@ def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -
 
 
 def _bounds(consumer: Consumer, place: Place, earliest_ms: int | None) -> tuple[int, int]:
-    """Return the offsets between which to read a partition."""
     low, high = bounds_of(consumer, *place.log)
     if earliest_ms is None or earliest_ms <= 0 or low == high:
         return low, high

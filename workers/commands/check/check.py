@@ -169,7 +169,6 @@ def _histogram(one: OfHistogram, found: Examined, say: Printer) -> None:
 
 
 def _users(found: OfUsers, config: HistogramConfig, say: Printer) -> None:
-    """Print what is bounded if users are protected: a user's total contribution in an epoch."""
     epoch = (
         "all time" if config.horizon_ticks is None else _span(config.tick_ms * config.horizon_ticks)
     )
@@ -256,7 +255,6 @@ def _expected(expected: Expected, one: OfHistogram, say: Printer) -> None:
 
 
 def _span(milliseconds: int) -> str:
-    """Return a duration in words, rounded to the second if it has many."""
     short = format_duration(milliseconds)
     return short if len(short) < 5 else str(timedelta(seconds=milliseconds // 1000))
 

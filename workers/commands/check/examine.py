@@ -117,7 +117,6 @@ def _paths(value: object, steps: tuple[str, ...], list_at: int | None) -> Iterat
 
 
 def _likeness(wanted: Path, text: str) -> float:
-    """Return the similarity of a path to the wanted one, from 0 to 1."""
     whole = _ratio(str(wanted), text)
     last = _ratio(wanted.steps[-1], parse(text).steps[-1])
     return max(whole, _LAST_NAME * last if last >= _NEAR_LAST else 0.0)
@@ -264,8 +263,6 @@ UserEpoch = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """Path that no record has, and similar paths with the share of records that have them."""
-
     path: str
     nearest: tuple[tuple[str, float], ...]
 
@@ -453,7 +450,6 @@ def _read(
 
 
 def _decoded(source: SourceReader, part: Part, i: int) -> object:
-    """Return a record as plain objects; None if it cannot be decoded."""
     if part.objects is not None:
         return part.objects[i]
     try:
@@ -469,7 +465,6 @@ def _add_fields(fields: Fields, source: SourceReader, part: Part) -> None:
 
 
 def _example(source: SourceReader, part: Part, i: int) -> str:
-    """Return a record as text: unchanged if it is text, else decoded, else its bytes."""
     value = None if part.objects is not None else part.records.value(i)
     if value is not None:
         try:

@@ -32,13 +32,11 @@ class ExactCounts:
         self._ticks: defaultdict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
 
     def add(self, time_ms: int, events: Iterable[tuple[str, str]]) -> None:
-        """Count (origin, destination) pairs that were sent with the timestamp `time_ms`."""
         tick = self.grid.holding(time_ms)
         with self._lock:
             self._ticks[tick].update(events)
 
     def of(self, tick: int, origin: str) -> Counter[str]:
-        """Return the counts of one tick alone."""
         with self._lock:
             counts = self._ticks.get(tick, Counter())
             return Counter({dest: times for (of, dest), times in counts.items() if of == origin})
@@ -51,8 +49,6 @@ class ExactCounts:
 
 
 class Running:
-    """Exact running counts of one origin in the epoch on display."""
-
     def __init__(self, exact: ExactCounts, origin: str) -> None:
         self._exact, self._origin = exact, origin
         self._epoch = 0
@@ -110,7 +106,6 @@ class Errors:
     sd: float = 0.0
 
     def add(self, rows: Sequence[Row], sd: float) -> None:
-        """Add a snapshot's counts, which share one standard deviation."""
         errors = [abs(row.private - row.exact) for row in rows]
         self.counts += len(rows)
         self.within += sum(error <= 2 * sd for error in errors)
@@ -135,7 +130,6 @@ class Boards:
         return min(running.next for running in self._running.values()) - 1
 
     def complete(self) -> bool:
-        """Return whether every histogram and key has a board."""
         return len(self.newest) == len(self._running)
 
     def receive(self, snapshot: dict[str, Any]) -> Board | None:
@@ -193,13 +187,11 @@ class Truth:
             self._of.setdefault((board.histogram, board.key), deque(maxlen=TICKS)).append(tick)
 
     def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:
-        """Return the ticks of a stream that ended after `end_ms`, oldest first."""
         with self._lock:
             kept = list(self._of.get((histogram, key), ()))
         return [tick for tick in kept if int(str(tick["end"])) > end_ms]
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes to add to the demo's dashboard."""
         return [web.get(f"/{PATH}", self._answer)]
 
     async def _answer(self, request: web.Request) -> web.Response:

@@ -108,8 +108,6 @@ BEHIND_S = 0.5
 
 
 class Generator(threading.Thread):
-    """Event source; ends when stopped, or with `error` set."""
-
     def __init__(
         self,
         producer: Producer,

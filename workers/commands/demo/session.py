@@ -100,7 +100,6 @@ class Child:
             self._directory.cleanup()
 
     def prepare(self, text: str) -> Settings:
-        """Write key and settings; return the settings as the worker will read them."""
         new_key(self.path / "noise.key")
         self.config.write_text(text, encoding="utf-8")
         return load(self.config)
@@ -124,11 +123,9 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code; None while running or if never started."""
         return None if self._process is None else self._process.poll()
 
     def last_lines(self) -> list[str]:
-        """Return the end of its log."""
         try:
             text = self._log.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -176,7 +173,6 @@ class Stop:
         return time.monotonic() - self._started
 
     def wanted(self) -> bool:
-        """Return whether it is time to end."""
         return self._signals > 0 or (self._seconds is not None and self.elapsed_s >= self._seconds)
 
     def urgent(self) -> bool:
@@ -210,7 +206,6 @@ def promise(settings: Settings, epoch_ms: int) -> str:
 
 
 def _power(number: float) -> str:
-    """Format as 1e-9 rather than 1e-09."""
     return f"{number:g}".replace("e-0", "e-")
 
 
@@ -315,7 +310,6 @@ class Session:
             raise SettingsError(f"--bootstrap: {error}") from None
 
     def _dashboard(self, settings: DashboardSettings) -> Background:
-        """Return the ordinary dashboard with the exact counts added."""
         port = self._port
         if port is None:
             port = PORT if is_free(PORT) else 0
@@ -367,7 +361,6 @@ class Session:
             yield live
 
     def _receive(self, consumer: Consumer) -> int:
-        """Process arrived messages; return the number of new boards."""
         before = self._boards.snapshots
         for message in consumer.consume(num_messages=500, timeout=REFRESH_S):
             error = message.error()

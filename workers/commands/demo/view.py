@@ -75,7 +75,6 @@ class Scene:
 
 
 def render(scene: Scene, console: Console) -> RenderableType:
-    """Draw a scene into the console's width and height."""
     width, height = console.width, console.height - 1
     date = scene.simulated or "-"
     if scene.year > 1:
@@ -155,7 +154,6 @@ def bar(row: Row, sd: float, largest: float, width: int) -> Text:
 
 
 def ordinal(number: int) -> str:
-    """Return 2nd, 3rd, 4th, ..."""
     ending = (
         "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     )
@@ -237,7 +235,6 @@ def _small_table(scene: Scene, width: int) -> Panel:
 
 
 def _colours(text: str) -> list[tuple[int, int, int]]:
-    """Parse hexadecimal colours into red, green and blue."""
     red_green_blue = [bytes.fromhex(one) for one in text.split()]
     return [(red, green, blue) for red, green, blue in red_green_blue]
 

@@ -148,7 +148,6 @@ def _access(values: Mapping[str, str], base: Path) -> Access:
 
 
 def table_of(values: Mapping[str, str]) -> dict[str, object]:
-    """Parse TOML values."""
     return tomllib.loads("\n".join(f"{toml(name)} = {value}" for name, value in values.items()))
 
 
@@ -182,7 +181,6 @@ def _range(text: str) -> Range:
 
 
 def _answers(guess: Guess, wishes: Wishes, range_: Range | None, *, asking: bool) -> Answers:
-    """Return the answers from the options, and ask for the rest."""
     keys, users = wishes.keys, wishes.users
     if asking and keys is None and guess.keys:
         named = guess.keys[0]
@@ -234,7 +232,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def roles_of(draft: Draft) -> dict[str, str]:
-    """Return the role of every field in the settings."""
     found = {str(draft.items.field.path): "items"}
     if draft.items.count is not None:
         found[str(draft.items.count.path)] = "count"
@@ -279,7 +276,6 @@ def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> No
 
 
 def _show_draft(console: Console, draft: Draft, place: Place, text: str) -> None:
-    """Print a summary of the draft and the next steps."""
     sample = draft.sample
     looked = f"{len(sample.records):,} of {many(sample.total, 'record')} looked at"
     if sample.stopped:
@@ -340,5 +336,4 @@ def _cut(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Strip terminal control sequences."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -122,7 +122,6 @@ class Guess:
         self.time = self._usable_time()
 
     def _look(self, now_ms: int) -> None:
-        """Survey the records at `_places`."""
         records = [self._sample.records[place] for place in self._places]
         self.objects = [self._decoded.objects[place] for place in self._places]
         self._partitions = [record.partition for record in records]
@@ -158,7 +157,6 @@ class Guess:
         return good[0][1], [items for _, items in good[1:]]
 
     def _having(self) -> set[int]:
-        """Return the records that have items."""
         return {
             place
             for place, seen in seen_by(self.objects, view_of(self.items), empty=True)
@@ -243,7 +241,6 @@ class Guess:
         return self._tried(made)
 
     def _tried(self, draft: Draft) -> Draft:
-        """Return the draft with the result of applying it to the sample."""
         key = None if draft.key is None else draft.key.setting
         user = None if draft.user is None else draft.user.setting
         strict, lenient = (
@@ -327,7 +324,6 @@ def condition_of(where: Where) -> Condition:
 
 
 def _amounts(view: Seen) -> dict[str, int]:
-    """Return an event's count per label, in order."""
     found: dict[str, int] = {}
     for item, amount in zip(view.labels, view.amounts, strict=True):
         found[str(item)] = found.get(str(item), 0) + amount
@@ -335,7 +331,6 @@ def _amounts(view: Seen) -> dict[str, int]:
 
 
 def _quantile(ordered: Sequence[int], share: float) -> int:
-    """Return the smallest number that at least this share of the numbers does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 

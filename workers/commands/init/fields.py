@@ -38,7 +38,6 @@ def many(number: int, thing: str) -> str:
 
 
 def about(number: float) -> str:
-    """Format a positive number to two digits."""
     if number <= 0 or not math.isfinite(number):
         return "0"
     digits = 1 - math.floor(math.log10(number))
@@ -105,7 +104,6 @@ class Field:
 
     @property
     def share(self) -> float:
-        """Return the share of the records that have it."""
         return self.records / self.total
 
     @property
@@ -119,7 +117,6 @@ class Field:
 
     @property
     def labels(self) -> bool:
-        """Return whether every value can be a label."""
         return (
             0
             < self.number_of_values
@@ -150,8 +147,6 @@ def survey(records: Sequence[object]) -> list[Field]:
 
 @dataclass(slots=True)
 class _Object:
-    """Objects at one path, over all records."""
-
     objects: int = 0
     sizes: int = 0
     counts: bool = True
@@ -159,12 +154,10 @@ class _Object:
 
     @property
     def map(self) -> bool:
-        """Return whether it is an object of counts."""
         return self.counts and self._varies(_VARYING_COUNTS)
 
     @property
     def data(self) -> bool:
-        """Return whether its names are data."""
         return self.map or (len(self.names) >= _MANY_NAMES and self._varies(_VARYING))
 
     def _varies(self, share: float) -> bool:
@@ -293,7 +286,6 @@ class _Survey:
 def _objects(
     value: object, steps: tuple[str, ...], list_at: int | None
 ) -> Iterator[tuple[Steps, Mapping[str, object]]]:
-    """Yield the objects in a value with their paths."""
     if len(steps) >= STEPS_MAX:
         return
     if isinstance(value, Mapping):
@@ -308,7 +300,6 @@ def _objects(
 
 
 def kind_of(value: object) -> Kind:
-    """Return the kind of a value that is not null."""
     if isinstance(value, bool):
         return Kind.BOOLEAN
     if isinstance(value, str):

@@ -30,8 +30,6 @@ _PATIENCE_S = 15.0
 
 
 class _Patience:
-    """Deadline for requests to the registry."""
-
     def __init__(self, url: str) -> None:
         self._deadline, self._url = time.monotonic() + _PATIENCE_S, url
 
@@ -119,7 +117,6 @@ def _protobuf(schema: Schema) -> Decoder:
 
 
 def _end_of_indexes(payload: bytes) -> int:
-    """Return the offset of the message, after the indexes of its type."""
     at = wanted = 0
     for number in range(STEPS_MAX):
         start = at

@@ -75,7 +75,6 @@ def range_of(numbers: Sequence[float]) -> Range | None:
 
 
 def around(low: float, high: float) -> Range | None:
-    """Return buckets for a chosen range, keeping its bounds."""
     if not (
         low < high
         and max(abs(low), abs(high)) <= _LARGEST
@@ -191,7 +190,6 @@ class Named:
 
     @property
     def means(self) -> str:
-        """Return what is protected if this is the user."""
         return MEANS[self.who]
 
 
@@ -311,7 +309,6 @@ def is_personal(field: Field) -> bool:
 
 
 def _is_address(field: Field) -> bool:
-    """Return whether most values are email or IP addresses."""
     return (
         field.text
         and 2 * sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
@@ -320,7 +317,6 @@ def _is_address(field: Field) -> bool:
 
 
 def _same(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
-    """Return the fields that hold the record key."""
     found = []
     for field in fields:
         if field.form is Form.ONE and field.labels and field.share >= _NEARLY_ALL:
@@ -377,7 +373,6 @@ class Items:
 
     @property
     def name(self) -> str:
-        """Return its name for a comment."""
         return (
             f"{self.field.path} (a number, in buckets)"
             if self.range is not None
@@ -414,7 +409,6 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
 
 
 def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[Items]:
-    """Yield the possible roles of one field of the objects in a list."""
     is_label = names.says(field.path, names.ITEM, names.ITEM_OF_LIST, names.ID)
     if (
         not field.labels
@@ -467,7 +461,6 @@ def _of_value(field: Field, where: str) -> Iterator[Items]:
 
 
 def _named(field: Field) -> float:
-    """Return the score bonus or penalty of a name."""
     path = field.path
     if names.says(path, names.SOURCE):
         return -25.0

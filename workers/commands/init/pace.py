@@ -42,14 +42,6 @@ _OUTLIERS = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Publication schedule of a histogram.
-
-    Attributes:
-        horizon: ticks in an epoch.
-        mechanism: its name.
-        tick_reason, horizon_reason, noise: comments on them.
-    """
-
     tick_ms: int
     horizon: int
     mechanism: str
@@ -59,7 +51,6 @@ class Pace:
 
 
 def pace_of(draft: Draft, now_ms: int) -> Pace:
-    """Return a tick and a horizon for a draft."""
     rate = rate_of(draft)
     commonest = 0.0
     if rate is not None and draft.pairs:
@@ -134,7 +125,6 @@ def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
 
 
 def _sd(draft: Draft, tick_ms: int, epoch_ms: int) -> float:
-    """Return the largest standard deviation over the ticks of an epoch."""
     ticks = epoch_ms // tick_ms
     return worst_and_rms(
         curve(build(config_of(draft, tick_ms, ticks), _unit(draft)), ticks), ticks
@@ -146,7 +136,6 @@ def _unit(draft: Draft) -> str:
 
 
 def _noise(mechanism: Mechanism, last: int, sd: float) -> str:
-    """Describe the effect of the noise on the published counts."""
     threshold = mechanism.threshold(last)
     said = f"With these settings the noise of a count has a standard deviation of up to {about(sd)}"
     if threshold is None:

@@ -41,7 +41,6 @@ class Record:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes of key and value."""
         return len(self.value or b"") + len(self.key or b"")
 
 

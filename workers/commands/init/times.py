@@ -41,7 +41,6 @@ class Time:
 
     @property
     def reason(self) -> str:
-        """Describe the evidence."""
         what = (
             "ISO 8601 text"
             if self.unit == "iso"

@@ -114,7 +114,6 @@ def _head(lines: _File, draft: Draft, answers: Answers, place: Place) -> None:
 
 
 def _data_in(draft: Draft, answers: Answers) -> Iterable[str]:
-    """Describe the event data that the settings hold."""
     if draft.keys == "declare":
         yield f"the {len(_declared(draft.key)):,} stream keys of the sample (keys)"
     if draft.where is not None:
@@ -365,7 +364,6 @@ def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
 
 
 def toml(text: str | None) -> str:
-    """Return text as a TOML string."""
     return json.dumps(text or "", ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -385,7 +383,6 @@ class _File:
         self._lines += [f"# {line}".rstrip() for line in _wrapped(text, _WIDTH - 2)] or ["#"]
 
     def command(self, command: str, why: str) -> None:
-        """Add a command as a comment."""
         self._lines.append(f"#   {command:<{_COLUMN + 6}} {why}")
 
     def set(self, name: str, value: str, why: str, mark: str = "") -> None:
@@ -401,11 +398,9 @@ class _File:
             self._lines.append(setting)
 
     def off(self, name: str, value: str, why: str) -> None:
-        """Add a setting that is commented out."""
         self.set(name, value, why, "# ")
 
     def others(self, name: str, candidates: Sequence[str]) -> None:
-        """Add alternative values as a comment."""
         if candidates:
             shown = ", ".join(_plain(candidate) for candidate in candidates[:_OTHERS])
             self.note(f"  or {name}: {shown}")

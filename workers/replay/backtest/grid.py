@@ -162,8 +162,6 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
 
 @dataclass(frozen=True, slots=True)
 class _Variants:
-    """Combinations of one histogram, from its section of the settings file."""
-
     name: str
     section: Mapping[str, Any]
     document: Mapping[str, Any]
@@ -171,7 +169,6 @@ class _Variants:
     chosen: Mapping[str, list[Value]]
 
     def add_to(self, grid: Grid) -> None:
-        """Add valid combinations to the grid, and name the others."""
         seen: set[tuple[str | None, ...]] = set()
         good: list[tuple[str, ...]] = []
         failed: list[tuple[tuple[str, ...], str]] = []
@@ -255,7 +252,6 @@ def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
 
 
 def settings_known(mechanism: str) -> set[str]:
-    """Return the settings that a histogram of this mechanism may have."""
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
     if mechanism not in END_MECHANISMS:
         names.discard("end_share")
@@ -289,7 +285,6 @@ def settings_text(config: HistogramConfig) -> str:
 
 
 def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]:
-    """Return (histogram, setting, values) of one `--vary`."""
     name, equals, values = text.partition("=")
     histogram, dot, setting = name.strip().rpartition(".")
     if not equals or not setting:

@@ -103,7 +103,6 @@ class Delays:
             counter.update(np.maximum(shown[found] - reached[found, size], 0).tolist())
 
     def metrics(self) -> Iterator[tuple[str, int, float]]:
-        """Yield (metric, size, value)."""
         for size, passed, counter in zip(
             SIZES.tolist(), self._passed.tolist(), self._of, strict=True
         ):
@@ -155,7 +154,6 @@ def fill_new(row: Numbers, published: Counts, exact: Counts, sd: float) -> None:
 
 
 def fill_hits(row: Numbers, suffix: str, exact: Counts, top: Top) -> None:
-    """Fill in precision and recall of the items named, by their exact counts."""
     right = int((exact >= top.floor).sum())
     if len(exact):
         row[PLACE["precision" + suffix]] = right / len(exact)
@@ -181,7 +179,6 @@ class Watch:
     """Observer of one run of a histogram that shows counts."""
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
-        """Observe the run's histogram, and compare it with the exact counts of `view`."""
         self.run, self.histogram, self.view = run, histogram, view
         # Whether items appear one after another, so that there is a delay to measure; and whether the
         # histogram's columns record when a row was first shown.
@@ -205,7 +202,6 @@ class Watch:
     # ---- at every tick --------------------------------------------------------------------------
 
     def seen(self, shown: ReleasedTick) -> None:
-        """Process a released tick."""
         if self.latest is not None and shown.epoch != self.latest.epoch:
             self.end_epoch()
         self.latest = shown
@@ -223,13 +219,11 @@ class Watch:
                 self._first[rows[self._first[rows] == 0]] = shown.tick
 
     def named(self, release: Release | Items | Answers) -> Rows:
-        """Return the truth's rows of the shown items."""
         return (
             np.empty(0, dtype=np.int64) if isinstance(release, Answers) else self._shown(release)[0]
         )
 
     def end_epoch(self) -> None:
-        """Record the delays of a finished epoch."""
         if self._columns is not None:
             first = self._columns.shown if self._own_shown else self._first
             self._delays.add(self._reached, first)
@@ -290,7 +284,6 @@ class Watch:
             self._fill_top(row, one, rows[here], counts[here])
 
     def _shown(self, release: Release | Items) -> tuple[Rows, Counts]:
-        """Return the truth's rows of the shown items, with the published counts."""
         if isinstance(release, Release):
             return release.rows, release.counts
         rows = self.view.rows_of_items(release)
@@ -342,14 +335,12 @@ class Watch:
         row[first + view.top : first + view.top + len(best)] = is_shown
 
     def fill_hits(self, row: Numbers, one: KeyView, named: Rows) -> None:
-        """Fill in precision and recall of a stream key's named rows."""
         fill_hits(row, "", self.view.counts[named], one.top)
         fill_hits(row, "_unbounded", self.view.unbounded[named], one.top_unbounded)
 
     # ---- boards ---------------------------------------------------------------------------------
 
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
-        """Yield exact counts beside published ones."""
         release = shown.release
         if isinstance(release, Answers):
             return
@@ -609,7 +600,6 @@ class LabelsWatch(Watch):
         super().seen(shown)
 
     def named(self, release: Release | Items | Answers) -> Rows:
-        """Return the rows of the labels named at this tick."""
         if not isinstance(release, Answers):
             return super().named(release)
         found = [self._rows_of(index, labels) for index, labels in _labels_shown(release).items()]
@@ -644,7 +634,6 @@ class LabelsWatch(Watch):
 
 
 def watch(run: Run, histogram: ReplayHistogram, view: View) -> Watch:
-    """Return the observer for a run's mechanism."""
     config = run.combination.config
     if isinstance(config, MaxConfig):
         return QueryWatch(run, histogram, view, config)

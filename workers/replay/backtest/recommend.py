@@ -49,7 +49,6 @@ class Recommendation:
 
 
 def recommend(of: Sequence[Outcome]) -> Recommendation:
-    """Recommend one of the combinations of a histogram."""
     metric = RECALL if any(RECALL in one.metrics for one in of) else ERROR
     rated = [one for one in of if metric in one.metrics]
     scores = {one.number: one.metrics[metric].mean for one in rated}
@@ -151,7 +150,6 @@ def _epochs(of: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _checks(chosen: Outcome) -> Iterator[str]:
-    """Yield caveats."""
     found = _mean(chosen, "deserving_shown", 1.0)
     if found < 0.9:
         yield (
@@ -173,7 +171,6 @@ def _useless(best: Outcome) -> tuple[str, ...]:
 
 
 def _name(one: Outcome) -> str:
-    """Return how a sentence refers to it."""
     parts = [f"{name} = {value}" for name, value in one.given.items()]
     return f"run {one.number} ({', '.join(parts or [one.row.mechanism])})"
 

@@ -43,7 +43,6 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Return the spread of at least one value."""
         least, most = min(values), max(values)
         # In floats 0.7 + 0.7 + 0.7, divided by 3, is less than 0.7: a bar of negative length.
         return cls(min(max(sum(values) / len(values), least), most), least, most)
@@ -68,12 +67,10 @@ class Outcome:
 
     @property
     def number(self) -> int:
-        """Return its number among the combinations, from 1."""
         return self.row.run
 
     @property
     def given(self) -> dict[str, str]:
-        """Return those of `varied` that its mechanism has."""
         return {name: value for name, value in self.varied.items() if value is not None}
 
     @property
@@ -89,7 +86,6 @@ class Outcome:
 
 
 def outcomes(tables: Tables) -> list[Outcome]:
-    """Return the combinations of a results directory, in the order of their numbers."""
     import pyarrow.compute as pc
 
     whole = pc.equal(tables.results["key"], "")
@@ -225,8 +221,6 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Results directory as it was read."""
-
     runs: pa.Table
     results: pa.Table
     boards: pa.Table
@@ -280,7 +274,6 @@ def runs_table(rows: Sequence[RunRow]) -> pa.Table:
 
 
 def boards_table(rows: Sequence[BoardRow]) -> pa.Table:
-    """Return one row per item of a board."""
     return _table(BoardRow, rows, {})
 
 
@@ -301,7 +294,6 @@ def _table(kind: type, rows: Sequence[Any], varied: Mapping[str, Sequence[str | 
 
 
 def results_table(series: Sequence[Series]) -> pa.Table:
-    """Return one number per row."""
     import pyarrow as pa
 
     lengths = np.array([len(one.values) for one in series], dtype=np.int64)
@@ -371,7 +363,6 @@ def read(directory: Path) -> Tables:
 
 
 def run_rows(table: pa.Table) -> list[RunRow]:
-    """Convert a table of `runs_table` back to rows."""
     rows = []
     for row in table.to_pylist():
         names = [name for name in row if name.startswith(SET)]

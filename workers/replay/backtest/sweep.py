@@ -76,8 +76,6 @@ def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
 
 
 class Pool:
-    """Processes that do runs, until it is closed."""
-
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int, number: int) -> None:
         """Fork `number` processes; see `Backtest`."""
         self._key, self._top = key, top
@@ -104,7 +102,6 @@ class Pool:
             self._children.append((child, ours))
 
     def close(self) -> None:
-        """Kill the processes."""
         for child, connection in self._children:
             child.kill()
             connection.close()
@@ -152,7 +149,6 @@ class Pool:
             return drive(offline, source, interrupts, progress)
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
-        """Return the measurements, in the order of the runs."""
         self._tell("results", summary, word)
         results = Results(input_of(summary, word, self._top, left_out))
         for _, connection in self._children:
@@ -267,8 +263,6 @@ def scope_of(config: HistogramConfig) -> Scope:
 
 
 class Group:
-    """Runs of one scope, measured together."""
-
     def __init__(self, wide: Truth) -> None:
         self.wide = wide
         self.watches: list[Watch] = []
@@ -299,7 +293,6 @@ class Group:
             one.measure(board=board)
 
     def finish(self) -> None:
-        """Measure the last tick, whatever its number."""
         if self._tick and self.whole:
             self._measure(board=True)
         for one in self.watches:
@@ -386,12 +379,10 @@ class Backtest:
         return summary
 
     def finish(self) -> None:
-        """Measure the last tick of every group at the end of the input."""
         for group in self._groups.values():
             group.finish()
 
     def watches(self) -> Iterator[Watch]:
-        """Yield the runs' observers, in order of combination and seed."""
         found = [watch for group in self._groups.values() for watch in group.watches]
         yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
 
@@ -406,7 +397,6 @@ class Backtest:
 
 
 def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:
-    """Return the content of rejects.json."""
     return Input(
         complete=not summary.partial,
         events=summary.events,
@@ -423,7 +413,6 @@ def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> 
 
 
 def row_of(one: Watch, summary: Summary) -> RunRow:
-    """Return a run's row of runs.parquet."""
     combination, promise = one.run.combination, one.run.combination.mechanism.guarantee
     return RunRow(
         run=combination.run,

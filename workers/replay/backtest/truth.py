@@ -127,7 +127,6 @@ class Exact:
         contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
         noise: Noise,
     ) -> tuple[State, Release]:
-        """Count, and show nothing."""
         columns = state.ledger
         if self._per_tick:
             columns.counts[:] = 0
@@ -195,7 +194,6 @@ class Truth(ReplayHistogram):
 
     @property
     def names(self) -> list[str]:
-        """Return the stream keys by index."""
         return self._keys
 
     @property
@@ -304,7 +302,6 @@ class View:
         self.total = self.total_unbounded = 0
 
     def look(self) -> None:
-        """Update the view to the truths' tick."""
         columns, wide = self.truth.columns, self._wide.columns
         if columns is not self._columns or wide is not self._wide_columns:
             self._columns, self._wide_columns = columns, wide

@@ -96,7 +96,6 @@ class Drawn:
 
 
 def draw_each(drawings: Iterable[Drawing]) -> Drawn:
-    """Draw charts; a failure affects only one chart."""
     charts, missing = [], []
     for title, draw in drawings:
         try:
@@ -110,12 +109,10 @@ def draw_each(drawings: Iterable[Drawing]) -> Drawn:
 
 
 def dashed(*lengths: float) -> Any:
-    """Return a line style: dashes and gaps in turn."""
     return (0, lengths) if lengths else "-"
 
 
 def look(number: int, **instead: Any) -> dict[str, Any]:
-    """Return a series' colour, marker and dashes, with overrides from `instead`."""
     at = number % LOOKS
     return {
         "color": COLORS[at],
@@ -158,7 +155,6 @@ def finish(
 
 
 def write_charts(directory: Path, charts: Sequence[Chart]) -> None:
-    """Write a report's charts into `directory`, replacing those of an earlier one."""
     directory.mkdir(exist_ok=True)
     for old in (*directory.glob("*.svg"), *directory.glob("*.png")):
         old.unlink()
@@ -174,7 +170,6 @@ def legend_below(
     order: Sequence[str] = (),
     spacing: float | None = 1.6,
 ) -> None:
-    """Draw one legend below all panels, without duplicates."""
     handles: dict[str, Any] = {}
     for panel in panels:
         found = zip(*panel.get_legend_handles_labels(), strict=True)
@@ -206,7 +201,6 @@ def counts_axis(axis: Any, most: int = 5, written: Callable[[float], str] | None
 
 
 def share_axis(axis: Any) -> None:
-    """Make an axis linear, in per cent."""
     counts_axis(axis, 6, lambda value: f"{100 * value:.4g} %" if value >= 0 else "")
 
 
@@ -217,7 +211,6 @@ def shares_upward(cell: Axes) -> None:
 
 
 def rows_axis(cell: Axes, names: Sequence[str], **more: Any) -> None:
-    """Label the vertical axis with named rows, the first at the top."""
     cell.set_yticks(range(len(names)), names, **more)
     cell.set_ylim(len(names) - 0.4, -0.6)
 
@@ -238,7 +231,6 @@ def short_number(value: float) -> str:
 
 
 def slug(text: str) -> str:
-    """Return a file name part for a histogram or similar name."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:200]
 
 

@@ -343,7 +343,6 @@ NAMED, HIDDEN = "shown, without a count", "not shown"
 
 
 def boards(of: Measured, run: Outcome, keys: int) -> Iterator[Drawing]:
-    """Yield exact counts beside published ones, for the first stream keys, at three ticks."""
     for at, title, ticks in boards_of(of, run, keys):
         yield title, partial(_board, of, run, ticks, f"board_{at}", title)
 
@@ -351,7 +350,6 @@ def boards(of: Measured, run: Outcome, keys: int) -> Iterator[Drawing]:
 def boards_of(
     of: Measured, run: Outcome, keys: int
 ) -> Iterator[tuple[int, str, dict[int, list[BoardRow]]]]:
-    """Yield number, title and ticks of the boards of the first stream keys."""
     found = of.board(run)
     for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
         who = f", stream key {drawable(key)}" if len(found) > 1 else ""

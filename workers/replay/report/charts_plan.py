@@ -38,7 +38,6 @@ ASIDE = 0.13
 
 
 def drawings(one: HistogramPlan) -> Iterator[Drawing]:
-    """Yield the charts of one histogram."""
     yield "noise over the ticks", partial(_noise_over_ticks, one)
     yield "counters at this budget", partial(_counters, one)
     yield "the end of an epoch", partial(_ends, one)
@@ -87,7 +86,6 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
 
 
 def _counters(one: HistogramPlan) -> Chart | None:
-    """Draw the possible counters for these settings, at the same budget."""
     rows = one.counters
     names = [f"{row.counter}, radix {row.radix}" if row.radix else row.counter for row in rows]
     caption = (
@@ -98,7 +96,6 @@ def _counters(one: HistogramPlan) -> Chart | None:
 
 
 def _ends(one: HistogramPlan) -> Chart | None:
-    """Draw the noise over the ticks of an epoch for a few shares of its last tick."""
     rows = [
         row for row in one.ends if row.chosen or row.recommended or row.end_share in DRAWN_SHARES
     ]
@@ -130,7 +127,6 @@ def _ends(one: HistogramPlan) -> Chart | None:
 
 
 def _mechanisms(one: HistogramPlan) -> Chart | None:
-    """Draw other mechanisms for the same or a similar question, at the same budget."""
     names = [_with(row) for row in one.mechanisms]
     caption = (
         "Mechanisms for the same or a near question, at the budget of these settings; what each "

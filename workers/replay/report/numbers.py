@@ -65,13 +65,11 @@ def numeric_of(run: Outcome) -> Numeric | None:
 
 
 def pictures(of: Measured, run: Outcome, numeric: Numeric, keys: int) -> Iterator[Drawing]:
-    """Yield exact counts beside published ones, for the first stream keys, at three ticks."""
     for at, title, ticks in boards_of(of, run, keys):
         yield title, partial(_picture, of, run, numeric, ticks, f"numbers_{at}", title)
 
 
 def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
-    """Return the errors of the published quantiles, over all boards of a run."""
     boards: dict[tuple[int, str, int], list[BoardRow]] = {}
     for row in of.boards:
         if row.run == run.number:
@@ -124,7 +122,6 @@ def holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> boo
 
 
 def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
-    """Return a board in the order of its buckets."""
     place = {label: i for i, label in enumerate(numeric.labels)}
     exact, published = np.zeros((2, len(place)))
     for row in rows:
@@ -211,5 +208,4 @@ def _draw(cell: Axes, numeric: Numeric, one: Counted) -> None:
 
 
 def _place(numeric: Numeric, value: float) -> float:
-    """Return the chart coordinate of a number between the edges."""
     return float(np.interp(value, numeric.edges, np.arange(len(numeric.edges))))

@@ -43,13 +43,11 @@ def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list
 
 
 def table_of(spans: Sequence[Span], unit: str) -> Table:
-    """Return the table of one person's privacy loss."""
     headings, rows = rows_of(spans, unit)
     return Table(headings, rows, words=())
 
 
 def spans_of_run(run: Outcome) -> tuple[Span, ...]:
-    """Return one person's privacy loss from a run's histogram alone."""
     return spans_of([Charge(_part(run), run.epoch_ms)])
 
 
@@ -97,14 +95,11 @@ class Table(NamedTuple):
 
 
 class Script(NamedTuple):
-    """Script of a page, and the hash by which the page's policy allows it."""
-
     text: Markup
     hash: str
 
 
 def page(template: str, *, script: str | None = None, **content: object) -> bytes:
-    """Render a template, with a script of that name if one is given."""
     return (
         _TEMPLATES.get_template(template)
         .render(content, script=None if script is None else _script(script))
@@ -146,7 +141,6 @@ def _page_color(found: re.Match[str]) -> str:
 
 
 def _escaped(value: object) -> Markup:
-    """Return text as HTML, nothing for None; existing HTML stays as it is."""
     if isinstance(value, Markup):
         return value
     return Markup(html.escape("".join(map(_visible, "" if value is None else str(value)))))
@@ -210,7 +204,6 @@ def histogram_section(run: Outcome) -> list[str]:
 
 
 def toml_value(value: object) -> str:
-    """Return a JSON value as TOML, on one line."""
     if isinstance(value, str):
         return _escaped_toml(json.dumps(value, ensure_ascii=False))
     if isinstance(value, Mapping):

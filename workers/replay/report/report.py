@@ -77,7 +77,6 @@ def write_report(directory: Path) -> list[str]:
 
 
 def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
-    """Return the template's data for one histogram, with one of its runs in detail."""
     featured = _featured(of, advice)
     run = featured[0]
     numeric = numeric_of(run)

@@ -53,7 +53,6 @@ class Measured:
     boards: Sequence[BoardRow]
 
     def over_ticks(self, run: Outcome, metric: str) -> Line:
-        """Return a metric by global tick."""
         ticks, sizes, values = self.series.get((run.number, metric), _NONE)
         return _line(ticks, values, (ticks > 0) & (sizes == 0))
 
@@ -81,7 +80,6 @@ class Measured:
 
 
 def measured(tables: Tables) -> list[Measured]:
-    """Return the histograms of a results directory, in the order in which they were run."""
     runs: dict[str, list[Outcome]] = {}
     for one in outcomes(tables):
         runs.setdefault(one.row.histogram, []).append(one)
@@ -95,7 +93,6 @@ def measured(tables: Tables) -> list[Measured]:
 
 
 def when(milliseconds: int) -> str:
-    """Return a time, UTC, without trailing zeros."""
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     if milliseconds % 86_400_000 == 0:
         return f"{moment:%Y-%m-%d}"
@@ -151,7 +148,6 @@ LOST_LEAST = 0.0005
 
 
 def place(run: Outcome, advice: Recommendation) -> tuple[float, float, int]:
-    """Return a sort key for runs, best score first."""
     score = advice.scores.get(run.number, math.inf)
     better = -score if advice.metric == RECALL and score < math.inf else score
     return better, run.row.epsilon, run.number
@@ -165,7 +161,6 @@ def chosen_ticks(ticks: Sequence[int]) -> list[int]:
 
 
 def epoch_of(run: Outcome) -> str:
-    """Describe the length of an epoch."""
     tick = format_duration(run.row.tick_ms)
     if run.epoch_ms is None:
         return f"without an end, in ticks of {tick}"
