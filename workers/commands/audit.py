@@ -241,7 +241,6 @@ class Auditor:
 
 
 def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
-    """Return an operator's line: the snapshot with [label, released, exact] for every item."""
     body = orjson.loads(snapshot.value)
     counts = histogram.exact(snapshot.key)
     # Mechanisms without running counts have no exact counts to show.

@@ -35,14 +35,7 @@ METRICS_SHOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Backtest options.
-
-    Attributes:
-        vary: see `workers.replay.backtest.grid`.
-        seeds: runs per combination.
-        top: n of the top-n metrics.
-        force: whether to replace existing results.
-    """
+    """Backtest options: `seeds` is runs per combination, `top` the n of the top-n metrics."""
 
     config: Path
     report: Path

@@ -91,13 +91,10 @@ OLDEST, NEWEST = 2, 8
 
 
 def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
-    """Print the spent budget, as one JSON object (docs/budget.md) if `as_json`.
+    """Print the spent budget, as one JSON object (docs/budget.md) if `as_json`; return exit code 0.
 
     Args:
         settings: of one worker, or of several on the same events.
-
-    Returns:
-        Exit code 0, even if nothing was spent yet.
 
     Raises:
         SettingsError: no broker answers, or the workers count different events.
@@ -354,7 +351,6 @@ def _parts(parts: Sequence[Counted]) -> Iterator[str]:
 
 
 def _unseen(budget: Budget) -> Iterator[str]:
-    """Yield what these figures do not include."""
     if budget.not_begun and budget.total is not None:
         yield f"not begun, so not included: {', '.join(budget.not_begun)}; `quietcount plan` says what they will cost"
     if budget.total is not None:

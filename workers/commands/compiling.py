@@ -158,10 +158,7 @@ def _apart() -> None:
 
 
 def _with_formats() -> bool:
-    """Return whether the extra is installed.
-
-    If it is installed later, its loops are compiled on first use.
-    """
+    """Return whether the extra is installed; if it comes later, its loops compile on first use."""
     return find_spec("fastavro") is not None
 
 

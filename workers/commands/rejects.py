@@ -50,13 +50,9 @@ _AGAIN_S = 0.2
 
 @dataclass(slots=True)
 class OfReason:
-    """Rejects with one reason.
+    """Rejects with one reason; `cut` ones cannot be resent because part of the record was left out.
 
-    Attributes:
-        sent: number resent.
-        cut: number that cannot be resent because part of the record was left out.
-        first_ms, last_ms: times of the first and last reject.
-        topics: their source topics.
+    `sent` is how many were resent; `topics` are the source topics.
     """
 
     number: int = 0
@@ -190,10 +186,7 @@ class _Alone:
         self._since_s = self._asked_s = 0.0
 
     def check_open(self) -> None:
-        """Raise after Kafka has not done what was asked for two minutes.
-
-        Called about every second while waiting.
-        """
+        """Raise after two minutes without progress by Kafka; called about every second while waiting."""
         now_s = time.monotonic()
         if now_s - self._asked_s > _PAUSE_S:
             self._since_s = now_s

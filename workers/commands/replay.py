@@ -46,7 +46,6 @@ def replay_topic(
     snapshots: str | None,
     options: Options | None = None,
 ) -> int:
-    """Run the histograms over the events topic, between two times; see `_run`."""
     from workers.replay.sources_topic import open_topic
 
     return _run(
@@ -89,11 +88,8 @@ def _run(
 ) -> int:
     """Replay the events of the source that `opening` opens; run a backtest if `options` is given.
 
-    Snapshots go to the file `snapshots`, one JSON object per line.
-
-    Returns:
-        The exit code: 0, even if lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with
-        the ticks released by then.
+    Snapshots go to the file `snapshots`, one JSON object per line. Returns the exit code: 0, even if
+    lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with the ticks released by then.
 
     Raises:
         SettingsError: the source cannot be read, or has neither events nor rejected lines. A topic
@@ -244,7 +240,6 @@ class Output:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing behind unless `close` was called."""
         if self._file is not None and self._file is not sys.stdout.buffer:
             with suppress(OSError):  # write errors were reported already
                 self._file.close()
@@ -258,7 +253,6 @@ class Output:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Name the file in errors."""
         try:
             yield
         except BrokenPipeError:

@@ -69,8 +69,7 @@ class ReplayMerge(Merge):
     def end_of_input(self, until_ms: int | None = None) -> None:
         """Also complete the tick that holds the watermark, in every lane; no message follows.
 
-        Args:
-            until_ms: latest tick end; None: no limit.
+        `until_ms` is the latest tick end; None: no limit.
         """
         complete = self.complete_ms
         if complete is not None:
@@ -131,10 +130,8 @@ class Summary:
         rejects: other records, by reason.
         first_rejects: the first hundred of them.
         ticks: released, of all histograms together.
-        snapshots: written.
         first_ms, last_ms: earliest and latest time of an event.
         position, total: how far the source is read, and its length (None: unknown).
-        seconds: since the start.
         partial: stopped before the end: released ticks are whole, the others are missing.
     """
 
@@ -158,8 +155,7 @@ def fresh_histograms(
 ) -> list[ReplayHistogram]:
     """Return the histograms of `settings`, before their first tick.
 
-    Args:
-        stream: part of the mechanism ids.
+    `stream` is part of the mechanism ids.
     """
     return board_histograms(
         ReplayHistogram, settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1
@@ -366,10 +362,7 @@ def drive(
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Run the cyclic garbage collector less often, as in the worker.
-
-    It would scan millions of short-lived lists that have no cycles.
-    """
+    """Run the cyclic collector less often, as in the worker: millions of short lists have no cycles."""
     keep_freed_memory()
     before = gc.get_threshold()
     gc.freeze()

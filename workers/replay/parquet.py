@@ -280,9 +280,8 @@ def missing(array: Any) -> NDArray[np.bool_]:
 
 
 def _whole(array: Any, most: int, above: int | None = None) -> Longs:
-    """Return whole numbers, with nulls and negative ones as WRONG.
-
-    Numbers larger than `most` become `above` (None: `most`).
+    """Return whole numbers; nulls and negative ones are WRONG, those above `most` are `above`
+    (None: `most`).
     """
     if array.null_count:
         if pa.types.is_unsigned_integer(array.type):
@@ -441,12 +440,8 @@ class ParquetObjects:
     until_ms = None
 
     def __init__(self, settings: Settings, name: str, file: IO[bytes]) -> None:
-        """Args:
-            name: for messages.
-            file: the file, from its beginning.
-
-        Raises:
-            SettingsError: it is not Parquet, or a path leads to none of its columns.
+        """Raises:
+        SettingsError: it is not Parquet, or a path leads to none of its columns.
         """
         self.name = name
         try:
@@ -648,12 +643,8 @@ class ParquetRows:
     until_ms = None
 
     def __init__(self, settings: Settings, name: str, file: IO[bytes]) -> None:
-        """Args:
-            name: for messages.
-            file: the file, from its beginning.
-
-        Raises:
-            SettingsError: it is not Parquet, or lacks a column, or a column's type fits no event.
+        """Raises:
+        SettingsError: it is not Parquet, or lacks a column, or a column's type fits no event.
         """
         shape = shape_of_files(settings)
         [(self._name_of_view, view)] = shape.views.items()
@@ -863,7 +854,6 @@ def has_texts(shape: Shape, file: IO[bytes]) -> bool:
 
 
 def _column(field: Path | str | None) -> str:
-    """Return the column of a field that `is_flat`."""
     assert isinstance(field, Path), "a file has no record keys"
     return field.steps[0]
 
@@ -898,7 +888,6 @@ def _is(codes: NDArray[Any], wrong: int) -> Bools | None:
 
 
 def _rows_with(values: NDArray[Any], wrong: int, lengths: Longs) -> Bools | None:
-    """Return the rows with any value equal to `wrong`; None: none."""
     places = np.flatnonzero(values == wrong)
     if not len(places):
         return None

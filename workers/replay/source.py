@@ -103,10 +103,7 @@ class InOrder:
         self._latest: int | None = None
 
     def check(self, times: NDArray[np.int64], numbers: NDArray[np.int64] | int) -> None:
-        """Refuse the first event that is too far back.
-
-        `numbers` holds the events' numbers, or the first event's number.
-        """
+        """Refuse the first event that is too far back; `numbers` may be the first event's number."""
         if not len(times):
             return
         # Fast path: times are usually sorted.

@@ -55,7 +55,6 @@ class JsonLines:
         raw: IO[bytes] | None = None,
     ) -> None:
         """Args:
-        name: for messages.
         file: the text.
         total: bytes of the file, before it is unpacked; None for a pipe.
         raw: the file itself if `file` unpacks it; its position is the progress.
@@ -127,7 +126,7 @@ class JsonLines:
                 return
 
     def _read_into(self, room: memoryview) -> int:
-        """Read the next bytes; from a pipe only those available, so that slow events are not held up."""
+        """Read the next bytes; from a pipe only those available, so that slow events do not lag."""
         try:
             if self.total is not None:
                 return self._file.readinto(room)
@@ -146,9 +145,7 @@ class JsonLines:
 def lines_of(text: NDArray[np.uint8], foreseen: int = 1) -> Records:
     """Return the lines of a text that ends with a newline as records.
 
-    Args:
-        text: uint8.
-        foreseen: expected number of lines; if there are many more, the text is read twice.
+    If there are many more lines than `foreseen`, the text is read twice.
     """
     text = fixed(text)
     places = np.empty((foreseen + foreseen // 8 + 1, 2), dtype=np.int64)
@@ -160,7 +157,6 @@ def lines_of(text: NDArray[np.uint8], foreseen: int = 1) -> Records:
 
 
 def _ready(file: BufferedIOBase) -> bool:
-    """Return whether more can be read without blocking."""
     try:
         return bool(select.select([file], [], [], 0)[0])
     except (OSError, ValueError):

@@ -33,8 +33,7 @@ REASONS_SHOWN = 20
 def check(settings: Settings, *, source: str | None, records: int) -> int:
     """Examine `records` events of the events topics, or of the file `source`; print the findings.
 
-    Returns:
-        Exit code 0, or 1 if nothing would be accepted.
+    Returns exit code 0, or 1 if nothing would be accepted.
 
     Raises:
         SettingsError: nothing can be read, or a budget cannot be met.

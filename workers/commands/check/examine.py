@@ -136,13 +136,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passing:
-    """Number of sampled items that would be shown.
-
-    Attributes:
-        tick: of the epoch, after which this holds.
-        threshold: the count from which an item is shown.
-        shown: items that pass it.
-    """
+    """Number of sampled items that would be shown after a tick of the epoch."""
 
     tick: int
     threshold: int
@@ -155,7 +149,7 @@ class Expected:
 
     Attributes:
         counts: whether counts are published, with noise of this sd.
-        sd_first, sd_worst: of the noise, after the first tick and at its worst.
+        sd_first, sd_worst: after the first tick and at its worst.
         last: the epoch's last tick, or that of the first year.
         events: expected in a tick.
         largest, median: expected counts of the sampled items in a tick; 0 without items.
@@ -275,7 +269,6 @@ class Why:
         example: the first of them. Exact.
         fields: what all of them have.
         absent: the field that the reason names, if none of them has it.
-        hint: another possible cause.
         empty: how many of them `missing = "empty"` would accept, as events without items.
     """
 
@@ -319,16 +312,14 @@ class OfHistogram:
 
     Attributes:
         looked_at: events that its `where` matches.
-        keys: stream keys in them; `served`: of these, how many it serves.
+        keys, served: stream keys in them, and how many of these it serves.
         unserved: events of the other keys, which do not count here.
-        without_items: events without any item, which count nothing.
         early: events dated before its start, which do not count either.
-        labels: distinct items.
         items: per event, compared with max_items.
         amounts: per item in an event, compared with max_count.
         of_users: contributions of the sample's users in an epoch; None if events are protected.
         absent: its own paths that no record has.
-        expected: expected results of its ticks; None if the sample gives no rate.
+        expected: None if the sample gives no rate.
     """
 
     config: HistogramConfig
@@ -351,7 +342,7 @@ class Examined:
     """Findings on a sample.
 
     Attributes:
-        accepted, skipped: how many are events, and how many no histogram's `where` matches.
+        skipped: records that no histogram's `where` matches.
         why: reasons of the rejected ones, most common first.
         first_ms, last_ms: times of the earliest and latest event; None without any.
         time_hint: possible problem with the times.

@@ -25,7 +25,6 @@ def run(
     """Run the demo until Ctrl-C or for `seconds`; everything it started is gone afterwards.
 
     Args:
-        seconds: None: until Ctrl-C.
         rate: events per second.
         bootstrap: a Kafka cluster; None: an embedded one.
         picture: where to write the last view as SVG.

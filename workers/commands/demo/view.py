@@ -48,13 +48,11 @@ class Scene:
         discovered: histogram drawn large, with bars.
         declared: histogram drawn as a small table.
         keys, labels: stream keys, and the domain of `declared`, in the order shown.
-        promise: the guarantee, in words.
         horizon: ticks of an epoch.
         simulated, year: date of the newest event, and how often the data was started.
         sent, speed: events so far, and measured events per second.
         elapsed_s, now_ms: since the start; wall clock, for the age of the boards.
         state: what the demo is waiting for, while nothing is shown yet.
-        page: address of the dashboard.
     """
 
     boards: Mapping[tuple[str, str], Board]
@@ -132,10 +130,7 @@ def compact(count: int) -> str:
 def bar(row: Row, sd: float, largest: float, width: int) -> Text:
     """Return the private count as a bar with error bars of 2 sd and a mark at the exact count.
 
-    Args:
-        sd: standard deviation of the private count.
-        largest: the count at the right edge.
-        width: columns.
+    `largest` is the count at the right edge, `width` in columns.
     """
     per_cell = max(largest, 1.0) / width
     places = (row.private - 2 * sd, row.private, row.private + 2 * sd, row.exact)

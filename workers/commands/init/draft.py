@@ -51,14 +51,12 @@ class Draft:
     """Contents of the settings file, with reasons. Sensitive.
 
     Attributes:
-        format: of the values.
         decoded: how many values hold an object.
         fields: of the decoded objects; with `where`, of those it lets pass.
         where: condition on events; None: all count.
         time: None: the record's.
         grace: how long a tick stays open, and why.
         key: stream key; None: one histogram for all events.
-        keys: as in `Answers`.
         user: None if events are protected.
         empty: whether events without items are events.
         accepted, skipped: decoded records that are events, and that `where` skips.

@@ -176,12 +176,7 @@ class NothingToCount(SettingsError):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Decoded:
-    """Records of a sample as objects.
-
-    Attributes:
-        format: as the setting names it.
-        objects: values that are objects, by place in the sample.
-    """
+    """Records of a sample: values that are objects, by place in the sample."""
 
     format: str
     objects: dict[int, object]

@@ -170,13 +170,11 @@ MEANS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Named:
-    """Candidate for the stream key or the user.
+    """Candidate for the stream key or the user, with a relative likelihood `score`.
 
     Attributes:
         setting: as in the settings file: a path, or "$key".
-        reason: the evidence.
         values: occurrences by label.
-        score: likelihood, relative.
         partitioner: of a user, the one that places the records; None: no known one.
         who: of a user, what its name identifies.
     """
@@ -232,10 +230,8 @@ def users_of(
 ) -> list[Named]:
     """Return the candidates for the user of an event, likeliest first.
 
-    Args:
-        record_keys: by record; None if there is no key or it is not text.
-        partitions: by record.
-        number: partitions of the topic.
+    `record_keys` is None for a record without a key, or with one that is not text; `number` is the
+    topic's number of partitions.
     """
     same = {str(field.path) for field in _same(fields, record_keys)}
     found = []
@@ -356,13 +352,11 @@ _HEX_OR_UUID = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Items:
-    """Field that may hold the items.
+    """Field that may hold the items, with a relative likelihood `score`.
 
     Attributes:
         count: sibling field with the amount; None: there is none.
         range: for bucketing its numbers; None: its values are labels.
-        reason: the evidence.
-        score: likelihood, relative.
     """
 
     field: Field

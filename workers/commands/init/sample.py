@@ -46,11 +46,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Sample:
-    """Sampled records of a topic.
+    """Sampled records of a topic, by partition, in offset order.
 
     Attributes:
-        records: by partition, in offset order.
-        partitions: of the topic.
         total: offsets in the topic, approximately its records.
         topics: names of all topics on the cluster.
         stopped: whether time ran out before the requested number was read.

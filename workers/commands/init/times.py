@@ -24,13 +24,11 @@ _IN_TIME = 0.99
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Time:
-    """Candidate for the event time.
+    """Candidate for the event time, with a relative likelihood `score`.
 
     Attributes:
-        unit: as in the setting.
         times: ms since 1970, by the record's place, of the records that have it.
         ascending: share of times not before the previous one in their partition.
-        score: likelihood, relative.
     """
 
     field: Field
@@ -59,9 +57,7 @@ def times_of(
 ) -> list[Time]:
     """Return the candidates for the event time, likeliest first.
 
-    Args:
-        partitions: by record.
-        logged: Kafka's timestamp by record, ms since 1970.
+    `logged` is Kafka's timestamp by record, ms since 1970.
     """
     found = [
         time for field in fields if (time := _time(field, partitions, logged, now_ms)) is not None

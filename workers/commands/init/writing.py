@@ -32,7 +32,6 @@ class Place:
         client: [kafka.client], as TOML values by name.
         registry: [schema_registry], as TOML values by name; empty: not needed.
         file, key_file: paths relative to the command's directory.
-        now: the time of writing.
     """
 
     bootstrap: str

@@ -181,7 +181,7 @@ class Watch:
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         self.run, self.histogram, self.view = run, histogram, view
         # Whether items appear one after another, so that there is a delay to measure; and whether the
-        # histogram's columns record when a row was first shown.
+        # histogram's columns record when a row is first shown.
         self._discovers = discovers(run.combination)
         self._own_shown = run.combination.mechanism.kind in MIRRORED
         # Elsewhere a threshold is a distance from another item's count.
@@ -359,10 +359,7 @@ class Watch:
     ) -> Iterator[BoardRow]:
         """Yield one stream key's exact top, and other named items.
 
-        Args:
-            index: of the stream key.
-            named: rows of the published top.
-            published: counts by row.
+        `named` are rows of the published top, `published` counts by row.
         """
         view, release = self.view, shown.release
         best = view.keys[index].top.rows.tolist()

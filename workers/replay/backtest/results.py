@@ -56,7 +56,6 @@ class Outcome:
         row: the row of its first seed in runs.parquet.
         varied: the settings with several `--vary` values, without the histogram's name; None if its
             mechanism has no such setting.
-        seeds: how many.
         metrics: of the whole run and all stream keys, by name.
     """
 

@@ -77,7 +77,6 @@ def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
 
 class Pool:
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int, number: int) -> None:
-        """Fork `number` processes; see `Backtest`."""
         self._key, self._top = key, top
         self._calls: list[tuple[Any, ...]] = []
         backtests = [Backtest(share, key, top) for share in shares_of(runs, number)]
@@ -315,7 +314,6 @@ class Backtest:
         self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
 
     def _histogram(self, run: Run) -> ReplayHistogram:
-        """Return an observed histogram for a run, and add it to its group."""
         config, mechanism = run.combination.config, self._remembering[id(run.combination)]
         scope, domain = scope_of(config), tuple(mechanism.domain())
 

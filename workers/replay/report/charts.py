@@ -73,7 +73,6 @@ class Chart:
         name: of its files, without suffix.
         title: short; also its text for screen readers.
         caption: what it shows and how to read it.
-        svg, png: the files.
     """
 
     name: str

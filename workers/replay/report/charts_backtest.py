@@ -331,7 +331,7 @@ def _seeds(runs: Sequence[Outcome]) -> str:
 
 
 def _delay_unit(runs: Sequence[Outcome]) -> tuple[str, int | None]:
-    """Return the unit of delays: ticks, with their ms if they are equally wide in all runs."""
+    """Return the unit of delays and its ms: ticks (None) if equally wide in all runs, else a time."""
     widths = {run.row.tick_ms for run in runs}
     if len(widths) == 1:
         return f"ticks of {format_duration(widths.pop())}", None

@@ -80,12 +80,9 @@ PAGE_COLORS = MappingProxyType(
 
 
 class Table(NamedTuple):
-    """Table of a page.
+    """Table of a page; a cell None is empty.
 
-    Attributes:
-        rows: cells; None is an empty one.
-        words: the text columns; the others hold numbers.
-        kinds: CSS class by row.
+    `words` are the text columns; the others hold numbers. `kinds` are CSS classes by row.
     """
 
     headings: Sequence[str]
@@ -148,7 +145,7 @@ def _escaped(value: object) -> Markup:
 
 def _visible(letter: str) -> str:
     kind = unicodedata.category(letter)
-    # Joiners belong to letters and emoji; other format characters would hide or reverse what follows.
+    # Joiners belong to letters and emoji; other format characters would hide or reverse text.
     hidden = kind in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in "\u200c\u200d\u00ad"
     return f"\\u{ord(letter):04x}" if hidden else letter
 

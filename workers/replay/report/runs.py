@@ -40,10 +40,7 @@ class Line:
 class Measured:
     """One histogram of a results directory.
 
-    Attributes:
-        runs: its combinations of settings.
-        series: ticks, sizes and values by run and metric, of all stream keys together.
-        boards: rows of boards.parquet.
+    `series` holds ticks, sizes and values by run and metric, of all stream keys together.
     """
 
     name: str
