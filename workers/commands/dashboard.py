@@ -11,7 +11,6 @@ from workers.kafka.outages import without_outages
 
 
 def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None) -> int:
-    """Serve the dashboard of a settings file; return exit code 0."""
     settings = load_dashboard(config)
     without_outages()
     token = read_token(token_file) if token_file is not None else None

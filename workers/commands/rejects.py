@@ -186,7 +186,7 @@ class _Alone:
         self._since_s = self._asked_s = 0.0
 
     def check_open(self) -> None:
-        """Raise after two minutes without progress by Kafka; called about every second while waiting."""
+        """Raise if Kafka makes no progress for two minutes; called every second or so of a wait."""
         now_s = time.monotonic()
         if now_s - self._asked_s > _PAUSE_S:
             self._since_s = now_s

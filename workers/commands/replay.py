@@ -88,8 +88,8 @@ def _run(
 ) -> int:
     """Replay the events of the source that `opening` opens; run a backtest if `options` is given.
 
-    Snapshots go to the file `snapshots`, one JSON object per line. Returns the exit code: 0, even if
-    lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with the ticks released by then.
+    Snapshots go to the file `snapshots`, one JSON object per line. Returns the exit code: 0, even
+    if lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with the ticks released by then.
 
     Raises:
         SettingsError: the source cannot be read, or has neither events nor rejected lines. A topic
@@ -163,9 +163,6 @@ def _same_file(source: str, snapshots: str) -> bool:
         return False
 
 
-# ---- messages -----------------------------------------------------------------------------------
-
-
 def _where(summary: Summary) -> str:
     text = counts(summary)
     if summary.seconds > 0:
@@ -213,9 +210,6 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-# ---- snapshot output ----------------------------------------------------------------------------
-
-
 class Output:
     """File of snapshots, one per line, that gets its name when it is complete."""
 
@@ -261,10 +255,7 @@ class Output:
             raise SettingsError(f"--snapshots {self._name}: {error.strerror}") from error
 
     def close(self, *, partial: bool) -> None:
-        """Give the file its name.
-
-        A `partial` file, without the later ticks, never replaces an older one.
-        """
+        """Give the file its name; a `partial` one (ticks missing) never replaces an older file."""
         if self._file is None or self._name is None:
             return
         with self._told():

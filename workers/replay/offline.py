@@ -47,7 +47,7 @@ from workers.settings.settings import Settings
 class ReplayMerge(Merge):
     """Merge whose input may end, and which refuses to publish a very large gap of ticks.
 
-    A worker cannot get such a gap; replay can, because no clock bounds the times in a file.
+    No event causes such a gap in a worker; here no clock bounds the times, as they are a file's.
     """
 
     _ends: dict[Lane, int] | None = None
@@ -189,7 +189,6 @@ class Offline:
         settings: with the `[events]` that all histograms share.
         histograms: fresh ones, also of several settings for a sweep. Set `observe` to receive
             every tick, with its exact `columns` at hand; clear `written` to skip snapshots.
-        partitions: number of source partitions.
         write: takes every snapshot, ordered by tick, then histogram; None: none is made.
         until_ms: no tick that ends later is released.
         may_stop: called between released ticks; may raise KeyboardInterrupt.
@@ -218,12 +217,7 @@ class Offline:
             histogram.written = histogram.written and write is not None
 
     def add(self, batch: EventBatch, ended: frozenset[int] = frozenset()) -> None:
-        """Count a batch, and release the ticks that it completes.
-
-        Args:
-            batch: the next of its partition.
-            ended: partitions without further batches: no tick waits for them.
-        """
+        """Count a batch, and release the ticks that it completes; none waits for `ended` partitions."""
         self._note(batch)
         self._intakes[batch.partition].add(batch.events, came_late=batch.came_late)
         self._intakes[batch.partition].told(batch.watermark)
@@ -314,8 +308,7 @@ def replay(
     Args:
         write: takes every snapshot, ordered by tick, then histogram; None: none is made.
         progress: called after every batch.
-        histograms: fresh ones; None: those of `settings`.
-        stream: part of the mechanism ids of those.
+        histograms: fresh ones; None: those of `settings`, with `stream` in their mechanism ids.
 
     Returns:
         The totals; `partial` after Ctrl-C.
@@ -362,7 +355,7 @@ def drive(
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Run the cyclic collector less often, as in the worker: millions of short lists have no cycles."""
+    """Run the cyclic collector less often, as in the worker: short-lived lists have no cycles."""
     keep_freed_memory()
     before = gc.get_threshold()
     gc.freeze()

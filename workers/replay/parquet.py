@@ -62,10 +62,7 @@ class TextColumn:
     """Codes of one column's texts, stable across batches (see `Vocabulary`)."""
 
     def __init__(self, names: Names, declared: frozenset[str] | None = None) -> None:
-        """Args:
-        names: the vocabulary; its first texts are the declared ones.
-        declared: the only texts allowed; None: all.
-        """
+        """Allow only `declared` texts (None: all), which come first in the vocabulary `names`."""
         self.names, self._declared = names, declared
         self._dictionary: Any = None
         self._table: Codes = np.empty(0, dtype=np.int32)
@@ -350,7 +347,7 @@ def is_list(kind: Any) -> bool:
 
 
 def _raw(kind: Any) -> Any:
-    """Return a type whose values Python can always hold."""
+    """Return an equivalent raw type, all of whose values Python can hold."""
     if pa.types.is_dictionary(kind):
         return _raw(kind.value_type)
     if pa.types.is_struct(kind):

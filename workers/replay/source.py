@@ -30,9 +30,8 @@ T = TypeVar("T")
 def ahead(pieces: Iterator[T]) -> Generator[T]:
     """Prefetch from an iterator in a background thread.
 
-    Args:
-        pieces: used by nothing else; must not block indefinitely, as a pipe can: an early stop
-            waits for the next piece. It must not modify pieces after yielding them.
+    Nothing else may use `pieces`, and it must not modify a piece after yielding it. It must not block
+    indefinitely, as a pipe can: an early stop waits for the next piece.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
         coming = reader.submit(next, pieces, None)
@@ -90,7 +89,7 @@ class Source(Protocol):
     def until_ms(self) -> int | None: ...
 
     def batches(self) -> Iterator[EventBatch]:
-        """Yield the events; refuse unreadable ones and those that run backwards in time."""
+        """Yield the events; refuse a source that is unreadable or runs backwards in time."""
 
     def ended(self) -> frozenset[int]: ...
 
@@ -103,7 +102,7 @@ class InOrder:
         self._latest: int | None = None
 
     def check(self, times: NDArray[np.int64], numbers: NDArray[np.int64] | int) -> None:
-        """Refuse the first event that is too far back; `numbers` may be the first event's number."""
+        """Refuse the first event that is too far back; `numbers` is all numbers or the first one."""
         if not len(times):
             return
         # Fast path: times are usually sorted.

@@ -87,7 +87,7 @@ class TopicSource:
             )
             for place in sources
         ]
-        # The worker would reject later times if it read the topic now.
+        # Latest event time that the worker would accept if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
         earliest = (
             None
@@ -123,7 +123,7 @@ class TopicSource:
         )
 
     def _batches(self, part: _Partition, *, whole: bool) -> Iterator[EventBatch]:
-        """Yield a partition's waiting records, including the last ones if `whole`."""
+        """Yield a partition's waiting records; `whole`: they are its last."""
         messages, part.waiting, part.nbytes = part.waiting, [], 0
         if not messages:
             self._end(part)

@@ -428,9 +428,6 @@ def examine(settings: Settings, sample: Sample) -> Examined:
     )
 
 
-# ---- records -------------------------------------------------------------------------------------
-
-
 def _read(
     source: SourceReader, part: Part, latest_ms: int | None
 ) -> Iterator[tuple[Events, list[Reject]]]:
@@ -510,9 +507,6 @@ def _doubts(settings: Settings, times: Longs) -> str:
 
 def _plausible(at_ms: int | None) -> bool:
     return at_ms is not None and PLAUSIBLE_MS[0] <= at_ms < PLAUSIBLE_MS[1]
-
-
-# ---- histograms ----------------------------------------------------------------------------------
 
 
 class _Read:

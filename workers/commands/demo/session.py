@@ -58,7 +58,7 @@ SETTINGS = Path(__file__).with_name("settings.toml")
 
 
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
-    """Return the settings file of the demo's worker; `start_ms` is the start of tick 1."""
+    """Return the worker's settings file; `start_ms` is the start of tick 1."""
     start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
     client = (
         f"{json.dumps(key)} = {json.dumps(value)}" for key, value in connection.client.items()
@@ -176,7 +176,6 @@ class Stop:
         return self._signals > 0 or (self._seconds is not None and self.elapsed_s >= self._seconds)
 
     def urgent(self) -> bool:
-        """Return whether a second request to end arrived."""
         return self._signals > 1
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:

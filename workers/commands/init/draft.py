@@ -173,7 +173,6 @@ class Guess:
 
     @property
     def keys(self) -> list[Named]:
-        """Return the stream key candidates not yet in use, likeliest first."""
         return [
             named
             for named in keys_of(self.fields, self._record_keys)
@@ -181,7 +180,6 @@ class Guess:
         ]
 
     def users(self, key: Named | None) -> list[Named]:
-        """Return the user candidates not yet in use, likeliest first."""
         found = users_of(self.fields, self._record_keys, self._partitions, self._sample.partitions)
         return [
             named

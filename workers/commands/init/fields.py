@@ -112,7 +112,6 @@ class Field:
 
     @property
     def distinct(self) -> int:
-        """Return the number of distinct labels."""
         return len(self.values)
 
     @property
@@ -344,11 +343,7 @@ class Where:
 
 
 def where_of(fields: Sequence[Field], having: Collection[int]) -> Where | None:
-    """Return the condition that separates records with items from those without, if there is one.
-
-    Args:
-        having: places of the records that have items.
-    """
+    """Return the condition that separates records with items (`having`) from the others, if any."""
     having, found = set(having), []
     for field in fields:
         if field.form is not Form.ONE or not field.labels or field.share < _NEARLY_ALL:

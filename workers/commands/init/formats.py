@@ -171,7 +171,7 @@ _MOST = 0.5
 
 
 class NothingToCount(SettingsError):
-    """Raised if a topic holds nothing to guess settings from."""
+    """Topic without anything to guess settings from."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

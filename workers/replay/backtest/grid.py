@@ -63,13 +63,10 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One histogram with one choice of settings.
+    """One histogram with one choice of settings, as those of a worker with this histogram alone.
 
-    Attributes:
-        run: its number, from 1.
-        settings: of a worker with this histogram alone.
-        varied: the chosen values, as text, by "<histogram>.<setting>"; None if the mechanism has no
-            such setting.
+    `run` counts from 1. `varied` holds the chosen values, as text, by "<histogram>.<setting>"; None if
+    the mechanism has no such setting.
     """
 
     run: int
@@ -279,9 +276,6 @@ def settings_text(config: HistogramConfig) -> str:
         else:
             found[rule.name] = format_duration(value) if rule.duration else value
     return msgspec.json.encode(found).decode()
-
-
-# ---- one --vary ---------------------------------------------------------------------------------
 
 
 def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]:

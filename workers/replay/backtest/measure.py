@@ -180,8 +180,8 @@ class Watch:
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         self.run, self.histogram, self.view = run, histogram, view
-        # Whether items appear one after another, so that there is a delay to measure; and whether the
-        # histogram's columns record when a row is first shown.
+        # Whether items appear one after another, so that there is a delay to measure; and whether
+        # the histogram's columns record when a row was first shown.
         self._discovers = discovers(run.combination)
         self._own_shown = run.combination.mechanism.kind in MIRRORED
         # Elsewhere a threshold is a distance from another item's count.
@@ -198,8 +198,6 @@ class Watch:
         self._reached: NDArray[np.int64] = np.empty((0, len(SIZES)), dtype=np.int64)
         self._first: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         histogram.observe = self.seen
-
-    # ---- at every tick --------------------------------------------------------------------------
 
     def seen(self, shown: ReleasedTick) -> None:
         if self.latest is not None and shown.epoch != self.latest.epoch:
@@ -228,8 +226,6 @@ class Watch:
             first = self._columns.shown if self._own_shown else self._first
             self._delays.add(self._reached, first)
         self._columns, self._first, self._threshold = None, np.empty(0, dtype=np.int64), None
-
-    # ---- at a measured tick ---------------------------------------------------------------------
 
     @property
     def _width(self) -> int:
@@ -338,8 +334,6 @@ class Watch:
         fill_hits(row, "", self.view.counts[named], one.top)
         fill_hits(row, "_unbounded", self.view.unbounded[named], one.top_unbounded)
 
-    # ---- boards ---------------------------------------------------------------------------------
-
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
         release = shown.release
         if isinstance(release, Answers):
@@ -410,8 +404,6 @@ class Watch:
             sd,
             threshold,
         )
-
-    # ---- thinning and the end -------------------------------------------------------------------
 
     def keep(self, ticks: set[int], boards: set[int]) -> None:
         """Drop measurements and boards of ticks outside these sets."""

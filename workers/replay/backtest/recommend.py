@@ -88,9 +88,6 @@ def _order(one: Outcome, metric: str) -> tuple[float, float, int]:
     return error, 0.0, one.number
 
 
-# ---- words --------------------------------------------------------------------------------------
-
-
 def _why(chosen: Outcome, best: Outcome, metric: str, of: Sequence[Outcome]) -> str:
     name, figures = _name(chosen), _figures(chosen, metric)
     if len(of) == 1:

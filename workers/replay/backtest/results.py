@@ -226,9 +226,6 @@ class Tables:
     input: Input
 
 
-# ---- writing ------------------------------------------------------------------------------------
-
-
 def prepare(directory: Path, *, force: bool) -> None:
     """Create the directory and check that results can be written, before hours of work.
 
@@ -330,9 +327,6 @@ def _write_table(path: Path, table: pa.Table) -> None:
 
     with replacing(path) as part:
         pq.write_table(table, part, compression="zstd", row_group_size=GROUP_ROWS)
-
-
-# ---- reading ------------------------------------------------------------------------------------
 
 
 def read(directory: Path) -> Tables:

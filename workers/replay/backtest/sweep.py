@@ -65,7 +65,7 @@ def processes_for(runs: Sequence[Run]) -> int:
 
 
 def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
-    """Split the runs evenly between processes, keeping runs with shared bounded counts together."""
+    """Split the runs evenly between processes, grouping those that share bounded counts."""
     lanes = [run.combination.config.lane for run in runs]
     first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
     ordered = sorted(
@@ -106,8 +106,6 @@ class Pool:
             connection.close()
             child.join()
 
-    # ---- as a merge -----------------------------------------------------------------------------
-
     def take(self, message: Message, offset: int) -> None:
         self._calls.append(("take", message, offset))
 
@@ -123,8 +121,6 @@ class Pool:
         if calls:
             self._tell("release", calls)
         return Released(0, [])
-
-    # ---- communication --------------------------------------------------------------------------
 
     def run(
         self,
@@ -272,7 +268,7 @@ class Group:
 
     @property
     def whole(self) -> bool:
-        """Return whether every run has released the tick counted last."""
+        """Return whether every run has released the tick counted last: no tick is half done."""
         return all(watch.last_tick == self._tick for watch in self.watches)
 
     def _seen(self, shown: ReleasedTick) -> None:

@@ -82,10 +82,9 @@ class Exact:
     law = "none"
 
     def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
-        """Args:
-        domain: the labels to count; empty: all.
-        per_tick: whether counts start from 0 at every tick.
-        sizes: whether to record when an item reached a size.
+        """Count the labels in `domain` (empty: all), from 0 at every tick if `per_tick`.
+
+        If `sizes`, record when an item reached a size.
         """
         self._domain, self._per_tick, self._sizes = tuple(domain), per_tick, sizes
         self.state = TruthState()  # of the running epoch
@@ -161,14 +160,12 @@ class Mirror(Ledger):
         self._shown = grown(shown, self.n)
 
     def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
-        """Return the truth's rows of a stream key's domain."""
         self._look()
         return self.find(tags)
 
     def merge(
         self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool
     ) -> None:
-        """Read the truth: nothing is left to count."""
         self._look()
 
 

@@ -279,9 +279,6 @@ def coverage(of: Measured) -> Chart | None:
         return finish_of(figure, of, "coverage", "do the error bars hold?", caption)
 
 
-# ---- shared helpers -----------------------------------------------------------------------------
-
-
 def finish_of(figure: Figure, of: Measured, kind: str, title: str, caption: str) -> Chart:
     return finish(figure, f"{slug(of.name)}-{kind}", f"{of.name}: {title}", caption, CONTAINS)
 
@@ -331,7 +328,7 @@ def _seeds(runs: Sequence[Outcome]) -> str:
 
 
 def _delay_unit(runs: Sequence[Outcome]) -> tuple[str, int | None]:
-    """Return the unit of delays and its ms: ticks (None) if equally wide in all runs, else a time."""
+    """Return the unit of delays and its ms: ticks (None) if equally wide in all runs, or a time."""
     widths = {run.row.tick_ms for run in runs}
     if len(widths) == 1:
         return f"ticks of {format_duration(widths.pop())}", None

@@ -3,7 +3,7 @@
 Templates are in `templates/`. Their output is escaped; control characters become visible. The only
 script, if any, copies settings. The page's policy allows it by its hash, so nothing else runs, no
 matter what the labels hold; without scripts the page only lacks the button. Charts use the page's
-colours, light or dark as the reader's system is.
+colours, which follow the reader's light or dark setting.
 
 Also here: a run's settings as a section of a settings file, and the privacy promise of settings,
 in words and as the table of one person's loss.
