@@ -241,6 +241,7 @@ class Auditor:
 
 
 def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
+    """Return an operator's line: the snapshot with [label, released, exact] for every item."""
     body = orjson.loads(snapshot.value)
     counts = histogram.exact(snapshot.key)
     # Mechanisms without running counts have no exact counts to show.
@@ -292,6 +293,7 @@ def audit(settings: Settings, exact: Path | None = None) -> int:
 
 @contextmanager
 def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
+    """Open a new file that only the operator can read."""
     if path is None:
         yield None
         return

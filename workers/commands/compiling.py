@@ -170,6 +170,7 @@ class _Unscanned(Json):
 
 
 def _events() -> list[bytes]:
+    """Return events of all shapes, including some that only the general reader can read."""
     shapes: list[object] = [
         "a",
         ["a", "b"],
@@ -221,6 +222,7 @@ def _of_noise() -> None:
 
 
 def _of_sketches() -> None:
+    """Feed a sketch more items than it has counters, including an item that takes all rounds."""
     labels = [b"a", b"b", b"c"]
     Sketch(1).feed(batch(_KEY.tags("", labels), Texts.of(labels), np.array([1, 2, ROUNDS + 1])))
 

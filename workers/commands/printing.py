@@ -153,6 +153,7 @@ def when(milliseconds: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
+    """Return a percentage; 0 and 100 appear only if exact."""
     if not whole:
         return "-"
     percent = 100 * part / whole

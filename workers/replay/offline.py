@@ -104,6 +104,7 @@ class ReplayHistogram(Histogram):
         return self.snapshots(shown) if self.written else iter(())
 
     def forget(self) -> None:
+        """Drop what `changes` would return."""
         self._gone, self._stored_keys = [], len(self._keys)
         self._state.changed()
         self._state.ledger.clean()
@@ -217,7 +218,7 @@ class Offline:
             histogram.written = histogram.written and write is not None
 
     def add(self, batch: EventBatch, ended: frozenset[int] = frozenset()) -> None:
-        """Count a batch, and release the ticks that it completes; none waits for `ended` partitions."""
+        """Count a batch, and release completed ticks; none waits for `ended` partitions."""
         self._note(batch)
         self._intakes[batch.partition].add(batch.events, came_late=batch.came_late)
         self._intakes[batch.partition].told(batch.watermark)

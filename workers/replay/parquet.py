@@ -129,6 +129,7 @@ class Spans:
 
 
 def spans_of(array: Any) -> Spans:
+    """Return the positions of the texts of an array of strings or binaries."""
     binary = array.cast(pa.large_binary())
     n = len(binary)
     _, offsets, text = binary.buffers()
@@ -180,6 +181,7 @@ def numbers_of(array: Any) -> NDArray[Any]:
 
 
 def flags_of(array: Any) -> NDArray[np.bool_]:
+    """Return the values of an array of booleans without nulls."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.empty(0, dtype=np.bool_)
@@ -343,6 +345,7 @@ def holds_texts(kind: Any) -> bool:
 
 
 def is_list(kind: Any) -> bool:
+    """Return whether a type holds lists of any length."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
@@ -880,11 +883,13 @@ def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
 
 
 def _is(codes: NDArray[Any], wrong: int) -> Bools | None:
+    """Return where a code equals `wrong`; None: nowhere."""
     found = codes == wrong
     return found if found.any() else None
 
 
 def _rows_with(values: NDArray[Any], wrong: int, lengths: Longs) -> Bools | None:
+    """Return the rows with any value equal to `wrong`; None: none."""
     places = np.flatnonzero(values == wrong)
     if not len(places):
         return None

@@ -30,8 +30,8 @@ T = TypeVar("T")
 def ahead(pieces: Iterator[T]) -> Generator[T]:
     """Prefetch from an iterator in a background thread.
 
-    Nothing else may use `pieces`, and it must not modify a piece after yielding it. It must not block
-    indefinitely, as a pipe can: an early stop waits for the next piece.
+    Nothing else may use `pieces`, and it must not modify a piece after yielding it. It must not
+    block indefinitely, as a pipe can: an early stop waits for the next piece.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
         coming = reader.submit(next, pieces, None)
@@ -102,7 +102,7 @@ class InOrder:
         self._latest: int | None = None
 
     def check(self, times: NDArray[np.int64], numbers: NDArray[np.int64] | int) -> None:
-        """Refuse the first event that is too far back; `numbers` is all numbers or the first one."""
+        """Refuse the first event that is too far back; `numbers` may be only the first one."""
         if not len(times):
             return
         # Fast path: times are usually sorted.

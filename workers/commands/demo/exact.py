@@ -187,6 +187,7 @@ class Truth:
             self._of.setdefault((board.histogram, board.key), deque(maxlen=TICKS)).append(tick)
 
     def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:
+        """Return the ticks of a stream that ended after `end_ms`, oldest first."""
         with self._lock:
             kept = list(self._of.get((histogram, key), ()))
         return [tick for tick in kept if int(str(tick["end"])) > end_ms]

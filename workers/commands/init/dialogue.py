@@ -336,4 +336,5 @@ def _cut(text: str) -> str:
 
 
 def _plain(text: str) -> str:
+    """Strip terminal control sequences."""
     return "".join(char if char.isprintable() else "?" for char in text)

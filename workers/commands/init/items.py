@@ -75,6 +75,7 @@ def range_of(numbers: Sequence[float]) -> Range | None:
 
 
 def around(low: float, high: float) -> Range | None:
+    """Return buckets for a chosen range, keeping its bounds."""
     if not (
         low < high
         and max(abs(low), abs(high)) <= _LARGEST

@@ -65,8 +65,8 @@ class Value(NamedTuple):
 class Combination:
     """One histogram with one choice of settings, as those of a worker with this histogram alone.
 
-    `run` counts from 1. `varied` holds the chosen values, as text, by "<histogram>.<setting>"; None if
-    the mechanism has no such setting.
+    `run` counts from 1. `varied` holds the chosen values, as text, by "<histogram>.<setting>";
+    None if the mechanism has no such setting.
     """
 
     run: int

@@ -43,6 +43,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
+        """Return the spread of at least one value."""
         least, most = min(values), max(values)
         # In floats 0.7 + 0.7 + 0.7, divided by 3, is less than 0.7: a bar of negative length.
         return cls(min(max(sum(values) / len(values), least), most), least, most)

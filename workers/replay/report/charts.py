@@ -95,6 +95,7 @@ class Drawn:
 
 
 def draw_each(drawings: Iterable[Drawing]) -> Drawn:
+    """Draw charts; a failure affects only one chart."""
     charts, missing = [], []
     for title, draw in drawings:
         try:
@@ -154,6 +155,7 @@ def finish(
 
 
 def write_charts(directory: Path, charts: Sequence[Chart]) -> None:
+    """Write a report's charts into `directory`, replacing those of an earlier one."""
     directory.mkdir(exist_ok=True)
     for old in (*directory.glob("*.svg"), *directory.glob("*.png")):
         old.unlink()

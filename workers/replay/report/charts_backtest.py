@@ -328,7 +328,7 @@ def _seeds(runs: Sequence[Outcome]) -> str:
 
 
 def _delay_unit(runs: Sequence[Outcome]) -> tuple[str, int | None]:
-    """Return the unit of delays and its ms: ticks (None) if equally wide in all runs, or a time."""
+    """Return the unit of delays and its ms: ticks (None) if all runs' are equally wide."""
     widths = {run.row.tick_ms for run in runs}
     if len(widths) == 1:
         return f"ticks of {format_duration(widths.pop())}", None

@@ -48,6 +48,7 @@ def table_of(spans: Sequence[Span], unit: str) -> Table:
 
 
 def spans_of_run(run: Outcome) -> tuple[Span, ...]:
+    """Return one person's privacy loss from a run's histogram alone."""
     return spans_of([Charge(_part(run), run.epoch_ms)])
 
 

@@ -50,6 +50,7 @@ class Measured:
     boards: Sequence[BoardRow]
 
     def over_ticks(self, run: Outcome, metric: str) -> Line:
+        """Return a metric by global tick."""
         ticks, sizes, values = self.series.get((run.number, metric), _NONE)
         return _line(ticks, values, (ticks > 0) & (sizes == 0))
 
@@ -90,6 +91,7 @@ def measured(tables: Tables) -> list[Measured]:
 
 
 def when(milliseconds: int) -> str:
+    """Return a time, UTC, without trailing zeros."""
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     if milliseconds % 86_400_000 == 0:
         return f"{moment:%Y-%m-%d}"
