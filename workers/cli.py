@@ -85,7 +85,7 @@ def cli(context: click.Context, debug: bool) -> None:
         from workers.runtime.process import forbid_core_dumps
 
         forbid_core_dumps()
-    elif context.invoked_subcommand != "run":  # which says it in the form of its log
+    elif context.invoked_subcommand != "run":  # which logs it in its own format
         say_as_text(CORE_DUMPS_ON)
 
 
@@ -439,7 +439,7 @@ def _end(code: int) -> None:
     """End the process now: DuckDB would list on stderr as leaks what Python leaves to its end."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # our reader has gone
+        with suppress(OSError, ValueError):  # the reader of our output is gone
             stream.flush()
     os._exit(code)
 

@@ -113,9 +113,7 @@ class Auditor:
             return None
         stored = read_progress(value)
         known, again = self._merge(owner), self._merge(owner)
-        known.restore(
-            stored, store.items
-        )  # refuses what belongs to another key, topic or mechanism
+        known.restore(stored, store.items)  # refuses state of another key, topic or mechanism
         ends = {h.name: h.next for h in known.histograms if h.next is not None}
         for before, histogram in zip(known.histograms, again.histograms, strict=True):
             first = before.life.first

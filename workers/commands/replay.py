@@ -235,7 +235,7 @@ class Output:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None and self._file is not sys.stdout.buffer:
-            with suppress(OSError):  # write errors were reported already
+            with suppress(OSError):  # write errors have already been reported
                 self._file.close()
         if self._part is not None:
             self._part.unlink(missing_ok=True)

@@ -64,7 +64,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     created = create_missing(connection, wanted, existing) if create else []
     if create and len(created) < len(
         missing(wanted, existing)
-    ):  # somebody else made them meanwhile
+    ):  # created by someone else meanwhile
         existing = look_at_topics(settings, connection).existing
     absent = [topic for topic in missing(plan, existing) if topic.name not in created]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}

@@ -29,7 +29,7 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
     path, shown = Path(name), f"--input {name}"
     try:
         with path.open("rb") as file:
-            if not path.is_file():  # a named pipe: nothing can be looked at beforehand
+            if not path.is_file():  # a named pipe cannot be inspected in advance
                 yield JsonLines(settings, shown, file)
                 return
             magic, size = file.read(4), path.stat().st_size

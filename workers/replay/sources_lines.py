@@ -67,7 +67,7 @@ class JsonLines:
         )
         self._order = InOrder(name, self.word, events.grace_ms)
         self._read = 0
-        self._lines = 0  # how many there were in the last chunk
+        self._lines = 0  # number in the last chunk
 
     def batches(self) -> Iterator[EventBatch]:
         number = 1

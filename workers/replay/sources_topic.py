@@ -211,7 +211,7 @@ class TopicSource:
             and part.watermark is not None
             and part.watermark >= self.until_ms
         ):
-            self._end(part)  # nothing more of it can count
+            self._end(part)  # nothing further can count
         return EventBatch(
             part.place.number,
             found,

@@ -159,7 +159,7 @@ def _read(
                 if error is None and offset < end:
                     found[log].append(message)
                     sizes[log] += len(message)
-                    while sizes[log] > share and len(found[log]) > 1:  # the newest are kept
+                    while sizes[log] > share and len(found[log]) > 1:  # keep the newest
                         sizes[log] -= len(found[log].popleft())
                         cut = True
                 if offset >= end - (error is None):

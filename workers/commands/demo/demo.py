@@ -36,7 +36,7 @@ def run(
     Raises:
         SettingsError: the flights are not installed, no broker answers, or `port` is taken.
     """
-    with Stop(seconds) as stop:  # first of all: from here on a Ctrl-C ends it in order
+    with Stop(seconds) as stop:  # first: from here on, Ctrl-C ends the demo cleanly
         from workers.commands.demo.session import Session
 
         return Session(rate, bootstrap, picture, port).run(stop)

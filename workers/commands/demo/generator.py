@@ -173,7 +173,7 @@ class Generator(threading.Thread):
                     break
                 clock_ms = max(
                     clock_ms, time.time_ns() // 1_000_000
-                )  # never back, whatever the clock does
+                )  # never goes back, even if the clock does
                 flights = [next(source) for _ in range(min(int(due), room))]
                 self._exact.add(clock_ms, [(flight.origin, flight.dest) for flight in flights])
                 for flight in flights:

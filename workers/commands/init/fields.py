@@ -201,7 +201,7 @@ class _Survey:
     ) -> None:
         seen = self._objects.get(where)
         if seen is None or (seen.data and where[0]):
-            return  # the record itself is walked in any case: there is nothing else to walk
+            return  # the record itself is always walked: there is nothing else
         for name, value in found.items():
             if isinstance(name, str):
                 self._value(value, ((*where[0], name), where[1]), place, met)

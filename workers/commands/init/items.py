@@ -100,7 +100,7 @@ def _linear(low: float, high: float) -> Range | None:
     first = (Decimal(repr(low)) / step).to_integral_value(ROUND_FLOOR) * step
     last = (Decimal(repr(high)) / step).to_integral_value(ROUND_CEILING) * step
     if last <= Decimal(repr(high)):
-        last += step  # the last edge is not inside
+        last += step  # the last edge is exclusive
     return Range(_plain(first), _plain(last), int((last - first) / step))
 
 
@@ -251,7 +251,7 @@ def users_of(
             field.distinct > _UNIQUE * field.number_of_values
             or names.says(field.path, names.KEY, names.ITEM)
         ):
-            continue  # a record is often keyed by what it is about, which is no user
+            continue  # records are often keyed by their subject, which is not a user
         users = {
             place: as_label(value)
             for place, value in field.column.items()
@@ -385,7 +385,7 @@ def items_of(fields: Sequence[Field]) -> list[Items]:
 
 def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
     if not field.number_of_values or is_personal(field):
-        return  # published, its values would be people, or single events
+        return  # its published values would identify people or single events
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
         yield Items(

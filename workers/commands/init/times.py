@@ -84,7 +84,7 @@ def _time(
     ascending = in_order(times, partitions)
     named = names.says(field.path, names.TIME)
     if not named and unit != "iso" and ascending < _ASCENDING:
-        return None  # a number that happens to be of that size
+        return None  # a number that happens to be in that range
     near = (
         sorted(abs(at - logged[place]) for place, at in times.items())[len(times) // 2] <= _NEAR_MS
     )

@@ -184,7 +184,7 @@ class _Variants:
                 continue
             good.append(texts)
             config = settings.histograms[0]
-            if config not in configs:  # 1 is 1.0, and 60s is 1m
+            if config not in configs:  # 1 equals 1.0, and 60s equals 1m
                 configs.append(config)
                 grid.combinations.append(
                     Combination(len(grid.combinations) + 1, settings, mechanism, varied)

@@ -603,7 +603,7 @@ class LabelsWatch(Watch):
         for index, one in enumerate(view.keys):
             labels = self._last.get(index)
             if labels is None:
-                continue  # nothing was asked yet
+                continue  # no query yet
             rows, row, best = self._rows_of(index, labels)[: view.top], out[1 + index], one.top.rows
             row[PLACE["shown"]] = len(labels)
             self.fill_hits(row, one, rows)

@@ -60,7 +60,7 @@ RUNS_EACH_MIN = 2
 def processes_for(runs: Sequence[Run]) -> int:
     """Return how many processes to share the runs between; 1: only this one."""
     if not sys.platform.startswith("linux"):
-        return 1  # elsewhere a fork is not safe where a library has threads
+        return 1  # on other systems, forking with library threads is unsafe
     return max(1, min(cores(), len(runs) // RUNS_EACH_MIN))
 
 
@@ -94,7 +94,7 @@ class Pool:
             )
             before = signal.pthread_sigmask(
                 signal.SIG_BLOCK, HEEDED
-            )  # until the child heeds them no more
+            )  # until the child ignores them
             child.start()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
@@ -131,7 +131,7 @@ class Pool:
     ) -> Summary:
         """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
         with Interrupts() as interrupts, few_collections():
-            with interrupts.held():  # half a message would be taken for the beginning of the next
+            with interrupts.held():  # part of a message would be read as the start of the next
                 self._tell("begin", source.partitions)
             offline = Offline(
                 settings,
@@ -159,7 +159,7 @@ class Pool:
         content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         for _, connection in self._children:
             if connection.poll():
-                self._hear(connection)  # it speaks unasked only to say what went wrong
+                self._hear(connection)  # unrequested messages are errors
             try:
                 connection.send_bytes(content)
             except OSError:
@@ -193,12 +193,12 @@ def _serve(
     try:
         answer = _served(backtest, key, connection)
     except EOFError:
-        return  # nobody wants to know any more
+        return  # the parent is gone
     except QuietcountError as error:
         answer = error
     except Exception as error:  # noqa: BLE001 (the last place: it is told where it is shown)
         answer = RuntimeError(f"{type(error).__name__}: {error}")
-    with contextlib.suppress(OSError):  # again nobody
+    with contextlib.suppress(OSError):  # the parent is gone
         connection.send(answer)
 
 
@@ -206,9 +206,7 @@ def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Result
     merge = ReplayMerge(backtest.histograms, key=key, sources=1, owners=1)
     with few_collections():
         while True:
-            what, *arguments = pickle.loads(
-                connection.recv_bytes()
-            )  # from the process that forked this one
+            what, *arguments = pickle.loads(connection.recv_bytes())  # inherited from the parent
             if what == "begin":
                 merge = ReplayMerge(backtest.histograms, key=key, sources=arguments[0], owners=1)
             elif what == "release":
