@@ -351,7 +351,7 @@ class _Judge:
 def list_rejects(settings: Settings, *, reason: str | None, show: int | None, retry: bool) -> int:
     """List the rejects whose reason contains `reason`, print up to `show` of them, and resend them.
 
-    Returns exit code 0.
+    Return exit code 0.
 
     Raises:
         SettingsError: the rejects topic does not exist, or cannot be read.

@@ -88,7 +88,7 @@ def _run(
 ) -> int:
     """Replay the events of the source that `opening` opens; run a backtest if `options` is given.
 
-    Snapshots go to the file `snapshots`, one JSON object per line. Returns the exit code: 0, even
+    Snapshots go to the file `snapshots`, one JSON object per line. Return the exit code: 0, even
     if lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with the ticks released by then.
 
     Raises:

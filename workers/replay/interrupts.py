@@ -28,7 +28,7 @@ class Interrupts:
 
     Attributes:
         pressed: the first signal; None: no signal yet.
-        insisted: whether a second signal came, so that nothing more is to be done.
+        insisted: whether a second signal came, after which nothing more is to be done.
     """
 
     _active: ClassVar[Interrupts | None] = None

@@ -47,7 +47,7 @@ from workers.settings.settings import Settings
 class ReplayMerge(Merge):
     """Merge whose input may end, and which refuses to publish a very large gap of ticks.
 
-    No event causes such a gap in a worker; here no clock bounds the times, as they are a file's.
+    No event causes such a gap in a worker, but no clock bounds the times in a file.
     """
 
     _ends: dict[Lane, int] | None = None

@@ -31,9 +31,9 @@ REASONS_SHOWN = 20
 
 
 def check(settings: Settings, *, source: str | None, records: int) -> int:
-    """Examine `records` events of the events topics, or of the file `source`; print the findings.
+    """Print findings on `records` events of the events topics, or of the file `source`.
 
-    Returns exit code 0, or 1 if nothing would be accepted.
+    Return exit code 0, or 1 if nothing would be accepted.
 
     Raises:
         SettingsError: nothing can be read, or a budget cannot be met.

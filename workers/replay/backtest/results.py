@@ -253,7 +253,7 @@ def prepare(directory: Path, *, force: bool) -> None:
 def write(directory: Path, results: Results) -> None:
     """Write the four files, each whole or not at all; runs.parquet, which marks results, last."""
     runs = directory / RUNS
-    runs.unlink(missing_ok=True)  # from earlier results
+    runs.unlink(missing_ok=True)  # marks earlier results; the new files are not theirs
     write_whole(
         directory / REJECTS,
         msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n",

@@ -206,7 +206,7 @@ def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Result
     merge = ReplayMerge(backtest.histograms, key=key, sources=1, owners=1)
     with few_collections():
         while True:
-            what, *arguments = pickle.loads(connection.recv_bytes())  # inherited from the parent
+            what, *arguments = pickle.loads(connection.recv_bytes())  # sent by the parent process
             if what == "begin":
                 merge = ReplayMerge(backtest.histograms, key=key, sources=arguments[0], owners=1)
             elif what == "release":

@@ -207,7 +207,7 @@ def mirrored(mechanism: Mechanism, truth: ReplayHistogram) -> Mechanism:
 def remembering(mechanism: Mechanism) -> Mechanism:
     """Return a mechanism that computes a tick's `sd` and `threshold` once; for this thread only.
 
-    For every further seed they would take a third of a step.
+    Otherwise they would take a third of a step for every further seed.
     """
     own = thawed(mechanism)
     for name in ("sd", "threshold"):
