@@ -16,7 +16,6 @@ from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
 SAME_PRESS_S = 1.0
-# Handled signals with their default handlers.
 HEEDED: dict[signal.Signals, Any] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,

@@ -610,7 +610,6 @@ def _kind(path: Path, schema: Any) -> Any:
 
 
 def _check(asked: _Asked, schema: Any, name: str) -> None:
-    """Refuse a file in which a path leads to nothing, or to a type that no event has there."""
     kind, shown = _kind(asked.path, schema), f"{name}: {asked.setting} = {str(asked.path)!r}"
     if kind is None:
         raise SettingsError(f"{shown}: nothing is there; its columns are {', '.join(schema.names)}")

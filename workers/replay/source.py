@@ -71,7 +71,6 @@ class Source(Protocol):
     """Source of events to replay, read once.
 
     Attributes:
-        name: for messages.
         partitions: source partitions; the events of one are in the worker's order.
         places: names of the partitions in messages; empty if there is nothing to tell apart.
         total: the final `EventBatch.position`; None if unknown.

@@ -44,8 +44,6 @@ _ASK_S = 30.0
 
 @dataclass(slots=True)
 class _Partition:
-    """Source partition with its offset range and progress."""
-
     place: Place
     start: int
     end: int

@@ -26,7 +26,6 @@ from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
 EXIT_NOTHING_ACCEPTED = 1
-# Maximum number of reject reasons shown.
 REASONS_SHOWN = 20
 
 

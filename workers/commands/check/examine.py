@@ -136,8 +136,6 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passing:
-    """Number of sampled items that would be shown after a tick of the epoch."""
-
     tick: int
     threshold: int
     shown: int
@@ -183,7 +181,6 @@ def expected(
         mechanism: built from `config`; only its figures are used.
         events_s: matching events per second.
         pairs_s: contributions per item and second, within the bounds of an event.
-        sd_worst: the largest sd over the ticks.
     """
     tick_s = config.tick_ms / 1000
     a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
@@ -344,7 +341,6 @@ class Examined:
     Attributes:
         skipped: records that no histogram's `where` matches.
         why: reasons of the rejected ones, most common first.
-        first_ms, last_ms: times of the earliest and latest event; None without any.
         time_hint: possible problem with the times.
     """
 
@@ -363,10 +359,8 @@ class Examined:
 
 
 def examine(settings: Settings, sample: Sample) -> Examined:
-    """Examine a sample.
-
-    Raises:
-        SettingsError: a histogram's budget cannot be met.
+    """Raises:
+    SettingsError: a histogram's budget cannot be met.
     """
     reader, fields = reader_of(settings, sample.shape), Fields()
     forms = Forms(settings, reader)
@@ -466,7 +460,6 @@ def _example(source: SourceReader, part: Part, i: int) -> str:
 
 
 def _names(reason: str, path: Path) -> bool:
-    """Return whether a reason names a path or a prefix of it."""
     through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
     return any(repr(str(one)) in reason for one in (path, *through))
 

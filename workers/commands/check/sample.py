@@ -52,7 +52,6 @@ class Sample:
     """Records to examine.
 
     Attributes:
-        name: describes the records within a sentence.
         live: whether the worker would read them now, from a topic.
         stopped: whether time ran out before the requested number was read.
     """

@@ -42,7 +42,6 @@ class ExactCounts:
             return Counter({dest: times for (of, dest), times in counts.items() if of == origin})
 
     def forget(self, before: int) -> None:
-        """Drop ticks that every reader has passed."""
         with self._lock:
             for tick in [tick for tick in self._ticks if tick < before]:
                 del self._ticks[tick]
@@ -126,7 +125,6 @@ class Boards:
 
     @property
     def ticks(self) -> int:
-        """Return the number of ticks with every snapshot seen."""
         return min(running.next for running in self._running.values()) - 1
 
     def complete(self) -> bool:

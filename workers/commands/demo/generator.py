@@ -119,10 +119,8 @@ class Generator(threading.Thread):
         ahead: int | None,
     ) -> None:
         """Args:
-        topic, partitions: the events topic; its partitions are used in turn.
         rate: events per second.
         year: returns the flights from the first of January on; called again when they end.
-        exact: counts the sent events.
         ahead: maximum events to send before `go`; None: no limit.
         """
         super().__init__(name="generator", daemon=True)

@@ -44,11 +44,9 @@ class Scene:
     """Everything to draw.
 
     Attributes:
-        boards: newest board by (histogram, stream key).
         discovered: histogram drawn large, with bars.
         declared: histogram drawn as a small table.
         keys, labels: stream keys, and the domain of `declared`, in the order shown.
-        horizon: ticks of an epoch.
         simulated, year: date of the newest event, and how often the data was started.
         sent, speed: events so far, and measured events per second.
         elapsed_s, now_ms: since the start; wall clock, for the age of the boards.

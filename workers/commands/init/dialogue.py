@@ -253,7 +253,6 @@ def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> No
         table.add_column(
             heading, justify="right" if heading in ("in", "different") else "left", overflow="fold"
         )
-    # Objects are only containers of fields.
     shown = [
         field
         for field in guess.all_fields

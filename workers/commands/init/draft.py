@@ -199,10 +199,8 @@ class Guess:
         return Shape(one_view(view), time, unit, named_field(user), empty)
 
     def draft(self, answers: Answers) -> Draft:
-        """Return the draft with the operator's answers.
-
-        Raises:
-            NothingToCount: with these answers no event would be accepted, or no user is known.
+        """Raises:
+        NothingToCount: with these answers no event would be accepted, or no user is known.
         """
         if answers.range is not None and self.items.range is not None:
             self.items = replace(self.items, range=answers.range)

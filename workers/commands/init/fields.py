@@ -70,8 +70,6 @@ class Kind(StrEnum):
 
 
 class Form(StrEnum):
-    """Layout of the values at a path."""
-
     ONE = "one value"
     LIST = "list of values"
     MAP = "object of counts"
@@ -83,9 +81,7 @@ class Field:
     """Contents of the records at one path. Sensitive: the repr shows no content.
 
     Attributes:
-        total: records surveyed.
         records: those with a value other than null.
-        kinds: of the values.
         values: occurrences by label, for texts, whole numbers, booleans and an object's names.
         column: value by the record's place; for ONE only.
     """
@@ -136,11 +132,7 @@ class Field:
 
 
 def survey(records: Sequence[object]) -> list[Field]:
-    """Return the fields of decoded records, in order of first occurrence.
-
-    Args:
-        records: dictionaries; anything else counts as a record without fields.
-    """
+    """Return the fields of dictionaries in order of first occurrence; other records have none."""
     return _Survey(records).fields()
 
 

@@ -52,7 +52,6 @@ class Range:
         return parse_buckets(self.setting()).edges
 
     def setting(self) -> dict[str, object]:
-        """Return the parsed form of the setting."""
         values = {"from": _number(self.first), "to": _number(self.last), "count": self.count}
         return {**values, "scale": self.scale}
 
@@ -175,7 +174,6 @@ class Named:
 
     Attributes:
         setting: as in the settings file: a path, or "$key".
-        values: occurrences by label.
         partitioner: of a user, the one that places the records; None: no known one.
         who: of a user, what its name identifies.
     """
@@ -376,7 +374,6 @@ class Items:
 
 
 def items_of(fields: Sequence[Field]) -> list[Items]:
-    """Return the countable fields, likeliest first."""
     found = [items for field in fields for items in _items(field, fields)]
     # A field that most records lack is less likely to be their main content.
     weighted = {id(items): items.score * (0.5 + 0.5 * items.field.share) for items in found}
@@ -465,14 +462,12 @@ def _named(field: Field) -> float:
 
 
 def _is_label(field: Field) -> bool:
-    """Return whether a field's values repeat enough to be counted."""
     return 1 < field.distinct <= max(_FEW, _REPEATED * field.number_of_values) and not _unique(
         field
     )
 
 
 def _unique(field: Field) -> bool:
-    """Return whether nearly every value is distinct, as identifiers are."""
     return field.number_of_values >= _FEW and field.distinct > _UNIQUE * field.number_of_values
 
 

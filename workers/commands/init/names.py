@@ -60,8 +60,6 @@ def _in_order(name: str) -> list[str]:
 
 
 class Who(StrEnum):
-    """Kind of entity that a field identifies."""
-
     PERSON = "person"
     ACCOUNT = "account"
     DEVICE = "device"

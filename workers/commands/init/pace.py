@@ -21,7 +21,6 @@ EPSILON, DELTA = 1.0, 1e-9
 # Of one user in an epoch; a sample cannot tell.
 ITEMS_PER_USER = 10
 _DAY_MS = 86_400_000
-# Ticks with their epochs.
 _TICKS = (
     (10_000, _DAY_MS),
     (60_000, _DAY_MS),
@@ -31,7 +30,6 @@ _TICKS = (
     (6 * 3_600_000, 7 * _DAY_MS),
     (_DAY_MS, 28 * _DAY_MS),
 )
-# Used if the rate is unknown.
 _USUAL = 1
 # Maximum backlog: every tick since the oldest event is published, even if empty.
 _TICKS_BEHIND = 100_000

@@ -50,7 +50,6 @@ class Sample:
 
     Attributes:
         total: offsets in the topic, approximately its records.
-        topics: names of all topics on the cluster.
         stopped: whether time ran out before the requested number was read.
     """
 

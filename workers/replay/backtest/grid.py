@@ -318,7 +318,6 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
 
 
 def _split(text: str) -> list[str]:
-    """Split at commas that are neither quoted nor in brackets."""
     parts, quote, depth = [""], "", 0
     for letter in text:
         if quote:

@@ -122,7 +122,6 @@ class Delays:
 
 
 def _middle(counter: Counter[int], place: int) -> int:
-    """Return the value at a place of the sorted order, from 1."""
     for value, times in sorted(counter.items()):
         place -= times
         if place <= 0:
@@ -229,7 +228,6 @@ class Watch:
 
     @property
     def _width(self) -> int:
-        """Return the numbers per row: the metrics, then those by rank."""
         return len(METRICS) + len(RANKED) * self.view.top
 
     def measure(self, *, board: bool) -> None:
@@ -637,7 +635,6 @@ def _answers(fields: Fields) -> Sequence[Fields]:
 
 
 def _named(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the queries that name labels, with the labels."""
     for answer in _answers(fields):
         query, value = str(answer["query"]), answer["value"]
         if isinstance(value, str):

@@ -35,10 +35,8 @@ class Recommendation:
     Attributes:
         metric: of `scores`: `recall_unbounded` (more is better) or `error_unbounded_mean`
             (less is better).
-        scores: by run, if it has one.
         front: Pareto front: runs that no other beats in epsilon and score, by epsilon.
         chosen: the recommended run; None if no combination meets the goal.
-        words: the recommendation, in sentences.
     """
 
     metric: str

@@ -264,7 +264,6 @@ def write(directory: Path, results: Results) -> None:
 
 
 def runs_table(rows: Sequence[RunRow]) -> pa.Table:
-    """Return one row per run, with a text column for every varied setting."""
     names = dict.fromkeys(name for row in rows for name in row.varied)
     varied = {SET + name: [row.varied.get(name) for row in rows] for name in names}
     return _table(RunRow, rows, varied)
@@ -275,7 +274,6 @@ def boards_table(rows: Sequence[BoardRow]) -> pa.Table:
 
 
 def _table(kind: type, rows: Sequence[Any], varied: Mapping[str, Sequence[str | None]]) -> pa.Table:
-    """Return a column per field; the columns of `varied` replace that field."""
     import pyarrow as pa
 
     columns: dict[str, pa.Array] = {}

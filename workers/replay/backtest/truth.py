@@ -61,7 +61,6 @@ class TruthState(State):
         self.reached = np.zeros((0, len(SIZES)), dtype=np.int64)
 
     def note(self, rows: Rows, t: int) -> None:
-        """Record the sizes that `rows` reached at tick t."""
         n = self.ledger.n
         self.level, self.reached = grown(self.level, n), grown(self.reached, n)
         now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(np.int8)
@@ -200,7 +199,6 @@ class Truth(ReplayHistogram):
 
 
 def mirrored(mechanism: Mechanism, truth: ReplayHistogram) -> Mechanism:
-    """Return the mechanism, reading the truth's columns if possible."""
     return cast(Mechanism, Mirrored(mechanism, truth)) if mechanism.kind in MIRRORED else mechanism
 
 

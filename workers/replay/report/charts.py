@@ -67,13 +67,7 @@ LOOK: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Chart of a report.
-
-    Attributes:
-        name: of its files, without suffix.
-        title: short; also its text for screen readers.
-        caption: what it shows and how to read it.
-    """
+    """Chart of a report; `title` is also its text for screen readers."""
 
     name: str
     title: str
@@ -195,7 +189,6 @@ def log_axis(axis: Any, values: Sequence[float]) -> None:
 
 
 def counts_axis(axis: Any, most: int = 5, written: Callable[[float], str] | None = None) -> None:
-    """Make an axis linear, with at most `most` steps."""
     write = written or number
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))

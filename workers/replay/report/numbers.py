@@ -42,12 +42,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """All buckets of one stream key at one tick, in order.
-
-    Attributes:
-        exact, published: float64 (n + 1,).
-        sd: of every published count.
-    """
+    """All buckets of one stream key at one tick, in order: float64 (n + 1,), and the counts' sd."""
 
     end_ms: int
     exact: Floats

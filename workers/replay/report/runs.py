@@ -187,7 +187,6 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
 
 
 def run_table(of: Measured, advice: Recommendation) -> Table:
-    """Return all runs, best first, with the Pareto front marked."""
     settings = list(dict.fromkeys(name for run in of.runs for name in run.given))
     columns = [column for column in COLUMNS if _tells(of, column[0])]
     order = sorted(of.runs, key=lambda run: place(run, advice))
