@@ -1,4 +1,4 @@
-"""The command `quietcount`: options, exit codes, and one line for every error that is expected.
+"""The `quietcount` command: options, exit codes, and one line for every expected error.
 
     0    done
     1    `audit` found a difference, `check` nothing that would be accepted, `init` nothing to count
@@ -8,7 +8,7 @@
     75   another owner keeps the partitions (`run`)
     130  Ctrl-C (143: SIGTERM, of `replay`)
 
-Each command imports what it needs when it runs, so that `--help` is quick.
+Every command imports what it needs when it runs, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from workers.commands.options import only_one_line as _only_one_line
 from workers.commands.printing import explain, say_as_text
 from workers.commands.retire import retire
 
-# The `sqrt` counter multiplies small matrices at each tick: BLAS threads cost four times what they
+# The `sqrt` counter multiplies small matrices at every tick; BLAS threads cost four times what they
 # save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -50,7 +50,7 @@ N = click.IntRange(1, 1_000)
 
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Print the installed version; the metadata is read only when asked for."""
+    """Print the installed version, reading the metadata only on request."""
     if wanted and not context.resilient_parsing:
         from workers.runtime.process import version
 
@@ -85,7 +85,7 @@ def cli(context: click.Context, debug: bool) -> None:
         from workers.runtime.process import forbid_core_dumps
 
         forbid_core_dumps()
-    elif context.invoked_subcommand != "run":  # which says it in the form of its log
+    elif context.invoked_subcommand != "run":  # which logs it in its own format
         say_as_text(CORE_DUMPS_ON)
 
 
@@ -132,8 +132,7 @@ def run(
 
         ensure_compiled(compiling.info)
         status = run_worker(settings, metrics_port=metrics_port, embedded=embedded)
-    # A shard's thread may be waiting for a broker that is away. Nothing needs saving, so the
-    # process does not wait for it.
+    # A shard's thread may be waiting for an unavailable broker. Nothing needs saving: do not wait.
     last_resort = threading.Timer(EXIT_DEADLINE_S, os._exit, (status,))
     last_resort.daemon = True
     last_resort.start()
@@ -142,9 +141,9 @@ def run(
 
 @contextmanager
 def _clean_end_before_it_begins() -> Iterator[None]:
-    """End cleanly on SIGTERM until Faust handles it: no work has begun yet.
+    """Exit cleanly on SIGTERM until Faust handles it: no work has begun yet.
 
-    Without a handler the first process of a container would not get the signal at all.
+    Without a handler, PID 1 of a container would not receive the signal at all.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -427,7 +426,7 @@ cli.add_command(retire)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
-    # What is imported stays, and what is left goes with the process: no cycles to look for (0.4 s).
+    # Imports stay, and the rest goes with the process: nothing to collect (saves 0.4 s).
     gc.set_threshold(50_000, 20, 100)
     code = execute(arguments)
     if "_duckdb" in sys.modules:
@@ -437,10 +436,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _end(code: int) -> None:
-    """End the process now: what Python leaves to its end DuckDB would list on stderr as leaks."""
+    """End the process now: DuckDB would list on stderr as leaks what Python leaves to its end."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # our reader has gone
+        with suppress(OSError, ValueError):  # the reader of our output is gone
             stream.flush()
     os._exit(code)
 
@@ -449,7 +448,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     """Run a command; every exception becomes an exit code and a line on stderr."""
     state: dict[str, Any] = {}
     try:
-        # Not cli.main(): it exits with 1 when our reader has gone, which `audit` uses otherwise.
+        # Not cli.main(): if the reader of our output is gone it exits with 1, which `audit` uses.
         with cli.make_context(
             "quietcount", list(sys.argv[1:] if arguments is None else arguments), obj=state
         ) as context:
@@ -464,7 +463,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except BrokenPipeError:
-        # Our reader has seen enough; without this Python complains again when it flushes at exit.
+        # The reader is gone; without this Python reports another error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (the last place: everything becomes an exit code)
@@ -472,7 +471,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 
 
 def _log_as(form: str, state: dict[str, Any]) -> None:
-    """Set up logging for `run`; with JSON the message that ends the command is JSON too."""
+    """Set up logging for `run`; with JSON, the final message of the command is JSON too."""
     from workers.runtime.logs import last_words, log_to_stderr
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")

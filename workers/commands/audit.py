@@ -1,7 +1,7 @@
-"""Audit: recompute every snapshot from the contributions, and compare byte for byte.
+"""Recompute every snapshot from the contributions and compare byte for byte (`quietcount audit`).
 
-It proves that every published snapshot is the exact sum of the contributions plus the noise that
-the key gives, that no tick is missing or was published twice, and that the contributions have no
+The audit proves that every published snapshot is the exact sum of the contributions plus the noise
+derived from the key, that no tick is missing or published twice, and that the contributions have no
 gap. It needs the operator's key and access to exact data.
 """
 
@@ -38,35 +38,28 @@ from workers.settings.files import read_key
 from workers.settings.settings import Settings
 
 EXIT_DIFFERENCE = 1
-# Within a label the quotes would be escaped, and an item's label is not followed by a colon.
+# Cannot match inside a label: its quotes are escaped, and no colon follows an item's label.
 _WINDOWS = re.compile(rb',"windows":\[[^\]]*\]')
 
 
-class Difference(Exception):
-    """A snapshot that does not follow from the contributions."""
+class Difference(Exception): ...
 
 
 @dataclass(slots=True)
 class Tally:
-    """What was compared of one histogram."""
-
     snapshots: int = 0
     ticks: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
 
 
 class Repeated(Histogram):
-    """A histogram that repeats what was published."""
-
     def repeat(self, first: int, since: Mapping[str, int]) -> None:
-        """Begin at tick `first`, and serve each stream key from its tick in `since`."""
+        """Start at tick `first`; serve every stream key from its tick in `since`."""
         self.start_at(first)
         self._public, self._declared = False, dict(since)
 
 
 class Auditor:
-    """One audit of all owner partitions."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings, self._key = settings, NoiseKey(read_key(settings.worker.key_file))
         self._connection = connection_of(settings)
@@ -75,10 +68,10 @@ class Auditor:
         self._owners = self._topics.partitions(settings.contributions_topic)
         self._built = mechanisms(settings)
         self._published: Counter[bytes] = Counter()
-        # Digests of those with windows, whole: windows may change while a histogram runs.
+        # Digests of whole snapshots that have windows: windows may change while a histogram runs.
         self._windowed: set[bytes] = set()
         self._ids: set[str] = set()
-        # By (histogram, stream key): where the first tick begins that the state does not cover.
+        # By (histogram, stream key): start of the first tick that the state does not cover.
         self._next: dict[tuple[str, str], int] = {}
         self.tallies: dict[str, Tally] = {config.name: Tally() for config in settings.histograms}
         self.messages = 0
@@ -86,13 +79,13 @@ class Auditor:
         self.other_windows = 0
 
     def run(self, progress: ProgressLine, exact: IO[bytes] | None) -> None:
-        """Compare everything; `exact` gets a line for every snapshot.
+        """Compare everything; write a line to `exact` for every snapshot.
 
         Raises:
-            Difference: the first one found.
+            Difference: at the first difference.
         """
         self._progress, self._exact = progress, exact
-        # The states come first, before what is published: the worker may be running.
+        # Read the states before the published snapshots: the worker may be running.
         states = [self._state(owner) for owner in range(self._owners)]
         for topic in self._outputs:
             for message in self._all(topic):
@@ -111,8 +104,7 @@ class Auditor:
             yield from read_partition(self._connection, topic, partition)
 
     def _state(self, owner: int) -> tuple[Merge, dict[str, int], int] | None:
-        """Return histograms that will repeat what was published, the next tick of each, and the
-        position of the state."""
+        """Return histograms that repeat the published ticks, their next ticks, and the offset."""
         topic = self._settings.release_state_topic
         store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
         store.load(self._connection)
@@ -121,9 +113,7 @@ class Auditor:
             return None
         stored = read_progress(value)
         known, again = self._merge(owner), self._merge(owner)
-        known.restore(
-            stored, store.items
-        )  # refuses what belongs to another key, topic or mechanism
+        known.restore(stored, store.items)  # refuses state of another key, topic or mechanism
         ends = {h.name: h.next for h in known.histograms if h.next is not None}
         for before, histogram in zip(known.histograms, again.histograms, strict=True):
             first = before.life.first
@@ -147,7 +137,7 @@ class Auditor:
         return Merge(fresh, key=self._key, sources=len(self._topics.sources), owners=self._owners)
 
     def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
-        """Release an owner partition's ticks again; strike each snapshot off the published."""
+        """Release an owner partition's ticks again; drop matches from the published snapshots."""
         for message in read_partition(
             self._connection, self._settings.contributions_topic, owner, whole=True
         ):
@@ -211,7 +201,6 @@ class Auditor:
         tally.keys.add(snapshot.key)
 
     def _unlike(self, snapshot: Snapshot) -> str:
-        """Return what the topic has instead of a snapshot."""
         wanted = orjson.loads(snapshot.value)
         for message in self._all(snapshot.topic):
             if message.key() == snapshot.key.encode():
@@ -224,7 +213,7 @@ class Auditor:
         return f"{_name(snapshot.value)}: missing"
 
     def _explain_rest(self) -> None:
-        """Check that the rest is of an earlier generation, or newer than the state."""
+        """Check that unmatched snapshots are of an earlier generation or newer than the state."""
         for topic in self._outputs:
             for message in self._all(topic):
                 value = message.value() or b""
@@ -250,10 +239,10 @@ class Auditor:
 
 
 def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
-    """Return a line for the operator: a snapshot with [label, released, exact] for each item."""
+    """Return an operator's line: the snapshot with [label, released, exact] for every item."""
     body = orjson.loads(snapshot.value)
     counts = histogram.exact(snapshot.key)
-    # A mechanism without running counts has no exact ones to show.
+    # Mechanisms without running counts have no exact counts to show.
     items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
     return (
         orjson.dumps(
@@ -264,14 +253,13 @@ def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
 
 
 def audit(settings: Settings, exact: Path | None = None) -> int:
-    """Run the audit and print what it found.
+    """Run the audit and print its findings.
 
     Args:
-        settings: of the worker.
-        exact: a new file for every snapshot with its exact counts, which must never be published.
+        exact: new file for every snapshot with its exact counts, which must never be published.
 
     Returns:
-        0 if everything is as it must be, 1 after the first difference.
+        0 if there is no difference, 1 after the first one.
 
     Raises:
         SettingsError: the audit is not possible.
@@ -324,7 +312,7 @@ def _digest(topic: str, key: bytes, value: bytes) -> bytes:
 
 
 def _plain(value: bytes) -> bytes:
-    """Return a snapshot without its windows: names and numbers, so no label can look like one."""
+    """Return a snapshot without its windows; no label can look like one."""
     return _WINDOWS.sub(b"", value, count=1)
 
 

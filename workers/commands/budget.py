@@ -1,7 +1,4 @@
-"""`quietcount budget`: what each histogram has spent so far, and what that promises together.
-
-What `quietcount budget` says of a ceiling.
-"""
+"""`quietcount budget`: the privacy spent by every histogram, its composition, and the ceiling."""
 
 from __future__ import annotations
 
@@ -43,13 +40,10 @@ from workers.settings.settings import Settings
 
 
 class Say(Protocol):
-    """Prints a line."""
-
     def __call__(self, text: str, indent: int = 0, style: str = "") -> None: ...
 
 
 def show_ceiling(left: Left, unit: str, say: Say) -> None:
-    """Print a ceiling, and what is left of it."""
     period = "an epoch" if left.period == "epoch" else f"any {left.period}"
     say(
         f"ceiling: epsilon {left.max_epsilon!r} at delta {left.max_delta!r} for one {unit}, in {period}",
@@ -92,23 +86,20 @@ def show_ceiling(left: Left, unit: str, say: Say) -> None:
 
 
 WIDTH = 100
-# Of many epochs the text shows the oldest and the newest.
+# If there are many epochs, the text shows only the oldest and the newest.
 OLDEST, NEWEST = 2, 8
 
 
 def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
-    """Print what was spent, as one JSON object (docs/budget.md) if `as_json`.
+    """Print the spent budget, as one JSON object (docs/budget.md) if `as_json`; return exit code 0.
 
     Args:
-        settings: of a worker, or of several on the same events.
-
-    Returns:
-        The exit code, 0, also if nothing was spent yet.
+        settings: of one worker, or of several on the same events.
 
     Raises:
-        SettingsError: no broker answers, or the workers count other events.
+        SettingsError: no broker answers, or the workers count different events.
         StateRefused: the state is of another version.
-        KafkaException: it cannot be read.
+        KafkaException: the state cannot be read.
     """
     _check_together(settings)
     with ProgressLine() as progress:
@@ -132,7 +123,7 @@ def _read(
 ) -> tuple[Settings, list[ReleaseProgress | None] | None, list[CeilingCharge]]:
     connection = connection_of(settings)
     states = read_states(connection, settings.worker.name, progress.update)
-    # Only a ceiling counts what other workers spend.
+    # Other workers' spending counts only toward a ceiling.
     others = (
         [] if settings.privacy.max_epsilon is None else OtherWorkers(settings, connection).charges()
     )
@@ -167,7 +158,6 @@ def _print(found: Budget | AllBudgets, as_json: bool, as_text: Callable[[], None
 
 
 def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> None:
-    """Print the budgets of several workers, and what they promise together."""
     for budget, topic in zip(budgets.workers, topics, strict=True):
         show(budget, console, topic)
         console.print()
@@ -193,13 +183,6 @@ def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> No
 
 
 def show(budget: Budget, console: Console, topic: str) -> None:
-    """Print the budget as text, at most 100 columns wide.
-
-    Args:
-        budget: what was spent.
-        console: where to.
-        topic: the release state.
-    """
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     if budget.state == "missing":
         _line(
@@ -368,7 +351,6 @@ def _parts(parts: Sequence[Counted]) -> Iterator[str]:
 
 
 def _unseen(budget: Budget) -> Iterator[str]:
-    """Yield what these figures do not include."""
     if budget.not_begun and budget.total is not None:
         yield f"not begun, so not included: {', '.join(budget.not_begun)}; `quietcount plan` says what they will cost"
     if budget.total is not None:
@@ -399,7 +381,6 @@ def _number(value: float | None) -> str:
 
 
 def _time(milliseconds: int | None) -> str:
-    """Return a tick's edge as text; snapshots state the same time."""
     if milliseconds is None:
         return "?"
     try:

@@ -1,8 +1,7 @@
-"""Kernels compiled before they are needed: at installation, or when a command first counts on this
-machine.
+"""Compile kernels ahead of use: at installation, or when a command first counts on this machine.
 
-A kernel is compiled for the types that it is called with. So a few made-up events take every way
-there is, from record batches to recovery, and what was compiled is kept (`arrays/compiled.py`).
+numba compiles a kernel for the types of its arguments. A few made-up events therefore take every
+path from record batches to recovery, and the compiled code is cached (`arrays/compiled.py`).
 
     python -m workers.commands.compiling      # what `make` and the Dockerfile run
 """
@@ -54,7 +53,7 @@ from workers.settings.settings import EventsSettings, Settings, settings_of, sha
 logger = logging.getLogger(__name__)
 
 _EVENTS = 64
-# Says to the other process what it is.
+# Argument that tells the other process its role.
 _APART = "apart"
 _TICK_MS = 1000
 _KEY = NoiseKey(bytes(range(32)))
@@ -65,21 +64,17 @@ def _print(line: str) -> None:
 
 
 def ensure_compiled(say: Callable[[str], object] = _print) -> None:
-    """Compile what is not compiled yet.
-
-    Args:
-        say: is told, in one line, why the start takes longer, once.
-    """
+    """Compile missing kernels; first tell `say` once, in one line, why the start takes longer."""
     if not compiled.complete():
         say("compiling the loops that count, once on this machine: about 20 s")
         compile_kernels()
 
 
 def compile_kernels() -> float:
-    """Compile every kernel that counting needs; return how many seconds it took.
+    """Compile every kernel that counting needs; return the seconds taken.
 
-    The scanner of JSON, the sketches and the noise are compiled by another process meanwhile, if
-    there is a core for it and what it makes can be kept: 17 s instead of 31.
+    A second process compiles the JSON scanner, the sketches and the noise meanwhile, if a core is
+    free and its results can be cached: 17 s instead of 31.
     """
     begun = time.perf_counter()
     with _without_collections(), _flags_at_once(), _other_process() as wait:
@@ -88,7 +83,7 @@ def compile_kernels() -> float:
         if _with_formats():
             _of_avro()
         wait()
-        # If there is no such process, or it failed, everything is compiled here.
+        # Compile everything here if there is no second process or it failed.
         _apart()
         _of_batches()
         _of_replay()
@@ -98,7 +93,7 @@ def compile_kernels() -> float:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Have Python not look for cycles among all that a compiler makes: a tenth of the time."""
+    """Disable the cyclic garbage collector while compiling: saves a tenth of the time."""
     on = gc.isenabled()
     gc.disable()
     try:
@@ -110,8 +105,9 @@ def _without_collections() -> Iterator[None]:
 
 @contextmanager
 def _flags_at_once() -> Iterator[None]:
-    """Have numba make what it compares its flags by in one step, instead of from 25 properties: it
-    does so 300,000 times, a twentieth of the time.
+    """Have numba build its flags' comparison key in one step instead of from 25 properties.
+
+    It does so 300,000 times, a twentieth of the time.
     """
     from numba.core.targetconfig import TargetConfig
 
@@ -133,7 +129,6 @@ def _flags_at_once() -> Iterator[None]:
 
 @contextmanager
 def _other_process() -> Iterator[Callable[[], object]]:
-    """Compile in another process, too; give a function that waits for its end."""
     if not compiled.kept() or cores() < 2:
         yield lambda: None
         return
@@ -150,7 +145,7 @@ def _other_process() -> Iterator[Callable[[], object]]:
 
 
 def _apart() -> None:
-    """Compile what the other process does: scan records, feed sketches, and draw noise."""
+    """Compile the second process's share: scanning records, feeding sketches, drawing noise."""
     data = b"".join(_events())
     ends = np.cumsum([len(event) for event in _events()])
     places = np.stack((np.concatenate(([0], ends[:-1])), ends), axis=1)
@@ -163,21 +158,19 @@ def _apart() -> None:
 
 
 def _with_formats() -> bool:
-    """Tell whether the extra is there; where it comes later, its loops are compiled when they are
-    first needed.
-    """
+    """Return whether the extra is installed; if it comes later, its loops compile on first use."""
     return find_spec("fastavro") is not None
 
 
 class _Unscanned(Json):
-    """JSON of which the general reader reads every record."""
+    """JSON format that leaves every record to the general reader."""
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
         yield Logs.declined(data, len(values), self.decoder(data, values))
 
 
 def _events() -> list[bytes]:
-    """Return events of all shapes, some of which only the general reader can read."""
+    """Return events of all shapes, including some that only the general reader can read."""
     shapes: list[object] = [
         "a",
         ["a", "b"],
@@ -196,19 +189,17 @@ def _events() -> list[bytes]:
         ).encode()
         for i in range(_EVENTS)
     ]
-    # A name that occurs twice.
+    # A duplicate name.
     events[0] = events[0][:-1] + b', "ts": 0}'
     return events
 
 
 def _of_numbers() -> None:
-    """Find the buckets of a column of numbers, and a quantile of what buckets count."""
     buckets(fixed(np.zeros(1)), fixed(np.arange(2.0)), np.empty(1, dtype=np.int64))
     quantile(fixed(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
 
 
 def _of_noise() -> None:
-    """Look up noise of both widths, add it to sums of both, and show what passes a threshold."""
     one, words = np.zeros(1, dtype=np.int64), np.zeros((1, 2), dtype=np.uint64)
     number_blocks.xor(fixed(words), words, words)
     narrow, wide = np.zeros((1, 1), dtype=np.int16), np.zeros((1, 1), dtype=np.int32)
@@ -231,18 +222,13 @@ def _of_noise() -> None:
 
 
 def _of_sketches() -> None:
-    """Feed a sketch more items than it has counters, with an item that takes all rounds."""
+    """Feed a sketch more items than it has counters, including an item that takes all rounds."""
     labels = [b"a", b"b", b"c"]
     Sketch(1).feed(batch(_KEY.tags("", labels), Texts.of(labels), np.array([1, 2, ROUNDS + 1])))
 
 
 def _of_batches(form: Callable[[Node], Format] = Json) -> None:
-    """Take record batches to contributions, as a worker does, with users and without.
-
-    Args:
-        form: reads the records.
-    """
-    # `replay` of a file needs none of these once everything is compiled.
+    # Not imported by `replay` of a file once everything is compiled.
     from aiokafka import TopicPartition
     from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
@@ -295,7 +281,6 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
 
 
 def _of_replay() -> None:
-    """Take lines to snapshots, and a ledger to blocks and back."""
     text = b"".join(event + b"\n" for event in _events())
     for unit, more in (("event", {}), ("user", {"max_items_per_user": 3})):
         settings = _settings(unit, more)
@@ -319,7 +304,6 @@ def _longs(rows: int, columns: int) -> NDArray[np.int64]:
 
 
 def _of_avro() -> None:
-    """Read an empty record with the scanner of Avro, and cut off a schema's id."""
     data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
     log, stack = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME))
     avro = (_longs(1, avro_scanner.COLUMNS), parts, _longs(1, 3), _longs(1, 4))
@@ -334,7 +318,6 @@ def _of_avro() -> None:
 
 
 def _of_protobuf() -> None:
-    """Read an empty record with the scanner of Protobuf."""
     data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
     log, stack, lists = (
         np.zeros((1, columns), dtype=np.int64)
@@ -351,7 +334,6 @@ def _of_protobuf() -> None:
 
 
 def _settings(unit: str, more: Mapping[str, object]) -> Settings:
-    """Return settings with a histogram of each kind that has loops of its own."""
     shared = {
         "tick": "1s",
         "horizon": 64,

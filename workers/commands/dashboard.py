@@ -1,4 +1,4 @@
-"""`quietcount dashboard`: prints the page's address and serves it until SIGTERM or Ctrl-C."""
+"""`quietcount dashboard`: print the page's address and serve it until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,11 +11,6 @@ from workers.kafka.outages import without_outages
 
 
 def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None) -> int:
-    """Serve the dashboard of a settings file.
-
-    Returns:
-        The exit code, 0.
-    """
     settings = load_dashboard(config)
     without_outages()
     token = read_token(token_file) if token_file is not None else None

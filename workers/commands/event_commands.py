@@ -1,4 +1,4 @@
-"""The commands about events before and after a worker has read them: `check` and `rejects`."""
+"""Commands that inspect events before and after a worker reads them: `check` and `rejects`."""
 
 from __future__ import annotations
 

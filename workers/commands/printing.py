@@ -1,6 +1,6 @@
-"""Lines and tables of commands that show what was found, at most 100 columns wide.
+"""Print command output, at most 100 columns wide, and turn exceptions into exit codes.
 
-How a command fails: an exception becomes a line and an exit code (listed in `workers.cli`).
+`workers.cli` lists the exit codes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ EXIT_EXPECTED = 2
 EXIT_FAULT = 70
 EXIT_FENCED = 75
 
-#: Modules with errors of Kafka, looked up only if a command has loaded them.
+#: Modules with Kafka errors, checked only if a command has already loaded them.
 KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "KafkaError"))
 
 
 def say_as_text(text: str) -> None:
-    """Print a line on stderr."""
     click.echo(f"quietcount: {text}", err=True)
 
 
 def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = say_as_text) -> int:
-    """Say what went wrong, and return the exit code."""
     if debug:
         _show_traceback(error, as_json=say is not say_as_text)
     if isinstance(error, QuietcountError):
@@ -81,7 +79,6 @@ def _one_line(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Return the file and line where an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"
 
@@ -90,14 +87,14 @@ WIDTH = 100
 
 
 class Printer:
-    """Prints to a console, and nothing that a terminal would obey."""
+    """Console printer that strips terminal control sequences."""
 
     def __init__(self, console: Console) -> None:
         console.width = self.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
         self._console = console
 
     def line(self, text: str = "", indent: int = 0, *, style: str = "") -> None:
-        """Print a wrapped text, whose further lines are indented a little more."""
+        """Print wrapped text; continuation lines are indented a little more."""
         text = printable(text)
         first, further = " " * indent, " " * (indent + 2)
         lines = textwrap.wrap(
@@ -112,7 +109,7 @@ class Printer:
             self._console.print(Text(part, style=style), soft_wrap=True, highlight=False)
 
     def exact(self, text: str, indent: int) -> None:
-        """Print what a record holds on one line, cut."""
+        """Print a record's content on one line, truncated."""
         shown = " " * indent + printable(text)
         if cell_len(shown) > self.width:
             while cell_len(shown) > self.width - 3:
@@ -140,12 +137,11 @@ class Printer:
 
 
 def printable(text: str) -> str:
-    """Return a text with nothing in it that a terminal would obey; names of fields are data too."""
+    """Strip terminal control sequences; field names are data too."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def when(milliseconds: int) -> str:
-    """Return a time as text."""
     try:
         return (
             datetime.fromtimestamp(milliseconds / 1000, UTC)
@@ -157,7 +153,7 @@ def when(milliseconds: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Return a share in per cent; 0 and 100 are shown where they are exact."""
+    """Return a percentage; 0 and 100 appear only if exact."""
     if not whole:
         return "-"
     percent = 100 * part / whole
@@ -167,5 +163,4 @@ def share(part: int, whole: int) -> str:
 
 
 def many(number: int, thing: str) -> str:
-    """Return a number of things."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"

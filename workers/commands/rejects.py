@@ -1,15 +1,16 @@
-"""`quietcount rejects`: what was rejected, by reason; and sending back what is accepted by now.
+"""`quietcount rejects`: list rejects by reason, and resend those that would be accepted now.
 
-The rejects topic by reason. Sensitive: rejects are records as they came.
+Sensitive: rejects hold the original records.
 
-Sending rejects back: each that would be accepted now goes to its own topic and partition again,
-as the record that it was, once. With `privacy.rekey` that is the topic by user for those that were
-sent on before they were rejected: what says there where they count goes along.
+A resent reject goes once, as the original record, to its own topic and partition. With
+`privacy.rekey` and an event rejected after re-keying, that is the topic by user, and the record
+keeps the marker of the place where it counts.
 
-One transaction sends some rejects of a partition and a record to the rejects topic that names their
-offsets there (`RETRIED`); so a run that is killed anywhere and started again sends none of them
-twice. A position in the topic would not do: what is not accepted yet stays where it is, and may be
-later. Runs at the same time fence each other by their transactional id.
+One transaction sends several rejects of a partition and a record to the rejects topic that lists
+their offsets there (`RETRIED`). A run that is killed at any point and restarted therefore sends
+none of them twice. A single position in the topic would not do: rejects that are still not
+accepted stay, and may be accepted later. Concurrent runs fence each other by their transactional
+id.
 """
 
 from __future__ import annotations
@@ -42,21 +43,16 @@ from workers.runtime.errors import KafkaAway, SettingsError
 from workers.runtime.progress import ProgressLine
 from workers.settings.settings import Settings
 
-# For transactions to end that began before; a worker's take seconds.
+# How long to wait for earlier transactions to end; a worker's take seconds.
 _LISTING_PATIENCE_S = 60.0
 _AGAIN_S = 0.2
 
 
 @dataclass(slots=True)
 class OfReason:
-    """The rejects with one reason.
+    """Rejects with one reason; `cut` ones cannot be resent because part of the record was left out.
 
-    Attributes:
-        number: how many.
-        sent: how many of them were sent back.
-        cut: how many cannot be, as something of them was left out.
-        first_ms, last_ms: when the first and the last was rejected.
-        topics: that they came from.
+    `sent` is how many were resent; `topics` are the source topics.
     """
 
     number: int = 0
@@ -68,10 +64,10 @@ class OfReason:
 
 
 def partitions_of(settings: Settings, connection: Connection) -> int:
-    """Return how many partitions the rejects topic has.
+    """Return the number of partitions of the rejects topic.
 
     Raises:
-        SettingsError: there is none, or no broker answers.
+        SettingsError: the topic does not exist, or no broker answers.
     """
     topic = settings.rejects_topic
     existing = describe(connection, [topic])
@@ -89,13 +85,11 @@ def by_reason(
     wanted: Callable[[str], bool],
     take: Callable[[Rejected, bool], object],
 ) -> dict[str, OfReason]:
-    """Return the rejects by reason, the commonest first.
+    """Return the rejects by reason, most common first.
 
     Args:
-        settings: of the worker.
-        connection: to the cluster.
-        wanted: which reasons.
-        take: is given each reject of them, in order, and whether it was sent back.
+        wanted: selects reasons.
+        take: called with every selected reject, in order, and whether it was resent.
     """
     found: dict[str, OfReason] = {}
     for partition in range(partitions_of(settings, connection)):
@@ -119,7 +113,7 @@ def by_reason(
 
 
 def sent_back(connection: Connection, topic: str, partition: int) -> set[int]:
-    """Return the offsets of the rejects of a partition that were sent back, as far as is read."""
+    """Return the offsets of a partition's resent rejects, from the records readable now."""
     found = array("q")
     for message in read_partition(connection, topic, partition):
         found.extend(offsets_of(message))
@@ -127,7 +121,6 @@ def sent_back(connection: Connection, topic: str, partition: int) -> set[int]:
 
 
 def reject_of(message: Message) -> Rejected | None:
-    """Return the reject that a record is; None where it is none."""
     return read_reject(_headers(message), message.key(), message.value())
 
 
@@ -136,16 +129,15 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
 
 
 def offsets_of(message: Message) -> Iterator[int]:
-    """Yield the offsets of rejects that a record says were sent back; of others none."""
+    """Yield the offsets that a record lists as resent; none for other records."""
     if any(name == RETRIED for name, _ in _headers(message)):
         yield from json.loads(message.value() or b"[]")
 
 
 def wait_for_end(connection: Connection, topic: str, partition: int) -> None:
-    """Wait until everything that is in a partition now can be read.
+    """Wait until everything now in a partition can be read.
 
-    What another run sent back may lie behind the beginning of a worker's transaction, which hides
-    it until it ends.
+    A worker's open transaction hides another run's resent records behind it until it ends.
 
     Raises:
         SettingsError: a transaction does not end.
@@ -162,22 +154,21 @@ def wait_for_end(connection: Connection, topic: str, partition: int) -> None:
             time.sleep(_AGAIN_S)
 
 
-# In one transaction, at most.
+# Maximum per transaction.
 RECORDS_MAX = 1_000
 BYTES_MAX = 16 << 20
-# Kafka may be silent for so long; two questions further apart are not of one wait.
+# How long Kafka may not answer; checks further apart than the pause belong to separate waits.
 _PATIENCE_S, _PAUSE_S = 120.0, 10.0
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the rejects that were looked at.
+    """Counts of processed rejects.
 
     Attributes:
-        sent: sent back.
         refused: would be rejected again, or skipped.
-        cut: not whole, so they are no more the events that they were.
-        foreign: of a topic or partition that the settings do not read.
+        cut: truncated, so no longer the original events.
+        foreign: from a topic or partition that the settings do not read.
         timeless: of an earlier version, without the time that counts.
     """
 
@@ -189,15 +180,13 @@ class Outcome:
 
 
 class _Alone:
-    """The owner of the transactions: nobody takes them from it but another run, which fences it."""
+    """Transaction owner that only another run can displace, by fencing it."""
 
     def __init__(self) -> None:
         self._since_s = self._asked_s = 0.0
 
     def check_open(self) -> None:
-        """Raise after two minutes in which Kafka did not do what was asked: this is called every
-        second or so while that is waited for.
-        """
+        """Raise if Kafka makes no progress for two minutes; called every second or so of a wait."""
         now_s = time.monotonic()
         if now_s - self._asked_s > _PAUSE_S:
             self._since_s = now_s
@@ -212,7 +201,7 @@ class _Alone:
     def note_abort(self) -> None: ...
 
     def confirm(self) -> None:
-        """Raise: another run may have sent since what this one still means to send."""
+        """Raise: another run may already have sent the rejects that this one has yet to send."""
         raise KafkaAway(
             "Kafka ended a transaction, or answered too late: what was sent back is not sent again; "
             "start it again"
@@ -220,22 +209,19 @@ class _Alone:
 
 
 def transactional_id(settings: Settings) -> str:
-    """Return the transactional id of whoever sends rejects back."""
     return f"{settings.worker.name}-rejects-retry"
 
 
 def retry_rejects(
     settings: Settings, connection: Connection, wanted: Callable[[str], bool]
 ) -> Outcome:
-    """Send those rejects back that would be accepted now.
+    """Resend the rejects that would be accepted now.
 
     Args:
-        settings: of the worker.
-        connection: to the cluster.
-        wanted: rejects with which reasons.
+        wanted: selects reasons.
 
     Raises:
-        Fenced: another run began meanwhile; what this one sent stays sent.
+        Fenced: another run began meanwhile; rejects already resent stay sent.
         SettingsError: a topic is missing, or cannot be read yet.
     """
     judge, outcome = _Judge(settings, connection), Outcome()
@@ -243,7 +229,7 @@ def retry_rejects(
     transactions = Transactions(
         connection, transactional_id(settings), (settings.rejects_topic, 0), _Alone()
     )
-    # Ends the transaction of a run that was killed; only then is it settled what that one sent.
+    # End the transaction of a killed run; only then is it settled what that run sent.
     transactions.take_over()
     try:
         for partition in range(partitions):
@@ -259,12 +245,11 @@ def retry_rejects(
 
 
 def note(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
-    """Return the record that says which rejects, at most RECORDS_MAX, were sent back."""
+    """Return the record that lists resent rejects, at most RECORDS_MAX."""
     return Outgoing(topic, partition, None, json.dumps(offsets).encode(), [(RETRIED, b"true")])
 
 
 def sent_again(reject: Rejected) -> Outgoing:
-    """Return the record that was rejected; shorter than its reject, which has more headers."""
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
     headers = [
         *((name, content) for name, content in reject.headers if name != RETRY),
@@ -278,7 +263,6 @@ def sent_again(reject: Rejected) -> Outgoing:
 def _chunks(
     settings: Settings, connection: Connection, partition: int, wanted: Callable[[str], bool]
 ) -> Iterator[list[tuple[int, Rejected]]]:
-    """Yield the rejects of a partition that were not sent back yet, with their offsets."""
     wait_for_end(connection, settings.rejects_topic, partition)
     sent = sent_back(connection, settings.rejects_topic, partition)
     chunk: list[tuple[int, Rejected]] = []
@@ -297,7 +281,7 @@ def _chunks(
 
 
 class _Judge:
-    """Says which rejects would be accepted now, as the worker's own readers do."""
+    """Filter for rejects that would be accepted now, using the worker's own readers."""
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._reader = settings, reader_of(settings)
@@ -309,7 +293,7 @@ class _Judge:
     def good(
         self, rejects: Sequence[tuple[int, Rejected]], outcome: Outcome
     ) -> list[tuple[int, Rejected]]:
-        """Return those that would be accepted; the others are counted."""
+        """Return the rejects that would be accepted; count the others in `outcome`."""
         whole: dict[tuple[str, int], list[tuple[int, Rejected]]] = {}
         of_record = self._settings.events.timestamp is None
         for offset, reject in rejects:
@@ -330,7 +314,6 @@ class _Judge:
         return sorted(found, key=lambda one: one[0])
 
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
-        """Return which records of a source partition would be accepted."""
         source = self._sources[log]
         if log not in self._readers:
             self._readers[log] = source_reader_of(
@@ -347,7 +330,7 @@ class _Judge:
         )
         latest = time.time_ns() // 1_000_000 + self._settings.events.max_ahead_ms
         most = self._settings.max_behind_ms
-        # Where they are sent to, at the end, the clock has moved the watermark.
+        # Resent records go to the end, where the clock has moved the watermark.
         watermark = latest - self._settings.events.max_ahead_ms - self._settings.events.grace_ms
         accepted: list[int] = []
         for events, _, _ in self._readers[log].read(records, latest):
@@ -358,7 +341,7 @@ class _Judge:
         return accepted
 
     def _key(self, reject: Rejected) -> bytes | None:
-        """Return the key that a record had before it was keyed by user."""
+        """Return a record's key from before it was keyed by user."""
         settings = self._settings
         if reject.topic != settings.by_user_topic or settings.events.user == RECORD_KEY:
             return reject.key
@@ -366,13 +349,12 @@ class _Judge:
 
 
 def list_rejects(settings: Settings, *, reason: str | None, show: int | None, retry: bool) -> int:
-    """List the rejects whose reason holds `reason`, print up to `show` of them, send them back.
+    """List the rejects whose reason contains `reason`, print up to `show` of them, and resend them.
 
-    Returns:
-        The exit code, 0.
+    Return exit code 0.
 
     Raises:
-        SettingsError: there is no rejects topic, or it cannot be read.
+        SettingsError: the rejects topic does not exist, or cannot be read.
     """
     say, connection = Printer(Console(highlight=False)), connection_of(settings)
 
@@ -433,7 +415,6 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
 
 
 def _retried(outcome: Outcome, say: Printer) -> None:
-    """Print what became of the rejects."""
     say.line(
         f"sent back: {many(outcome.sent, 'record')}, to the topics and partitions they came from",
         style="bold",

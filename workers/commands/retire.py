@@ -1,4 +1,4 @@
-"""`quietcount retire`: a histogram that left the settings ends for good."""
+"""`quietcount retire`: permanently end a histogram that was removed from the settings."""
 
 from __future__ import annotations
 

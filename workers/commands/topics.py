@@ -1,4 +1,4 @@
-"""`quietcount topics`: the topics a worker needs, next to what the cluster has."""
+"""`quietcount topics`: compare the topics a worker needs with those on the cluster."""
 
 from __future__ import annotations
 
@@ -38,15 +38,13 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     """Show every topic with its state, after creating missing ones.
 
     Args:
-        settings: of the worker.
-        create: whether to create the topics that the worker writes. They need as many partitions
-            as the events topic has; where that is missing, the cluster's default for a new topic
-            is used.
+        create: whether to create the topics that the worker writes, with the events topic's number
+            of partitions; if that topic is missing, with the cluster's default for new topics.
         events_topic: whether to create a missing events topic as well.
 
     Returns:
-        The exit code: 0; 1 if an existing topic is not as it must be; else 3 if one is missing,
-        but for an events topic with `create` alone: that did what it was asked to.
+        Exit code 0; 1 if an existing topic is misconfigured; otherwise 3 if one is missing, except
+        for an events topic with `create` alone, which did what was asked.
     """
     check_ceiling(settings)
     connection = connection_of(settings)
@@ -66,7 +64,7 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     created = create_missing(connection, wanted, existing) if create else []
     if create and len(created) < len(
         missing(wanted, existing)
-    ):  # somebody else made them meanwhile
+    ):  # created by someone else meanwhile
         existing = look_at_topics(settings, connection).existing
     absent = [topic for topic in missing(plan, existing) if topic.name not in created]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
@@ -96,7 +94,6 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
 
 
 def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> str:
-    """Return what to do about a missing events topic: its name is wrong, or nobody created it."""
     ours = {topic.name for topic in plan}
     others = [name for name in names_on(connection) if name not in ours]
     near = get_close_matches(topic.name, others, n=1)
@@ -113,7 +110,6 @@ def _print(
     created: Sequence[str],
     may_be_public: set[str],
 ) -> None:
-    """Print one row per topic: as it is if it exists, else as it should be."""
     table = Table(box=None, pad_edge=False)
     for heading in ("topic", "state", "partitions", "cleanup", "retention", "holds", "readers"):
         table.add_column(
@@ -139,7 +135,6 @@ def _print(
 
 
 def _retention(milliseconds: str | None, cleanup: str) -> str:
-    """Return in words how long the topic keeps its records."""
     if cleanup == "compact":
         return "latest of each key"
     if milliseconds is None:

@@ -1,33 +1,27 @@
-"""Parquet: rows as columns of codes, row group after row group.
+"""Read Parquet files, one row group after another.
 
-The columns have the names that the settings give the fields of an event, and hold what a JSON event
-would:
+Columns have the names that the settings give the fields of an event, and the content of a JSON
+event:
 
     stream key   text
     items        text; a list of texts; a map of text to whole numbers; a list of structures of one
                  text and one whole number
     time         whole numbers (ms since 1970), or timestamps of any unit (without a zone: UTC; less
                  than a ms is cut off)
-    user         text or whole numbers, where users are protected
+    user         text or whole numbers, if users are protected
 
-A null is a missing field. A row is refused for the reasons of the JSON reader (`EventReader`),
-looked for in the same order; only that of a record's size has no meaning here.
+A null is a missing field. A row is rejected for the same reasons as in the JSON reader
+(`EventReader`), checked in the same order; only the record size does not apply.
 
-From Arrow's arrays to codes, lengths, amounts and times: whole arrays at a time, no Python
-object for a text.
+`ParquetRows` converts whole Arrow arrays to codes, lengths, amounts and times, without a Python
+object per text. A value that no event can have gets a negative code, amount or time; the caller
+decides what that means.
 
-A value that no event can have gets a negative code, amount or time; whoever reads the rows says
-what that means.
-
-Arrow's values as the plain Python objects that JSON would have in their place.
-
-Nothing in a file may stop its reading: what Python cannot hold, such as text that is not UTF-8 or a
+`ParquetObjects` handles settings with paths, counts, conditions and buckets, row by row: a row
+becomes the object that its JSON would be, and `events.project` decides which event that is.
+Timestamps count in ms since 1970 (less is cut off), whatever `events.timestamp_unit` says. Nothing
+in a file may stop its reading: a value that Python cannot hold, such as text that is not UTF-8 or a
 date of the year 10,000, becomes ODD, which is of no kind that an event has.
-
-Parquet whose columns are looked into: paths, counts, conditions and buckets, row by row.
-
-A row becomes what its JSON would be, and the rule of `events.project` says what event that is.
-Timestamps count in ms since 1970 (less is cut off), whatever `events.timestamp_unit` says.
 """
 
 from __future__ import annotations
@@ -57,35 +51,30 @@ from workers.replay.source import EventBatch, InOrder, ahead, shape_of_files
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import ALL_STREAM_KEY, Settings
 
-# What stands for a text that is none; and for an amount or a time.
+# Codes for invalid texts; and for an invalid amount or time.
 NULL, NOT_UTF8, TOO_LONG, NOT_DECLARED = -1, -2, -3, -4
 WRONG = -1
-# Units of a timestamp in a ms; below zero: ms in the unit.
+# Units of a timestamp in a ms; if negative: ms in the unit.
 _UNITS = {"s": -1000, "ms": 1, "us": 1000, "ns": 1_000_000}
 
 
 class TextColumn:
-    """The codes of one column's texts, the same from batch to batch (see `Vocabulary`)."""
+    """Codes of one column's texts, stable across batches (see `Vocabulary`)."""
 
     def __init__(self, names: Names, declared: frozenset[str] | None = None) -> None:
-        """
-        Args:
-            names: the vocabulary, whose first texts are the declared ones.
-            declared: the only texts that are allowed; None: all.
-        """
+        """Allow only `declared` texts (None: all), which come first in the vocabulary `names`."""
         self.names, self._declared = names, declared
         self._dictionary: Any = None
         self._table: Codes = np.empty(0, dtype=np.int32)
 
     def begin(self) -> None:
-        """Begin a batch."""
         before = self.names.vocabulary
         self.names.begin()
         if self.names.vocabulary is not before:
             self._dictionary = None
 
     def codes(self, array: Any) -> Codes:
-        """Return a code for each value; below zero for one that is no valid text."""
+        """Return a code for every value; negative for an invalid text."""
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
         table = self._table_of(array.dictionary)
@@ -93,7 +82,7 @@ class TextColumn:
         return codes
 
     def _table_of(self, dictionary: Any) -> Codes:
-        """Return the code of each text of a dictionary, and that of a null behind them."""
+        """Return the code of every text of a dictionary, followed by that of a null."""
         if self._dictionary is None or not dictionary.equals(self._dictionary):
             spans = spans_of(dictionary)
             codes = np.where(spans.wrong == 0, 0, spans.wrong).astype(np.int32)
@@ -107,12 +96,8 @@ class TextColumn:
 
 
 class UserColumn:
-    """The digests of one column's users."""
-
     def digests(self, array: Any) -> tuple[NDArray[np.uint64], NDArray[np.int8]]:
-        """Return the digest of each user, uint64 (n, 2), and for each below zero if it is no valid
-        text.
-        """
+        """Return the users' digests, uint64 (n, 2), and int8 (n,), negative for an invalid text."""
         if pa.types.is_integer(array.type):
             array = array.cast(pa.string())
         if not pa.types.is_dictionary(array.type):
@@ -130,11 +115,11 @@ class UserColumn:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Where the texts of an array lie.
+    """Positions of the texts of an array.
 
     Attributes:
         data: uint8.
-        places: int64 (n, 2), start and stop of each; (0, 0) where it is no valid text.
+        places: int64 (n, 2), start and stop of every text; (0, 0) if invalid.
         wrong: int8 (n,), 0 for a valid text, else NULL, NOT_UTF8 or TOO_LONG.
     """
 
@@ -144,7 +129,7 @@ class Spans:
 
 
 def spans_of(array: Any) -> Spans:
-    """Return where the texts of an array of strings or binaries lie."""
+    """Return the positions of the texts of an array of strings or binaries."""
     binary = array.cast(pa.large_binary())
     n = len(binary)
     _, offsets, text = binary.buffers()
@@ -174,7 +159,7 @@ def _is_utf8(text: bytes) -> bool:
 
 
 def _indices(array: Any, null: int) -> NDArray[Any]:
-    """Return the indices of an array's dictionary; `null` where there is none."""
+    """Return the indices of an array's dictionary; `null` for nulls."""
     indices = array.indices
     if indices.null_count:
         indices = indices.cast(pa.int64()).fill_null(null)
@@ -182,9 +167,9 @@ def _indices(array: Any, null: int) -> NDArray[Any]:
 
 
 def numbers_of(array: Any) -> NDArray[Any]:
-    """Return the numbers of an array without nulls, which are not copied.
+    """Return the numbers of an array without nulls, without copying.
 
-    `Array.to_numpy` imports pandas where that is installed, which takes 0.9 s.
+    `Array.to_numpy` imports pandas if it is installed, which takes 0.9 s.
     """
     dtype = np.dtype(str(array.type))
     buffer = array.buffers()[1]
@@ -206,12 +191,12 @@ def flags_of(array: Any) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class ItemRows:
-    """The items of a batch's rows, end to end.
+    """Items of a batch's rows, end to end.
 
     Attributes:
-        present: bool (n,), whether the row has items (an empty list is there, a null is not).
+        present: bool (n,), whether the row has items (true for an empty list, false for a null).
         codes: int32 (m,), as `TextColumn.codes`.
-        amounts: int64 (m,), below zero where it is no amount; None: once each.
+        amounts: int64 (m,), negative if invalid; None: all are 1.
         lengths: int64 (n,).
     """
 
@@ -222,7 +207,6 @@ class ItemRows:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a column of this type holds texts."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     checks = (
@@ -236,7 +220,6 @@ def is_text(kind: Any) -> bool:
 
 
 def is_items(kind: Any) -> bool:
-    """Whether a column of this type can hold items."""
     if pa.types.is_map(kind):
         return is_text(kind.key_type) and pa.types.is_integer(kind.item_type)
     if not _is_list(kind):
@@ -246,7 +229,6 @@ def is_items(kind: Any) -> bool:
 
 
 def items_of(array: Any, texts: TextColumn) -> ItemRows:
-    """The items of a column for which `is_items` holds."""
     n = len(array)
     present = np.ones(n, dtype=np.bool_) if not array.null_count else flags_of(array.is_valid())
     if is_text(array.type):
@@ -269,12 +251,11 @@ def items_of(array: Any, texts: TextColumn) -> ItemRows:
 
 
 def is_time(kind: Any) -> bool:
-    """Whether a column of this type holds times."""
     return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
 
 
 def times_of(array: Any) -> Longs:
-    """Times in ms since 1970; below zero where there is none that an event can have."""
+    """Return times in ms since 1970; negative if no event can have the time."""
     if not pa.types.is_timestamp(array.type):
         return _whole(array, TIME_MAX, above=WRONG)
     unit = _UNITS[array.type.unit]
@@ -286,7 +267,7 @@ def times_of(array: Any) -> Longs:
 
 
 def in_ns(array: Any, between_ms: tuple[int, int]) -> NDArray[np.bool_] | None:
-    """Return which whole numbers are ns between two times in ms; None: of timestamps."""
+    """Return which whole numbers are ns between two times in ms; None for timestamps."""
     if pa.types.is_timestamp(array.type):
         return None
     values = _whole(array, (1 << 63) - 1)
@@ -294,13 +275,12 @@ def in_ns(array: Any, between_ms: tuple[int, int]) -> NDArray[np.bool_] | None:
 
 
 def missing(array: Any) -> NDArray[np.bool_]:
-    """Where a column has nulls."""
     return flags_of(array.is_null())
 
 
 def _whole(array: Any, most: int, above: int | None = None) -> Longs:
-    """Whole numbers; nulls and negative ones as WRONG, larger ones than `most` as `above` (None: as
-    `most`).
+    """Return whole numbers; nulls and negative ones are WRONG, those above `most` are `above`
+    (None: `most`).
     """
     if array.null_count:
         if pa.types.is_unsigned_integer(array.type):
@@ -323,7 +303,7 @@ def _is_list(kind: Any) -> bool:
 
 
 def _members(kind: Any) -> tuple[int, int] | None:
-    """Which of a structure's two fields is the text, and which the whole number."""
+    """Return the indices of a two-field structure's text and whole number."""
     fields = [kind.field(i).type for i in range(kind.num_fields)]
     if len(fields) == 2:
         for label, amount in ((0, 1), (1, 0)):
@@ -333,7 +313,7 @@ def _members(kind: Any) -> tuple[int, int] | None:
 
 
 ODD = ()
-# Of a timestamp's unit: what a number is multiplied with and divided by to have ms.
+# Multiplier and divisor that convert a timestamp's unit to ms.
 _MS = {"s": (1_000, 1), "ms": (1, 1), "us": (1, 1_000), "ns": (1, 1_000_000)}
 _EPOCH = date(1970, 1, 1)
 
@@ -341,8 +321,8 @@ _EPOCH = date(1970, 1, 1)
 def objects_of(array: Any) -> list[Any]:
     """Return the values of an array: dict, list, str, int, float, Decimal, bool, None, or ODD.
 
-    Timestamps are ms since 1970, rounded down; dates are as ISO 8601 writes them; the keys of a map
-    are texts, and of one that occurs twice the last value is there.
+    Timestamps are ms since 1970, rounded down; dates are in ISO 8601. The keys of a map are texts;
+    the last value of a duplicate key wins.
     """
     plain = _plain(array.type)
     values = array.cast(_raw(array.type), safe=False).to_pylist()
@@ -350,7 +330,7 @@ def objects_of(array: Any) -> list[Any]:
 
 
 def holds_texts(kind: Any) -> bool:
-    """Return whether values of a type are texts, or bytes that may be."""
+    """Return whether a type holds texts, or bytes that may be texts."""
     of = pa.types
     return any(
         is_it(kind)
@@ -365,12 +345,12 @@ def holds_texts(kind: Any) -> bool:
 
 
 def is_list(kind: Any) -> bool:
-    """Return whether values of a type are lists of any length."""
+    """Return whether a type holds lists of any length."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _raw(kind: Any) -> Any:
-    """Return the type in which Python takes all values of a type as they are."""
+    """Return an equivalent raw type, all of whose values Python can hold."""
     if pa.types.is_dictionary(kind):
         return _raw(kind.value_type)
     if pa.types.is_struct(kind):
@@ -390,7 +370,7 @@ def _raw(kind: Any) -> Any:
 
 
 def _plain(kind: Any) -> Callable[[Any], Any]:
-    """Return what makes a plain object of a raw value that is not null."""
+    """Return a converter from raw values that are not null to plain objects."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if pa.types.is_struct(kind):
@@ -452,7 +432,7 @@ OBJECT_ROWS_AT_ONCE = 1 << 13
 
 
 class ParquetObjects:
-    """The rows of a Parquet file, each as an object; see the module."""
+    """Rows of a Parquet file, as objects; see the module."""
 
     word = "row"
     partitions = 1
@@ -460,14 +440,8 @@ class ParquetObjects:
     until_ms = None
 
     def __init__(self, settings: Settings, name: str, file: IO[bytes]) -> None:
-        """
-        Args:
-            settings: of the worker.
-            name: for messages.
-            file: the file, from its beginning.
-
-        Raises:
-            SettingsError: it is no Parquet, or a path leads to no column of it.
+        """Raises:
+        SettingsError: it is not Parquet, or a path leads to none of its columns.
         """
         self.name = name
         try:
@@ -512,10 +486,10 @@ class ParquetObjects:
 def first_rows(
     settings: Settings, name: str, path: FilePath, number: int
 ) -> tuple[list[object], Shape]:
-    """Return the first rows of a file as whole objects, and what is read of an event in them.
+    """Return the first rows of a file as whole objects, and the fields to read in them.
 
     Raises:
-        SettingsError: it is no Parquet.
+        SettingsError: it is not Parquet.
     """
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
@@ -533,13 +507,13 @@ def first_rows(
 
 
 def _shape_in(schema: Any, shape: Shape) -> Shape:
-    """Return what is read of an event in a file; timestamps of Arrow come in ms."""
+    """Return the fields to read in a file; Arrow timestamps come in ms."""
     kind = None if shape.time is None else _kind(shape.time, schema)
     return replace(shape, unit="ms") if kind is not None and pa.types.is_timestamp(kind) else shape
 
 
 class _Asked(NamedTuple):
-    """A path of the settings; `fits` says of a type whether it can hold what is wanted there."""
+    """Path of the settings; `fits` returns whether a type can hold the values wanted there."""
 
     setting: str
     path: Path
@@ -548,7 +522,6 @@ class _Asked(NamedTuple):
 
 
 def _asked(shape: Shape) -> Iterator[_Asked]:
-    """Yield every path that is looked at."""
     for view in shape.views.values():
         if isinstance(view.key, Path):
             yield _Asked("key", view.key, "text, whole numbers or booleans", _is_label)
@@ -571,7 +544,6 @@ def _asked(shape: Shape) -> Iterator[_Asked]:
 
 
 def _items(view: View) -> _Asked:
-    """Return what the items of a view are."""
     one = _is_label if view.edges is None else _is_number
     word = "text, whole numbers or booleans" if view.edges is None else "numbers"
     if view.items.list_at is not None or view.count is not None:
@@ -618,7 +590,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _kind(path: Path, schema: Any) -> Any:
-    """Return the type of what is at a path; None where nothing can be."""
+    """Return the type at a path; None if it cannot exist."""
     found: Any = None
     for place, name in enumerate(path.steps, 1):
         fields = schema if found is None else found
@@ -638,7 +610,6 @@ def _kind(path: Path, schema: Any) -> Any:
 
 
 def _check(asked: _Asked, schema: Any, name: str) -> None:
-    """Refuse a file in which a path leads to nothing, or to what no event has there."""
     kind, shown = _kind(asked.path, schema), f"{name}: {asked.setting} = {str(asked.path)!r}"
     if kind is None:
         raise SettingsError(f"{shown}: nothing is there; its columns are {', '.join(schema.names)}")
@@ -651,20 +622,19 @@ def _check(asked: _Asked, schema: Any, name: str) -> None:
 
 
 def _listed(rows: Any) -> list[dict[str, Any]]:
-    """Return rows as objects; see `arrow_objects`."""
     columns = [objects_of(column) for column in rows.columns]
     return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-# Of a row group the dictionary of its texts comes with every batch, and is looked up each time.
+# Every batch of a row group comes with the dictionary of its texts, which is looked up each time.
 ROWS_AT_ONCE = 1 << 18
-# Rows of a row group, on average, from which on it is worth a batch of its own.
+# Minimum average rows of a row group for reading groups as separate batches.
 GROUP_ROWS = 1 << 14
 Bools = NDArray[np.bool_]
 
 
 class ParquetRows:
-    """The rows of a Parquet file; see the module."""
+    """Rows of a Parquet file, as columns; see the module."""
 
     word = "row"
     partitions = 1
@@ -672,15 +642,8 @@ class ParquetRows:
     until_ms = None
 
     def __init__(self, settings: Settings, name: str, file: IO[bytes]) -> None:
-        """
-        Args:
-            settings: of the worker.
-            name: for messages.
-            file: the file, from its beginning.
-
-        Raises:
-            SettingsError: it is no Parquet, or lacks a column, or one is of a type that no event
-                has.
+        """Raises:
+        SettingsError: it is not Parquet, or lacks a column, or a column's type fits no event.
         """
         shape = shape_of_files(settings)
         [(self._name_of_view, view)] = shape.views.items()
@@ -697,7 +660,7 @@ class ParquetRows:
             texts = [field.name for field in schema if is_text(field.type)]
             if self._groups != [None]:
                 texts += _texts_in(self._items, schema, metadata)
-            # malloc keeps what a batch gives back; pyarrow's own pool faults it in again.
+            # malloc keeps freed batch memory; pyarrow's own pool faults it in again.
             pa.set_memory_pool(pa.system_memory_pool())
             # With `pre_buffer` memory would grow with the file.
             self._file = pq.ParquetFile(
@@ -767,7 +730,6 @@ class ParquetRows:
             )
 
     def _check(self, schema: Any) -> None:
-        """Refuses a file that lacks a column, or has one of another type."""
         for column, setting, allowed, fits in (
             (self._key, "events.key", "text", is_text),
             (
@@ -801,9 +763,7 @@ class ParquetRows:
                 )
 
     def _events(self, rows: Any) -> tuple[Events, NDArray[np.int8]]:
-        """The valid events of some rows, and for each row the number of the reason why it is none
-        (0: it is one).
-        """
+        """Return the valid events of some rows, and every row's reject reason number (0: valid)."""
         n = rows.num_rows
         refused = np.zeros(n, dtype=np.int8)
 
@@ -863,7 +823,7 @@ class ParquetRows:
 
 
 def is_flat(shape: Shape) -> bool:
-    """Return whether whole columns of a file are an event's fields, so that none is looked into."""
+    """Return whether every field of an event is a whole column."""
     if len(shape.views) != 1 or shape.empty or shape.unit != "ms":
         return False
     [view] = shape.views.values()
@@ -875,7 +835,7 @@ def is_flat(shape: Shape) -> bool:
 
 
 def has_texts(shape: Shape, file: IO[bytes]) -> bool:
-    """Return whether labels and stream keys are no numbers, as far as a file says what they are."""
+    """Return whether labels and stream keys are not numbers, as far as the file's schema tells."""
     try:
         schema = pq.read_schema(file)
     except (pa.ArrowException, OSError):
@@ -893,15 +853,12 @@ def has_texts(shape: Shape, file: IO[bytes]) -> bool:
 
 
 def _column(field: Path | str | None) -> str:
-    """Return the column of a field that `is_flat`."""
     assert isinstance(field, Path), "a file has no record keys"
     return field.steps[0]
 
 
 def _groups(metadata: Any) -> list[list[int] | None]:
-    """The row groups that are read together: each by itself, or (None) all, where they are so small
-    that this is better.
-    """
+    """Return the row groups to read together: one at a time, or all (None) if they are small."""
     number = metadata.num_row_groups
     return (
         [None] if metadata.num_rows < number * GROUP_ROWS else [[group] for group in range(number)]
@@ -909,11 +866,10 @@ def _groups(metadata: Any) -> list[list[int] | None]:
 
 
 def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
-    """The paths of the texts in lists, maps and structures of a column: as dictionaries each is
-    decoded once for a row group.
+    """Return the paths of texts in a column's lists, maps and structures, to read as dictionaries.
 
-    Where a batch spans two row groups pyarrow does not give texts in lists as dictionaries, so this
-    is for groups that are read one by one.
+    As dictionaries, texts are decoded once for a row group. pyarrow does not give texts in lists as
+    dictionaries if a batch spans two row groups, so this is for groups that are read one by one.
     """
     if column not in schema.names or not pa.types.is_nested(schema.field(column).type):
         return []
@@ -926,13 +882,13 @@ def _texts_in(column: str, schema: Any, metadata: Any) -> list[str]:
 
 
 def _is(codes: NDArray[Any], wrong: int) -> Bools | None:
-    """Where a code is this one; None: nowhere."""
+    """Return where a code equals `wrong`; None: nowhere."""
     found = codes == wrong
     return found if found.any() else None
 
 
 def _rows_with(values: NDArray[Any], wrong: int, lengths: Longs) -> Bools | None:
-    """The rows of which any value is this one; None: none."""
+    """Return the rows with any value equal to `wrong`; None: none."""
     places = np.flatnonzero(values == wrong)
     if not len(places):
         return None

@@ -1,4 +1,4 @@
-"""Which source a file is: JSON lines (also gzipped) or Parquet, by its first bytes."""
+"""Open a file as a source: JSON lines (also gzipped) or Parquet, detected by its first bytes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @contextmanager
 def open_source(settings: Settings, name: str) -> Iterator[Source]:
-    """Open the file to read; "-" is standard input, one JSON event a line."""
+    """Open a source file; "-" is standard input, one JSON event a line."""
     if name == "-":
         yield JsonLines(settings, "standard input", cast(BufferedIOBase, sys.stdin.buffer))
         return
     path, shown = Path(name), f"--input {name}"
     try:
         with path.open("rb") as file:
-            if not path.is_file():  # a named pipe: nothing can be looked at beforehand
+            if not path.is_file():  # a named pipe cannot be inspected in advance
                 yield JsonLines(settings, shown, file)
                 return
             magic, size = file.read(4), path.stat().st_size
@@ -48,7 +48,7 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
 
 
 def first_rows(settings: Settings, name: str, number: int) -> tuple[list[object], Shape]:
-    """Return the first rows of a Parquet file as objects, and what is read of an event in them."""
+    """Return the first rows of a Parquet file as objects, and the fields to read in them."""
     shown = f"--input {name}"
     try:
         from workers.replay.parquet import first_rows
@@ -62,7 +62,6 @@ def _without_pyarrow(name: str) -> SettingsError:
 
 
 def is_parquet(path: Path) -> bool:
-    """Return whether a file is Parquet, by its first bytes or its name."""
     try:
         if not path.is_file():
             return False

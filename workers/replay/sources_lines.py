@@ -1,4 +1,4 @@
-"""JSON lines: one event a line, from a file, a gzipped file or a pipe."""
+"""Read JSON lines, one event a line, from a file, a gzipped file or a pipe."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ NEWLINE = ord("\n")
 
 
 class _Piece(NamedTuple):
-    """Some lines, what is in a part of them, how many of them are read with it, and how far the
-    file is read behind all of them.
-    """
+    """Lines with the spans of the first `read` of them, and the file position after all."""
 
     lines: Records
     spans: EventSpans
@@ -40,7 +38,7 @@ class _Piece(NamedTuple):
 
 
 class JsonLines:
-    """One JSON event a line; the text may come from a pipe and never end."""
+    """JSON events, one a line; a pipe may never end."""
 
     word = "line"
     partitions = 1
@@ -56,13 +54,10 @@ class JsonLines:
         total: int | None = None,
         raw: IO[bytes] | None = None,
     ) -> None:
-        """
-        Args:
-            settings: of the worker.
-            name: for messages.
-            file: the text.
-            total: bytes of the file, before it is unpacked; None for a pipe.
-            raw: the file itself where `file` unpacks it: its position tells how far it is read.
+        """Args:
+        file: the text.
+        total: bytes of the file, before it is unpacked; None for a pipe.
+        raw: the file itself if `file` unpacks it; its position is the progress.
         """
         events = settings.events
         self.name, self.total = name, total
@@ -72,16 +67,16 @@ class JsonLines:
         )
         self._order = InOrder(name, self.word, events.grace_ms)
         self._read = 0
-        self._lines = 0  # how many there were in the last chunk
+        self._lines = 0  # number in the last chunk
 
     def batches(self) -> Iterator[EventBatch]:
         number = 1
-        # Who writes a pipe may never do it again.
+        # A pipe's writer may never write again.
         pieces = self._pieces() if self.total is None else ahead(self._pieces())
         for lines, spans, reasons, read, position in pieces:
             found, rejected = self._reader.coded(spans, reasons)
             self._order.check(found.times, number + found.index)
-            # An empty line is no event, and nobody's mistake.
+            # An empty line is neither an event nor an error.
             rejects = [
                 (number + each.index, each.reason)
                 for each in rejected
@@ -104,7 +99,7 @@ class JsonLines:
         return self._read if self._raw is None else self._raw.tell()
 
     def lines(self) -> Iterator[Records]:
-        """Yield the lines, a chunk at a time; one that is too long is cut where that shows."""
+        """Yield the lines, a chunk at a time; a truncated overlong line is still too long."""
         rest, first = np.empty(0, dtype=np.uint8), True
         while True:
             text = np.empty(len(rest) + CHUNK_BYTES, dtype=np.uint8)
@@ -131,9 +126,7 @@ class JsonLines:
                 return
 
     def _read_into(self, room: memoryview) -> int:
-        """Read the next bytes; of a pipe what is there, so that a slow writer's events are not kept
-        waiting.
-        """
+        """Read the next bytes; from a pipe only those available, so that slow events do not lag."""
         try:
             if self.total is not None:
                 return self._file.readinto(room)
@@ -150,11 +143,9 @@ class JsonLines:
 
 
 def lines_of(text: NDArray[np.uint8], foreseen: int = 1) -> Records:
-    """Return each line of a text that ends with a newline as a record.
+    """Return the lines of a text that ends with a newline as records.
 
-    Args:
-        text: uint8.
-        foreseen: how many lines it may have: if there are many more it is read twice.
+    If there are many more lines than `foreseen`, the text is read twice.
     """
     text = fixed(text)
     places = np.empty((foreseen + foreseen // 8 + 1, 2), dtype=np.int64)
@@ -166,7 +157,6 @@ def lines_of(text: NDArray[np.uint8], foreseen: int = 1) -> Records:
 
 
 def _ready(file: BufferedIOBase) -> bool:
-    """Whether more can be read at once."""
     try:
         return bool(select.select([file], [], [], 0)[0])
     except (OSError, ValueError):

@@ -1,16 +1,16 @@
-"""The events topics as a source: what each partition has between two offsets at the start.
+"""Read the events topics as a source, between offsets fixed at the start.
 
-So it ends on a topic that goes on growing. Each partition is read in its order, with one intake, as
-the worker does; how the partitions follow one another does not matter to any snapshot.
+So reading ends even if the topic keeps growing. Every partition is read in its order, with one
+intake, like the worker; the order among partitions does not affect any snapshot.
 
-A range of time is one of the events' own times. From: earlier events are left out; where the
-records' times allow it they are not even read (an event is at most `max_ahead` ahead of its record,
-else the worker had rejected it). To: the last ticks are those that end by then. A partition is read
-until its watermark is there, for nothing after that can count in such a tick, so what is published
-is what the worker makes of these ticks, with everything that came late.
+A time range is in event time. From: earlier events are left out; if record times allow it, they
+are not even read (an event is at most `max_ahead` ahead of its record, otherwise the worker
+rejected it). To: the last ticks are those that end by then. A partition is read until its watermark
+reaches that time, because nothing later can count in such a tick. The published ticks are therefore
+the worker's, including everything that came late.
 
-With `privacy.rekey` these are the events as they were sent on by user, and time is what their
-origins' marks say (`pipeline/rekey_markers.py`), as in the worker.
+With `privacy.rekey` the events are the re-keyed ones, and time follows the origins' markers
+(`pipeline/rekey_markers.py`), as in the worker.
 """
 
 from __future__ import annotations
@@ -37,15 +37,13 @@ from workers.replay.source import EventBatch, Source, when
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
-# Handed on at once, of one partition.
+# Limits of a batch, which holds records of one partition.
 RECORDS_AT_ONCE, BYTES_AT_ONCE = 2_000, 8 << 20
 _ASK_S = 30.0
 
 
 @dataclass(slots=True)
 class _Partition:
-    """One source partition: where it is read from and to, and how far it is."""
-
     place: Place
     start: int
     end: int
@@ -57,8 +55,6 @@ class _Partition:
 
 
 class TopicSource:
-    """The records of the events topics; see the module."""
-
     word = "offset"
 
     def __init__(
@@ -69,7 +65,6 @@ class TopicSource:
         since_ms: int | None,
         until_ms: int | None,
     ) -> None:
-        """Find what is to be read; None: no limit."""
         events, several = settings.events, len(sources.topics) > 1
         self.name = f"topics {sources}" if several else f"topic {sources}"
         if since_ms is not None or until_ms is not None:
@@ -90,7 +85,7 @@ class TopicSource:
             )
             for place in sources
         ]
-        # What the worker would reject if it read the topic now.
+        # Latest event time that the worker would accept if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
         earliest = (
             None
@@ -126,7 +121,7 @@ class TopicSource:
         )
 
     def _batches(self, part: _Partition, *, whole: bool) -> Iterator[EventBatch]:
-        """Yield what waits of a partition, the last of it if `whole`."""
+        """Yield a partition's waiting records; `whole`: they are its last."""
         messages, part.waiting, part.nbytes = part.waiting, [], 0
         if not messages:
             self._end(part)
@@ -178,7 +173,6 @@ class TopicSource:
         *,
         ends: bool,
     ) -> EventBatch:
-        """Return events of a partition as a batch; `ends`: they are the last of it."""
         early = 0
         if self._since is not None:
             kept = np.flatnonzero(found.times >= self._since)
@@ -215,7 +209,7 @@ class TopicSource:
             and part.watermark is not None
             and part.watermark >= self.until_ms
         ):
-            self._end(part)  # nothing more of it can count
+            self._end(part)  # nothing further can count
         return EventBatch(
             part.place.number,
             found,
@@ -248,7 +242,6 @@ def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -
 
 
 def _bounds(consumer: Consumer, place: Place, earliest_ms: int | None) -> tuple[int, int]:
-    """Return where a partition is to be read from and to."""
     low, high = bounds_of(consumer, *place.log)
     if earliest_ms is None or earliest_ms <= 0 or low == high:
         return low, high

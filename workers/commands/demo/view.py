@@ -1,7 +1,7 @@
-"""The live view: from a scene to something rich can draw, for terminals of 80 x 24 and more.
+"""Draw the live view with rich, for terminals of 80 x 24 and more.
 
-Private counts are cyan and exact ones red, everywhere. Each bar is solid up to two standard
-deviations below the private count, an error bar from there to two above it, and has a red mark at
+Private counts are cyan and exact ones red, everywhere. A bar is solid up to two standard
+deviations below the private count, has an error bar from there to two above it, and a red mark at
 the exact count.
 """
 
@@ -30,31 +30,27 @@ QUIET = "bright_black"
 #: Columns of a count, such as 12,345 or 1.234M.
 DIGITS = 6
 DIGITS_MIN = 4
-#: Inner columns from which a board has room for whole words.
+#: Minimum inner columns for whole words on a board.
 WIDE = 28
-#: A bar shorter than this says nothing, so it is left out.
+#: Shorter bars are left out as illegible.
 BAR_MIN = 4
-#: Lines of the small table but for a line of private and one of exact counts for each origin.
+#: Lines of the small table besides two per origin (private and exact counts).
 TABLE_EXTRA = 3
 PICTURE_SIZE = (120, 34)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """All that is drawn.
+    """Everything to draw.
 
     Attributes:
-        boards: the newest one of each (histogram, stream key).
         discovered: histogram drawn large, with bars.
         declared: histogram drawn as a small table.
         keys, labels: stream keys, and the domain of `declared`, in the order shown.
-        promise: the guarantee, in words.
-        horizon: ticks of an epoch.
-        simulated, year: date of the newest event, and how often the data was begun.
-        sent, speed: events so far, and a second, as measured.
-        elapsed_s, now_ms: since the start; wall clock, for the age of what is shown.
-        state: what is being waited for, while nothing is shown yet.
-        page: address of the dashboard.
+        simulated, year: date of the newest event, and how often the data was started.
+        sent, speed: events so far, and measured events per second.
+        elapsed_s, now_ms: since the start; wall clock, for the age of the boards.
+        state: what the demo is waiting for, while nothing is shown yet.
     """
 
     boards: Mapping[tuple[str, str], Board]
@@ -75,7 +71,6 @@ class Scene:
 
 
 def render(scene: Scene, console: Console) -> RenderableType:
-    """Draw a scene into the console's width and height."""
     width, height = console.width, console.height - 1
     date = scene.simulated or "-"
     if scene.year > 1:
@@ -119,7 +114,7 @@ def picture(scene: Scene, path: Path) -> None:
 
 
 def compact(count: int) -> str:
-    """Return a count in at most `DIGITS` columns up to 999 billion: 12,345, 123.4k, 1.234M."""
+    """Format a count in at most `DIGITS` columns up to 999 billion: 12,345, 123.4k, 1.234M."""
     if -10_000 < count < 100_000:
         return f"{count:,}"
     size, unit = count / 1_000, "k"
@@ -131,13 +126,9 @@ def compact(count: int) -> str:
 
 
 def bar(row: Row, sd: float, largest: float, width: int) -> Text:
-    """Return the private count as a bar, an error bar of 2 sd to both sides, the exact one a mark.
+    """Return the private count as a bar with error bars of 2 sd and a mark at the exact count.
 
-    Args:
-        row: the counts.
-        sd: standard deviation of the private one.
-        largest: the count at the right edge.
-        width: columns.
+    `largest` is the count at the right edge, `width` in columns.
     """
     per_cell = max(largest, 1.0) / width
     places = (row.private - 2 * sd, row.private, row.private + 2 * sd, row.exact)
@@ -156,7 +147,6 @@ def bar(row: Row, sd: float, largest: float, width: int) -> Text:
 
 
 def ordinal(number: int) -> str:
-    """Return 2nd, 3rd, 4th, ..."""
     ending = (
         "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     )
@@ -238,7 +228,6 @@ def _small_table(scene: Scene, width: int) -> Panel:
 
 
 def _colours(text: str) -> list[tuple[int, int, int]]:
-    """Return colours written in hexadecimal as red, green and blue."""
     red_green_blue = [bytes.fromhex(one) for one in text.split()]
     return [(red, green, blue) for red, green, blue in red_green_blue]
 
@@ -250,5 +239,5 @@ _THEME = TerminalTheme(
     _colours("2a303c ff6b6b 7ed385 f0c86e 6ea0fa be8cf0 40b8c8 d6deeb"),
     _colours("7c889c ff8282 96e69b fad782 8cb4ff cda5fa 78dce6 f0f4fa"),
 )
-#: rich's own SVG format loads a font from the network; this one takes what the reader has.
+#: rich's own SVG format loads a font from the network; this one uses local fonts.
 _SVG = Path(__file__).with_name("terminal.svg")

@@ -1,4 +1,4 @@
-"""The command itself: sample, guess, ask, write; and what it prints. What it prints is exact."""
+"""Sample, guess, ask and write, printing exact findings (`quietcount init`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What the command line says; `client` may hold secrets. None: not said."""
+    """Command-line options; `client` may hold secrets. None: not given."""
 
     bootstrap: str
     topic: str
@@ -62,7 +62,7 @@ def write_settings(wishes: Wishes) -> int:
     """Write a settings file for a topic; return the exit code.
 
     Raises:
-        SettingsError: an option is wrong, the file is there already, or no broker answers.
+        SettingsError: an option is wrong, the file already exists, or no broker answers.
     """
     output = wishes.output
     if output.exists() or output.is_symlink():
@@ -127,17 +127,17 @@ def write_settings(wishes: Wishes) -> int:
 
 
 def _registry(wishes: Wishes) -> dict[str, str] | None:
-    """Return [schema_registry] as TOML values by name; None: it is not asked for."""
+    """Return [schema_registry] as TOML values by name; None: not requested."""
     if wishes.registry is None:
         return None
     return {"url": toml(wishes.registry), **toml_values("--registry", wishes.registry_options)}
 
 
 def _access(values: Mapping[str, str], base: Path) -> Access:
-    """Return how to get to the registry.
+    """Return the registry access.
 
     Raises:
-        SettingsError: a setting is wrong, or a secret is not there.
+        SettingsError: a setting is wrong, or a secret is missing.
     """
     try:
         registry = registry_of(table_of(values), base)
@@ -148,7 +148,6 @@ def _access(values: Mapping[str, str], base: Path) -> Access:
 
 
 def table_of(values: Mapping[str, str]) -> dict[str, object]:
-    """Return TOML values as they are read."""
     return tomllib.loads("\n".join(f"{toml(name)} = {value}" for name, value in values.items()))
 
 
@@ -182,7 +181,6 @@ def _range(text: str) -> Range:
 
 
 def _answers(guess: Guess, wishes: Wishes, range_: Range | None, *, asking: bool) -> Answers:
-    """Return what the options say, and what is answered to questions about the rest."""
     keys, users = wishes.keys, wishes.users
     if asking and keys is None and guess.keys:
         named = guess.keys[0]
@@ -223,7 +221,7 @@ def _write(path: Path, text: str) -> None:
     """Write a new file.
 
     Raises:
-        SettingsError: it is there by now, or cannot be written.
+        SettingsError: it already exists, or cannot be written.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
@@ -234,7 +232,6 @@ def _write(path: Path, text: str) -> None:
 
 
 def roles_of(draft: Draft) -> dict[str, str]:
-    """Return what the settings make of each field."""
     found = {str(draft.items.field.path): "items"}
     if draft.items.count is not None:
         found[str(draft.items.count.path)] = "count"
@@ -249,14 +246,13 @@ def roles_of(draft: Draft) -> dict[str, str]:
 
 
 def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> None:
-    """Print what the fields hold, for the operator only."""
+    """Print the contents of the fields, for the operator only."""
     table = Table(box=None, pad_edge=False)
     headings = ("field", "in", "holds", "different", "used as", "for example (exact: for you only)")
     for heading in headings if roles else (*headings[:4], headings[5]):
         table.add_column(
             heading, justify="right" if heading in ("in", "different") else "left", overflow="fold"
         )
-    # Objects are only the way to their fields.
     shown = [
         field
         for field in guess.all_fields
@@ -279,7 +275,6 @@ def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> No
 
 
 def _show_draft(console: Console, draft: Draft, place: Place, text: str) -> None:
-    """Print what was written and what to do next."""
     sample = draft.sample
     looked = f"{len(sample.records):,} of {many(sample.total, 'record')} looked at"
     if sample.stopped:
@@ -340,5 +335,5 @@ def _cut(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a text with nothing that a terminal would obey."""
+    """Strip terminal control sequences."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,7 +1,7 @@
-"""From a sample to a draft of settings: every guess, with what was found.
+"""Guess settings from a sample, with the evidence for every guess.
 
-Each candidate is tried with the rule that decides about events in the worker (`events.project`), so
-what the draft says of accepted events is what the worker would do with the sample.
+Candidates are tried with the worker's own rule for accepting events (`events.project`), so the
+draft's accepted events are the sample's events that the worker would accept.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from workers.events.project import Event, Projection, Seen
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Shape, View, complaints
 from workers.mechanisms.config.views import field as named_field
 
-# Candidates for the items that are tried.
+# Maximum number of items candidates to try.
 _TRIED = 12
 _NEARLY_ALL = 0.9
-# Where fewer have items, a field may say which events do.
+# If fewer events have items, a field may tell which do.
 _SOME = 0.98
 _MOST_ITEMS = 0.99
 _ITEMS_MAX, _COUNT_MAX = 10_000, 1_000_000
@@ -32,13 +32,13 @@ _ITEMS_MAX, _COUNT_MAX = 10_000, 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What only the operator can say.
+    """Answers that only the operator can give.
 
     Attributes:
         keys: "public": stream keys may be named; "declare": those of the sample, written into the
             file; "none": one histogram for all events.
-        users: whether users are protected, not events.
-        range: of the numbers that are put into buckets; None: a round one around the sample's.
+        users: whether to protect users instead of events.
+        range: for bucketing numbers; None: a round one around the sample's.
     """
 
     keys: str = "none"
@@ -48,24 +48,20 @@ class Answers:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Draft:
-    """What the settings will say, and why. Sensitive.
+    """Contents of the settings file, with reasons. Sensitive.
 
     Attributes:
-        sample: what was read.
-        format: of the values.
-        decoded: how many of them hold an object.
-        fields: what these hold; with `where`, those that it lets pass.
-        items: what is counted; the other candidates.
-        where: which events are looked at, None: all.
-        time: their time, None: the record's; the other candidates.
+        decoded: how many values hold an object.
+        fields: of the decoded objects; with `where`, of those it lets pass.
+        where: condition on events; None: all count.
+        time: None: the record's.
         grace: how long a tick stays open, and why.
-        key: whose histogram an event belongs to, None: there is one; the other candidates.
-        keys: as in `Answers`.
-        user: None where events are protected; the candidates otherwise.
+        key: stream key; None: one histogram for all events.
+        user: None if events are protected.
         empty: whether events without items are events.
-        accepted: how many of the decoded records are events; how many are skipped by `where`.
-        pairs: how often each stream key and label was met in them, within the bounds of an event.
-        max_items, max_count: the bounds, and how many events lie within them.
+        accepted, skipped: decoded records that are events, and that `where` skips.
+        pairs: occurrences of every (stream key, label) in them, within the bounds of an event.
+        max_items, max_count, within: the bounds, and the shares of events within them.
         times: of the accepted events, ms since 1970.
     """
 
@@ -96,13 +92,11 @@ class Draft:
 
 
 class Guess:
-    """The guesses about one sample, up to the point where the operator is asked."""
+    """Guesses about one sample, up to the questions for the operator."""
 
     def __init__(self, sample: Sample, decoded: Decoded, now_ms: int) -> None:
-        """Look at the sample.
-
-        Raises:
-            NothingToCount: nothing in it could be counted.
+        """Raises:
+        NothingToCount: nothing in the sample could be counted.
         """
         self._sample, self._decoded = sample, decoded
         self._places = sorted(decoded.objects)
@@ -114,7 +108,7 @@ class Guess:
         if len(having) < _SOME * len(self._places):
             self.where = where_of(self.fields, having)
         if self.where is not None:
-            # What all events have is asked of those that are looked at.
+            # Look for common fields only among the events that pass the condition.
             chosen, values = self.where.field, set(self.where.values)
             self._places = [
                 place
@@ -126,7 +120,6 @@ class Guess:
         self.time = self._usable_time()
 
     def _look(self, now_ms: int) -> None:
-        """Survey the records at `_places`."""
         records = [self._sample.records[place] for place in self._places]
         self.objects = [self._decoded.objects[place] for place in self._places]
         self._partitions = [record.partition for record in records]
@@ -137,7 +130,7 @@ class Guess:
         self._times = times_of(self.fields, self._partitions, self._logged, now_ms)
 
     def _counted(self) -> tuple[Items, list[Items]]:
-        """Return what is counted, and what else could be: the first that most events have."""
+        """Return the items to count and the alternatives, likeliest first."""
         times = {time.field.path.steps for time in self._times}
         good: list[tuple[int, Items]] = []
         for items in self.candidates[:_TRIED]:
@@ -162,7 +155,6 @@ class Guess:
         return good[0][1], [items for _, items in good[1:]]
 
     def _having(self) -> set[int]:
-        """Return which of the records bring items."""
         return {
             place
             for place, seen in seen_by(self.objects, view_of(self.items), empty=True)
@@ -181,7 +173,6 @@ class Guess:
 
     @property
     def keys(self) -> list[Named]:
-        """Return what may be the stream key beside what was chosen, the likeliest first."""
         return [
             named
             for named in keys_of(self.fields, self._record_keys)
@@ -189,7 +180,6 @@ class Guess:
         ]
 
     def users(self, key: Named | None) -> list[Named]:
-        """Return what may name users beside what was chosen, the likeliest first."""
         found = users_of(self.fields, self._record_keys, self._partitions, self._sample.partitions)
         return [
             named
@@ -209,10 +199,8 @@ class Guess:
         return Shape(one_view(view), time, unit, named_field(user), empty)
 
     def draft(self, answers: Answers) -> Draft:
-        """Return the draft with the operator's answers.
-
-        Raises:
-            NothingToCount: with these answers no event would be accepted, or no user is known.
+        """Raises:
+        NothingToCount: with these answers no event would be accepted, or no user is known.
         """
         if answers.range is not None and self.items.range is not None:
             self.items = replace(self.items, range=answers.range)
@@ -247,7 +235,6 @@ class Guess:
         return self._tried(made)
 
     def _tried(self, draft: Draft) -> Draft:
-        """Return the draft with what the worker would make of the sample."""
         key = None if draft.key is None else draft.key.setting
         user = None if draft.user is None else draft.user.setting
         strict, lenient = (
@@ -303,7 +290,6 @@ class Guess:
 
 
 def view_of(items: Items, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()) -> View:
-    """Return what a histogram of a candidate looks at."""
     edges = None if items.range is None else items.range.edges
     return View(
         named_field(key) or ALL_KEYS,
@@ -315,12 +301,11 @@ def view_of(items: Items, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()
 
 
 def one_view(view: View) -> Mapping[str, View]:
-    """Return the views of a worker that has one."""
     return MappingProxyType({"": view})
 
 
 def seen_by(records: Sequence[object], view: View, *, empty: bool) -> Iterator[tuple[int, Seen]]:
-    """Yield what a view sees of those records that it accepts, with their places."""
+    """Yield a view's data of the records it accepts, with their places."""
     projection = Projection(Shape(one_view(view), empty=empty))
     for place, record in enumerate(records):
         event = projection.event(record)
@@ -329,12 +314,10 @@ def seen_by(records: Sequence[object], view: View, *, empty: bool) -> Iterator[t
 
 
 def condition_of(where: Where) -> Condition:
-    """Return the condition that a guess means."""
     return Condition(field=str(where.field.path), in_=where.values)
 
 
 def _amounts(view: Seen) -> dict[str, int]:
-    """Return how often an event brings each of its labels, in their order."""
     found: dict[str, int] = {}
     for item, amount in zip(view.labels, view.amounts, strict=True):
         found[str(item)] = found.get(str(item), 0) + amount
@@ -342,12 +325,11 @@ def _amounts(view: Seen) -> dict[str, int]:
 
 
 def _quantile(ordered: Sequence[int], share: float) -> int:
-    """Return the smallest that at least this share of the numbers does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def _round_up(number: int) -> int:
-    """Return a number up to 10 as it is, above it the next of 20, 30, 50, 100, 200, ..."""
+    """Round up to 20, 30, 50, 100, 200, ...; numbers up to 10 stay as they are."""
     if number <= 10:
         return max(number, 1)
     return next(

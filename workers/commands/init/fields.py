@@ -1,14 +1,12 @@
-"""Which events have the items at all, where a field such as a type decides that.
+"""Survey the fields of sampled records along all paths, through objects and lists of objects.
 
-How figures are said in comments.
+    survey(records)   decoded records -> a `Field` for every path
+    where_of(...)     the condition, such as a type, that decides which events have the items
+    percent, about    figures in comments
 
-What the fields of sampled records hold: along all paths, through objects and lists of objects.
-
-    survey(records)   decoded records -> a `Field` for each path
-
-An object whose names differ from record to record, with whole numbers as values, is one field: its
-names are labels and its values counts. Another object of that sort is not walked: its names are
-data. So is a name that is no path, or lies behind a second list.
+An object is one field if its names differ from record to record and its values are whole numbers:
+its names are labels and its values counts. Other objects with varying names are not walked: the
+names are data. So are names that cannot form a path, or that lie behind a second list.
 """
 
 from __future__ import annotations
@@ -27,9 +25,7 @@ from workers.mechanisms.config.views import STEPS_MAX, Path, as_label, parse
 
 
 def percent(share: float) -> str:
-    """Return a share in per cent; what is there is never shown as nothing, nor what is missing as
-    all.
-    """
+    """Return a percentage; only exact shares become 0 % or 100 %."""
     if share >= 1:
         return "100 %"
     if share <= 0:
@@ -38,12 +34,10 @@ def percent(share: float) -> str:
 
 
 def many(number: int, thing: str) -> str:
-    """Return a number of things."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def about(number: float) -> str:
-    """Return a positive number to two digits."""
     if number <= 0 or not math.isfinite(number):
         return "0"
     digits = 1 - math.floor(math.log10(number))
@@ -51,23 +45,21 @@ def about(number: float) -> str:
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
-# Of all records together; what comes later is not looked at.
+# For all records together; later fields are ignored.
 FIELDS_MAX = 2_000
 NAMES_MAX = 5_000
-# Of one list, from its beginning: more of the same says nothing new.
+# Per list, from its beginning: more elements add no information.
 ELEMENTS_MAX = 1_000
-# Names vary where an object has on average less than this share of all names at its path: of an
-# object of whole numbers, which is more often one of counts than one with optional fields; of any.
+# Names vary if an object has on average less than this share of all names at its path: for objects
+# of whole numbers, which more often hold counts than optional fields; for any object.
 _VARYING_COUNTS, _VARYING = 0.8, 0.5
-# From so many names on that vary they are data, whatever the values are.
+# At least this many varying names are data, whatever the values are.
 _MANY_NAMES = 50
 
 Steps = tuple[tuple[str, ...], int | None]
 
 
 class Kind(StrEnum):
-    """Of one value."""
-
     TEXT = "text"
     WHOLE = "whole number"
     NUMBER = "number"
@@ -78,8 +70,6 @@ class Kind(StrEnum):
 
 
 class Form(StrEnum):
-    """How values lie at a path."""
-
     ONE = "one value"
     LIST = "list of values"
     MAP = "object of counts"
@@ -88,18 +78,12 @@ class Form(StrEnum):
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Field:
-    """What the records have at one path. Sensitive: the repr shows no content.
+    """Contents of the records at one path. Sensitive: the repr shows no content.
 
     Attributes:
-        path: where it is.
-        form: whether it is one value a record.
-        total: how many records were looked at.
-        records: in how many of them there is something but null.
-        kinds: of the values.
-        values: how often each occurs, as labels are written; of texts, whole numbers, booleans and
-            an object's names.
-        numbers: the numeric values.
-        column: the value of each record, by the record's place; of ONE only.
+        records: those with a value other than null.
+        values: occurrences by label, for texts, whole numbers, booleans and an object's names.
+        column: value by the record's place; for ONE only.
     """
 
     path: Path
@@ -116,22 +100,18 @@ class Field:
 
     @property
     def share(self) -> float:
-        """Return the share of the records that have it."""
         return self.records / self.total
 
     @property
     def number_of_values(self) -> int:
-        """Return how many values there are in all records."""
         return self.kinds.total()
 
     @property
     def distinct(self) -> int:
-        """Return how many different labels there are."""
         return len(self.values)
 
     @property
     def labels(self) -> bool:
-        """Return whether every value can be a label."""
         return (
             0
             < self.number_of_values
@@ -140,33 +120,24 @@ class Field:
 
     @property
     def numeric(self) -> bool:
-        """Return whether every value is a number."""
         return 0 < self.number_of_values == self.kinds[Kind.WHOLE] + self.kinds[Kind.NUMBER]
 
     @property
     def whole(self) -> bool:
-        """Return whether every value is a whole number."""
         return 0 < self.number_of_values == self.kinds[Kind.WHOLE]
 
     @property
     def text(self) -> bool:
-        """Return whether every value is a text."""
         return 0 < self.number_of_values == self.kinds[Kind.TEXT]
 
 
 def survey(records: Sequence[object]) -> list[Field]:
-    """Return the fields of decoded records, in the order in which they were met first.
-
-    Args:
-        records: dictionaries; anything else counts as a record without fields.
-    """
+    """Return the fields of dictionaries in order of first occurrence; other records have none."""
     return _Survey(records).fields()
 
 
 @dataclass(slots=True)
 class _Object:
-    """The objects at one path, over all records."""
-
     objects: int = 0
     sizes: int = 0
     counts: bool = True
@@ -174,12 +145,10 @@ class _Object:
 
     @property
     def map(self) -> bool:
-        """Return whether it is an object of counts."""
         return self.counts and self._varies(_VARYING_COUNTS)
 
     @property
     def data(self) -> bool:
-        """Return whether its names are data."""
         return self.map or (len(self.names) >= _MANY_NAMES and self._varies(_VARYING))
 
     def _varies(self, share: float) -> bool:
@@ -187,7 +156,7 @@ class _Object:
 
 
 class _Survey:
-    """Walks the records twice: which objects have names that are data; then the fields."""
+    """Two passes over the records: find objects with data as names, then collect the fields."""
 
     def __init__(self, records: Sequence[object]) -> None:
         self._records = records
@@ -224,7 +193,7 @@ class _Survey:
     ) -> None:
         seen = self._objects.get(where)
         if seen is None or (seen.data and where[0]):
-            return  # the record itself is walked in any case: there is nothing else to walk
+            return  # the record itself is always walked: there is nothing else
         for name, value in found.items():
             if isinstance(name, str):
                 self._value(value, ((*where[0], name), where[1]), place, met)
@@ -238,7 +207,7 @@ class _Survey:
             if seen is not None and seen.map and not inside:
                 self._add(where, Form.MAP, [(Kind.TEXT, name) for name in value], place, met)
                 return
-            # Nothing but its share matters, unless it can be walked no further.
+            # Only its share matters, unless it cannot be walked further.
             self._children(value, where, place, met)
             self._add(
                 where, Form.ELEMENT if inside else Form.ONE, [(Kind.OBJECT, None)], place, met
@@ -292,7 +261,7 @@ class _Survey:
                 found.column[place] = value
 
     def _path(self, where: Steps) -> Path | None:
-        """Return the path, None where a settings file could not name it."""
+        """Return the path; None if a settings file cannot name it."""
         if where not in self._paths:
             path: Path | None = Path(*where)
             try:
@@ -308,7 +277,6 @@ class _Survey:
 def _objects(
     value: object, steps: tuple[str, ...], list_at: int | None
 ) -> Iterator[tuple[Steps, Mapping[str, object]]]:
-    """Yield the objects in a value with their paths."""
     if len(steps) >= STEPS_MAX:
         return
     if isinstance(value, Mapping):
@@ -323,7 +291,6 @@ def _objects(
 
 
 def kind_of(value: object) -> Kind:
-    """Return the kind of one value that is not null."""
     if isinstance(value, bool):
         return Kind.BOOLEAN
     if isinstance(value, str):
@@ -338,7 +305,7 @@ def kind_of(value: object) -> Kind:
 
 
 def label(value: str | bool | int) -> str | None:
-    """Return how a value is written as a label; None where it is too long for one."""
+    """Return a value as a label; None if it is too long."""
     if isinstance(value, int) and value.bit_length() > 3 * LABEL_BYTES_MAX:
         return None
     text = as_label(value)
@@ -354,13 +321,13 @@ def _float(value: float | Decimal) -> float:
 
 _NEARLY_ALL = 0.99
 _TYPES_MAX = 20
-# Of the records of a type this share has the items, or at most the rest.
+# Minimum share of a type's records that have the items; otherwise at most the remainder may.
 _DECIDED = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Where:
-    """A condition: the field, and the values that events with items have. The values are data."""
+    """Condition: the field, and its values in events with items. The values are data."""
 
     field: Field
     values: tuple[str, ...]
@@ -368,12 +335,7 @@ class Where:
 
 
 def where_of(fields: Sequence[Field], having: Collection[int]) -> Where | None:
-    """Return the condition that tells records with items from those without; None: there is none.
-
-    Args:
-        fields: of the sampled records.
-        having: places of the records that have items.
-    """
+    """Return the condition that separates records with items (`having`) from the others, if any."""
     having, found = set(having), []
     for field in fields:
         if field.form is not Form.ONE or not field.labels or field.share < _NEARLY_ALL:

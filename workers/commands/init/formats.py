@@ -1,12 +1,10 @@
-"""In which format the values of a topic are, and their records as plain objects.
+"""Detect the format of a topic's values, and decode them as plain objects.
 
-A format is a decoder: a function of a value's bytes that returns what a record holds, or raises a
-ValueError. JSON is looked for first; a value that begins with a zero byte and four of a schema's id
-is framed as serializers with a Schema Registry do it.
+JSON is tried first. A value that starts with a zero byte and a four-byte schema id is framed by a
+Schema Registry serializer: Avro, Protobuf, or JSON. The worker's own readers walk only the wanted
+fields; here these are not known yet, so records are decoded whole.
 
-Records behind a Schema Registry as whole objects: Avro, Protobuf, and JSON with a schema's id.
-
-The worker's own readers walk along wanted fields; here nobody knows yet which these are.
+A decoder is a function from a value's bytes to the record; it raises ValueError on failure.
 """
 
 from __future__ import annotations
@@ -26,14 +24,12 @@ from workers.runtime.errors import SettingsError
 
 Decoder = Callable[[bytes], object]
 MAGIC, HEADER = 0, 5
-#: What `events.format` calls the kinds of schemas.
+#: Names of the schema kinds in `events.format`.
 FORMATS = MappingProxyType({AVRO: "avro", PROTOBUF: "protobuf", JSON: "json_schema"})
 _PATIENCE_S = 15.0
 
 
 class _Patience:
-    """Who waits for the registry, until time is over."""
-
     def __init__(self, url: str) -> None:
         self._deadline, self._url = time.monotonic() + _PATIENCE_S, url
 
@@ -43,21 +39,15 @@ class _Patience:
                 f"the schema registry at {self._url} did not answer within {_PATIENCE_S:g} s"
             )
 
-    def goes_on(self) -> None:
-        """Go on."""
+    def goes_on(self) -> None: ...
 
 
 class Schemas:
-    """Decodes values by the schemas that they name."""
+    """Decoder of values that name their schema."""
 
     def __init__(self, access: Access, json: Decoder) -> None:
-        """
-        Args:
-            access: to the registry.
-            json: decodes JSON.
-
-        Raises:
-            SettingsError: what reads schemas is not installed.
+        """Raises:
+        SettingsError: the packages that read schemas are not installed.
         """
         try:
             from workers.events.formats.avro import AvroFormat
@@ -70,10 +60,10 @@ class Schemas:
         self._decoders: dict[bytes, tuple[str, Callable[[bytes], object]] | None] = {}
 
     def decode(self, value: bytes) -> tuple[str, object]:
-        """Return the format of a value and what it holds.
+        """Return the format of a value and its content.
 
         Raises:
-            ValueError: it names no schema that is known, or is none of its schema.
+            ValueError: it names no known schema, or does not match its schema.
             SettingsError: the registry does not answer.
         """
         if not is_framed(value):
@@ -102,12 +92,12 @@ class Schemas:
 
 
 def is_framed(value: bytes) -> bool:
-    """Return whether a value begins as serializers with a Schema Registry write it."""
+    """Return whether a value starts like those of Schema Registry serializers."""
     return len(value) >= HEADER and value[0] == MAGIC
 
 
 def _protobuf(schema: Schema) -> Decoder:
-    """Return what decodes the messages of a schema; a value says which of them it is."""
+    """Return a decoder of a schema's messages; every value names its message type."""
     from google.protobuf import message_factory
 
     from workers.events.formats.protobuf_program import ProtobufSchema, indexes_of
@@ -127,7 +117,6 @@ def _protobuf(schema: Schema) -> Decoder:
 
 
 def _end_of_indexes(payload: bytes) -> int:
-    """Return where the message begins behind the numbers that say which one it is."""
     at = wanted = 0
     for number in range(STEPS_MAX):
         start = at
@@ -145,7 +134,7 @@ def _end_of_indexes(payload: bytes) -> int:
 
 
 def _whole(message: Any, depth: int) -> dict[str, object]:
-    """Return all fields of a message as the worker's reader does: those with presence where set."""
+    """Return all fields of a message like the worker's reader: fields with presence only if set."""
     made: dict[str, object] = {}
     for field in message.DESCRIPTOR.fields if depth < STEPS_MAX else ():
         if field.has_presence and not message.HasField(field.name):
@@ -174,39 +163,33 @@ def _value(field: Any, value: Any, depth: int) -> object:
     return value
 
 
-# Longer values are rejects with the settings that are written.
+# The written settings reject longer values.
 VALUE_BYTES_MAX = 1_000_000
-# Lists and objects in each other, as the worker's reader allows.
+# Maximum depth of nested lists and objects, as in the worker's reader.
 _NESTED_MAX = 512
 _MOST = 0.5
 
 
 class NothingToCount(SettingsError):
-    """The topic holds nothing that settings could be guessed from."""
+    """Topic without anything to guess settings from."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Decoded:
-    """The records of a sample as objects.
-
-    Attributes:
-        format: as the setting names it.
-        objects: of each value that is an object, by its place in the sample.
-    """
+    """Records of a sample: values that are objects, by place in the sample."""
 
     format: str
     objects: dict[int, object]
 
 
 def decoded(values: Sequence[bytes | None], access: Access | None = None) -> Decoded:
-    """Return what the values of a sample hold.
+    """Decode the values of a sample.
 
     Args:
-        values: of the records.
-        access: to the registry that knows their schemas; None: there is none.
+        access: to the registry with their schemas; None: there is none.
 
     Raises:
-        NothingToCount: they are in no format that is known, or hold no objects.
+        NothingToCount: the format is unknown, or there are no objects.
         SettingsError: the registry does not answer.
     """
     there = [value for value in values if value is not None]
@@ -260,7 +243,7 @@ def _json() -> Decoder:
 
 
 def _depth(value: bytes) -> int:
-    """Return at least as many lists and objects as are in each other: brackets in texts count."""
+    """Return an upper bound on the nesting depth: brackets within texts count."""
     depth = deepest = 0
     for byte in value:
         if byte in b"[{":

@@ -1,4 +1,4 @@
-"""`quietcount init`: options; what it does is in the modules beside it."""
+"""Options of `quietcount init`."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
-"""Which field may hold the items: what could be counted, the likeliest first.
+"""Find candidates for the items, the stream key and the user, likeliest first.
 
-Objects of counts and lists of objects are made for counting. A list of values is, too. A single
-value is where it repeats: of middling cardinality. Numbers are put into buckets.
-
-A range of round numbers around sampled ones, and buckets in it.
-
-Which field may be the stream key, and which the user.
+Objects of counts and lists of objects are best suited for counting, then lists of values. Single
+values qualify if they repeat, with medium cardinality. Numbers are bucketed in a range of round
+numbers around the sampled ones.
 """
 
 from __future__ import annotations
@@ -27,19 +24,19 @@ from workers.commands.init.names import Who
 from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.views import RECORD_KEY, as_label
 
-# Of the sampled numbers this share at each end may lie outside: outliers make useless buckets.
+# Share of the sampled numbers that may lie outside at either end: outliers waste buckets.
 _OUTSIDE = 0.005
 _STEPS = 20
 _LARGEST = 1e15
 _SMALLEST = 1e-9
-# Where the largest numbers are this much above the middle ones, buckets of one ratio show more.
+# If the largest numbers exceed the middle ones by this factor, buckets of one ratio show more.
 _SKEWED = 20
 _PER_DECADE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What `buckets` says: `count` intervals from `first` to `last`."""
+    """The `buckets` setting: `count` intervals from `first` to `last`."""
 
     first: Decimal
     last: Decimal
@@ -52,17 +49,15 @@ class Range:
 
     @property
     def edges(self) -> tuple[float, ...]:
-        """Return the edges of the buckets."""
         return parse_buckets(self.setting()).edges
 
     def setting(self) -> dict[str, object]:
-        """Return it as a settings file is read."""
         values = {"from": _number(self.first), "to": _number(self.last), "count": self.count}
         return {**values, "scale": self.scale}
 
 
 def range_of(numbers: Sequence[float]) -> Range | None:
-    """Return a range of round numbers around nearly all of `numbers`; None where there is none."""
+    """Return a range of round numbers around nearly all of `numbers`; None if there is none."""
     ordered = sorted(numbers)
     outside = int(_OUTSIDE * len(ordered))
     low, high = ordered[outside], ordered[-1 - outside]
@@ -79,7 +74,7 @@ def range_of(numbers: Sequence[float]) -> Range | None:
 
 
 def around(low: float, high: float) -> Range | None:
-    """Return buckets for a range that somebody chose, with its bounds as they are."""
+    """Return buckets for a chosen range, keeping its bounds."""
     if not (
         low < high
         and max(abs(low), abs(high)) <= _LARGEST
@@ -104,7 +99,7 @@ def _linear(low: float, high: float) -> Range | None:
     first = (Decimal(repr(low)) / step).to_integral_value(ROUND_FLOOR) * step
     last = (Decimal(repr(high)) / step).to_integral_value(ROUND_CEILING) * step
     if last <= Decimal(repr(high)):
-        last += step  # the last edge is not inside
+        last += step  # the last edge is exclusive
     return Range(_plain(first), _plain(last), int((last - first) / step))
 
 
@@ -121,7 +116,7 @@ def _log(low: float, high: float) -> Range | None:
 
 
 def _round_step(width: float) -> Decimal:
-    """Return the smallest of 1, 2, 5, 10, ... and their decimal fractions that is at least this."""
+    """Return the smallest 1, 2, 5 or 10 times a power of ten that is at least `width`."""
     power = Decimal(10) ** math.floor(math.log10(width))
     return next(
         power * digit for digit in (1, 2, 5, 10, 20) if power * digit >= Decimal(repr(width))
@@ -146,7 +141,7 @@ def _is_good(found: Range) -> bool:
 
 
 _NEARLY_ALL = 0.99
-# More histograms side by side are each too small for their noise, unless there are many events.
+# More histograms would each be too small for their noise, unless there are many events.
 KEYS_MAX = 50
 _EVENTS_PER_KEY = 5
 _USERS_MIN = 10
@@ -156,12 +151,12 @@ _ADDRESS = re.compile(
 )
 
 
-# Nearly every event has another value: it names one event.
+# At this share of distinct values a field identifies single events.
 _UNIQUE = 0.9
 _LIKENESS = MappingProxyType(
     {Who.PERSON: 40.0, Who.ACCOUNT: 30.0, Who.DEVICE: 20.0, Who.SESSION: 10.0}
 )
-#: What "user" means in the promise, by what a field identifies.
+#: Meaning of "user" in the promise, by what a field identifies.
 MEANS = MappingProxyType(
     {
         Who.PERSON: "all events of one person, as far as the field has one value for each person",
@@ -175,15 +170,12 @@ MEANS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Named:
-    """What may be a stream key or a user.
+    """Candidate for the stream key or the user, with a relative likelihood `score`.
 
     Attributes:
-        setting: as the settings file has it: a path, or "$key".
-        reason: what was found.
-        values: how often each was met, as labels are written.
-        score: how likely it is.
-        partitioner: of a user, by which the records are placed; None: by none that is known.
-        who: of a user, what its name says that it identifies.
+        setting: as in the settings file: a path, or "$key".
+        partitioner: of a user, the one that places the records; None: no known one.
+        who: of a user, what its name identifies.
     """
 
     setting: str
@@ -195,12 +187,11 @@ class Named:
 
     @property
     def means(self) -> str:
-        """Return what is protected where this is the user."""
         return MEANS[self.who]
 
 
 def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Named]:
-    """Return what may be the stream key, the likeliest first: it has few values."""
+    """Return the stream key candidates, likeliest first: fields with few values."""
     found = []
     for field in fields:
         if field.form is not Form.ONE or field.share < _NEARLY_ALL or not field.labels:
@@ -236,13 +227,10 @@ def users_of(
     partitions: Sequence[int],
     number: int,
 ) -> list[Named]:
-    """Return what may name the user of an event, the likeliest first.
+    """Return the candidates for the user of an event, likeliest first.
 
-    Args:
-        fields: of the sampled records.
-        record_keys: of each record, None where it has none or one that is no text.
-        partitions: of each record.
-        number: partitions of the topic.
+    `record_keys` is None for a record without a key, or with one that is not text; `number` is the
+    topic's number of partitions.
     """
     same = {str(field.path) for field in _same(fields, record_keys)}
     found = []
@@ -261,7 +249,7 @@ def users_of(
             field.distinct > _UNIQUE * field.number_of_values
             or names.says(field.path, names.KEY, names.ITEM)
         ):
-            continue  # a record is often keyed by what it is about, which is no user
+            continue  # records are often keyed by their subject, which is not a user
         users = {
             place: as_label(value)
             for place, value in field.column.items()
@@ -311,12 +299,11 @@ def users_of(
 
 
 def is_personal(field: Field) -> bool:
-    """Return whether a field identifies somebody, or one event: by its name, or by its values."""
+    """Return whether a field's name or values identify a person or a single event."""
     return names.who(field.path) is not None or _is_address(field)
 
 
 def _is_address(field: Field) -> bool:
-    """Return whether most values are email or IP addresses."""
     return (
         field.text
         and 2 * sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
@@ -325,7 +312,6 @@ def _is_address(field: Field) -> bool:
 
 
 def _same(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
-    """Return the fields that hold the record key."""
     found = []
     for field in fields:
         if field.form is Form.ONE and field.labels and field.share >= _NEARLY_ALL:
@@ -343,7 +329,7 @@ def _murmur2(key: bytes) -> int:
 
 
 def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) -> str | None:
-    """Return which partitioner places the users where their records are."""
+    """Return the partitioner that maps the users to their records' partitions."""
     ways: dict[str, Callable[[bytes], int]] = {"murmur2": _murmur2, "crc32": zlib.crc32}
     for name, place_of in ways.items():
         good = sum(
@@ -355,7 +341,7 @@ def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) 
     return None
 
 
-# A label occurs about twice in a sample, or the field is more like the name of one event.
+# A label occurs about twice in a sample; otherwise the field more likely identifies events.
 _REPEATED = 0.5
 _FEW = 20
 # Longer texts on average are prose.
@@ -365,14 +351,11 @@ _HEX_OR_UUID = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Items:
-    """A field that may hold the items.
+    """Field that may hold the items, with a relative likelihood `score`.
 
     Attributes:
-        field: the field.
-        count: the field beside it that says how many; None: none does.
-        range: of the buckets that its numbers are put into; None: its values are labels.
-        reason: what was found.
-        score: how likely it is that somebody wants to count this.
+        count: sibling field with the amount; None: there is none.
+        range: for bucketing its numbers; None: its values are labels.
     """
 
     field: Field
@@ -383,7 +366,6 @@ class Items:
 
     @property
     def name(self) -> str:
-        """Return its name as a comment has it."""
         return (
             f"{self.field.path} (a number, in buckets)"
             if self.range is not None
@@ -392,16 +374,15 @@ class Items:
 
 
 def items_of(fields: Sequence[Field]) -> list[Items]:
-    """Return what could be counted, the likeliest first."""
     found = [items for field in fields for items in _items(field, fields)]
-    # What most records lack is less likely to be what they are about.
+    # A field that most records lack is less likely to be their main content.
     weighted = {id(items): items.score * (0.5 + 0.5 * items.field.share) for items in found}
     return sorted(found, key=lambda items: (-weighted[id(items)], str(items.field.path)))
 
 
 def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
     if not field.number_of_values or is_personal(field):
-        return  # published, its values would be people, or single events
+        return  # its published values would identify people or single events
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
         yield Items(
@@ -420,7 +401,6 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
 
 
 def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[Items]:
-    """Yield what one field of the objects in a list may be."""
     is_label = names.says(field.path, names.ITEM, names.ITEM_OF_LIST, names.ID)
     if (
         not field.labels
@@ -473,7 +453,6 @@ def _of_value(field: Field, where: str) -> Iterator[Items]:
 
 
 def _named(field: Field) -> float:
-    """Return what a name adds to a score, or takes away."""
     path = field.path
     if names.says(path, names.SOURCE):
         return -25.0
@@ -483,14 +462,12 @@ def _named(field: Field) -> float:
 
 
 def _is_label(field: Field) -> bool:
-    """Return whether a field's values repeat enough to be counted."""
     return 1 < field.distinct <= max(_FEW, _REPEATED * field.number_of_values) and not _unique(
         field
     )
 
 
 def _unique(field: Field) -> bool:
-    """Return whether nearly every value is another: the name of one thing."""
     return field.number_of_values >= _FEW and field.distinct > _UNIQUE * field.number_of_values
 
 
@@ -502,7 +479,7 @@ def _is_prose(field: Field) -> bool:
 
 
 def _counts_up(field: Field) -> bool:
-    """Return whether a number is a serial one, or a time."""
+    """Return whether a number is a serial number or a time."""
     if not field.whole or len(field.numbers) < 3:
         return False
     up = sum(

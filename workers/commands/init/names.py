@@ -1,4 +1,4 @@
-"""What the name of a field says of it: the words in it, and what they are commonly used for."""
+"""Infer the purpose of a field from the words in its name."""
 
 from __future__ import annotations
 
@@ -60,8 +60,6 @@ def _in_order(name: str) -> list[str]:
 
 
 class Who(StrEnum):
-    """What a field identifies, as its name says."""
-
     PERSON = "person"
     ACCOUNT = "account"
     DEVICE = "device"
@@ -88,15 +86,15 @@ _NOUNS = MappingProxyType(
         ),
     }
 )
-# They name what the words before them are about.
+# These identify the words before them.
 _IDENTIFIES = _table(
     "id ids uuid guid key hash hashed sha md5 token ref reference no nr num number name address addr hex pseudonym"
 )
-# Segments of a path that say nothing of what is in them.
+# Path segments that say nothing about their content.
 _AROUND = _table(
     "info details detail data payload body value context ctx meta metadata attributes props properties after before current"
 )
-# Of a name written as one word, such as "userid".
+# Endings of names written as one word, such as "userid".
 _ENDS = (
     "uuid",
     "guid",
@@ -115,10 +113,10 @@ _ENDS = (
 
 
 def who(path: Path) -> Who | None:
-    """Return what a field identifies; None: nothing that its name says.
+    """Return the entity that a field's name identifies, if any.
 
-    The noun decides: the last word that does not only say that it identifies something, in the last
-    segment of the path that has one. `order.customer.id` and `order_customer_id` are a customer,
+    The noun decides: the last word, other than words for an identifier, in the last segment of the
+    path that has one. `order.customer.id` and `order_customer_id` are a customer,
     `customer.order.id` is an order, and `user_agent` an agent.
     """
     identifies = names_itself = False
@@ -135,7 +133,7 @@ def who(path: Path) -> Who | None:
 
 
 def _parts(word: str) -> list[str]:
-    """Return a word in the singular, and what was written as one word in two."""
+    """Return a word in the singular, with compounds split in two."""
     nouns = frozenset[str]().union(*_NOUNS.values())
     for one in (word, word.removesuffix("s")):
         if one in nouns or one in _IDENTIFIES:
@@ -148,7 +146,7 @@ def _parts(word: str) -> list[str]:
 
 
 def of(path: Path) -> frozenset[str]:
-    """Return the words of a field's own name, without those around it."""
+    """Return the words of a field's own name, without its containers."""
     return words(path.steps[-1])
 
 

@@ -1,5 +1,7 @@
-"""A tick and a horizon that fit the rate of events: in a tick the commonest item should be counted
-well above the noise, and an epoch is a day, or longer where events are rare.
+"""Choose a tick and a horizon that fit the event rate.
+
+The most common item should be counted well above the noise in a tick. An epoch is a day, or longer
+if events are rare.
 """
 
 from __future__ import annotations
@@ -14,12 +16,11 @@ from workers.mechanisms.registry import build
 from workers.privacy.plan.noise import curve, worst_and_rms
 from workers.settings.settings import ALL_STREAM_KEY
 
-# Where to begin; the operator chooses.
+# Starting values; the operator chooses.
 EPSILON, DELTA = 1.0, 1e-9
-# Of one user in an epoch: a sample does not tell.
+# Of one user in an epoch; a sample cannot tell.
 ITEMS_PER_USER = 10
 _DAY_MS = 86_400_000
-# Ticks, with the epoch that goes with each.
 _TICKS = (
     (10_000, _DAY_MS),
     (60_000, _DAY_MS),
@@ -29,25 +30,16 @@ _TICKS = (
     (6 * 3_600_000, 7 * _DAY_MS),
     (_DAY_MS, 28 * _DAY_MS),
 )
-# Where the rate is not known.
 _USUAL = 1
-# Every tick since the oldest event is published, also the empty ones: no more than these at once.
+# Maximum backlog: every tick since the oldest event is published, even if empty.
 _TICKS_BEHIND = 100_000
 _ABOVE_NOISE = 3
-# Sampled times at each end that may be far from the others.
+# Share of sampled times at either end that may be outliers.
 _OUTLIERS = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """When and how a histogram is published.
-
-    Attributes:
-        tick_ms, horizon: width of a tick, and ticks in an epoch.
-        mechanism: its name.
-        tick_reason, horizon_reason, noise: what to say of them.
-    """
-
     tick_ms: int
     horizon: int
     mechanism: str
@@ -57,7 +49,6 @@ class Pace:
 
 
 def pace_of(draft: Draft, now_ms: int) -> Pace:
-    """Return a tick and a horizon for what a draft counts, at a time."""
     rate = rate_of(draft)
     commonest = 0.0
     if rate is not None and draft.pairs:
@@ -101,7 +92,7 @@ def pace_of(draft: Draft, now_ms: int) -> Pace:
 
 
 def rate_of(draft: Draft) -> float | None:
-    """Return how many accepted events a second of their own time has, about; None: unknown."""
+    """Estimate accepted events per second of event time; None: unknown."""
     times = sorted(draft.times)
     outliers = int(_OUTLIERS * len(times))
     if len(times) < 2:
@@ -113,7 +104,7 @@ def rate_of(draft: Draft) -> float | None:
 
 
 def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
-    """Return the histogram that a draft means, as far as its noise is concerned."""
+    """Return the draft's histogram, as far as its noise is concerned."""
     common = {
         "name": "items",
         "tick_ms": tick_ms,
@@ -132,7 +123,6 @@ def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
 
 
 def _sd(draft: Draft, tick_ms: int, epoch_ms: int) -> float:
-    """Return the largest standard deviation over the ticks of an epoch."""
     ticks = epoch_ms // tick_ms
     return worst_and_rms(
         curve(build(config_of(draft, tick_ms, ticks), _unit(draft)), ticks), ticks
@@ -144,7 +134,6 @@ def _unit(draft: Draft) -> str:
 
 
 def _noise(mechanism: Mechanism, last: int, sd: float) -> str:
-    """Return what the noise means for what is shown."""
     threshold = mechanism.threshold(last)
     said = f"With these settings the noise of a count has a standard deviation of up to {about(sd)}"
     if threshold is None:

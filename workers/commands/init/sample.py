@@ -1,4 +1,4 @@
-"""A sample of a topic: the oldest and the newest records of every partition, in bounded time."""
+"""Sample the oldest and the newest records of every partition of a topic, in bounded time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workers.kafka.reading import EVENTS, bounds_of, reader
 from workers.kafka.topics import KAFKAS_OWN
 from workers.runtime.errors import SettingsError
 
-# Reading ends then, with what was read by then.
+# Reading stops then, keeping the records read so far.
 PATIENCE_S = 20.0
 _INTRODUCE_S = 10.0
 _ASK_S = 10.0
-# All records of a sample together; what is larger is hardly looked at more closely.
+# For all records of a sample together; larger ones would hardly be examined in more detail.
 BYTES_MAX = 64_000_000
-# Offsets are no records: markers of transactions take some, and compaction leaves holes.
+# Offsets are not records: transaction markers take some, and compaction leaves holes.
 _WIDER = 4
 _POLL_S = 0.1
 
@@ -30,10 +30,7 @@ Spans = dict[int, tuple[int, int]]
 class Record:
     """One record. Sensitive.
 
-    Attributes:
-        partition, offset: where it is.
-        time_ms: that Kafka has of it, ms since 1970.
-        key, value: its bytes, None where there are none.
+    `time_ms` is Kafka's timestamp, ms since 1970.
     """
 
     partition: int
@@ -44,20 +41,16 @@ class Record:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of key and value."""
         return len(self.value or b"") + len(self.key or b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Sample:
-    """Sampled records of a topic.
+    """Sampled records of a topic, by partition, in offset order.
 
     Attributes:
-        records: by partition, in the order of their offsets.
-        partitions: of the topic.
-        total: offsets that the topic has, about as many as records.
-        topics: names of all topics on the cluster.
-        stopped: whether time was over before as many were read as were asked for.
+        total: offsets in the topic, approximately its records.
+        stopped: whether time ran out before the requested number was read.
     """
 
     records: list[Record]
@@ -68,11 +61,11 @@ class Sample:
 
 
 def sample_of(connection: Connection, topic: str, number: int) -> Sample:
-    """Read about `number` records of a topic; nothing is written, no group is joined.
+    """Read about `number` records of a topic, without writing or joining a group.
 
     Raises:
-        SettingsError: no broker answers, there is no such topic, or nothing could be read in time.
-        KafkaException: the broker refuses to be read.
+        SettingsError: no broker answers, the topic does not exist, or no record was read in time.
+        KafkaException: the broker refuses reads.
     """
     with connection.introduce(_INTRODUCE_S) as (_, metadata):
         pass
@@ -89,10 +82,10 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
         budget = BYTES_MAX
         stopped = False
         there = {partition: bound for partition, bound in bounds.items() if bound[0] < bound[1]}
-        # The newest first: they say what events look like now.
+        # Newest first: they show what events look like now.
         for newest in (True, False):
             spans = _spans(there, number, newest=newest)
-            # What was read at the one end is not read again at the other.
+            # Do not read records again that were read at the other end.
             limit = -(-number // (2 * max(len(there), 1)))
             for record in _read(consumer, topic, spans, limit, newest, deadline):
                 budget -= record.nbytes
@@ -114,7 +107,7 @@ def sample_of(connection: Connection, topic: str, number: int) -> Sample:
 
 
 def _spans(bounds: Spans, number: int, *, newest: bool) -> Spans:
-    """Return the offsets at one end of each partition, half of the sample in all."""
+    """Return the offsets at one end of every partition, half of the sample in all."""
     share = -(-number // (2 * max(len(bounds), 1)))
     if newest:
         return {
@@ -130,8 +123,9 @@ def _spans(bounds: Spans, number: int, *, newest: bool) -> Spans:
 def _read(
     consumer: Consumer, topic: str, spans: Spans, limit: int, newest: bool, deadline: float
 ) -> Iterator[Record]:
-    """Yield at most `limit` records of each span, and of all spans BYTES_MAX: its last, or its
-    first.
+    """Yield at most `limit` records of every span, its newest or its oldest.
+
+    All spans together yield at most BYTES_MAX.
     """
     consumer.assign(
         [TopicPartition(topic, partition, start) for partition, (start, _) in spans.items()]
@@ -162,10 +156,10 @@ def _read(
 
 
 def _place(message: Message) -> tuple[int, int, bool]:
-    """Return where a message is, and whether it only says that a partition ended.
+    """Return a message's partition and offset, and whether it only marks the partition's end.
 
     Raises:
-        KafkaException: it says that something is wrong.
+        KafkaException: the message is an error.
     """
     error = message.error()
     partition, offset = message.partition(), message.offset()

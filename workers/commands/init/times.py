@@ -1,4 +1,4 @@
-"""Which field is the time of an event, in which unit, and how far events are out of order."""
+"""Find the event time field, its unit, and how far events are out of order."""
 
 from __future__ import annotations
 
@@ -10,28 +10,25 @@ from workers.commands.init.fields import Field, Form, percent
 from workers.events.project import time_ms
 from workers.settings.durations import format_duration
 
-# A time is one from 2000 on, and not ahead of the clock by more than events may be.
+# Times are valid from 2000 on, and at most as far ahead of the clock as events may be.
 _OLDEST_MS = 946_684_800_000
 MAX_AHEAD_MS = 300_000
 _NEARLY_ALL = 0.99
 _ASCENDING = 0.9
 _NEAR_MS = 86_400_000
 _UNITS = ("s", "ms", "us", "ns")
-# What `grace` is rounded up to. More would hold every snapshot back for the sake of few events.
+# `grace` is rounded up to one of these. More would delay every snapshot for the sake of few events.
 _GRACES_MS = (0, 1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 900_000, 3_600_000)
 _IN_TIME = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Time:
-    """A field that may be the time of events.
+    """Candidate for the event time, with a relative likelihood `score`.
 
     Attributes:
-        field: the field.
-        unit: as the setting has it.
-        times: of the records that have it, ms since 1970, by the record's place.
-        ascending: the share of them that are not before the one before, in their partition.
-        score: how likely it is.
+        times: ms since 1970, by the record's place, of the records that have it.
+        ascending: share of times not before the previous one in their partition.
     """
 
     field: Field
@@ -42,7 +39,6 @@ class Time:
 
     @property
     def reason(self) -> str:
-        """Return what was found."""
         what = (
             "ISO 8601 text"
             if self.unit == "iso"
@@ -59,13 +55,9 @@ class Time:
 def times_of(
     fields: Sequence[Field], partitions: Sequence[int], logged: Sequence[int], now_ms: int
 ) -> list[Time]:
-    """Return the fields that may be the time, the likeliest first.
+    """Return the candidates for the event time, likeliest first.
 
-    Args:
-        fields: of the sampled records.
-        partitions: of each record.
-        logged: the time that Kafka has of each record, ms since 1970.
-        now_ms: the time now.
+    `logged` is Kafka's timestamp by record, ms since 1970.
     """
     found = [
         time for field in fields if (time := _time(field, partitions, logged, now_ms)) is not None
@@ -92,7 +84,7 @@ def _time(
     ascending = in_order(times, partitions)
     named = names.says(field.path, names.TIME)
     if not named and unit != "iso" and ascending < _ASCENDING:
-        return None  # a number that happens to be of that size
+        return None  # a number that happens to be in that range
     near = (
         sorted(abs(at - logged[place]) for place, at in times.items())[len(times) // 2] <= _NEAR_MS
     )
@@ -106,7 +98,7 @@ def _time(
 
 
 def in_order(times: dict[int, int], partitions: Sequence[int]) -> float:
-    """Return which share of the times is not before the one before in its partition."""
+    """Return the share of times that are not before the previous one in their partition."""
     before: dict[int, int] = {}
     good = 0
     for place in sorted(times):

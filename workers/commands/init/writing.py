@@ -1,4 +1,4 @@
-"""The settings file of a draft: every line with what was found, and why it was guessed."""
+"""Write a draft as a settings file, with the evidence and the reason for every line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ CHOOSE = "CHOOSE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What the file is about and where it will be.
+    """Subject and location of the settings file.
 
     Attributes:
-        bootstrap, topic: the cluster and the topic.
         client: [kafka.client], as TOML values by name.
-        registry: [schema_registry], as TOML values by name; empty: none is needed.
-        file, key_file: as they are called from where the command runs.
-        now: the time of writing.
+        registry: [schema_registry], as TOML values by name; empty: not needed.
+        file, key_file: paths relative to the command's directory.
     """
 
     bootstrap: str
@@ -47,7 +45,7 @@ class Place:
 
 
 def settings_text(draft: Draft, pace: Pace, answers: Answers, place: Place) -> str:
-    """Return the settings file as text; nothing of the sample is in it but what it says itself."""
+    """Return the settings file; it states all sample data that it holds."""
     lines = _File()
     histogram = histogram_name(draft)
     worker = worker_name(place.topic, histogram, draft.sample.topics)
@@ -115,7 +113,6 @@ def _head(lines: _File, draft: Draft, answers: Answers, place: Place) -> None:
 
 
 def _data_in(draft: Draft, answers: Answers) -> Iterable[str]:
-    """Yield what the settings hold of the events' values."""
     if draft.keys == "declare":
         yield f"the {len(_declared(draft.key)):,} stream keys of the sample (keys)"
     if draft.where is not None:
@@ -345,7 +342,7 @@ def _declared(named: Named | None) -> list[str]:
 
 
 def histogram_name(draft: Draft) -> str:
-    """Return a name for a histogram: that of the field, or of what is around a general one."""
+    """Name a histogram after its field, or after the container if the field's name is general."""
     steps = draft.items.field.path.steps
     if steps[-1].lower() in _GENERIC and len(steps) > 1:
         steps = steps[:-1]
@@ -353,7 +350,7 @@ def histogram_name(draft: Draft) -> str:
 
 
 def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
-    """Return a name for the worker: that of the topic, changed until its topics are all new."""
+    """Name the worker after the topic, changed until all its topics are new."""
     used = {name.replace(".", "_") for name in (*taken, topic)}
     plain = re.sub(r"^[^A-Za-z0-9]+", "", topic)[:80] or "events"
     name, number = plain, 1
@@ -366,12 +363,11 @@ def worker_name(topic: str, histogram: str, taken: Collection[str]) -> str:
 
 
 def toml(text: str | None) -> str:
-    """Return a text as TOML writes it."""
     return json.dumps(text or "", ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 class _File:
-    """Lines of a settings file; comments are cut into lines."""
+    """Lines of a settings file, with wrapped comments."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -383,15 +379,13 @@ class _File:
         self._lines += ["", f"[{name}]"]
 
     def note(self, text: str) -> None:
-        """Add lines of comment."""
         self._lines += [f"# {line}".rstrip() for line in _wrapped(text, _WIDTH - 2)] or ["#"]
 
     def command(self, command: str, why: str) -> None:
-        """Add a command as a comment."""
         self._lines.append(f"#   {command:<{_COLUMN + 6}} {why}")
 
     def set(self, name: str, value: str, why: str, mark: str = "") -> None:
-        """Add a setting with its comment: behind it where it fits, else above."""
+        """Add a setting with its comment: on the same line if it fits, else above."""
         setting = f"{mark}{name} = {value}"
         line = f"{setting:<{_COLUMN - 1}} # {why}"
         if len(line) <= _WIDTH:
@@ -403,11 +397,9 @@ class _File:
             self._lines.append(setting)
 
     def off(self, name: str, value: str, why: str) -> None:
-        """Add a setting that is commented out."""
         self.set(name, value, why, "# ")
 
     def others(self, name: str, candidates: Sequence[str]) -> None:
-        """Add what else a setting might be."""
         if candidates:
             shown = ", ".join(_plain(candidate) for candidate in candidates[:_OTHERS])
             self.note(f"  or {name}: {shown}")
@@ -418,5 +410,5 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a text with nothing that a comment must not hold; names of fields may be anything."""
+    """Strip characters that a comment must not contain; field names can be anything."""
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,19 +1,19 @@
-"""`--vary`: from lists of values to the combinations of settings that a backtest runs.
+"""Expand `--vary` into the combinations of settings that a backtest runs.
 
     --vary products.epsilon=0.5,1,2 --vary products.mechanism=unk_base,sparse_gumb
 
-Each histogram is varied by itself, every value with every other: histograms do not influence one
-another. A combination starts from the histogram's section of the settings file and is checked as
-that is. Where `mechanism` is varied, a mechanism takes of the file and of `--vary` the settings
-that it has, so that one file serves them all; combinations that become the same are one. So it is
-with `domain` where `release` or `algorithm` is varied and not every value has one.
+Every histogram is varied by itself, with all combinations of its values: histograms do not
+influence one another. A combination starts from the histogram's section of the settings file and is
+checked like it. If `mechanism` is varied, every mechanism uses only the settings of the file and
+of `--vary` that it supports, so that one file serves them all; duplicate combinations are merged.
+The same applies to `domain` if `release` or `algorithm` is varied and not every value has one.
 
-Where `tick` is varied and `horizon` is not, every combination keeps the length of the file's epoch,
-and the number of ticks follows. An epsilon buys one epoch: with epochs of different lengths, runs
-with the same epsilon would make different promises.
+If `tick` is varied and `horizon` is not, all combinations keep the file's epoch length, and the
+number of ticks follows. An epsilon buys one epoch: with epochs of different lengths, runs with the
+same epsilon would make different promises.
 
-A value that no combination allows is refused, before anything is read. A combination that cannot
-be, of values which others allow, is left out and named.
+A value without any valid combination is refused before anything is read. An invalid combination of
+otherwise valid values is left out and named.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from workers.settings.files import read_file
 from workers.settings.settings import Settings, settings_of
 
 COMBINATIONS_MAX = 1_000
-# Nothing that is measured depends on them.
+# These do not affect measurements.
 UNMEASURED = ("name", "topic", "generation", "windows")
-# They decide what is counted, so runs that differ in them have no common truth.
+# These decide what is counted, so runs that differ in them have no common truth.
 COUNTED = ("keys", "key", "items", "count", "where")
-# Of each set a histogram has one: a value for one takes the place of the file's for another.
+# Mutually exclusive settings: a value for one replaces the file's value for another.
 ONE_OF = (frozenset(("epsilon", "rho")), frozenset(("domain", "domain_file", "buckets")))
-# Of these mechanisms it depends on a setting, and on its value, whether there is a domain.
+# Mechanisms with a setting whose value decides whether there is a domain.
 NEEDS_DOMAIN: dict[str, tuple[str, Sequence[str]]] = {
     "meta": ("algorithm", KNOWN),
     "misra_gries": ("release", ("pure",)),
@@ -55,7 +55,7 @@ DOMAIN_SHOWN = 20
 
 
 class Value(NamedTuple):
-    """One value of a `--vary`: as it was written, and as TOML reads it."""
+    """One value of a `--vary`: as written, and parsed as TOML."""
 
     text: str
     value: object
@@ -63,14 +63,10 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One histogram with one choice of settings.
+    """One histogram with one choice of settings, as those of a worker with this histogram alone.
 
-    Attributes:
-        run: its number, from 1.
-        settings: of a worker with this histogram alone.
-        mechanism: built from them.
-        varied: the values chosen, as text, by "<histogram>.<setting>"; None where the mechanism has
-            no such setting.
+    `run` counts from 1. `varied` holds the chosen values, as text, by "<histogram>.<setting>";
+    None if the mechanism has no such setting.
     """
 
     run: int
@@ -80,32 +76,29 @@ class Combination:
 
     @property
     def config(self) -> HistogramConfig:
-        """The histogram's own settings."""
         return self.settings.histograms[0]
 
 
 class Run(NamedTuple):
-    """A combination with one seed: 0 has the noise of a plain replay, each other one its own."""
+    """Combination with one seed: 0 has a plain replay's noise, every other seed its own."""
 
     combination: Combination
     seed: int
 
     @property
     def number(self) -> int:
-        """The combination's number."""
         return self.combination.run
 
 
 def runs_of(combinations: Sequence[Combination], seeds: int) -> list[Run]:
-    """Return each combination with `seeds` seeds."""
     return [Run(combination, seed) for combination in combinations for seed in range(seeds)]
 
 
 @dataclass(slots=True)
 class Grid:
-    """The combinations to run, and those left out, each with the reason why it cannot be.
+    """Combinations to run, and those left out with the reason.
 
-    `notes` say what was understood beyond the words of `--vary`.
+    `notes` explain how `--vary` was interpreted beyond its text.
     """
 
     combinations: list[Combination] = field(default_factory=list)
@@ -113,13 +106,13 @@ class Grid:
     notes: list[str] = field(default_factory=list)
 
     def read_with(self, settings: Settings) -> Settings:
-        """Return settings by which events are read for all combinations: with the view of each."""
+        """Return settings that read events for all combinations, with the view of every one."""
         known = {(config.view, config.keys) for config in settings.histograms}
         configs = [*settings.histograms, *(one.config for one in self.combinations)]
         views = {(config.view, config.keys): config for config in configs}
         if views.keys() == known:
             return settings
-        # Histograms of one worker need names and topics of their own.
+        # Histograms of one worker need distinct names and topics.
         named = [
             msgspec.structs.replace(config, name=f"{number}", topic=None)
             for number, config in enumerate(views.values())
@@ -131,10 +124,9 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
     """Return the combinations of all histograms.
 
     Args:
-        settings: what the file says.
         path: of the settings file.
-        varies: each "<histogram>.<setting>=<value>,<value>,..."; without the histogram where there
-            is one only.
+        varies: "<histogram>.<setting>=<value>,<value>,..."; the histogram may be omitted if there
+            is only one.
 
     Raises:
         SettingsError: a name or value is wrong, or there are too many combinations.
@@ -167,8 +159,6 @@ def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
 
 @dataclass(frozen=True, slots=True)
 class _Variants:
-    """The combinations of one histogram, by its section of the settings file."""
-
     name: str
     section: Mapping[str, Any]
     document: Mapping[str, Any]
@@ -176,7 +166,6 @@ class _Variants:
     chosen: Mapping[str, list[Value]]
 
     def add_to(self, grid: Grid) -> None:
-        """Add those that can be, and name those that cannot."""
         seen: set[tuple[str | None, ...]] = set()
         good: list[tuple[str, ...]] = []
         failed: list[tuple[tuple[str, ...], str]] = []
@@ -195,7 +184,7 @@ class _Variants:
                 continue
             good.append(texts)
             config = settings.histograms[0]
-            if config not in configs:  # 1 is 1.0, and 60s is 1m
+            if config not in configs:  # 1 equals 1.0, and 60s equals 1m
                 configs.append(config)
                 grid.combinations.append(
                     Combination(len(grid.combinations) + 1, settings, mechanism, varied)
@@ -205,7 +194,7 @@ class _Variants:
             grid.left_out.append(f"{', '.join(self._pairs(texts))}: {reason}")
 
     def _values(self, choice: Sequence[Value]) -> tuple[dict[str, Any], dict[str, str | None]]:
-        """Return the histogram's section with these values, and which of them its mechanism has."""
+        """Return the section with these values, and the values that its mechanism supports."""
         wanted = dict(zip(self.chosen, choice, strict=True))
         values = dict(self.section)
         for name, (_, value) in wanted.items():
@@ -241,7 +230,7 @@ class _Variants:
     def _check(
         self, good: Sequence[tuple[str, ...]], failed: Sequence[tuple[tuple[str, ...], str]]
     ) -> None:
-        """Refuse a value with which nothing works."""
+        """Refuse a value that has no valid combination."""
         for place, name in sorted(
             enumerate(self.chosen), key=lambda one: not _named(one[1], failed)
         ):
@@ -260,7 +249,6 @@ def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
 
 
 def settings_known(mechanism: str) -> set[str]:
-    """Return the settings that a histogram of this mechanism may have."""
     names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
     if mechanism not in END_MECHANISMS:
         names.discard("end_share")
@@ -268,7 +256,7 @@ def settings_known(mechanism: str) -> set[str]:
 
 
 def settings_text(config: HistogramConfig) -> str:
-    """Return a histogram's settings as JSON; of a long domain the number of labels."""
+    """Return a histogram's settings as JSON; a long domain is replaced by its number of labels."""
     found: dict[str, object] = {"mechanism": config.mechanism}
     for rule in rules(type(config)):
         value = getattr(config, rule.attribute)
@@ -290,11 +278,7 @@ def settings_text(config: HistogramConfig) -> str:
     return msgspec.json.encode(found).decode()
 
 
-# ---- one --vary ---------------------------------------------------------------------------------
-
-
 def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]:
-    """Return (histogram, setting, values) of one `--vary`."""
     name, equals, values = text.partition("=")
     histogram, dot, setting = name.strip().rpartition(".")
     if not equals or not setting:
@@ -334,7 +318,6 @@ def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts between commas that are neither quoted nor in brackets."""
     parts, quote, depth = [""], "", 0
     for letter in text:
         if quote:
@@ -351,7 +334,7 @@ def _split(text: str) -> list[str]:
 
 
 def _toml(text: str) -> object:
-    """Return a TOML value, or of a bare word the text itself."""
+    """Parse a TOML value; a bare word is text."""
     try:
         found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -1,13 +1,8 @@
-"""How mechanisms that answer queries are measured.
+"""Measure runs: metrics of every measured tick, delays over all ticks (docs/results.md).
 
-Order statistics are held against the exact answer, `pay_what_you_get` as a board of labels.
-
-What one run is measured by: metrics of each measured tick, delays over all (docs/results.md).
-
-A `Watch` sees every tick of one run. Most cost nothing there; at a tick that is measured it
-compares what was published with the exact counts of a `View`, column by column.
-
-Numbers of one tick, and of a whole run: errors, hits, delays (docs/results.md).
+A `Watch` sees every tick of one run, at almost no cost; at a measured tick it compares the
+published counts with the exact counts of a `View`, column by column. Order statistics are compared
+with the exact answers, `pay_what_you_get` as a board of labels.
 """
 
 from __future__ import annotations
@@ -41,9 +36,9 @@ from workers.replay.backtest.truth import (
 )
 from workers.replay.offline import ReplayHistogram
 
-# The share of a normal law within this many standard deviations is 0.95.
+# A normal variable is within this many standard deviations with probability 0.95.
 COVERED_SD = 1.96
-# An item is new for so many ticks after it was first shown, that one included.
+# An item is new for this many ticks, starting with the one in which it was first shown.
 NEW_TICKS = 10
 
 BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
@@ -68,9 +63,9 @@ METRICS = (
     "coverage_new",
 )
 PLACE = {name: i for i, name in enumerate(METRICS)}
-# Behind them follow, for each rank, the error of its item and whether it is shown.
+# Followed, for every rank, by the error of its item and whether it is shown.
 RANKED = ("error_mean", "shown_rate")
-# Of all stream keys together these are the mean over the keys; so are those by rank.
+# For all stream keys together, these and those by rank are the mean over the keys.
 OF_KEYS = (
     "recall",
     "precision",
@@ -86,17 +81,17 @@ Ticks = NDArray[np.int32] | NDArray[np.int64]
 
 
 class Delays:
-    """From an item's reaching a size to its being shown, over all epochs."""
+    """Delays from an item's reaching a size to its first appearance, over all epochs."""
 
     def __init__(self) -> None:
         self._passed = np.zeros(len(SIZES), dtype=np.int64)
         self._of: list[Counter[int]] = [Counter() for _ in SIZES]
 
     def add(self, reached: Ticks, first: Ticks) -> None:
-        """Take in an epoch that is over.
+        """Add a finished epoch.
 
         Args:
-            reached: (rows, sizes), the tick at which each row reached each size; 0: never.
+            reached: (rows, sizes), the tick at which a row reached a size; 0: never.
             first: (rows,), the tick at which it was first shown; 0: never.
         """
         shown = np.zeros(len(reached), dtype=np.int64)
@@ -108,7 +103,6 @@ class Delays:
             counter.update(np.maximum(shown[found] - reached[found, size], 0).tolist())
 
     def metrics(self) -> Iterator[tuple[str, int, float]]:
-        """Yield (metric, size, value)."""
         for size, passed, counter in zip(
             SIZES.tolist(), self._passed.tolist(), self._of, strict=True
         ):
@@ -128,7 +122,6 @@ class Delays:
 
 
 def _middle(counter: Counter[int], place: int) -> int:
-    """Return the value at a place, from 1, in order."""
     for value, times in sorted(counter.items()):
         place -= times
         if place <= 0:
@@ -139,7 +132,7 @@ def _middle(counter: Counter[int], place: int) -> int:
 def fill_errors(
     row: Numbers, published: Counts, exact: Counts, unbounded: Counts, sd: float | None = None
 ) -> None:
-    """Fill in what published counts, at least one, are off from bounded and unbounded ones."""
+    """Fill in the errors of published counts, at least one, from bounded and unbounded ones."""
     error = published - exact
     for name, off in (("error", error), ("error_unbounded", published - unbounded)):
         size = np.abs(off)
@@ -152,7 +145,7 @@ def fill_errors(
 
 
 def fill_new(row: Numbers, published: Counts, exact: Counts, sd: float) -> None:
-    """Fill in how many new items there are, and of how many the error bar holds."""
+    """Fill in the number of new items, and the share within the error bar."""
     row[PLACE["shown_new"]] = len(exact)
     if len(exact):
         held = np.count_nonzero(np.abs(published - exact) <= COVERED_SD * sd)
@@ -160,7 +153,6 @@ def fill_new(row: Numbers, published: Counts, exact: Counts, sd: float) -> None:
 
 
 def fill_hits(row: Numbers, suffix: str, exact: Counts, top: Top) -> None:
-    """Fill in precision and recall of the items named, by their exact counts."""
     right = int((exact >= top.floor).sum())
     if len(exact):
         row[PLACE["precision" + suffix]] = right / len(exact)
@@ -183,13 +175,12 @@ _NO_COUNT = np.iinfo(np.int64).min
 
 
 class Watch:
-    """One run of a histogram that shows counts."""
+    """Observer of one run of a histogram that shows counts."""
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
-        """Observe the run's histogram, and hold it against the exact counts of `view`."""
         self.run, self.histogram, self.view = run, histogram, view
-        # Whether items come to be shown one after the other, so that there is a delay to measure;
-        # and whether the histogram's columns say when a row was first shown.
+        # Whether items appear one after another, so that there is a delay to measure; and whether
+        # the histogram's columns record when a row was first shown.
         self._discovers = discovers(run.combination)
         self._own_shown = run.combination.mechanism.kind in MIRRORED
         # Elsewhere a threshold is a distance from another item's count.
@@ -207,10 +198,7 @@ class Watch:
         self._first: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         histogram.observe = self.seen
 
-    # ---- at every tick --------------------------------------------------------------------------
-
     def seen(self, shown: ReleasedTick) -> None:
-        """Take in what a tick shows."""
         if self.latest is not None and shown.epoch != self.latest.epoch:
             self.end_epoch()
         self.latest = shown
@@ -228,27 +216,22 @@ class Watch:
                 self._first[rows[self._first[rows] == 0]] = shown.tick
 
     def named(self, release: Release | Items | Answers) -> Rows:
-        """Return the truth's rows of what is shown."""
         return (
             np.empty(0, dtype=np.int64) if isinstance(release, Answers) else self._shown(release)[0]
         )
 
     def end_epoch(self) -> None:
-        """Take note of an epoch's delays; no more of its ticks come."""
         if self._columns is not None:
             first = self._columns.shown if self._own_shown else self._first
             self._delays.add(self._reached, first)
         self._columns, self._first, self._threshold = None, np.empty(0, dtype=np.int64), None
 
-    # ---- at a measured tick ---------------------------------------------------------------------
-
     @property
     def _width(self) -> int:
-        """Numbers of a row: the metrics, then those by rank."""
         return len(METRICS) + len(RANKED) * self.view.top
 
     def measure(self, *, board: bool) -> None:
-        """Measure the tick that was seen last, at which the view is; keep its boards if `board`."""
+        """Measure the last tick seen, which must be the view's; keep its boards if `board`."""
         if self.latest is None:
             return
         view = self.view
@@ -270,7 +253,7 @@ class Watch:
             self._boards[self.last_tick] = list(self.board(self.latest))
 
     def fill(self, out: Numbers, shown: ReleasedTick) -> None:
-        """Fill in a tick's metrics: row 0 of all stream keys, then of each that is measured."""
+        """Fill in a tick's metrics: row 0 for all stream keys, then one per measured key."""
         view, release = self.view, shown.release
         if isinstance(release, Answers):
             return
@@ -295,7 +278,6 @@ class Watch:
             self._fill_top(row, one, rows[here], counts[here])
 
     def _shown(self, release: Release | Items) -> tuple[Rows, Counts]:
-        """Return the truth's rows of what is shown, with the published counts."""
         if isinstance(release, Release):
             return release.rows, release.counts
         rows = self.view.rows_of_items(release)
@@ -326,7 +308,7 @@ class Watch:
                 row[PLACE["deserving_shown"]] = found / deserving
 
     def _new(self, rows: Rows, tick: int) -> NDArray[np.bool_] | None:
-        """Return which rows were first shown a few ticks ago; None where items do not appear."""
+        """Return which rows were first shown within `NEW_TICKS`; None if items do not appear."""
         if not self._discovers or self._columns is None:
             return None
         first = self._columns.shown if self._own_shown else self._first
@@ -347,14 +329,10 @@ class Watch:
         row[first + view.top : first + view.top + len(best)] = is_shown
 
     def fill_hits(self, row: Numbers, one: KeyView, named: Rows) -> None:
-        """Fill in precision and recall of the rows that are named of a stream key."""
         fill_hits(row, "", self.view.counts[named], one.top)
         fill_hits(row, "_unbounded", self.view.unbounded[named], one.top_unbounded)
 
-    # ---- boards ---------------------------------------------------------------------------------
-
     def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
-        """Yield exact beside published."""
         release = shown.release
         if isinstance(release, Answers):
             return
@@ -363,7 +341,7 @@ class Watch:
         for index in range(len(self.view.keys)):
             here = np.flatnonzero(key_of == index)
             published = dict(zip(rows[here].tolist(), counts[here].tolist(), strict=True))
-            # A histogram of numbers is looked at whole.
+            # A histogram of numbers is shown whole.
             top = self.view.top if shown.numeric is None else len(here)
             named = rows[here][released_top(rows[here], counts[here], top)].tolist()
             yield from self.board_rows(shown, index, named, published)
@@ -371,13 +349,9 @@ class Watch:
     def board_rows(
         self, shown: ReleasedTick, index: int, named: Sequence[int], published: dict[int, int]
     ) -> Iterator[BoardRow]:
-        """Yield one stream key's exact top, and what else was named.
+        """Yield one stream key's exact top, and other named items.
 
-        Args:
-            shown: the tick.
-            index: of the stream key.
-            named: rows of the published top.
-            published: count of each row that has one.
+        `named` are rows of the published top, `published` counts by row.
         """
         view, release = self.view, shown.release
         best = view.keys[index].top.rows.tolist()
@@ -411,7 +385,7 @@ class Watch:
         sd: float | None = None,
         threshold: int | None = None,
     ) -> BoardRow:
-        """Return a row of boards.parquet, for the tick `at` that was seen last."""
+        """Return a row of boards.parquet, for the last tick seen, `at`."""
         return BoardRow(
             self.run.number,
             self.run.seed,
@@ -429,20 +403,16 @@ class Watch:
             threshold,
         )
 
-    # ---- thinning and the end -------------------------------------------------------------------
-
     def keep(self, ticks: set[int], boards: set[int]) -> None:
-        """Forget the measured ticks, and boards, that are not in these sets."""
+        """Drop measurements and boards of ticks outside these sets."""
         self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
         self._boards = {tick: rows for tick, rows in self._boards.items() if tick in boards}
 
     def boards(self) -> Iterator[BoardRow]:
-        """Yield the boards of all ticks that are kept."""
         for _, rows in sorted(self._boards.items()):
             yield from rows
 
     def series(self) -> Iterator[Series]:
-        """Yield all that was measured."""
         ticks = np.array(sorted(self._rows), dtype=np.int64)
         most = max(map(len, self._rows.values()), default=1)
         measured = np.full((most, len(ticks), self._width), np.nan)
@@ -489,7 +459,7 @@ class Watch:
 
 
 def discovers(combination: Combination) -> bool:
-    """Return whether it shows running counts of items it is not told of."""
+    """Return whether it shows running counts of items that are not declared."""
     kind = combination.mechanism.kind
     return kind in ("unk_base", "pay_what_you_get") or (
         kind in ("meta", "misra_gries") and not combination.mechanism.domain()
@@ -500,7 +470,7 @@ Fields = Mapping[str, Any]
 
 
 class Pair(NamedTuple):
-    """A number that was published, and what it should be, exactly and without bounds."""
+    """Published number with its exact value, bounded and unbounded."""
 
     name: str
     rank: int
@@ -510,7 +480,7 @@ class Pair(NamedTuple):
 
 
 class QueryWatch(Watch):
-    """A run of `bounded_max`, `doubling`, `two_level` or `two_level_k`."""
+    """Observer of `bounded_max`, `doubling`, `two_level` or `two_level_k`."""
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View, config: MaxConfig) -> None:
         super().__init__(run, histogram, view)
@@ -546,7 +516,7 @@ class QueryWatch(Watch):
             row[PLACE["within_error"]] = sum(within) / len(within)
 
     def _labels(self, row: Numbers, index: int, fields: Fields) -> None:
-        """Fill in whether the labels named are the right ones, and what they fall short."""
+        """Fill in whether the labels named are the right ones, and their shortfall."""
         exact, unbounded = self._sums(index)
         named = [[self._place[label] for label in labels] for _, labels in _named(fields)]
         if not named:
@@ -603,7 +573,7 @@ class QueryWatch(Watch):
 
 
 class LabelsWatch(Watch):
-    """A run of `pay_what_you_get`: what it named last is the board until it names others."""
+    """Observer of `pay_what_you_get`: the labels named last are the board until it names others."""
 
     def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
         super().__init__(run, histogram, view)
@@ -617,7 +587,6 @@ class LabelsWatch(Watch):
         super().seen(shown)
 
     def named(self, release: Release | Items | Answers) -> Rows:
-        """Return the rows of what this tick names."""
         if not isinstance(release, Answers):
             return super().named(release)
         found = [self._rows_of(index, labels) for index, labels in _labels_shown(release).items()]
@@ -632,7 +601,7 @@ class LabelsWatch(Watch):
         for index, one in enumerate(view.keys):
             labels = self._last.get(index)
             if labels is None:
-                continue  # nothing was asked yet
+                continue  # no query yet
             rows, row, best = self._rows_of(index, labels)[: view.top], out[1 + index], one.top.rows
             row[PLACE["shown"]] = len(labels)
             self.fill_hits(row, one, rows)
@@ -652,7 +621,6 @@ class LabelsWatch(Watch):
 
 
 def watch(run: Run, histogram: ReplayHistogram, view: View) -> Watch:
-    """Return what measures a run of this mechanism."""
     config = run.combination.config
     if isinstance(config, MaxConfig):
         return QueryWatch(run, histogram, view, config)
@@ -667,7 +635,6 @@ def _answers(fields: Fields) -> Sequence[Fields]:
 
 
 def _named(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the queries that name labels, with these."""
     for answer in _answers(fields):
         query, value = str(answer["query"]), answer["value"]
         if isinstance(value, str):

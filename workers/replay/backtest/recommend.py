@@ -1,12 +1,12 @@
-"""Which combination of settings to take: the Pareto front, and a recommendation in words.
+"""Recommend a combination of settings, with the Pareto front and a reason in words.
 
-A combination is worth what its board shows of the top n that there would be without any bounds
-(`recall_unbounded`), the mean over the seeds. Where there is no such board (order statistics) it
-is worth the more, the smaller `error_unbounded_mean` is.
+A combination's score is how much its board shows of the top n without bounds
+(`recall_unbounded`), as the mean over the seeds. Without such a board (order statistics), it is
+`error_unbounded_mean`; smaller is better.
 
-Recommended is what a person takes from the table: of the combinations that come within a stated
-distance of the best one, those with the smallest epsilon, and of these with the smallest delta; of
-what is left the one with the best board, and among equally good ones that with the smallest error.
+The recommendation follows how a person would read the table. Among the combinations within a stated
+distance of the best score, it takes the smallest epsilon, then the smallest delta, then the best
+board, and among equally good boards the smallest error.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from workers.replay.backtest.results import Outcome
 from workers.settings.durations import format_duration
 
-# Recall that is given up for a smaller epsilon; one item of ten, seen every second tick.
+# Recall given up for a smaller epsilon: one item of ten, seen every second tick.
 RECALL_DISTANCE = 0.05
-# The same where only errors are compared: a share of the smallest.
+# The same if only errors are compared: a share of the smallest.
 ERROR_DISTANCE = 0.25
-# Boards are equally good that differ by less than seeds do.
+# Boards are equally good if they differ by less than seeds do.
 SAME_RECALL = 0.01
 USEFUL_RECALL = 0.5
 RECALL, ERROR = "recall_unbounded", "error_unbounded_mean"
@@ -30,16 +30,13 @@ RECALL, ERROR = "recall_unbounded", "error_unbounded_mean"
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What follows from the outcomes of one histogram.
+    """Conclusion from the outcomes of one histogram.
 
     Attributes:
-        metric: what `scores` are: `recall_unbounded` (more is better) or `error_unbounded_mean`
+        metric: of `scores`: `recall_unbounded` (more is better) or `error_unbounded_mean`
             (less is better).
-        scores: of each run that has it.
-        front: the runs than which no other has both a smaller epsilon and a better score, by
-            epsilon.
-        chosen: the run to take; None where none is of use.
-        words: the recommendation, in sentences.
+        front: Pareto front: runs that no other beats in epsilon and score, by epsilon.
+        chosen: the recommended run; None if no combination meets the goal.
     """
 
     metric: str
@@ -50,7 +47,6 @@ class Recommendation:
 
 
 def recommend(of: Sequence[Outcome]) -> Recommendation:
-    """Return what to take of the combinations of one histogram."""
     metric = RECALL if any(RECALL in one.metrics for one in of) else ERROR
     rated = [one for one in of if metric in one.metrics]
     scores = {one.number: one.metrics[metric].mean for one in rated}
@@ -83,14 +79,11 @@ def _beaten(one: Outcome, of: Sequence[Outcome], worth: Mapping[int, float]) -> 
 
 
 def _order(one: Outcome, metric: str) -> tuple[float, float, int]:
-    """Return what sorts combinations, the best first; recalls nearly the same are the same."""
+    """Return a sort key, best first; nearly equal recalls are equal."""
     error = _mean(one, ERROR, math.inf)
     if metric == RECALL:
         return -round(_mean(one, RECALL) / SAME_RECALL), error, one.number
     return error, 0.0, one.number
-
-
-# ---- words --------------------------------------------------------------------------------------
 
 
 def _why(chosen: Outcome, best: Outcome, metric: str, of: Sequence[Outcome]) -> str:
@@ -119,7 +112,7 @@ def _why(chosen: Outcome, best: Outcome, metric: str, of: Sequence[Outcome]) -> 
 def _lost(
     chosen: Outcome, rated: Sequence[Outcome], worth: Mapping[int, float], metric: str
 ) -> Iterator[str]:
-    """Yield what a larger epsilon, or other bounds, would have given."""
+    """Describe the error, the best run with a smaller epsilon, and the share cut off by bounds."""
     off = [one for one in rated if ERROR in one.metrics]
     if metric == RECALL and chosen in off:
         closest = min(off, key=lambda one: (_mean(one, ERROR), one.number))
@@ -139,7 +132,7 @@ def _lost(
 
 
 def _epochs(of: Sequence[Outcome]) -> Iterator[str]:
-    """Yield that an epsilon is not the same promise in all runs."""
+    """Warn that the same epsilon is a different promise if epoch lengths differ."""
     lengths = {one.epoch_ms for one in of}
     ends = sorted(length for length in lengths if length is not None)
     if len(lengths) > 1:
@@ -152,7 +145,6 @@ def _epochs(of: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _checks(chosen: Outcome) -> Iterator[str]:
-    """Yield what to be careful of."""
     found = _mean(chosen, "deserving_shown", 1.0)
     if found < 0.9:
         yield (
@@ -174,7 +166,6 @@ def _useless(best: Outcome) -> tuple[str, ...]:
 
 
 def _name(one: Outcome) -> str:
-    """Return how a sentence refers to it."""
     parts = [f"{name} = {value}" for name, value in one.given.items()]
     return f"run {one.number} ({', '.join(parts or [one.row.mechanism])})"
 

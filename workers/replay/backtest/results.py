@@ -1,16 +1,14 @@
 """The results directory of a backtest: four files, for the report and anyone with DuckDB or pandas.
 
-    runs.parquet      one row for each (run, seed, histogram): what was run, what it promises, how
-                      far it came
+    runs.parquet      one row for each (run, seed, histogram): settings, promise, progress
     results.parquet   tidy measurements: one number a row
     boards.parquet    exact counts beside the published ones, at chosen ticks
-    rejects.json      what was read, what was no event and why; whether the run came to its end
+    rejects.json      input totals, rejects with reasons, and whether the run reached its end
 
-docs/results.md says what every column and metric means. The same results give the same bytes: no
-file holds a clock's time, a machine's or a user's name. All of it is exact data: for the operator
-only.
+docs/results.md defines every column and metric. The same results give the same bytes: no file holds
+the time, or the name of a machine or user. All of it is exact data: for the operator only.
 
-What came out of a backtest, by combination of settings, from the tables of its results.
+`outcomes` reads the tables by combination of settings.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A number over the seeds; the mean lies between the other two."""
+    """Number over the seeds; the mean lies between the other two."""
 
     mean: float
     least: float
@@ -57,9 +55,8 @@ class Outcome:
 
     Attributes:
         row: the row of its first seed in runs.parquet.
-        varied: the settings that `--vary` gave several values, without the histogram's name;
-            None where its mechanism has no such setting.
-        seeds: how many.
+        varied: the settings with several `--vary` values, without the histogram's name; None if its
+            mechanism has no such setting.
         metrics: of the whole run and all stream keys, by name.
     """
 
@@ -70,29 +67,25 @@ class Outcome:
 
     @property
     def number(self) -> int:
-        """Its number among the combinations, from 1."""
         return self.row.run
 
     @property
     def given(self) -> dict[str, str]:
-        """Those of `varied` that its mechanism has."""
         return {name: value for name, value in self.varied.items() if value is not None}
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings of its histogram."""
         found: dict[str, Any] = json.loads(self.row.settings)
         return found
 
     @property
     def epoch_ms(self) -> int | None:
-        """How long its epochs are; None: without an end."""
+        """Return the length of its epochs; None: endless."""
         horizon = self.settings.get("horizon")
         return horizon * self.row.tick_ms if isinstance(horizon, int) else None
 
 
 def outcomes(tables: Tables) -> list[Outcome]:
-    """Return the combinations of a results directory, in the order of their numbers."""
     import pyarrow.compute as pc
 
     whole = pc.equal(tables.results["key"], "")
@@ -111,7 +104,7 @@ def outcomes(tables: Tables) -> list[Outcome]:
     return [
         Outcome(
             row=runs[0],
-            # A setting that was given one value does not tell runs apart.
+            # A setting with a single value does not distinguish runs.
             varied={
                 name.removeprefix(prefix): value
                 for name, value in runs[0].varied.items()
@@ -126,20 +119,20 @@ def outcomes(tables: Tables) -> list[Outcome]:
 
 VERSION = 1
 RUNS, RESULTS, BOARDS, REJECTS = "runs.parquet", "results.parquet", "boards.parquet", "rejects.json"
-# Rows of a Parquet file that are written together.
+# Row group size of Parquet files.
 GROUP_ROWS = 1 << 18
 SET = "set."
-#: Columns that are narrower than the type of their field says.
+#: Columns that are narrower than their field's type.
 NARROW = {"run": "int32", "seed": "int32", "rank": "int32"}
-#: What a field's type is in Arrow, whether or not it may be missing.
+#: Arrow types by field type, optional or not.
 ARROW = {"int": "int64", "float": "float64", "str": "string", "bool": "bool_"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One row of runs.parquet: what came out of a combination of settings with one seed.
+    """Row of runs.parquet: the outcome of a combination of settings with one seed.
 
-    `varied` is by "<histogram>.<setting>"; None where the mechanism has no such setting.
+    `varied` is by "<histogram>.<setting>"; None if the mechanism has no such setting.
     """
 
     run: int
@@ -177,7 +170,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """One row of boards.parquet: an item that belongs on the board, or is on it."""
+    """Row of boards.parquet: an item that belongs on the board, or is on it."""
 
     run: int
     seed: int
@@ -197,7 +190,7 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """What was read: rejects.json.
+    """Content of rejects.json.
 
     `late` and `outside` are as in `Summary`; `first` is (partition, number, reason) of each of the
     first rejects; `top` the n of the top-n metrics.
@@ -220,8 +213,6 @@ class Input:
 
 @dataclass(slots=True)
 class Results:
-    """What a backtest found."""
-
     input: Input
     runs: list[RunRow] = field(default_factory=list)
     series: list[Series] = field(default_factory=list)
@@ -230,22 +221,17 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """A results directory as it was read."""
-
     runs: pa.Table
     results: pa.Table
     boards: pa.Table
     input: Input
 
 
-# ---- writing ------------------------------------------------------------------------------------
-
-
 def prepare(directory: Path, *, force: bool) -> None:
-    """Make the directory and check that results can be written, before hours of work.
+    """Create the directory and check that results can be written, before hours of work.
 
     Raises:
-        SettingsError: a package is missing, the directory cannot be made, or holds something and
+        SettingsError: a package is missing, the directory cannot be made, or it is not empty and
             `force` was not given.
     """
     for package in ("pyarrow", "matplotlib", "jinja2"):
@@ -267,7 +253,7 @@ def prepare(directory: Path, *, force: bool) -> None:
 def write(directory: Path, results: Results) -> None:
     """Write the four files, each whole or not at all; runs.parquet, which marks results, last."""
     runs = directory / RUNS
-    runs.unlink(missing_ok=True)  # of earlier results, which the new files do not belong to
+    runs.unlink(missing_ok=True)  # marks earlier results; the new files are not theirs
     write_whole(
         directory / REJECTS,
         msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n",
@@ -278,19 +264,16 @@ def write(directory: Path, results: Results) -> None:
 
 
 def runs_table(rows: Sequence[RunRow]) -> pa.Table:
-    """Return one row a run; a column of text for each setting that was varied."""
     names = dict.fromkeys(name for row in rows for name in row.varied)
     varied = {SET + name: [row.varied.get(name) for row in rows] for name in names}
     return _table(RunRow, rows, varied)
 
 
 def boards_table(rows: Sequence[BoardRow]) -> pa.Table:
-    """Return one item of a board a row."""
     return _table(BoardRow, rows, {})
 
 
 def _table(kind: type, rows: Sequence[Any], varied: Mapping[str, Sequence[str | None]]) -> pa.Table:
-    """Return a column for each field; in place of the field `varied` its columns."""
     import pyarrow as pa
 
     columns: dict[str, pa.Array] = {}
@@ -306,7 +289,6 @@ def _table(kind: type, rows: Sequence[Any], varied: Mapping[str, Sequence[str | 
 
 
 def results_table(series: Sequence[Series]) -> pa.Table:
-    """Return one number a row."""
     import pyarrow as pa
 
     lengths = np.array([len(one.values) for one in series], dtype=np.int64)
@@ -346,14 +328,11 @@ def _write_table(path: Path, table: pa.Table) -> None:
         pq.write_table(table, part, compression="zstd", row_group_size=GROUP_ROWS)
 
 
-# ---- reading ------------------------------------------------------------------------------------
-
-
 def read(directory: Path) -> Tables:
-    """Return what `write` wrote.
+    """Read the files that `write` writes.
 
     Raises:
-        SettingsError: it is no results directory, or one of another version.
+        SettingsError: it is not a results directory, or one of another version.
     """
     try:
         import pyarrow as pa
@@ -376,7 +355,6 @@ def read(directory: Path) -> Tables:
 
 
 def run_rows(table: pa.Table) -> list[RunRow]:
-    """Return the rows that `runs_table` made a table of."""
     rows = []
     for row in table.to_pylist():
         names = [name for name in row if name.startswith(SET)]

@@ -1,19 +1,18 @@
-"""Backtest: every combination of settings and every seed, measured against the exact counts.
+"""Backtest: measure every combination of settings and every seed against the exact counts.
 
-What the runs have in common is done once: events are decoded, bounded and added up once a lane,
-exact counts once for all runs with the same bounds, exact boards once a tick. Of a run only its
-noise, and what it shows, is its own.
+Shared work is done once: events are decoded, bounded and summed once per lane, exact counts once
+for all runs with the same bounds, exact boards once per tick. Only the noise and the shown items
+are a run's own.
 
 Runs that count the same events over the same ticks and epochs form a group (`scope_of`). The
-unbounded counts of a group are released last of a tick (`truth.unbounded`), and with them the group
+unbounded counts of a group are released last in a tick (`truth.unbounded`), and with them the group
 is measured, at a thinned set of ticks: memory does not grow with the number of ticks or events.
 
-A backtest on all cores: events are read and added up here, once; other processes do the runs.
-
-What goes to them is what the worker's stage 1 tells stage 2 (`Merge`), so each is a stage 2 of its
-own, with its own exact counts; what comes back are figures. They are forked before anything is
-read: the key is inherited, never sent. Which process has which run does not show in any figure.
-They ignore Ctrl-C; this process heeds it, between two batches, and tells them to end there.
+`Pool` uses all cores. This process reads and sums the events once; forked processes do the runs.
+They receive what the worker's stage 1 sends to stage 2 (`Merge`), so each is a complete stage 2
+with its own exact counts, and they return figures. They are forked before anything is read: the key
+is inherited, never sent. The assignment of runs to processes does not affect any figure. The
+processes ignore Ctrl-C; this process handles it, between two batches, and tells them to end there.
 """
 
 from __future__ import annotations
@@ -54,19 +53,19 @@ from workers.runtime.errors import QuietcountError
 from workers.runtime.process import cores
 from workers.settings.settings import Settings
 
-# Below it the processes' own counting costs more than is won.
+# With fewer runs, the processes' own counting costs more than it saves.
 RUNS_EACH_MIN = 2
 
 
 def processes_for(runs: Sequence[Run]) -> int:
-    """Return how many processes to share the runs between; 1: none but this."""
+    """Return how many processes to share the runs between; 1: only this one."""
     if not sys.platform.startswith("linux"):
-        return 1  # elsewhere a fork is not safe where a library has threads
+        return 1  # on other systems, forking with library threads is unsafe
     return max(1, min(cores(), len(runs) // RUNS_EACH_MIN))
 
 
 def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
-    """Return as many runs for each, those together that share what is counted for their bounds."""
+    """Split the runs evenly between processes, grouping those that share bounded counts."""
     lanes = [run.combination.config.lane for run in runs]
     first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
     ordered = sorted(
@@ -77,14 +76,11 @@ def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
 
 
 class Pool:
-    """Processes with runs, until it is closed."""
-
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int, number: int) -> None:
-        """Fork `number` processes; see `Backtest`."""
         self._key, self._top = key, top
         self._calls: list[tuple[Any, ...]] = []
         backtests = [Backtest(share, key, top) for share in shares_of(runs, number)]
-        # They are not run here, but say which lanes to count.
+        # Not run here; they determine which lanes to count.
         self.histograms: list[ReplayHistogram] = [
             one for backtest in backtests for one in backtest.histograms
         ]
@@ -98,20 +94,17 @@ class Pool:
             )
             before = signal.pthread_sigmask(
                 signal.SIG_BLOCK, HEEDED
-            )  # until the child heeds them no more
+            )  # until the child ignores them
             child.start()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
             self._children.append((child, ours))
 
     def close(self) -> None:
-        """End the processes, whatever they are doing."""
         for child, connection in self._children:
             child.kill()
             connection.close()
             child.join()
-
-    # ---- as a merge -----------------------------------------------------------------------------
 
     def take(self, message: Message, offset: int) -> None:
         self._calls.append(("take", message, offset))
@@ -123,13 +116,11 @@ class Pool:
         self._calls.append(("end_of_input", until_ms))
 
     def release(self, *, after_tick: Callable[[], object] = lambda: None) -> Released:
-        """Hand over what was told; the ticks are released elsewhere."""
+        """Send the recorded calls; the ticks are released elsewhere."""
         calls, self._calls = self._calls, []
         if calls:
             self._tell("release", calls)
         return Released(0, [])
-
-    # ---- what goes and comes --------------------------------------------------------------------
 
     def run(
         self,
@@ -140,7 +131,7 @@ class Pool:
     ) -> Summary:
         """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
         with Interrupts() as interrupts, few_collections():
-            with interrupts.held():  # half a message would be taken for the beginning of the next
+            with interrupts.held():  # part of a message would be read as the start of the next
                 self._tell("begin", source.partitions)
             offline = Offline(
                 settings,
@@ -153,7 +144,6 @@ class Pool:
             return drive(offline, source, interrupts, progress)
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
-        """Return what was measured, in the order of the runs."""
         self._tell("results", summary, word)
         results = Results(input_of(summary, word, self._top, left_out))
         for _, connection in self._children:
@@ -169,7 +159,7 @@ class Pool:
         content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
         for _, connection in self._children:
             if connection.poll():
-                self._hear(connection)  # it speaks unasked only to say what went wrong
+                self._hear(connection)  # unrequested messages are errors
             try:
                 connection.send_bytes(content)
             except OSError:
@@ -193,7 +183,7 @@ class Pool:
 def _serve(
     backtest: Backtest, key: NoiseKey, connection: Connection, others: Sequence[Connection]
 ) -> None:
-    """Release what this process is told of, until it is asked for its results."""
+    """Release the ticks of the received calls until the results are requested."""
     for number in HEEDED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
@@ -203,12 +193,12 @@ def _serve(
     try:
         answer = _served(backtest, key, connection)
     except EOFError:
-        return  # nobody wants to know any more
+        return  # the parent is gone
     except QuietcountError as error:
         answer = error
     except Exception as error:  # noqa: BLE001 (the last place: it is told where it is shown)
         answer = RuntimeError(f"{type(error).__name__}: {error}")
-    with contextlib.suppress(OSError):  # again nobody
+    with contextlib.suppress(OSError):  # the parent is gone
         connection.send(answer)
 
 
@@ -216,9 +206,7 @@ def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Result
     merge = ReplayMerge(backtest.histograms, key=key, sources=1, owners=1)
     with few_collections():
         while True:
-            what, *arguments = pickle.loads(
-                connection.recv_bytes()
-            )  # from the process that forked this one
+            what, *arguments = pickle.loads(connection.recv_bytes())  # sent by the parent process
             if what == "begin":
                 merge = ReplayMerge(backtest.histograms, key=key, sources=arguments[0], owners=1)
             elif what == "release":
@@ -244,7 +232,7 @@ class Thinned:
         self.ticks: set[int] = set()
 
     def due(self, tick: int) -> bool:
-        """Return whether a tick is one of them; it is kept until it no longer is."""
+        """Return whether a tick belongs to the set; it is kept until it is thinned out."""
         if tick % self._stride:
             return False
         self.ticks.add(tick)
@@ -254,7 +242,7 @@ class Thinned:
         return tick in self.ticks
 
 
-#: All that the unbounded counts of a histogram depend on.
+#: Everything that the unbounded counts of a histogram depend on.
 Scope = tuple[object, ...]
 
 
@@ -268,8 +256,6 @@ def scope_of(config: HistogramConfig) -> Scope:
 
 
 class Group:
-    """The runs of one scope, measured together."""
-
     def __init__(self, wide: Truth) -> None:
         self.wide = wide
         self.watches: list[Watch] = []
@@ -280,11 +266,11 @@ class Group:
 
     @property
     def whole(self) -> bool:
-        """Whether every run is at the tick that was counted last: no tick is half done."""
+        """Return whether every run has released the tick counted last: no tick is half done."""
         return all(watch.last_tick == self._tick for watch in self.watches)
 
     def _seen(self, shown: ReleasedTick) -> None:
-        """Measure a tick that is due: it is counted, so all runs have released it."""
+        """Measure a due tick: it is counted, so all runs have released it."""
         self._tick = (self.wide.next or 1) - 1
         ticks, boards = len(self._measured.ticks), len(self._boards.ticks)
         if self._measured.due(self._tick):
@@ -300,7 +286,6 @@ class Group:
             one.measure(board=board)
 
     def finish(self) -> None:
-        """Measure the last tick, whatever its number: no more come."""
         if self._tick and self.whole:
             self._measure(board=True)
         for one in self.watches:
@@ -311,7 +296,6 @@ class Backtest:
     """All runs over one stream of events. Sensitive: it holds exact counts."""
 
     def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
-        """Take what to run, the operator's root key, and the n of the top-n metrics."""
         self._key, self._top = key, top
         self._truths: dict[tuple[Scope, Lane, tuple[bytes, ...]], tuple[Truth, View]] = {}
         self._groups: dict[Scope, Group] = {}
@@ -320,12 +304,10 @@ class Backtest:
         running = [self._histogram(run) for run in runs]
         truths = [truth for truth, _ in self._truths.values()]
         wide = [group.wide for group in self._groups.values()]
-        # A truth has counted a tick before the runs look at it, and all runs before the unbounded
-        # counts.
+        # A truth counts a tick before the runs look at it; unbounded counts follow all runs.
         self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
 
     def _histogram(self, run: Run) -> ReplayHistogram:
-        """Return a histogram for a run, watched and in its group."""
         config, mechanism = run.combination.config, self._remembering[id(run.combination)]
         scope, domain = scope_of(config), tuple(mechanism.domain())
 
@@ -389,17 +371,15 @@ class Backtest:
         return summary
 
     def finish(self) -> None:
-        """Measure the last tick of every group, at the end of what was read."""
         for group in self._groups.values():
             group.finish()
 
     def watches(self) -> Iterator[Watch]:
-        """Yield what watches the runs, in order of combination and seed."""
         found = [watch for group in self._groups.values() for watch in group.watches]
         yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
 
     def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
-        """Return what was measured; `word` is what the numbers of rejects count."""
+        """Return the measurements; `word` is the unit of the reject numbers."""
         results = Results(input_of(summary, word, self._top, left_out))
         for one in self.watches():
             results.runs.append(row_of(one, summary))
@@ -409,7 +389,6 @@ class Backtest:
 
 
 def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:
-    """Return what was read, as rejects.json tells it."""
     return Input(
         complete=not summary.partial,
         events=summary.events,
@@ -426,7 +405,6 @@ def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> 
 
 
 def row_of(one: Watch, summary: Summary) -> RunRow:
-    """Return a run's row of runs.parquet."""
     combination, promise = one.run.combination, one.run.combination.mechanism.guarantee
     return RunRow(
         run=combination.run,

@@ -1,11 +1,10 @@
-"""The exact boards of one tick, worked out once for all runs held against the same counts.
+"""Exact counts that a backtest measures against. Sensitive; nothing here is ever published.
 
-The exact counts that a backtest measures against. Sensitive; nothing here is ever published.
-
-A truth is a histogram whose mechanism adds no noise and shows nothing: it is fed, begins and
-starts its epochs as the histograms that it is held against. Runs with the same bounds are held
-against the same truth, and those that keep running counts of its rows look at its columns instead
-of counting once more (`Mirror`): of such a run only the noise is its own.
+A truth is a histogram whose mechanism adds no noise and shows nothing. It gets the same
+contributions, start and epochs as the histograms compared with it. Runs with the same bounds share
+a truth, and those that keep running counts of its rows read its columns instead of counting again
+(`Mirror`): only the noise is such a run's own. A `View` holds the exact boards of one tick,
+computed once for all runs.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 from workers.replay.offline import ReplayHistogram
 from workers.runtime.frozen import thawed
 
-# Exact counts at which is noted when an item reached them.
+# Sizes for which the tick is recorded at which an item reaches them.
 SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
-# They read the running counts of all rows after `merge`, and add none of their own.
+# These read the running counts of all rows after `merge`, and add none of their own.
 MIRRORED = (
     "known_base",
     "unk_base",
@@ -49,10 +48,10 @@ _EMPTY: Rows = np.empty(0, dtype=np.int64)
 
 
 class TruthState(State):
-    """Exact columns, and when each row reached each size.
+    """Exact columns, and when every row reached every size.
 
     Attributes:
-        level: int8 (capacity,), how many of SIZES a row has reached.
+        level: int8 (capacity,), number of SIZES that a row has reached.
         reached: int64 (capacity, sizes), tick of the epoch at which it did; 0: not yet.
     """
 
@@ -62,7 +61,6 @@ class TruthState(State):
         self.reached = np.zeros((0, len(SIZES)), dtype=np.int64)
 
     def note(self, rows: Rows, t: int) -> None:
-        """Note what `rows` reached at tick t."""
         n = self.ledger.n
         self.level, self.reached = grown(self.level, n), grown(self.reached, n)
         now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(np.int8)
@@ -77,17 +75,15 @@ class TruthState(State):
 
 
 class Exact:
-    """The counts themselves; a mechanism in shape only."""
+    """Exact counts with the interface of a mechanism."""
 
     kind = "exact"
     law = "none"
 
     def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
-        """
-        Args:
-            domain: the labels that are counted; empty: all.
-            per_tick: whether counts start from 0 at each tick.
-            sizes: whether to note when an item reached a size.
+        """Count the labels in `domain` (empty: all), from 0 at every tick if `per_tick`.
+
+        If `sizes`, record when an item reached a size.
         """
         self._domain, self._per_tick, self._sizes = tuple(domain), per_tick, sizes
         self.state = TruthState()  # of the running epoch
@@ -129,7 +125,6 @@ class Exact:
         contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
         noise: Noise,
     ) -> tuple[State, Release]:
-        """Count, and show nothing."""
         columns = state.ledger
         if self._per_tick:
             columns.counts[:] = 0
@@ -149,7 +144,7 @@ class _NoNoise:
 
 
 class Mirror(Ledger):
-    """The columns of a truth, which has counted the tick already; what is shown is its own."""
+    """Columns of a truth that has already counted the tick; first appearances are the run's own."""
 
     def __init__(self, truth: Ledger) -> None:
         super().__init__()
@@ -164,19 +159,17 @@ class Mirror(Ledger):
         self._shown = grown(shown, self.n)
 
     def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
-        """Return the rows that the truth has of a stream key's domain."""
         self._look()
         return self.find(tags)
 
     def merge(
         self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool
     ) -> None:
-        """Look at the truth: nothing is left to count."""
         self._look()
 
 
 class Mirrored:
-    """A mechanism whose states look at a truth's columns; else the mechanism itself."""
+    """Wrapper of a mechanism whose states read a truth's columns."""
 
     def __init__(self, mechanism: Mechanism, truth: ReplayHistogram) -> None:
         self._mechanism, self._truth = mechanism, truth
@@ -191,30 +184,28 @@ class Mirrored:
 
 
 class Truth(ReplayHistogram):
-    """A histogram of exact counts, which publishes nothing."""
+    """Histogram of exact counts, which publishes nothing."""
 
     mechanism: Exact
 
     @property
     def names(self) -> list[str]:
-        """The stream keys, by index."""
         return self._keys
 
     @property
     def reached(self) -> NDArray[np.int64]:
-        """int64 (rows, sizes), as in `TruthState`, of the running epoch."""
+        """Return int64 (rows, sizes), as in `TruthState`, of the running epoch."""
         return self.mechanism.state.reached[: self.columns.n]
 
 
 def mirrored(mechanism: Mechanism, truth: ReplayHistogram) -> Mechanism:
-    """Return the mechanism, on the truth's columns where it can be."""
     return cast(Mechanism, Mirrored(mechanism, truth)) if mechanism.kind in MIRRORED else mechanism
 
 
 def remembering(mechanism: Mechanism) -> Mechanism:
-    """Return a mechanism for this thread, which works out a tick's `sd` and `threshold` once.
+    """Return a mechanism that computes a tick's `sd` and `threshold` once; for this thread only.
 
-    For each further seed they would be a third of a step.
+    Otherwise they would take a third of a step for every further seed.
     """
     own = thawed(mechanism)
     for name in ("sd", "threshold"):
@@ -223,7 +214,7 @@ def remembering(mechanism: Mechanism) -> Mechanism:
 
 
 def unbounded(lane: Lane) -> Lane:
-    """Return the lane of the same ticks that cuts nothing off.
+    """Return the lane of the same ticks without bounds.
 
     It is released after all others of the same tick (`Merge.release`).
     """
@@ -241,17 +232,17 @@ def truth_of(
 ) -> Truth:
     """Return the exact counts for histograms with the ticks, epochs and stream keys of `config`.
 
-    The root key names rows, and makes no noise; the bounds are those of `lane`. See `Exact`.
+    The root key names rows and makes no noise; the bounds are those of `lane`. See `Exact`.
     """
     exact = Exact(domain, per_tick=per_tick, sizes=sizes)
     about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
-    # Exact counts have no noise that windows could speak of.
+    # Exact counts have no noise for windows to describe.
     truth = Truth(msgspec.structs.replace(config, windows=()), exact, key=key, **about)
     truth.lane, truth.written = lane, False
     return truth
 
 
-# Stream keys that are measured one by one: the first ones.
+# Number of stream keys, from the first, that are measured individually.
 KEYS_MAX = 8
 
 Counts = NDArray[np.int64]
@@ -259,11 +250,11 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The largest items of one stream key.
+    """Largest items of one stream key.
 
     Attributes:
         rows: at most n rows with a count, largest first, ties by row.
-        floor: count of the last of them: whatever has it belongs to them.
+        floor: count of the last row; items with at least this count belong to the top.
     """
 
     rows: Rows
@@ -293,10 +284,10 @@ class KeyView:
 
 
 class View:
-    """Exact counts, bounded and unbounded, as of the tick both have counted last."""
+    """Exact counts, bounded and unbounded, at the last tick that both have counted."""
 
     def __init__(self, truth: Truth, wide: Truth, key: NoiseKey, top: int) -> None:
-        """Take bounded counts, whose rows are meant everywhere, unbounded ones, root key, and n."""
+        """Take bounded counts, which define all row numbers, unbounded ones, root key, and n."""
         self.truth, self._wide, self._key, self.top = truth, wide, key, top
         self._columns: Ledger | None = None
         self._wide_columns: Ledger | None = None
@@ -306,7 +297,6 @@ class View:
         self.total = self.total_unbounded = 0
 
     def look(self) -> None:
-        """Bring the view to the truths' tick."""
         columns, wide = self.truth.columns, self._wide.columns
         if columns is not self._columns or wide is not self._wide_columns:
             self._columns, self._wide_columns = columns, wide
@@ -327,7 +317,7 @@ class View:
 
     @property
     def names(self) -> Sequence[str]:
-        """The stream keys by index, also those that are not measured one by one."""
+        """Return all stream keys by index, including those not measured individually."""
         return self.truth.names
 
     def _key_view(self, columns: Ledger, wide: Ledger, index: int) -> KeyView:
@@ -343,11 +333,11 @@ class View:
         )
 
     def rows_of(self, index: int, labels: Sequence[bytes]) -> Rows:
-        """Return the rows of labels of one stream key; -1 where there is none."""
+        """Return the rows of labels of one stream key; -1 for a label without a row."""
         return self.truth.columns.find(self._key.tags(self.names[index], labels))
 
     def rows_of_items(self, items: Items) -> Rows:
-        """Return the rows of what a mechanism without rows shows."""
+        """Return the rows of items shown by a mechanism without rows."""
         rows = np.full(len(items.counts), -1, dtype=np.int64)
         for index in np.unique(items.keys).tolist():
             here = np.flatnonzero(items.keys == index)
@@ -358,7 +348,7 @@ class View:
         return rows
 
     def rank(self, index: int, row: int) -> int:
-        """Return the place of a row among those of its stream key by exact count, from 1."""
+        """Return a row's rank by exact count within its stream key, from 1."""
         rows = self.keys[index].rows
         counts = self.counts if rows is None else self.counts[rows]
         numbers = np.arange(len(counts)) if rows is None else rows
@@ -389,7 +379,7 @@ def released_top(rows: Rows, counts: Counts, n: int) -> NDArray[np.int64]:
 
 
 def kendall(exact: NDArray[np.int64], published: NDArray[np.int64]) -> float:
-    """Return Kendall's tau-b; nan where either is all ties."""
+    """Return Kendall's tau-b; nan if either is all ties."""
     a, b = _order(exact), _order(published)
     scale = math.sqrt(int(np.abs(a).sum()) * int(np.abs(b).sum()))
     return int((a * b).sum()) / scale if scale else math.nan

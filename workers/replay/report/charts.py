@@ -1,8 +1,8 @@
-"""How the pictures of a report look and are written: PNG and SVG, the same bytes each time.
+"""Style and output of a report's charts: PNG and SVG, the same bytes every time.
 
 Series differ in colour (Okabe and Ito's palette), marker and dashes at once. The background is
-white everywhere, and every picture says first what it contains. Labels come from events: they are
-never read as formulas, and letters that the font lacks are replaced.
+white everywhere, and every chart first states what data it contains. Labels come from events: they
+are never parsed as formulas, and letters missing from the font are replaced.
 """
 
 from __future__ import annotations
@@ -67,14 +67,7 @@ LOOK: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture of a report.
-
-    Attributes:
-        name: of its files, without suffix.
-        title: short; also what somebody hears who cannot see it.
-        caption: what it shows and how to read it.
-        svg, png: the files.
-    """
+    """Chart of a report; `title` is also its text for screen readers."""
 
     name: str
     title: str
@@ -83,20 +76,20 @@ class Chart:
     png: bytes
 
 
-#: What a picture shows, in a few words, and what draws it; None where there is nothing to draw.
+#: Short description of a chart, and its drawing function; that returns None if there is no data.
 Drawing = tuple[str, Callable[[], Chart | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The pictures of a section, and a line for each that could not be drawn."""
+    """Charts of a section, and a line for each that could not be drawn."""
 
     charts: Sequence[Chart]
     missing: Sequence[str]
 
 
 def draw_each(drawings: Iterable[Drawing]) -> Drawn:
-    """Draw pictures; one that fails costs only itself."""
+    """Draw charts; a failure affects only one chart."""
     charts, missing = [], []
     for title, draw in drawings:
         try:
@@ -110,12 +103,10 @@ def draw_each(drawings: Iterable[Drawing]) -> Drawn:
 
 
 def dashed(*lengths: float) -> Any:
-    """Return a style of lines: dashes and gaps in turn."""
     return (0, lengths) if lengths else "-"
 
 
 def look(number: int, **instead: Any) -> dict[str, Any]:
-    """Return how a series looks: colour, marker and dashes, but for what is given `instead`."""
     at = number % LOOKS
     return {
         "color": COLORS[at],
@@ -130,7 +121,7 @@ def look(number: int, **instead: Any) -> dict[str, Any]:
 def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tuple[Figure, Any]]:
     """Yield a figure, `height` inches high, and its axes as an array of `rows` x `columns`.
 
-    It looks the same whatever the user's matplotlib is set to.
+    The user's matplotlib settings do not affect it.
     """
     with matplotlib.style.context(["default", dict(LOOK)]):
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -141,7 +132,7 @@ def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tupl
 def finish(
     figure: Figure, name: str, title: str, caption: str, contains: str, *, alarm: bool = True
 ) -> Chart:
-    """Add the title, and above it what the picture contains; draw."""
+    """Add the title, preceded by what the chart contains, and draw."""
     width, height = figure.get_size_inches()
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0, 0, 1, 1 - HEAD / height), w_pad=0.06, h_pad=0.06)
@@ -158,7 +149,7 @@ def finish(
 
 
 def write_charts(directory: Path, charts: Sequence[Chart]) -> None:
-    """Write the pictures of a report into `directory`, in place of those of an earlier one."""
+    """Write a report's charts into `directory`, replacing those of an earlier one."""
     directory.mkdir(exist_ok=True)
     for old in (*directory.glob("*.svg"), *directory.glob("*.png")):
         old.unlink()
@@ -174,7 +165,6 @@ def legend_below(
     order: Sequence[str] = (),
     spacing: float | None = 1.6,
 ) -> None:
-    """Draw one legend for all panels, under them; what several of them name, once."""
     handles: dict[str, Any] = {}
     for panel in panels:
         found = zip(*panel.get_legend_handles_labels(), strict=True)
@@ -199,38 +189,35 @@ def log_axis(axis: Any, values: Sequence[float]) -> None:
 
 
 def counts_axis(axis: Any, most: int = 5, written: Callable[[float], str] | None = None) -> None:
-    """Make an axis linear, of at most `most` steps."""
     write = written or number
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
 
 
 def share_axis(axis: Any) -> None:
-    """Make an axis linear, in per cent."""
     counts_axis(axis, 6, lambda value: f"{100 * value:.4g} %" if value >= 0 else "")
 
 
 def shares_upward(cell: Axes) -> None:
-    """Keep all but a small margin of what is below 0 % out of the picture."""
+    """Hide all but a small margin below 0 %."""
     low, high = cell.get_ylim()
     cell.set_ylim(max(low, -0.04 * high), high)
 
 
 def rows_axis(cell: Axes, names: Sequence[str], **more: Any) -> None:
-    """Make the vertical axis one of named rows, the first at the top."""
     cell.set_yticks(range(len(names)), names, **more)
     cell.set_ylim(len(names) - 0.4, -0.6)
 
 
 def number(value: float) -> str:
-    """Return a number for people: at most four digits that matter, thousands apart."""
+    """Format a number with at most four significant digits and thousands separators."""
     if abs(value) >= 1_000 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
 
 
 def short_number(value: float) -> str:
-    """Return a round number where there is little room: 20k, 1.5M."""
+    """Format a round number briefly: 20k, 1.5M."""
     for unit, width in (("M", 1e6), ("k", 1e3)):
         if abs(value) >= 10 * width or (unit == "M" and abs(value) >= width):
             return f"{value / width:g}{unit}"
@@ -238,7 +225,6 @@ def short_number(value: float) -> str:
 
 
 def slug(text: str) -> str:
-    """Return the name of a histogram, or the like, for a file name."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:200]
 
 
@@ -257,7 +243,7 @@ def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
 
 @cache
 def _width(letter: str) -> int:
-    """Return how wide a letter is, in the font's own unit; 0: the font does not have it."""
+    """Return a letter's width, in the font's own unit; 0: the font does not have it."""
     font = get_font(findfont(FontProperties(family="DejaVu Sans")))
     glyph = font.get_char_index(ord(letter))
     return int(font.load_glyph(glyph, LoadFlags.NO_SCALE).horiAdvance) if glyph else 0

@@ -1,6 +1,6 @@
-"""The boards of a backtest: exact counts beside what readers see, at a few ticks.
+"""Draw the charts of a backtest, from one histogram's measurements.
 
-The pictures of a backtest, each from the measurements of one histogram.
+Boards show exact counts beside the published ones, at a few ticks.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NAME_LETTERS = 56
 NORMAL_95 = 1.96
 #: Bars from the worst seed to the best.
 BARS: Any = {"elinewidth": 0.9, "capsize": 2}
-# How runs are compared, the first that applies: metric, axis, title, what the caption says of it.
+# Metrics for comparing runs, first applicable one: metric, axis, title, part of the caption.
 COMPARED = (
     (
         "recall_unbounded",
@@ -76,7 +76,7 @@ UNITS = (
 
 
 def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
-    """Draw measured errors beside the noise that the settings promise, a panel for each run."""
+    """Draw measured errors beside the promised noise, with a panel per run."""
     drawn = [run for run in runs if len(of.over_ticks(run, "error_rms").at)]
     if not drawn:
         return None
@@ -115,7 +115,7 @@ def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
 
 
 def recall_against_epsilon(of: Measured) -> Chart | None:
-    """Draw what the board gets right for a budget; a line for each choice of other settings."""
+    """Draw the board's recall by budget; a line for every choice of other settings."""
     measured = {name for run in of.runs for name in run.metrics}
     compared = next((one for one in COMPARED if one[0] in measured), None)
     if compared is None or len({run.row.epsilon for run in of.runs}) < 2:
@@ -154,7 +154,7 @@ def recall_against_epsilon(of: Measured) -> Chart | None:
 
 
 def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
-    """Draw every run as a point, epsilon against score; join those that no other run beats."""
+    """Draw every run as a point, epsilon against score; connect the Pareto front."""
     scores, front, recommended = advice.scores, advice.front, advice.chosen
     runs = [run for run in of.runs if run.number in scores]
     if len(runs) < 2:
@@ -181,7 +181,7 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
             cell.plot(
                 *zip(at[recommended], strict=True), **ring, label=f"recommended: run {recommended}"
             )
-        # Runs that lie on one another share a text.
+        # Runs at the same point share a text.
         named: dict[tuple[tuple[float, float], bool], list[int]] = {}
         for run in runs:
             if run.number in front or run.number == recommended:
@@ -209,7 +209,7 @@ def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
 
 
 def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
-    """Draw, by its size, whether an item gets its place, and how long it waits for it."""
+    """Draw, by an item's size, whether it is shown in its place, and its delay."""
     if not runs:
         return None
     unit, width = _delay_unit(runs)
@@ -247,7 +247,7 @@ def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
 
 
 def coverage(of: Measured) -> Chart | None:
-    """Draw whether the published error bars hold what they claim, a row for each run."""
+    """Draw the coverage of the published error bars against their claim, with a row per run."""
     found = [(run, run.metrics["coverage"]) for run in of.runs if "coverage" in run.metrics]
     if not found:
         return None
@@ -279,15 +279,12 @@ def coverage(of: Measured) -> Chart | None:
         return finish_of(figure, of, "coverage", "do the error bars hold?", caption)
 
 
-# ---- what they share ----------------------------------------------------------------------------
-
-
 def finish_of(figure: Figure, of: Measured, kind: str, title: str, caption: str) -> Chart:
     return finish(figure, f"{slug(of.name)}-{kind}", f"{of.name}: {title}", caption, CONTAINS)
 
 
 def _curve(run: Outcome, line: Line) -> tuple[Any, Any]:
-    """Return ticks of the run and values; of a single tick a short piece of a line."""
+    """Return ticks of the run and values; a single tick becomes a short line."""
     ticks = line.at - run.row.first_tick + 1
     if len(ticks) != 1:
         return ticks, line.mean
@@ -309,12 +306,12 @@ def _epsilon_axis(cell: Axes, runs: Sequence[Outcome]) -> None:
 
 
 def _beside(place: int, series: int) -> float:
-    """Return a factor near 1: on a logarithmic axis it keeps series that coincide visible."""
+    """Return a factor near 1 that keeps coinciding series visible on a logarithmic axis."""
     return float(1.018 ** (place - (series - 1) / 2))
 
 
 def name_of(run: Outcome, without: Sequence[str] = ()) -> str:
-    """Return the settings that were varied, as text; without any, the mechanism."""
+    """Return the varied settings as text, else the mechanism's name."""
     given = ((name, value) for name, value in run.given.items() if name not in without)
     parts = [value if name == "mechanism" else f"{name} {value}" for name, value in given]
     return ", ".join(parts) or run.row.mechanism
@@ -331,7 +328,7 @@ def _seeds(runs: Sequence[Outcome]) -> str:
 
 
 def _delay_unit(runs: Sequence[Outcome]) -> tuple[str, int | None]:
-    """Return the unit of delays: ticks, if they are equally wide in all runs; else its ms, too."""
+    """Return the unit of delays and its ms: ticks (None) if all runs' are equally wide."""
     widths = {run.row.tick_ms for run in runs}
     if len(widths) == 1:
         return f"ticks of {format_duration(widths.pop())}", None
@@ -343,7 +340,6 @@ NAMED, HIDDEN = "shown, without a count", "not shown"
 
 
 def boards(of: Measured, run: Outcome, keys: int) -> Iterator[Drawing]:
-    """Yield exact beside published, for each of the first stream keys, at three ticks."""
     for at, title, ticks in boards_of(of, run, keys):
         yield title, partial(_board, of, run, ticks, f"board_{at}", title)
 
@@ -351,7 +347,6 @@ def boards(of: Measured, run: Outcome, keys: int) -> Iterator[Drawing]:
 def boards_of(
     of: Measured, run: Outcome, keys: int
 ) -> Iterator[tuple[int, str, dict[int, list[BoardRow]]]]:
-    """Yield number, title and ticks of the boards of each of the first stream keys."""
     found = of.board(run)
     for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
         who = f", stream key {drawable(key)}" if len(found) > 1 else ""

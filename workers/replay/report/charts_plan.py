@@ -1,4 +1,4 @@
-"""The pictures of a plan: what the settings promise, before there is any event."""
+"""Draw the charts of a plan: the effect of the settings, before any event exists."""
 
 from __future__ import annotations
 
@@ -31,14 +31,13 @@ from workers.settings.durations import format_duration
 CONTAINS = "Computed from the settings alone: no data"
 NAME_LETTERS = 44
 DRAWN_SHARES = (None, 0.3, 0.6, 0.8)
-# Up to this ratio of the largest to the smallest an axis from zero is easier to read.
+# Up to this ratio of the largest to the smallest value, an axis from zero is easier to read.
 LINEAR_UP_TO = 12
-# The distance of a row's series from each other.
+# Distance between the series of a row.
 ASIDE = 0.13
 
 
 def drawings(one: HistogramPlan) -> Iterator[Drawing]:
-    """Yield the pictures of one histogram."""
     yield "noise over the ticks", partial(_noise_over_ticks, one)
     yield "counters at this budget", partial(_counters, one)
     yield "the end of an epoch", partial(_ends, one)
@@ -87,7 +86,6 @@ def _noise_over_ticks(one: HistogramPlan) -> Chart:
 
 
 def _counters(one: HistogramPlan) -> Chart | None:
-    """Draw the counters that these settings could have, at the same budget."""
     rows = one.counters
     names = [f"{row.counter}, radix {row.radix}" if row.radix else row.counter for row in rows]
     caption = (
@@ -98,7 +96,6 @@ def _counters(one: HistogramPlan) -> Chart | None:
 
 
 def _ends(one: HistogramPlan) -> Chart | None:
-    """Draw the noise over the ticks of an epoch for a few shares of its last tick."""
     rows = [
         row for row in one.ends if row.chosen or row.recommended or row.end_share in DRAWN_SHARES
     ]
@@ -108,7 +105,7 @@ def _ends(one: HistogramPlan) -> Chart | None:
         cell = axes[0, 0]
         for place, row in enumerate(rows):
             said = "no end_share" if row.end_share is None else f"end_share {row.end_share:g}"
-            # The last tick by itself: it is what the share is for.
+            # The last tick on its own: the share is for it.
             runs = [(run.first, run.most) for run in row.curve[:-1]] + [
                 (row.curve[-1].last, row.last_sd)
             ]
@@ -130,7 +127,6 @@ def _ends(one: HistogramPlan) -> Chart | None:
 
 
 def _mechanisms(one: HistogramPlan) -> Chart | None:
-    """Draw other mechanisms for the same or a near question, at the same budget."""
     names = [_with(row) for row in one.mechanisms]
     caption = (
         "Mechanisms for the same or a near question, at the budget of these settings; what each "
@@ -152,7 +148,7 @@ def _compared(
     kind: str,
     caption: str,
 ) -> Chart | None:
-    """Draw a row each: worst and mean sd, and the threshold; where there is no sd, the error."""
+    """Draw worst and mean sd and the threshold per row; if there is no sd, the error."""
     figures = [("worst sd", 0, "worst_sd"), ("root mean square sd", 2, "rms_sd")]
     figures.append(("highest threshold", 1, "threshold"))
     if kind == "counters" and all(row.worst_sd is None for row in rows):

@@ -1,5 +1,5 @@
-"""Histograms of numbers in a report: exact beside published, in the order of the edges, and how far
-the published quantiles are from the exact ones.
+"""Report histograms of numbers: exact and published buckets in order of their edges, and the errors
+of published quantiles.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from workers.replay.report.runs import Measured, chosen_ticks, when
 EXACT, PUBLISHED, OPEN = "exact", "published, with 1.96 sd", "open-ended bucket"
 EXACT_QUANTILE, QUANTILE = "exact quantile", "published quantile, with its 95 % interval"
 LEGEND = (EXACT, OPEN, PUBLISHED, EXACT_QUANTILE, QUANTILE)
-# Edges that are written below a picture.
+# Maximum number of edges labelled below a chart.
 EDGES_WRITTEN = 12
 
 Floats = NDArray[np.float64]
@@ -42,12 +42,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """All buckets of one stream key at one tick, in their order.
-
-    Attributes:
-        exact, published: float64 (n + 1,).
-        sd: of each published count.
-    """
+    """All buckets of one stream key at one tick, in order: float64 (n + 1,), and the counts' sd."""
 
     end_ms: int
     exact: Floats
@@ -56,7 +51,7 @@ class Counted:
 
 
 def numeric_of(run: Outcome) -> Numeric | None:
-    """Return the buckets and quantiles of a run; None where not all its buckets are shown."""
+    """Return a run's buckets and quantiles; None if not all its buckets are shown."""
     settings = run.settings
     quantiles = settings.get("quantiles")
     if "buckets" not in settings or quantiles is None:
@@ -65,13 +60,11 @@ def numeric_of(run: Outcome) -> Numeric | None:
 
 
 def pictures(of: Measured, run: Outcome, numeric: Numeric, keys: int) -> Iterator[Drawing]:
-    """Yield exact beside published, for each of the first stream keys, at three ticks."""
     for at, title, ticks in boards_of(of, run, keys):
         yield title, partial(_picture, of, run, numeric, ticks, f"numbers_{at}", title)
 
 
 def quantile_table(of: Measured, run: Outcome, numeric: Numeric) -> Table:
-    """Return how far the published quantiles were from the exact ones, over all boards of a run."""
     boards: dict[tuple[int, str, int], list[BoardRow]] = {}
     for row in of.boards:
         if row.run == run.number:
@@ -124,7 +117,6 @@ def holds(numeric: Numeric, truth: dict[str, Any], found: dict[str, Any]) -> boo
 
 
 def counted_of(numeric: Numeric, rows: Sequence[BoardRow]) -> Counted:
-    """Return a board in the order of its buckets."""
     place = {label: i for i, label in enumerate(numeric.labels)}
     exact, published = np.zeros((2, len(place)))
     for row in rows:
@@ -211,5 +203,4 @@ def _draw(cell: Axes, numeric: Numeric, one: Counted) -> None:
 
 
 def _place(numeric: Numeric, value: float) -> float:
-    """Return where a number between the edges lies in a picture."""
     return float(np.interp(value, numeric.edges, np.arange(len(numeric.edges))))

@@ -1,14 +1,12 @@
-"""A run's settings as a section of a settings file, ready to paste.
+"""Render pages: one HTML file that needs no network and runs no script but its own.
 
-Pages: one file of HTML that needs no network, and runs no script but its own, whatever the
-labels in it hold.
+Templates are in `templates/`. Their output is escaped; control characters become visible. The only
+script, if any, copies settings. The page's policy allows it by its hash, so nothing else runs, no
+matter what the labels hold; without scripts the page only lacks the button. Charts use the page's
+colours, which follow the reader's light or dark setting.
 
-The templates are in `templates/`. What they write is escaped; control characters become visible.
-The one script there may be copies settings. The page's policy names it by its hash, so nothing else
-runs; without scripts the page lacks the button and nothing else. Colours of pictures are those of
-the page, which are light or dark as the reader's system is.
-
-What settings promise, in words and as the table of what one person loses, for a page.
+Also here: a run's settings as a section of a settings file, and the privacy promise of settings,
+in words and as the table of one person's loss.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from workers.replay.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING
 
 
 def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list[str]:
-    """Return the promise in words; `sees` is what somebody sees, as in "all snapshots"."""
+    """Describe the promise; `sees` is the observer's view, as in "all snapshots"."""
     whether = (
         "any one event was counted" if unit == "event" else "any one user is among those counted"
     )
@@ -45,13 +43,12 @@ def sentences(epsilon: float | None, delta: float, unit: str, sees: str) -> list
 
 
 def table_of(spans: Sequence[Span], unit: str) -> Table:
-    """Return the table of what one person loses."""
     headings, rows = rows_of(spans, unit)
     return Table(headings, rows, words=())
 
 
 def spans_of_run(run: Outcome) -> tuple[Span, ...]:
-    """Return what one person loses by a run's histogram alone."""
+    """Return one person's privacy loss from a run's histogram alone."""
     return spans_of([Charge(_part(run), run.epoch_ms)])
 
 
@@ -69,7 +66,7 @@ def _part(run: Outcome) -> Part:
 
 
 LABEL_LETTERS = 160
-#: The page's colours of what pictures are drawn with (`charts`), as style.css has them.
+#: CSS colours of the page by chart colour (`charts`), as in style.css.
 PAGE_COLORS = MappingProxyType(
     {
         "#ffffff": "paper",
@@ -84,13 +81,9 @@ PAGE_COLORS = MappingProxyType(
 
 
 class Table(NamedTuple):
-    """A table of a page.
+    """Table of a page; a cell None is empty.
 
-    Attributes:
-        headings: of the columns.
-        rows: their cells; None is an empty one.
-        words: the columns that hold text; the others hold numbers.
-        kinds: a class for each row.
+    `words` are the text columns; the others hold numbers. `kinds` are CSS classes by row.
     """
 
     headings: Sequence[str]
@@ -100,14 +93,11 @@ class Table(NamedTuple):
 
 
 class Script(NamedTuple):
-    """The script of a page, and the hash by which the page's policy allows it."""
-
     text: Markup
     hash: str
 
 
 def page(template: str, *, script: str | None = None, **content: object) -> bytes:
-    """Return a page made of a template, with a script of that name if one is given."""
     return (
         _TEMPLATES.get_template(template)
         .render(content, script=None if script is None else _script(script))
@@ -121,13 +111,13 @@ def _script(name: str) -> Script:
 
 
 def label(text: str, letters: int = LABEL_LETTERS) -> Markup:
-    """Return a label of an event: isolated in its direction, not too long, never invisible."""
+    """Return an event's label: bidirectionally isolated, truncated, never invisible."""
     cut = text if len(text) <= letters else f"{text[:letters]}… ({len(text):,} letters)"
     return Markup("<bdi>{}</bdi>").format(_escaped(cut if cut.strip() else f'"{cut}"'))
 
 
 def inline(chart: Chart) -> Markup:
-    """Return the SVG without what only a file needs, its ids unlike those of all other pictures."""
+    """Return the SVG without file-only parts, with ids unique among all charts."""
     svg = chart.svg.decode()
     svg = svg[svg.index("<svg") :]
     begin = rf'<svg role="img" aria-label="{_escaped(chart.title)}" \1>'
@@ -149,7 +139,6 @@ def _page_color(found: re.Match[str]) -> str:
 
 
 def _escaped(value: object) -> Markup:
-    """Return text as HTML, nothing for None; what is HTML already stays as it is."""
     if isinstance(value, Markup):
         return value
     return Markup(html.escape("".join(map(_visible, "" if value is None else str(value)))))
@@ -157,7 +146,7 @@ def _escaped(value: object) -> Markup:
 
 def _visible(letter: str) -> str:
     kind = unicodedata.category(letter)
-    # Joiners belong to letters and emoji; other format characters would hide or turn what follows.
+    # Joiners belong to letters and emoji; other format characters would hide or reverse text.
     hidden = kind in ("Cc", "Cf", "Cs", "Zl", "Zp") and letter not in "\u200c\u200d\u00ad"
     return f"\\u{ord(letter):04x}" if hidden else letter
 
@@ -173,7 +162,7 @@ _TEMPLATES = Environment(
 _TEMPLATES.filters |= {"inline": inline, "label": label}
 
 
-# Written first, in the order in which people read them; the others follow.
+# Written first, in reading order; the others follow.
 _FIRST = (
     "name",
     "mechanism",
@@ -187,7 +176,7 @@ _FIRST = (
     "rho",
     "delta",
 )
-# Joiners belong to letters and emoji; whatever else is invisible is escaped.
+# Joiners belong to letters and emoji; other invisible characters are escaped.
 _JOINERS = "\u200c\u200d"
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
@@ -195,7 +184,7 @@ _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 def histogram_section(run: Outcome) -> list[str]:
     """Return the lines of the [[histogram]] with the settings of a run.
 
-    A long domain is not in the results: a comment says that it is to be taken from the file.
+    A long domain is not in the results: a comment says to take it from the file.
     """
     settings = dict(run.settings)
     settings.setdefault("name", run.row.histogram)
@@ -213,7 +202,6 @@ def histogram_section(run: Outcome) -> list[str]:
 
 
 def toml_value(value: object) -> str:
-    """Return a value that came from JSON as TOML, on one line."""
     if isinstance(value, str):
         return _escaped_toml(json.dumps(value, ensure_ascii=False))
     if isinstance(value, Mapping):
@@ -228,7 +216,7 @@ def _pairs(table: Mapping[str, object]) -> Iterator[str]:
 
 
 def _escaped_toml(text: str) -> str:
-    """Return a quoted text with what cannot be seen in it escaped, as TOML has it."""
+    """Return a quoted text with invisible characters escaped as in TOML."""
     return "".join(
         f"\\U{ord(letter):08x}"
         if unicodedata.category(letter) in _INVISIBLE and letter not in _JOINERS

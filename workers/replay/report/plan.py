@@ -1,4 +1,4 @@
-"""The page of a plan, DIR/plan.html, and its pictures, DIR/plots/*: nothing in them is secret."""
+"""Write the page of a plan, DIR/plan.html, and its charts, DIR/plots/*; none of it is secret."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ PAGE = "plan.html"
 
 
 def write_plan_report(directory: Path, plan: Plan) -> None:
-    """Write the page and its pictures."""
     sections = [
         (one, list(_facts(one)), draw_each(charts_plan.drawings(one))) for one in plan.histograms
     ]

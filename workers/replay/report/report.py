@@ -1,6 +1,6 @@
-"""The report of a backtest, made from its results: DIR/report.html, and DIR/plots/*.png and *.svg.
+"""Write a backtest's report from its results: DIR/report.html, and DIR/plots/*.png and *.svg.
 
-Page and pictures say that they contain exact data. The same results give the same bytes.
+Page and charts state that they contain exact data. The same results give the same bytes.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from workers.replay.report.runs import (
 from workers.settings.files import write_whole
 
 PAGE, PLOTS = "report.html", "plots"
-# Runs that are drawn one by one, and stream keys whose boards are.
+# Number of runs drawn individually, and of stream keys with boards.
 FEATURED, KEYS = 4, 3
 
 
 def write_report(directory: Path) -> list[str]:
-    """Write the report of a results directory into it, in place of an earlier one.
+    """Write the report of a results directory into it, replacing an earlier one.
 
     Returns:
-        A line for each picture that could not be drawn; the page says it, too.
+        A line for every chart that could not be drawn; the page lists them too.
 
     Raises:
         SettingsError: it is not a results directory.
@@ -77,7 +77,6 @@ def write_report(directory: Path) -> list[str]:
 
 
 def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
-    """Return what the template shows of one histogram, one of its runs in detail."""
     featured = _featured(of, advice)
     run = featured[0]
     numeric = numeric_of(run)
@@ -134,12 +133,12 @@ def _drawings(
 
 
 def _best(of: Measured, advice: Recommendation) -> list[Outcome]:
-    """Return all runs: the recommended one, then the others, the best first."""
+    """Return all runs: the recommended one, then the others, best first."""
     return sorted(of.runs, key=lambda run: (run.number != advice.chosen, *place(run, advice)))
 
 
 def _featured(of: Measured, advice: Recommendation) -> list[Outcome]:
-    """Return the recommended run, the best of each other mechanism, then others of the front."""
+    """Return the recommended run, the best of every other mechanism, then others of the front."""
     best = _best(of, advice)
     mechanisms = {run.row.mechanism: run for run in reversed(best)}
     chosen = [run for run in best if mechanisms[run.row.mechanism] is run]
@@ -179,7 +178,7 @@ def _reasons(found: Input) -> Table:
 
 def _rejects(word: str, listed: Sequence[tuple[int, int, str]]) -> Table:
     rows = [(f"{partition}", f"{number:,}", reason) for partition, number, reason in listed]
-    # Files have no partitions: all of theirs is in number 0.
+    # Files have no partitions; all their rejects have partition 0.
     first = 0 if any(partition for partition, _, _ in listed) else 1
     headings = ("partition", word, "reason")[first:]
     return Table(headings, [row[first:] for row in rows], words=(len(headings) - 1,))

@@ -1,6 +1,6 @@
-"""The runs of one histogram in a report: their table, and their boards with labels as they are.
+"""Prepare a report's data from a results directory, by histogram, run and metric.
 
-What a report draws, by histogram, run and metric, from the tables of a results directory.
+Includes the table of runs, and their boards with unmodified labels.
 """
 
 from __future__ import annotations
@@ -40,12 +40,7 @@ class Line:
 class Measured:
     """One histogram of a results directory.
 
-    Attributes:
-        name: of the histogram.
-        runs: its combinations of settings.
-        input: what was read.
-        series: ticks, sizes and values by run and metric, of all stream keys together.
-        boards: rows of boards.parquet.
+    `series` holds ticks, sizes and values by run and metric, of all stream keys together.
     """
 
     name: str
@@ -75,7 +70,7 @@ class Measured:
         return found
 
     def begin_ms(self, run: Outcome) -> int | None:
-        """Return when the first tick began; None where no board tells."""
+        """Return the start of the first tick; None if no board tells."""
         row = next((row for row in self.boards if row.run == run.number), None)
         if row is None:
             return None
@@ -83,7 +78,6 @@ class Measured:
 
 
 def measured(tables: Tables) -> list[Measured]:
-    """Return the histograms of a results directory, in the order in which they were run."""
     runs: dict[str, list[Outcome]] = {}
     for one in outcomes(tables):
         runs.setdefault(one.row.histogram, []).append(one)
@@ -97,7 +91,7 @@ def measured(tables: Tables) -> list[Measured]:
 
 
 def when(milliseconds: int) -> str:
-    """Return a time, UTC, without the zeros at its end."""
+    """Return a time, UTC, without trailing zeros."""
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
     if milliseconds % 86_400_000 == 0:
         return f"{moment:%Y-%m-%d}"
@@ -130,9 +124,9 @@ def _line(at: Longs, values: Floats, chosen: NDArray[np.bool_]) -> Line:
 
 SIDE_LETTERS = 48
 BOARD_ROWS, BOARD_TICKS = 12, 3
-# Buckets of numbers that a table lists in their order; of more, the largest.
+# Maximum number of buckets listed in order; with more, the largest are listed.
 BUCKET_ROWS = 40
-#: Columns of the table of runs: metric, heading, and how the number is written.
+#: Columns of the table of runs: metric, heading, and number format.
 COLUMNS = (
     ("recall_unbounded", "true top {n} shown", "share"),
     ("recall", "bounded top {n} shown", "share"),
@@ -153,7 +147,6 @@ LOST_LEAST = 0.0005
 
 
 def place(run: Outcome, advice: Recommendation) -> tuple[float, float, int]:
-    """Return what sorts runs, the best score first."""
     score = advice.scores.get(run.number, math.inf)
     better = -score if advice.metric == RECALL and score < math.inf else score
     return better, run.row.epsilon, run.number
@@ -167,7 +160,6 @@ def chosen_ticks(ticks: Sequence[int]) -> list[int]:
 
 
 def epoch_of(run: Outcome) -> str:
-    """Return how long an epoch is, in words."""
     tick = format_duration(run.row.tick_ms)
     if run.epoch_ms is None:
         return f"without an end, in ticks of {tick}"
@@ -175,7 +167,7 @@ def epoch_of(run: Outcome) -> str:
 
 
 def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
-    """Return the figures for whoever reads no further: name, value, what it means."""
+    """Return headline figures: name, value, meaning."""
     found = []
     for metric, name, kind, more in (
         ("recall_unbounded", f"of the true top {top}", "share", "are shown, on average"),
@@ -195,7 +187,6 @@ def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
 
 
 def run_table(of: Measured, advice: Recommendation) -> Table:
-    """Return all runs, the best first; those of the Pareto front marked."""
     settings = list(dict.fromkeys(name for run in of.runs for name in run.given))
     columns = [column for column in COLUMNS if _tells(of, column[0])]
     order = sorted(of.runs, key=lambda run: place(run, advice))
@@ -221,9 +212,9 @@ def run_table(of: Measured, advice: Recommendation) -> Table:
 def board_tables(
     of: Measured, run: Outcome, keys: int, labels: Sequence[str] = ()
 ) -> list[tuple[str, list[tuple[str, Table]]]]:
-    """Return a run's boards by stream key, of the first `keys` of these with their tables.
+    """Return a run's boards by stream key: the first `keys` of these with their tables.
 
-    Items come largest first, or in the order of `labels` where these are few.
+    Items come largest first, or in the order of `labels` if these are few.
     """
     place = {label: i for i, label in enumerate(labels)} if len(labels) <= BUCKET_ROWS else {}
 
@@ -263,7 +254,7 @@ def _count(value: int | None) -> str | None:
 
 
 def _tells(of: Measured, metric: str) -> bool:
-    """Return whether a column is worth its place; bounds that cut nothing off cost nothing."""
+    """Return whether a column is informative; bounds that cut nothing off cost nothing."""
     has = {name for run in of.runs for name in run.metrics}
     if metric in ("recall", "lost"):
         losses = (run.metrics["lost"].most for run in of.runs if "lost" in run.metrics)
