@@ -142,7 +142,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         return f"Rows(tick {self.tick}, {len(self.counts)} rows)"
 
     def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
-        """Yield sections of at most `room` bytes (None: one section), and bounds on their encoded sizes."""
+        """Yield sections of at most `room` bytes (None: one), and upper bounds on encoded sizes."""
         k, of_keys = len(self.names), [len(name.encode()) + _KEY_BYTES for name in self.names]
         whole = (
             _SECTION_BYTES + sum(of_keys) + len(self.labels.text) + len(self.labels) * _ROW_BYTES

@@ -40,7 +40,7 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
 
 
 def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
-    """Return the event reader that all of a worker's threads share; `shape` replaces the settings' own."""
+    """Return a worker's thread-safe event reader; `shape` replaces the settings' own."""
     return EventReader(
         settings.shape if shape is None else shape, max_bytes=settings.events.max_bytes
     )
