@@ -11,6 +11,6 @@ Imports `events`, `kafka` (records and readers), `mechanisms` and below. Start w
     6  Section                  one tick's sums for one owner, with tags   pipeline.contributions
     7  Contributions            the same as arrays: keys, tags, counts     mechanisms.ledger
     8  Ledger                   running counts, one row per item           mechanisms.ledger
-    9  Release                  a tick's published counts, with noise      mechanisms.mechanism
+    9  Release                  a tick's output, with noise                mechanisms.mechanism
     10 Snapshot                 a JSON message, in pages if it is long     pipeline.snapshots
 """

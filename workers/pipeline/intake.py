@@ -117,7 +117,7 @@ class Intake(Watermark):
     def _of_users(
         self, lane: Lane, ticks: Longs, events: EventColumns, users: NDArray[np.uint64] | None
     ) -> Longs:
-        """Return how much each label may still add for its user, int64 (m,), and charge it to the user."""
+        """Return how much of each label counts, int64 (m,), and charge it to the user."""
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
         bounded = np.empty(len(events.labels), dtype=np.int64)

@@ -121,7 +121,7 @@ def _newest(consumer: Consumer, topic: str, partition: int) -> bytes | None:
         newest = None if newest is None or newest >= _NEWEST * _FURTHER**2 else newest * _FURTHER
 
 
-# As above: the progress record is near the end of its partition.
+# As for _NEWEST: only markers and aborted records follow the progress record.
 NEWEST = 16
 _FURTHER_BACK = 16
 

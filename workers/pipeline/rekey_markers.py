@@ -1,8 +1,8 @@
 """Markers that re-keyed events carry about their origin, and how stage 1 uses them.
 
     record   key: the user; value, time and headers unchanged. If needed, our header comes first:
-             8 bytes, the time it counts at if that is later than its own (big endian, NO_TIME:
-             its own); then 1 and the record's original key, or 0. Keys are sent only where a
+             8 bytes, the time it counts at if that is later than its own (big endian, -1: its
+             own); then 1 and the record's original key, or 0. Keys are sent only where a
              record key is a stream key: each costs as much as sending a record
     mark     no value; key: {"origin", "of", "sequence", "watermark"} as JSON
 

@@ -176,7 +176,7 @@ class Watermark:
         )
 
     def ticks_closed(self) -> int:
-        """Return the number of ticks closed since the last commit, over all lanes; 0 before the first commit."""
+        """Return ticks closed since the last commit, over all lanes; 0 before the first."""
         mark, before = self.watermark, self._committed_watermark
         if mark is None or before is None:
             return 0
