@@ -15,9 +15,9 @@ from workers.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# Rejects are committed at the latest when there are this many of them, or this many bytes, after
-# the part of a batch in which that happens: so before that there are at most as many bytes more as
-# a part of a fetch has (`kafka/decoding.py`), and 1,000 for each of its 60,000 records.
+# Rejects are committed after the part of a batch in which they reach either limit. Until then they
+# exceed it by at most the bytes of a part of a fetch (`kafka/decoding.py`), and 1,000 for each of
+# its 60,000 records.
 REJECTS_MAX = 10_000
 REJECTS_BYTES_MAX = 32 << 20
 # Python's overhead for a header, whose own bytes are at least 3: measured 120 to 170. Every

@@ -263,7 +263,7 @@ class RekeyShard(Shard):
         return late
 
     def _send_on(self, records: Records, found: Whose, late: Longs, now_ms: int) -> list[Reject]:
-        """Add the records with a known user to the next commit; return rejects for those too large."""
+        """Add records with a known user to the next commit; return rejects of oversized ones."""
         rows = np.flatnonzero(found.known)
         if not len(rows):
             return []

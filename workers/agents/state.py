@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 # Time for a cluster to create the topic of all groups, at the first start of any group.
 _ANSWER_S = 30.0
-# Never over before we have let the client go: where librdkafka's own patience ends while it looks
+# Must not expire before we release the client: if librdkafka's own timeout expires while it looks
 # for a coordinator, it ends the process ("Assertion `eonce->refcnt > 0' failed", 2.16.1).
 _NEVER_S = 3_600.0
 _AGAIN_S = 0.2

@@ -163,7 +163,7 @@ def source_partitions(settings: Settings, connection: Connection) -> list[Source
 
 
 def partitions_by_user(settings: Settings, connection: Connection) -> list[SourcePartition]:
-    """Return the partitions of the topic by user; empty without `privacy.rekey` or before it exists."""
+    """Return the by-user topic's partitions; empty without `privacy.rekey` or before it exists."""
     if not settings.privacy.rekey:
         return []
     name = settings.by_user_topic
