@@ -189,8 +189,6 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
-    """One message; see the module's docstring."""
-
     version: int
     source: int
     sequence: int
@@ -224,13 +222,10 @@ def messages(
     """Return the messages of one commit for one owner: at least one, each at most `max_bytes` long.
 
     Args:
-        rows: this owner's rows.
-        source: source partition.
         sequence: number of the first message; pages are numbered from it.
         offset: where the source partition is read on after this commit.
         watermark: ms since 1970, or None before the first event.
         first: the watermark that the first event set, ms since 1970.
-        key: fingerprint of the root key.
         max_bytes: size limit of an encoded message; None: one message of any length.
     """
     room = None if max_bytes is None else max_bytes - _HEADER_BYTES
@@ -252,10 +247,8 @@ def messages(
 
 
 def decode(value: bytes) -> Message:
-    """Decode a message.
-
-    Raises:
-        StateRefused: this version cannot read the bytes.
+    """Raises:
+    StateRefused: this version cannot read the bytes.
     """
     try:
         message = _decoder.decode(value)

@@ -94,7 +94,6 @@ def left_out(stored: Mapping[str, Life], names: Collection[str]) -> list[str]:
 
 
 def refusal_of_left_out(name: str) -> str:
-    """Return the refusal of a stored histogram that the settings lack."""
     return (
         f"histogram {name!r} is not in the settings any more, and its state is there: put it back, and it goes on where it "
         f"was, or end it for good: quietcount retire -c FILE {name}"
@@ -102,7 +101,6 @@ def refusal_of_left_out(name: str) -> str:
 
 
 def leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the entries of a nested description, by dotted name."""
     for name, entry in value.items():
         if isinstance(entry, dict):
             yield from leaves(entry, f"{prefix}{name}.")
@@ -111,7 +109,6 @@ def leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 
 def short(value: object) -> str:
-    """Return a description's value as a message shows it."""
     text = msgspec.json.encode(value).decode()
     if isinstance(value, str) and _NUMBER.fullmatch(
         value
@@ -146,15 +143,8 @@ class Histogram:
         key: NoiseKey,
         owner: tuple[int, int],
     ) -> None:
-        """Args:
-        config: public settings.
-        mechanism: built from `config`.
-        worker: the worker's name.
-        topic: of its snapshots.
-        stream: the internal topics and their incarnations, for the mechanism id.
-        events: the topic and fields that are counted, for the mechanism id.
-        key: the operator's root key.
-        owner: (this owner partition, number of owner partitions).
+        """`stream` (internal topics with incarnations) and `events` (topic and fields counted)
+        enter the mechanism id. `owner` is (this owner partition, number of owner partitions).
         """
         self.config, self.mechanism, self.topic = config, mechanism, topic
         self.grid = TickGrid(
@@ -219,7 +209,6 @@ class Histogram:
 
     @property
     def next_epoch(self) -> int | None:
-        """Epoch of the next tick."""
         return None if self.life.next is None else self.grid.split(self.life.next)[0]
 
     @property
@@ -230,7 +219,6 @@ class Histogram:
 
     @property
     def id(self) -> str:
-        """Mechanism id of the running epoch, in hex."""
         return self._id.hex()
 
     def served(self) -> dict[str, int]:
@@ -258,11 +246,9 @@ class Histogram:
         self.life.reserved = epoch
 
     def start_at(self, tick: int) -> None:
-        """Make `tick` the first one published."""
         self.life.first = self.life.next = tick
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
-        """Release the next tick from all contributions to it, as snapshots."""
         return self.snapshots(self.advance(parts))
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
@@ -392,7 +378,6 @@ class Histogram:
 
     @property
     def prefix(self) -> str:
-        """Prefix of every stored key of this (histogram, generation)."""
         return f"{self.name}/{self.config.generation}/"
 
     def _name(self, rest: str) -> bytes:

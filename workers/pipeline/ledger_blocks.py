@@ -123,7 +123,6 @@ def key_changes(
 
 
 def decode(value: bytes) -> _Pairs:
-    """Return the keys of a part, each with its first tick."""
     return msgspec.json.decode(value, type=_Pairs)
 
 
@@ -139,7 +138,6 @@ _ROW_BYTES = 16 + 4 + 2
 
 
 def block_key(kind: str, block: int) -> str:
-    """Return the name of a block; names sort in block order."""
     return f"{kind}{block:08x}"
 
 
@@ -156,10 +154,7 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
 
 
 def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
-    """Return the ledger that `changes` wrote.
-
-    Args:
-        blocks: (name, value), in name order within each kind.
+    """Return the ledger that `changes` wrote, from (name, value) in name order within each kind.
 
     Raises:
         StateRefused: a block is missing, damaged, or of another version.
@@ -171,9 +166,7 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
 
 
 class Loading:
-    """A ledger being read back. Labels are appended at once; number blocks, which are short, wait
-    for the labels.
-    """
+    """Ledger being read back. Number blocks, which are short, wait for the labels."""
 
     def __init__(self) -> None:
         self._columns = Ledger()
@@ -214,10 +207,8 @@ class Loading:
         self._expected = (block, place[1] + 1) if followed else (block + 1, 0)
 
     def ledger(self) -> Ledger:
-        """Return the complete ledger.
-
-        Raises:
-            StateRefused: a block is missing, damaged, or of another version.
+        """Raises:
+        StateRefused: a block is missing, damaged, or of another version.
         """
         columns, expected = self._columns, self._expected
         if expected[1]:
@@ -309,10 +300,7 @@ def _encode_numbers(
 
 
 def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:
-    """Write number blocks to a column of `rows`.
-
-    `column` returns the column in a width for a given largest number.
-    """
+    """Write number blocks to a column; `column` returns it wide enough for a given number."""
     for block, value in blocks.items():
         width, n = _head(value)
         start = block * BLOCK_ROWS

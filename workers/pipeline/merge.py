@@ -53,7 +53,6 @@ class Waiting:
         self._failed_s: float | None = None
 
     def add(self, offset: int, part: Section) -> None:
-        """Keep a section of the message at `offset`."""
         place = self._spill(part) if self.held_bytes + part.nbytes > self._limit else None
         entry: Section | tuple[int, int] = part if place is None else place
         if place is None:
@@ -97,7 +96,6 @@ class Waiting:
         return self._end if self._spilled else 0
 
     def get(self, lane: Lane, tick: int) -> list[Section]:
-        """Return the sections of one tick, in topic order."""
         return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
 
     def drop(self, lane: Lane, tick: int) -> None:
@@ -112,7 +110,6 @@ class Waiting:
                 self._file.truncate(0)
 
     def drop_before(self, lane: Lane, tick: int) -> None:
-        """Forget the ticks of a lane before `tick`."""
         for own, waiting in list(self._parts):
             if own == lane and waiting < tick:
                 self.drop(own, waiting)
@@ -191,14 +188,8 @@ class Merge:
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         turns: Turns | None = None,
     ) -> None:
-        """Args:
-        histograms: of this owner partition.
-        key: the operator's root key.
-        sources: number of source partitions.
-        owners: number of owner partitions.
-        directory: for waiting contributions; None: the system's temporary directory.
-        waiting_bytes_max: limit of waiting contributions in memory.
-        turns: shared by the worker's shards; None: its own.
+        """`directory` holds waiting contributions (None: the system's temporary directory). `turns`
+        are those of the worker's shards (None: its own).
         """
         self.histograms = histograms
         self._key, self.owners = key, owners
@@ -289,8 +280,6 @@ class Merge:
         Nothing returned may be published before `changes` and `progress` are durable with it.
 
         Args:
-            ticks_max: most ticks.
-            bytes_max: stop when the snapshots have reached this size.
             after_tick: called after each tick, to signal progress.
             by_lane: release several ticks of a lane in a row, unless epochs are charged before
             their first
@@ -350,7 +339,6 @@ class Merge:
         )  # None cannot be compared with a number
 
     def _rows(self, lane: Lane) -> int:
-        """Return the total ledger rows of a lane's histograms."""
         return sum(histogram.columns.n for histogram in self._lanes[lane])
 
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
@@ -447,12 +435,8 @@ class Merge:
     ) -> None:
         """Resume from the stored state.
 
-        Args:
-            progress: the stored record.
-            items: see `Pairs`.
-            begin_ms: end of everything that a generation ending here may have worked on; its
-            replacement
-                begins after it. None: the stored watermarks.
+        A generation that ends here may have worked on ticks until `begin_ms`; its replacement
+        begins after that. None: the stored watermarks.
 
         Raises:
             StateRefused: by `check`, or stream keys that were served are no longer declared.
@@ -503,7 +487,6 @@ class Merge:
 
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:
-    """Return all generations that a histogram has used."""
     return [
         old.generation
         for known, old in (*progress.retired, *progress.histograms.items())

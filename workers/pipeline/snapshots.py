@@ -99,7 +99,6 @@ class LabelCache:
         self._end = 0
 
     def meet(self, columns: Ledger, rows: Longs) -> None:
-        """Read the labels of new `rows`."""
         size = int(rows.max(initial=-1)) + 1
         if size > len(self._rank):
             more = max(size, 2 * len(self._rank)) - len(self._rank)
@@ -113,7 +112,6 @@ class LabelCache:
             self._rank_anew(new, labels)
 
     def _rank_anew(self, new: Longs, labels: list[str]) -> None:
-        """Merge the labels of new rows into the ranking."""
         if _FEW * len(new) < len(self.by_rank):
             order, _ = ranked(labels)
             labels = [labels[at] for at in order.tolist()]
@@ -129,7 +127,6 @@ class LabelCache:
         self._rank[self.by_rank] = np.arange(len(self.by_rank))
 
     def _write(self, rows: Longs, texts: list[bytes]) -> None:
-        """Store the JSON that precedes an item's count."""
         from workers.arrays.words import WORD
 
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
@@ -142,13 +139,8 @@ class LabelCache:
     def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
         """Return the items of each stream key as JSON, in snapshot order.
 
-        Return None if counts are too far apart to pack an item into one number.
-
-        Args:
-            columns: ledger of the rows; labels of new rows are read from it.
-            rows: int64 (n,).
-            counts: int64 (n,).
-            keys: number of stream keys.
+        Return None if counts are too far apart to pack an item into one number. `rows` and `counts`
+        are int64 (n,); labels of new rows are read from `columns`.
         """
         from workers.arrays.text_columns import (
             ITEM_BYTES,
@@ -182,11 +174,9 @@ class LabelCache:
         return found
 
     def of(self, rows: Longs) -> list[str]:
-        """Return the labels of rows already met."""
         return [self._names[rank] for rank in self._rank[rows].tolist()]
 
     def rank(self, rows: Longs) -> Longs:
-        """Return the ranks of rows already met."""
         return self._rank[rows]
 
 
@@ -204,10 +194,8 @@ def largest_first(
     """Sort items into snapshot order: by stream key, the largest count first, ties by rank.
 
     Args:
-        key_of: int32 (n,), each item's stream key, from 0 to keys - 1.
-        counts: int64 (n,).
-        rank: int64 (n,), from 0.
-        keys: number of stream keys.
+        key_of: int32 (n,), from 0 to keys - 1.
+        counts, rank: int64 (n,); ranks from 0.
 
     Returns:
         sorted ranks and counts, int64 (n,); int64 (keys + 1,), where each key's items begin.
@@ -247,12 +235,7 @@ class Numeric(Frozen):
         )
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
-        """Return the edges, and the quantiles if any.
-
-        Args:
-            items: labels and released counts, in any order.
-            sd: of each count, as published in the snapshot.
-        """
+        """Return the edges, and any quantiles of `items`, which may come in any order."""
         found: dict[str, Any] = {"edges": self.edges}
         if self.quantiles:
             counts = dict(items)
@@ -389,7 +372,6 @@ def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _merged(answers: Sequence[Fields]) -> list[dict[str, Any]]:
-    """Return the answers with continued ones joined."""
     found: list[dict[str, Any]] = []
     for answer in answers:
         if found and found[-1]["query"] == answer["query"]:
@@ -423,8 +405,6 @@ class ReleasedTick:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One message of a histogram topic."""
-
     topic: str
     key: str
     value: bytes
@@ -438,15 +418,7 @@ def snapshots(
     labels: LabelCache,
     max_bytes: int = VALUE_BYTES,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield (stream key, JSON) for every stream key, even an empty one; in pages if needed.
-
-    Args:
-        tick: to write.
-        ledger: holds the rows of a `Release`.
-        keys: the stream keys, by index.
-        labels: cache of this epoch.
-        max_bytes: message size limit.
-    """
+    """Yield (stream key, JSON) for every stream key, even an empty one; in pages if needed."""
     release, frame = tick.release, _Frame(tick)
     edges: dict[str, Any] = {} if tick.numeric is None else {"edges": tick.numeric.edges}
     if isinstance(release, Answers):
@@ -480,7 +452,6 @@ def snapshots(
 def _items(
     release: Release | Items, ledger: Ledger, keys: int, labels: LabelCache
 ) -> list[list[tuple[str, int]]]:
-    """Return sorted (label, count) items of each stream key."""
     if isinstance(release, Release):
         labels.meet(ledger, release.rows)
         key_of, by_rank, rank = ledger.keys[release.rows], labels.by_rank, labels.rank(release.rows)
@@ -521,11 +492,9 @@ class _Frame:
         )
 
     def of(self, key: str, fields: Mapping[str, object], page: int, pages: int) -> bytes:
-        """Return the snapshot of a stream key, or a page of it."""
         return self._whole(key, _members(fields), page, pages)
 
     def of_items(self, key: str, items: bytes, behind: bytes) -> bytes:
-        """Return the snapshot of a stream key, with its items and later members as JSON."""
         return self._whole(key, b'"items":' + items + behind, 1, 1)
 
     def _whole(self, key: str, members: bytes, page: int, pages: int) -> bytes:

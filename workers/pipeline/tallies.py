@@ -115,7 +115,6 @@ class Tally:
 
         Args:
             owner_of: int32 (codes of keys or more,), owner partition of each key.
-            owners: number of owner partitions.
             pairs, labels, counts: uint64, int64 and int64 (rows or more,), written: pair, label
             code and
                 count of each row.
@@ -171,8 +170,6 @@ class Tally:
 
 
 class Counted(NamedTuple):
-    """Tally of a lane and tick."""
-
     lane: Lane
     tick: int
     tally: Tally
@@ -192,17 +189,14 @@ class Tallies:
 
     @property
     def rows(self) -> int:
-        """Total number of rows."""
         return sum(len(tally) for tallies in self._open.values() for tally in tallies)
 
     def add(
         self, columns: EventColumns, lane: Lane, tick: int, events: Longs, amounts: Longs
     ) -> None:
-        """Add events of a batch to a tick, except those that its view skips.
+        """Add events of a batch to a tick (from 1), except those that its view skips.
 
         Args:
-            lane: gives the bounds.
-            tick: from 1.
             events: int64 (k,), the events of this tick, in order.
             amounts: int64 (m,), of the labels, or (0,): all 1.
         """
@@ -297,7 +291,6 @@ class Shares:
                     )
 
     def _owners(self, names: Vocabulary, owners: int) -> Codes:
-        """Return the owner partition of each stream key, by code."""
         known = self._owner_of.get(names)
         if known is None or len(known) < len(names):
             known = np.empty(0, dtype=np.int32) if known is None else known
