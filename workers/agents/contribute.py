@@ -75,11 +75,7 @@ class Stream:
     """Topics and settings around stage 1.
 
     Attributes:
-        events: settings of the events topics.
-        sources: the source partitions.
-        contributions: topic of the contributions.
-        owners: its number of partitions.
-        rejects: topic of the rejects.
+        owners: number of owner partitions.
         origins: number of partitions from which events were re-keyed; None where the events topics
             are the sources.
         max_behind_ms: longest time after its own at which an event may count; None: no limit.
@@ -118,13 +114,8 @@ class ContributeShard(Shard):
         metrics: Metrics | None = None,
     ) -> None:
         """Args:
-        place: the source partition.
-        state_topic: holds the progress.
-        store: local copy of the state partition.
-        lanes: tick grids and bounds to count for.
         declared: served stream keys by view; see `SourceReader`.
         form: returns the decoder of this partition's records; see `Forms.form`.
-        key: the operator's root key.
         commit_interval_s: most seconds between reading a record and committing it.
         turns: shared by the worker's shards; None: its own.
         """
@@ -242,13 +233,11 @@ class ContributeShard(Shard):
             self._commit_all(self.offset)
 
     def _due(self) -> bool:
-        """Return whether the commit interval has passed or a tick has closed."""
         return (
             time.monotonic() - self._last_commit_s >= self._interval_s or self._intake.close_due()
         )
 
     def _commit_all(self, offset: int) -> None:
-        """Commit contributions, rejects, user pairs and progress in one transaction."""
         closed = self._intake.ticks_closed()
         users = self._intake.user_changes()
         with self._turns.one(self._intake.rows):

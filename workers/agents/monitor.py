@@ -219,9 +219,7 @@ class Health:
     def not_ready(self, now_s: float, now_ms: int) -> list[str]:
         """Return the reasons why the worker is not ready, if any.
 
-        Args:
-            now_s: monotonic clock.
-            now_ms: wall clock.
+        `now_s` is monotonic, `now_ms` the wall clock.
         """
         handover = self._handover
         if handover.exit_status not in (None, KAFKA_AWAY):
@@ -267,7 +265,6 @@ class Health:
 
 
 def topics_read(handover: Handover) -> list[str]:
-    """Return the events topics with partitions read by this worker."""
     return list(
         dict.fromkeys(
             tp[0]
@@ -281,8 +278,6 @@ Answer = tuple[int, dict[str, object]]
 
 
 def answers(health: Health, handover: Handover) -> dict[str, Callable[[], Answer]]:
-    """Return handlers of /healthz and /readyz, which return status and JSON body."""
-
     def healthz() -> Answer:
         reasons = health.not_alive(time.monotonic())
         return 503 if reasons else 200, {"alive": not reasons, "reasons": reasons}
@@ -322,7 +317,6 @@ HEADERS = MappingProxyType(
 def registry_of(
     settings: Settings, handover: Handover, health: Health, partitions: Mapping[str, int]
 ) -> CollectorRegistry:
-    """Return the metrics registry; `partitions` are those of every stage's input topics."""
     # Creation times would double the number of series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no types
     ticks_ms = {config.name: config.tick_ms for config in settings.histograms}
@@ -408,8 +402,6 @@ class OperatorsPort:
 
 
 class _Shown:
-    """Contents that the port shows now."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.states: Mapping[str, Callable[[], Answer]] = {}

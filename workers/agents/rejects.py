@@ -31,7 +31,6 @@ class Rejects:
     """Rejects of one partition since its last commit."""
 
     def __init__(self, topic: str, place: Place, metrics: Metrics) -> None:
-        """`topic` is that of the rejects, `place` the partition that is read."""
         self._topic, self._place, self._metrics = topic, place, metrics
         self.messages: list[Outgoing] = []
         #: Approximate memory use.
@@ -40,7 +39,6 @@ class Rejects:
 
     @property
     def full(self) -> bool:
-        """Whether there are enough rejects for a commit."""
         return len(self.messages) >= REJECTS_MAX or self.nbytes >= REJECTS_BYTES_MAX
 
     def add(self, records: Records, rejects: Sequence[Reject]) -> None:

@@ -145,10 +145,8 @@ class ByUser:
     """Topics around the re-keying stage.
 
     Attributes:
-        events: settings of the events topics.
         origins: partitions of the events topics.
         topic: destination of the events.
-        rejects: topic of the rejects.
         with_keys: whether record keys are used as stream keys, and so are forwarded.
     """
 
@@ -180,10 +178,6 @@ class RekeyShard(Shard):
         metrics: Metrics | None = None,
     ) -> None:
         """Args:
-        state_topic: holds the progress.
-        store: local copy of the state partition.
-        clock: of this partition.
-        reader: extracts users and times.
         form: returns the decoder of this partition's records; see `Forms.form`.
         commit_interval_s: most seconds between reading a record and committing it.
         """
@@ -307,11 +301,9 @@ class RekeyShard(Shard):
             self._commit_all(self.offset)
 
     def _due(self) -> bool:
-        """Return whether the commit interval has passed or a tick has closed."""
         return time.monotonic() - self._last_commit_s >= self._interval_s or self._clock.close_due()
 
     def _commit_all(self, offset: int) -> None:
-        """Commit records, rejects, marks and progress in one transaction."""
         stream = self._stream
         mark = Mark(self.partition, len(stream.origins), self._sequence, self._clock.watermark)
         progress = RekeyProgress(

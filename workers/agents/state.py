@@ -49,8 +49,7 @@ _SOON = (
 
 
 def members_of(connection: Connection, group: str) -> int:
-    """Return the number of members of a consumer group, once it has a coordinator; 0 if it is
-    unknown.
+    """Return the size of a consumer group, once it has a coordinator; 0 if it is unknown.
 
     Raises:
         SettingsError: this principal may not ask.
@@ -115,11 +114,7 @@ def check_states(
 ) -> None:
     """Refuse to start if these settings cannot resume from the state.
 
-    Args:
-        settings: of the worker.
-        connection: to the cluster.
-        key: the worker's.
-        merge_of: returns the histograms of an owner partition, before any tick.
+    `merge_of` returns the histograms of an owner partition, before any tick.
 
     Raises:
         SettingsError: the state was made with another key.
@@ -174,12 +169,7 @@ def _fingerprints(states: Iterable[ReleaseProgress | None]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """The result of `retire`.
-
-    Attributes:
-        generation: the one that was running.
-        owners: number of owner partitions that had it.
-    """
+    """The generation that was running, and the number of owner partitions that had it."""
 
     generation: int
     owners: int

@@ -47,10 +47,8 @@ class Topics:
     """The worker's topics on the cluster.
 
     Attributes:
-        events: names of the events topics, in order.
         others: topics that also match the regular expression, but are not counted.
-        plan: needed topics.
-        existing: those of them that exist.
+        existing: those in `plan` that exist.
         plain: whether the settings name one events topic.
         by_user: topic of the re-keyed events, which stage 1 reads; None: it reads the events
         topics.
@@ -94,7 +92,6 @@ class Topics:
 
 
 def connection_of(settings: Settings, embedded: str | None = None) -> Connection:
-    """Return a connection to the cluster; `embedded` is the id of an embedded one."""
     return Connection(settings.kafka.bootstrap, settings.kafka.client, embedded=embedded)
 
 
@@ -143,7 +140,6 @@ class SourcePartition(NamedTuple):
 
     @property
     def log(self) -> tuple[str, int]:
-        """Topic name and partition, as Kafka's clients expect them."""
         return self.topic, self.partition
 
 
@@ -199,8 +195,7 @@ def check_events(
 ) -> Sources:
     """Return the source partitions, which must exist; no other topic need.
 
-    These are of the topic by user with `privacy.rekey`, else (or if `as_produced`) of the events
-    topics.
+    They belong to the by-user topic with `privacy.rekey`, unless `as_produced`.
 
     Raises:
         SettingsError: one is missing.

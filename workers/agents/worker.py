@@ -131,7 +131,6 @@ class Factory:
 
     @property
     def events(self) -> dict[str, Callable[[int], Shard]]:
-        """Shard constructors by events topic."""
         found: dict[str, Callable[[int], Shard]] = {}
         if self._by_user is not None:
             found |= {
@@ -142,7 +141,6 @@ class Factory:
         }
 
     def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard:
-        """Return the re-keying shard of an events topic's partition."""
         assert self._by_user is not None and self._users is not None, (
             "only where events are sent on by user"
         )
@@ -168,7 +166,6 @@ class Factory:
         )
 
     def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard:
-        """Return the stage 1 shard of a source topic's partition."""
         place, state = (
             self._stream.sources.place(topic, partition),
             self._settings.contribute_state_topic,
@@ -192,7 +189,6 @@ class Factory:
         )
 
     def release(self, partition: int) -> ReleaseShard:
-        """Return the stage 2 shard of an owner partition."""
         state = self._settings.release_state_topic
         name, store = self._own("release", partition, state)
         guard = None
@@ -239,7 +235,6 @@ class Factory:
         )
 
     def _own(self, stage: str, partition: int, state: str) -> tuple[str, Store]:
-        """Return a shard's transactional id and store."""
         path = None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
         name = f"{self._settings.worker.name}-{stage}-{partition}"
         return name, Store(path, Changelog(state, partition, self._topics.id(state)))
@@ -322,7 +317,6 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
 def _topics(
     settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort
 ) -> Topics:
-    """Return the checked topics, once Kafka is reachable."""
     nothing_yet = Handover({}, metrics=metrics)
 
     shown = False
@@ -338,7 +332,6 @@ def _topics(
 
 
 def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
-    """Log the worker's configuration and warnings."""
     for caution in cautions(topics.plan, topics.existing):
         logger.warning("%s", caution)
     logger.info("worker %s", settings.worker.name)
@@ -363,7 +356,6 @@ def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
 
 
 def _prepare() -> None:
-    """Set up the process, once."""
     import uvloop
 
     uvloop.install()

@@ -53,7 +53,6 @@ def source_reader_of(
     partitions: int,
     form: Format | None = None,
 ) -> SourceReader:
-    """Return a reader of one of an events topic's `partitions` partitions."""
     placement = None
     # With `rekey` a user's events may lie in any partition, and the topic by user is always placed
     # right.

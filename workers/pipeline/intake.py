@@ -41,11 +41,9 @@ class Intake(Watermark):
         max_behind_ms: int | None = None,
     ) -> None:
         """Args:
-        lanes: tick grids and bounds to count for, each once.
+        lanes: each once.
         grace_ms: how long a tick stays open for late events.
-        key: the operator's root key, for the rows' tags.
         stored: committed user pairs; None keeps them in memory.
-        max_behind_ms: see `Watermark`.
         """
         super().__init__(lanes, grace_ms, max_behind_ms)
         self._key = key
@@ -55,7 +53,6 @@ class Intake(Watermark):
         self._tallies = Tallies()
 
     def restore(self, watermark: int | None, first: int | None) -> None:
-        """Resume after a commit with this watermark and first tick's time."""
         self.go_on(watermark)
         self.first = first
         self._tallies = Tallies()
@@ -136,12 +133,10 @@ class Intake(Watermark):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was counted since the last commit."""
         return not self._tallies
 
     @property
     def rows(self) -> int:
-        """Number of rows counted since the last commit."""
         return self._tallies.rows
 
     @property
@@ -164,7 +159,6 @@ class Intake(Watermark):
         only the owners with contributions do.
 
         Args:
-            source: this source partition.
             sequences: next sequence number for each owner; advanced here.
             offset: where the source partition is read on.
             max_bytes: size limit of an encoded message; None: unlimited (replay).

@@ -30,10 +30,8 @@ PROGRESS = b"progress"
 
 
 def read_progress(value: bytes) -> ReleaseProgress:
-    """Decode a stored progress record.
-
-    Raises:
-        StateRefused: this version cannot read it.
+    """Raises:
+    StateRefused: this version cannot read the record.
     """
     try:
         return msgspec.json.decode(value, type=ReleaseProgress)
@@ -71,11 +69,6 @@ def read_states(
 
     Return None if the state topic does not exist.
 
-    Args:
-        connection: to the cluster.
-        worker: the worker's name.
-        say: called with a text for every owner partition read.
-
     Raises:
         SettingsError: no broker answers.
         StateRefused: another version wrote it.
@@ -101,7 +94,6 @@ def read_states(
 
 
 def _newest(consumer: Consumer, topic: str, partition: int) -> bytes | None:
-    """Return the newest progress record of a partition."""
     low, high = bounds_of(consumer, topic, partition)
     newest: int | None = _NEWEST
     while True:

@@ -39,11 +39,8 @@ _NO_TIME, _NO_KEY, _KEY = NO_TIME.to_bytes(8, signed=True), b"\0", bytes((HAS_KE
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far one partition of the events topics has been sent on.
 
-    Attributes:
-        origin: number of the partition among all origins.
-        of: number of origins.
-        sequence: of this commit, from 0.
-        watermark: ms since 1970; None while there is none.
+    `origin` is its number among `of` origins, `sequence` that of the commit, from 0. `watermark` is
+    in ms since 1970, None while there is none.
     """
 
     origin: Annotated[int, msgspec.Meta(ge=0)]
@@ -140,11 +137,8 @@ def read_headers(headers: Any) -> tuple[int, bytes | None]:
 def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
     """Restore the original keys of records, and return the earliest time at which each counts.
 
-    Marks keep their keys. The times are int64 (n,), NO_TIME where a record counts at its own.
-
-    Args:
-        records: of a batch, as fetched.
-        user_is_key: whether the user is the original key, so that no key was replaced.
+    Marks keep their keys. The times are int64 (n,), NO_TIME where a record counts at its own. With
+    `user_is_key`, no key was replaced.
     """
     keys, marks = (
         np.full((len(records), 2), -1, dtype=np.int64),

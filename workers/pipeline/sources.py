@@ -47,11 +47,8 @@ class Place(msgspec.Struct, frozen=True):
 class Sources(msgspec.Struct, frozen=True):
     """The events topics, in order.
 
-    Attributes:
-        topics: each once.
-        plain: whether the settings name one topic, so that no other set is possible; else the set
-        is
-            stored with the state.
+    `plain` means that the settings name one topic, so no other set is possible; else the set is
+    stored with the state.
     """
 
     topics: tuple[SourceTopic, ...]
@@ -86,7 +83,6 @@ class Sources(msgspec.Struct, frozen=True):
             )
 
     def encoded(self) -> bytes:
-        """Return the set in its stored form."""
         return msgspec.json.encode(Stored(topics=self.topics))
 
 
@@ -97,10 +93,8 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def stored_set(value: bytes) -> tuple[SourceTopic, ...]:
-    """Decode the topics that the state was made with.
-
-    Raises:
-        StateRefused: this version cannot read them.
+    """Raises:
+    StateRefused: this version cannot read the topics.
     """
     try:
         return msgspec.json.decode(value, type=Stored).topics

@@ -273,14 +273,10 @@ def count_pairs(
     """Count the rows of events in order until the table is full; return how many are done.
 
     Args:
-        table: of the epoch, changed.
-        most: maximum counted pairs per user.
-        max_count: maximum count per pair.
-        at: the first of `events` that is not done.
-        events: int64 (k,), event indices.
+        table, at, events: as in `number_users`.
+        most, max_count: maximum pairs per user, and maximum count per pair.
         owners: int32 (n,), number of each event's user.
-        first: int64 (n,), the event's first row.
-        number: int64 (n,), rows of the event.
+        first, number: int64 (n,), first row and number of rows of each event.
         pairs: uint64 (m,), digest of each row's pair.
         amounts: int64 (m,), amount of each row; (0,): all 1.
         numbers: int32 (m,), scratch space for guesses.
@@ -497,13 +493,11 @@ class UserEpoch:
         return made
 
     def committed(self) -> None:
-        """Note that the blocks from `changes` are stored."""
         if self._written is not None:
             self._sequence, self._tail = self._written
         self._written, self._new, self.rows = None, [], 0
 
     def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
-        """Load stored blocks, in order."""
         for name, value in stored:
             columns = _decode(value)
             self._enter(columns)
@@ -691,8 +685,9 @@ class Users:
             lane: one that bounds users.
             epochs: int64 (n,), of each event; -1: no tick, skipped.
             users: uint64 (n, 2), digest of each event's user.
-            first: int64 (n,), the event's first row.
-            number: int64 (n,), rows of the event: its distinct labels, at most `max_items`.
+            first, number: int64 (n,), first row and number of rows of each event: its distinct
+            labels, at
+                most `max_items`.
             pairs: uint64 (m,), digest of each row's (stream key, label).
             amounts: int64 (m,), amount of each row; None: all 1.
 
@@ -791,7 +786,6 @@ def _by_epoch(epochs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64
 
 
 def _oldest(lane: Lane, watermark_ms: int) -> int:
-    """Return the epoch of the first open tick."""
     return lane.epoch(max(1, (watermark_ms - lane.start_ms) // lane.tick_ms + 1))
 
 

@@ -45,7 +45,6 @@ def apart_s(lanes: Sequence[Lane]) -> float:
 
 
 def is_behind(watermark: int | None, grace_ms: int) -> bool:
-    """Return whether the watermark shows that a backlog is being read."""
     return watermark is None or time.time_ns() // 1_000_000 - grace_ms - watermark > _BEHIND_MS
 
 
@@ -70,7 +69,6 @@ class Watermark:
 
     def __init__(self, lanes: Sequence[Lane], grace_ms: int, max_behind_ms: int | None) -> None:
         """Args:
-        lanes: their ticks are closed.
         grace_ms: how long a tick stays open for late events.
         max_behind_ms: events that would count later than this after their own time are
         rejected;
@@ -86,7 +84,6 @@ class Watermark:
         return f"{type(self).__name__}(watermark={self.watermark})"
 
     def go_on(self, watermark: int | None) -> None:
-        """Resume after a commit with this watermark."""
         self.watermark = self._committed_watermark = watermark
 
     def told(self, watermark: int | None) -> None:
@@ -196,7 +193,6 @@ class Watermark:
         return before is None or (mark > before and self._closed_between(before, mark))
 
     def note_commit(self) -> None:
-        """Note that the current watermark was committed."""
         if self.closes():
             self._closed_s = time.monotonic()
         self._committed_watermark = self.watermark
