@@ -113,7 +113,8 @@ class ContributeShard(Shard):
         turns: Turns | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """Args:
+        """
+        Args:
         declared: served stream keys by view; see `SourceReader`.
         form: returns the decoder of this partition's records; see `Forms.form`.
         commit_interval_s: most seconds between reading a record and committing it.

@@ -350,10 +350,9 @@ class OperatorsPort:
         self._open.close()
 
     def show(self, handover: Handover, partitions: Mapping[str, int]) -> None:
-        """Show a hand-over from now on; `partitions` are those of every stage's input topics.
+        """Show a hand-over from now on; raise SettingsError if the port cannot be opened.
 
-        Raises:
-            SettingsError: the port cannot be opened.
+        `partitions` are those of every stage's input topics.
         """
         settings = self._settings
         if self._port is None:

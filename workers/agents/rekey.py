@@ -177,7 +177,8 @@ class RekeyShard(Shard):
         commit_interval_s: float,
         metrics: Metrics | None = None,
     ) -> None:
-        """Args:
+        """
+        Args:
         form: returns the decoder of this partition's records; see `Forms.form`.
         commit_interval_s: most seconds between reading a record and committing it.
         """

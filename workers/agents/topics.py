@@ -172,11 +172,7 @@ def partitions_by_user(settings: Settings, connection: Connection) -> list[Sourc
 
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
-    """Return the worker's topics, all existing and usable.
-
-    Raises:
-        SettingsError: a topic is missing or unusable; says what to do.
-    """
+    """Return the worker's topics; raise SettingsError if one is missing or unusable."""
     topics = look_at_topics(settings, connection)
     absent = [topic.name for topic in missing(topics.plan, topics.existing)]
     for name in topics.events:
@@ -193,12 +189,10 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
 def check_events(
     settings: Settings, connection: Connection, *, as_produced: bool = False
 ) -> Sources:
-    """Return the source partitions, which must exist; no other topic need.
+    """Return the source partitions; raise SettingsError if one is missing.
 
-    They belong to the by-user topic with `privacy.rekey`, unless `as_produced`.
-
-    Raises:
-        SettingsError: one is missing.
+    No other topic need exist. They belong to the by-user topic with `privacy.rekey`, unless
+    `as_produced`.
     """
     by_user = settings.privacy.rekey and not as_produced
     if by_user:

@@ -122,10 +122,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one (lane, tick), ordered by stream key. Sensitive.
 
     Attributes:
-        tick: global number.
-        names: k stream keys.
-        starts: int64 (k + 1,), where each key's rows begin.
-        labels: of the n rows.
+        starts: int64 (keys + 1,), where each key's rows begin.
         counts: int64 (n,), each above 0.
         tags: uint64 (n, 2).
     """
@@ -247,9 +244,7 @@ def messages(
 
 
 def decode(value: bytes) -> Message:
-    """Raises:
-    StateRefused: this version cannot read the bytes.
-    """
+    """Decode a message; raise StateRefused if this version cannot read it."""
     try:
         message = _decoder.decode(value)
     except msgspec.DecodeError as error:

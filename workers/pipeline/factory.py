@@ -24,7 +24,7 @@ Kind = TypeVar("Kind", bound=Histogram)
 
 
 def lanes(settings: Settings) -> list[Lane]:
-    """Return the distinct lanes (tick grids and bounds) of all histograms."""
+    """Return the distinct lanes of all histograms."""
     return list(dict.fromkeys(config.lane for config in settings.histograms))
 
 
@@ -62,11 +62,7 @@ def source_reader_of(
 
 
 def mechanisms(settings: Settings) -> list[Mechanism]:
-    """Return the mechanism of each histogram.
-
-    Raises:
-        SettingsError: a budget cannot be met.
-    """
+    """Build every histogram's mechanism; raise SettingsError if a budget cannot be met."""
     try:
         built = [build(config, settings.privacy.unit) for config in settings.histograms]
     except ValueError as error:

@@ -384,11 +384,7 @@ class Histogram:
         return (self.prefix + rest).encode()
 
     def check(self, life: Life) -> None:
-        """Refuse a stored life of this generation that another mechanism wrote.
-
-        Raises:
-            StateRefused: names the settings that changed.
-        """
+        """Raise StateRefused, naming the changed settings, if another mechanism wrote `life`."""
         now, then = (
             msgspec.json.decode(msgspec.json.encode(self.life.description)),
             life.description,

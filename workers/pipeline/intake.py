@@ -40,7 +40,8 @@ class Intake(Watermark):
         *,
         max_behind_ms: int | None = None,
     ) -> None:
-        """Args:
+        """
+        Args:
         lanes: each once.
         grace_ms: how long a tick stays open for late events.
         stored: committed user pairs; None keeps them in memory.

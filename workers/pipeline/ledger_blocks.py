@@ -80,11 +80,7 @@ def pages(
 
 
 def joined(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
-    """Return the value that `pages` split; None if there is none.
-
-    Raises:
-        StateRefused: a page is missing.
-    """
+    """Return the value that `pages` split, or None; raise StateRefused if a page is missing."""
     head = get(name)
     if head is None or not head.startswith(_PAGED):
         return head
@@ -207,9 +203,7 @@ class Loading:
         self._expected = (block, place[1] + 1) if followed else (block + 1, 0)
 
     def ledger(self) -> Ledger:
-        """Raises:
-        StateRefused: a block is missing, damaged, or of another version.
-        """
+        """Return the ledger; raise StateRefused if a block is missing, damaged or of another version."""
         columns, expected = self._columns, self._expected
         if expected[1]:
             raise StateRefused(

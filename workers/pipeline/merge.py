@@ -210,11 +210,7 @@ class Merge:
     # ---- in --------------------------------------------------------------------------------------
 
     def receive(self, value: bytes, offset: int) -> None:
-        """Take one message of the contributions topic.
-
-        Raises:
-            StateRefused: it breaks the chain of its source, or this version cannot read it.
-        """
+        """Decode and `take` one message; raise StateRefused if this version cannot read it."""
         self.take(decode(value), offset)
 
     def take(self, message: Message, offset: int) -> None:

@@ -30,9 +30,7 @@ PROGRESS = b"progress"
 
 
 def read_progress(value: bytes) -> ReleaseProgress:
-    """Raises:
-    StateRefused: this version cannot read the record.
-    """
+    """Decode a progress record; raise StateRefused if this version cannot read it."""
     try:
         return msgspec.json.decode(value, type=ReleaseProgress)
     except msgspec.DecodeError as error:

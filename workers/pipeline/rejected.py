@@ -25,11 +25,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 class Rejected(NamedTuple):
     """A reject as stored in the rejects topic. Sensitive.
 
-    Attributes:
-        topic, partition, offset: of the original record.
-        time_ms: of the record; None in a reject of an earlier version.
-        headers: the record's own.
-        truncated: whether part of the record was left out, so that it cannot be sent back.
+    `topic`, `partition` and `offset` locate the original record. `time_ms` is None in a reject of
+    an earlier version. `truncated` means that part of the record is missing, so it cannot be sent
+    back.
     """
 
     reason: str

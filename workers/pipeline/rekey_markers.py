@@ -60,7 +60,8 @@ class Origins:
     """All origins, as one source partition knows them. Sensitive."""
 
     def __init__(self, number: int | None) -> None:
-        """Args:
+        """
+        Args:
         number: of origins; None (replay): taken from the first mark, and the first mark of each
             origin may have any sequence.
         """

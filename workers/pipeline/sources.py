@@ -71,11 +71,7 @@ class Sources(msgspec.Struct, frozen=True):
         return Place(sum(each.partitions for each in before) + partition, topic, partition)
 
     def check(self, place: Place) -> None:
-        """Refuse a partition added to a topic: its number belongs to another partition.
-
-        Raises:
-            StateRefused: it is new.
-        """
+        """Raise StateRefused for a partition added to a topic: its number belongs to another."""
         if place.partition >= place.topic.partitions:
             raise StateRefused(
                 f"the events topic {place.topic.name} got more partitions than the {place.topic.partitions} that it had: "
@@ -93,9 +89,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 def stored_set(value: bytes) -> tuple[SourceTopic, ...]:
-    """Raises:
-    StateRefused: this version cannot read the topics.
-    """
+    """Decode the stored topics; raise StateRefused if this version cannot read them."""
     try:
         return msgspec.json.decode(value, type=Stored).topics
     except msgspec.DecodeError as error:
@@ -105,11 +99,7 @@ def stored_set(value: bytes) -> tuple[SourceTopic, ...]:
 
 
 def refuse_other_set(now: Sources, then: tuple[SourceTopic, ...]) -> None:
-    """Refuse a set of topics that differs from the one that the state was made with.
-
-    Raises:
-        StateRefused: says which topic differs, and how.
-    """
+    """Raise StateRefused if the topics differ from the state's, saying which and how."""
     of_then = {topic.name: topic for topic in then}
     if [topic.name for topic in now.topics] != [topic.name for topic in then]:
         raise StateRefused(
@@ -120,11 +110,7 @@ def refuse_other_set(now: Sources, then: tuple[SourceTopic, ...]) -> None:
 
 
 def refuse_other_topic(now: SourceTopic, partitions: int, topic_id: str | None) -> None:
-    """Refuse a topic whose partition count or id differs from the state's.
-
-    Raises:
-        StateRefused: says which.
-    """
+    """Raise StateRefused if a topic's partition count or id differs from the state's."""
     if now.partitions != partitions:
         raise StateRefused(
             f"the events topic {now.name} has {now.partitions} partitions; the state was made with {partitions}: "

@@ -650,7 +650,8 @@ class Users:
     """Per-user counts of one source partition. Sensitive."""
 
     def __init__(self, lanes: Iterable[Lane], stored: Stored | None = None) -> None:
-        """Args:
+        """
+        Args:
         lanes: lanes without a user bound are ignored.
         stored: the committed state; None keeps everything in memory (replay).
         """

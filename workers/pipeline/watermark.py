@@ -68,7 +68,8 @@ class Watermark:
     """Current and last committed watermark of one partition. Sensitive."""
 
     def __init__(self, lanes: Sequence[Lane], grace_ms: int, max_behind_ms: int | None) -> None:
-        """Args:
+        """
+        Args:
         grace_ms: how long a tick stays open for late events.
         max_behind_ms: events that would count later than this after their own time are
         rejected;
