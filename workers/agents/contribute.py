@@ -115,10 +115,10 @@ class ContributeShard(Shard):
     ) -> None:
         """
         Args:
-        declared: served stream keys by view; see `SourceReader`.
-        form: returns the decoder of this partition's records; see `Forms.form`.
-        commit_interval_s: most seconds between reading a record and committing it.
-        turns: shared by the worker's shards; None: its own.
+            declared: served stream keys by view; see `SourceReader`.
+            form: returns the decoder of this partition's records; see `Forms.form`.
+            commit_interval_s: most seconds between reading a record and committing it.
+            turns: shared by the worker's shards; None: its own.
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place = stream, place

@@ -91,8 +91,7 @@ def key_of(settings: Settings, connection: Connection) -> NoiseKey:
 
     Raises:
         SettingsError: it is missing or unusable; if the file is missing and the cluster holds
-        state,
-            the message gives the fingerprint of the key that the state was made with.
+            state, the message gives the fingerprint of the key that the state was made with.
     """
     path = settings.worker.key_file
     try:

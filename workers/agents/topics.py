@@ -51,7 +51,7 @@ class Topics:
         existing: those in `plan` that exist.
         plain: whether the settings name one events topic.
         by_user: topic of the re-keyed events, which stage 1 reads; None: it reads the events
-        topics.
+            topics.
     """
 
     events: tuple[str, ...]

@@ -40,7 +40,7 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
 
 
 def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
-    """Return a worker's thread-safe event reader; `shape` replaces the settings' own."""
+    """Return the event reader that a worker's threads share; `shape` replaces the settings'."""
     return EventReader(
         settings.shape if shape is None else shape, max_bytes=settings.events.max_bytes
     )
@@ -54,8 +54,7 @@ def source_reader_of(
     form: Format | None = None,
 ) -> SourceReader:
     placement = None
-    # With `rekey` a user's events may lie in any partition, and the topic by user is always placed
-    # right.
+    # With `rekey`, origins hold any user's events, and the by-user topic is placed by this worker.
     if any(lane.max_items_per_user for lane in lanes(settings)) and not settings.privacy.rekey:
         placement = Placement(settings.events.partitioner, partition, partitions)
     return SourceReader(reader, declared_keys(settings), placement, form)

@@ -321,7 +321,7 @@ class Histogram:
 
         Raises:
             StateRefused: another mechanism wrote it, or stream keys that were served are not
-            declared.
+                declared.
         """
         self.check(life)
         self.life.first, self.life.next, self.life.epochs = life.first, life.next, life.epochs

@@ -42,9 +42,9 @@ class Intake(Watermark):
     ) -> None:
         """
         Args:
-        lanes: each once.
-        grace_ms: how long a tick stays open for late events.
-        stored: committed user pairs; None keeps them in memory.
+            lanes: each once.
+            grace_ms: how long a tick stays open for late events.
+            stored: committed user pairs; None keeps them in memory.
         """
         super().__init__(lanes, grace_ms, max_behind_ms)
         self._key = key
@@ -63,16 +63,13 @@ class Intake(Watermark):
     def add(
         self, events: Events, read_ms: int | None = None, came_late: Longs | None = None
     ) -> Longs:
-        """Count a batch in order; return indices of events dated too far behind to count, int64
-        (k,).
+        """Count a batch in order; return indices of events too far behind to count, int64 (k,).
 
         Args:
             read_ms: wall clock of the read, which limits the watermark; None where event times are
-            the
-                only clock (replay).
+                the only clock (replay).
             came_late: int64 (n,), of re-keyed events: the watermark that they came behind, or less
-            than
-                their times. These events do not move the watermark.
+                than their times. These events do not move the watermark.
         """
         if not len(events):
             return np.empty(0, dtype=np.int64)

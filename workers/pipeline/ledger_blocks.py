@@ -169,8 +169,7 @@ class Loading:
         self._numbers: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
         # Expected (block, part) of the next labels.
         self._expected = (0, 0)
-        # Rows before the first block above the current size limit: an earlier version did not split
-        # it.
+        # Rows before the first oversized block, which an earlier version did not split.
         self._cut_rows = sys.maxsize
 
     def __repr__(self) -> str:
@@ -203,7 +202,7 @@ class Loading:
         self._expected = (block, place[1] + 1) if followed else (block + 1, 0)
 
     def ledger(self) -> Ledger:
-        """Return the ledger; raise StateRefused if a block is missing, damaged or of another version."""
+        """Return the ledger; raise StateRefused for missing, damaged or other-version blocks."""
         columns, expected = self._columns, self._expected
         if expected[1]:
             raise StateRefused(

@@ -277,9 +277,8 @@ class Merge:
 
         Args:
             after_tick: called after each tick, to signal progress.
-            by_lane: release several ticks of a lane in a row, unless epochs are charged before
-            their first
-                tick: the lane's rows are then in the processor's caches. Otherwise the tick that
+            by_lane: release several ticks of a lane in a row, while its rows are in the processor's
+                caches, unless epochs are charged before their first tick. Otherwise the tick that
                 ends first comes first.
         """
         released = Released(0, [])

@@ -62,8 +62,8 @@ class Origins:
     def __init__(self, number: int | None) -> None:
         """
         Args:
-        number: of origins; None (replay): taken from the first mark, and the first mark of each
-            origin may have any sequence.
+            number: of origins; None (replay): taken from the first mark, and the first mark of each
+                origin may have any sequence.
         """
         self._strict = number is not None
         self.all = [Origin() for _ in range(number or 0)]

@@ -116,8 +116,7 @@ class Tally:
         Args:
             owner_of: int32 (codes of keys or more,), owner partition of each key.
             pairs, labels, counts: uint64, int64 and int64 (rows or more,), written: pair, label
-            code and
-                count of each row.
+                code and count of each row.
         """
         codes = len(self._told)
         bounds, starts = np.zeros(owners + 1, dtype=np.int64), np.zeros(codes + 1, dtype=np.int64)
@@ -318,8 +317,7 @@ def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run
 
     Args:
         times, effective: int64 (n,), the events' own times, and those at which they count, which
-        are
-            not earlier.
+            are not earlier.
 
     Returns:
         the tick of each event, int64 (n,), 0 before tick 1; and every tick from 1 that has events,

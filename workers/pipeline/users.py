@@ -652,8 +652,8 @@ class Users:
     def __init__(self, lanes: Iterable[Lane], stored: Stored | None = None) -> None:
         """
         Args:
-        lanes: lanes without a user bound are ignored.
-        stored: the committed state; None keeps everything in memory (replay).
+            lanes: lanes without a user bound are ignored.
+            stored: the committed state; None keeps everything in memory (replay).
         """
         self._digests = {
             lane: _lane_digest(lane) for lane in lanes if lane.max_items_per_user is not None
@@ -687,8 +687,7 @@ class Users:
             epochs: int64 (n,), of each event; -1: no tick, skipped.
             users: uint64 (n, 2), digest of each event's user.
             first, number: int64 (n,), first row and number of rows of each event: its distinct
-            labels, at
-                most `max_items`.
+                labels, at most `max_items`.
             pairs: uint64 (m,), digest of each row's (stream key, label).
             amounts: int64 (m,), amount of each row; None: all 1.
 

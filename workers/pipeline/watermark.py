@@ -70,10 +70,9 @@ class Watermark:
     def __init__(self, lanes: Sequence[Lane], grace_ms: int, max_behind_ms: int | None) -> None:
         """
         Args:
-        grace_ms: how long a tick stays open for late events.
-        max_behind_ms: events that would count later than this after their own time are
-        rejected;
-            None: no limit.
+            grace_ms: how long a tick stays open for late events.
+            max_behind_ms: events that would count later than this after their own time are
+                rejected; None: no limit.
         """
         self._lanes, self._grace = lanes, grace_ms
         self._max_behind = _NO_LIMIT if max_behind_ms is None else max_behind_ms
@@ -93,16 +92,14 @@ class Watermark:
             self.watermark = watermark
 
     def pass_by(self, times: Longs, read_ms: int | None) -> Longs:
-        """Advance the watermark by event times, in order; return when each event counts, int64
-        (n,).
+        """Advance the watermark by event times, in order; return the times at which they count.
 
         Events that are `too_far_behind` do not move it.
 
         Args:
-            times: int64 (n,).
+            times: int64 (n,), like the result.
             read_ms: wall clock of the read, which limits the watermark; None where event times are
-            the
-                only clock (replay).
+                the only clock (replay).
         """
         latest, effective = _NO_LIMIT if read_ms is None else read_ms, np.empty_like(times)
         begin, mark = 0, self.watermark
