@@ -55,9 +55,7 @@ class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True, omit_default
     """Progress of one source partition; stored with every commit. Sensitive: its offset counts
     events.
 
-    Attributes:
-        origins: progress of every partition of the events topics; None where these are the source
-            partitions.
+    `origins` is the progress of every events partition; None where these are the source partitions.
     """
 
     version: int

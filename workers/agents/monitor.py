@@ -217,10 +217,7 @@ class Health:
         return found
 
     def not_ready(self, now_s: float, now_ms: int) -> list[str]:
-        """Return the reasons why the worker is not ready, if any.
-
-        `now_s` is monotonic, `now_ms` the wall clock.
-        """
+        """Return why the worker is not ready, if so; `now_s` is monotonic, `now_ms` wall clock."""
         handover = self._handover
         if handover.exit_status not in (None, KAFKA_AWAY):
             return ["stopping"]

@@ -144,10 +144,8 @@ class Sent:
 class ByUser:
     """Topics around the re-keying stage.
 
-    Attributes:
-        origins: partitions of the events topics.
-        topic: destination of the events.
-        with_keys: whether record keys are used as stream keys, and so are forwarded.
+    `origins` are the partitions of the events topics, `topic` is the destination. `with_keys` means
+    that record keys are used as stream keys, and so are forwarded.
     """
 
     events: EventsSettings
@@ -244,11 +242,7 @@ class RekeyShard(Shard):
             self._commit_all(batch.end)
 
     def _late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
-        """Advance the watermark by a batch's times.
-
-        Returns:
-            int64 (n,), the watermark at every record that comes behind it, NO_TIME at the others.
-        """
+        """Advance the watermark by a batch's times; return it for late records, else NO_TIME."""
         late = np.full(len(times), NO_TIME, dtype=np.int64)
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
         if len(timed):

@@ -100,8 +100,7 @@ class ReleaseShard(Shard):
             self.offset = progress.offset
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
-        """Return the end of the ticks that all contributions complete; None if no generation ends
-        here.
+        """Return the end of the ticks complete by all contributions; None if no generation ends.
 
         The older owner is fenced by now, and everything it worked on was already in the topic.
         """

@@ -100,8 +100,8 @@ def look_at_topics(
 ) -> Topics:
     """Return the needed topics, and those of them that exist.
 
-    A missing events topic is planned with `events_partitions`, unless its count follows from
-    others.
+    A missing events topic is planned with `events_partitions`, unless another setting or topic
+    gives its partition count.
 
     Raises:
         SettingsError: no broker answers, or the topics contradict the settings.
@@ -144,9 +144,9 @@ class SourcePartition(NamedTuple):
 
 
 def source_partitions(settings: Settings, connection: Connection) -> list[SourcePartition]:
-    """Return the partitions of the events topics, which must exist; no other topic need.
+    """Return the partitions of the events topics that producers write.
 
-    With `privacy.rekey` these are the topics that producers write.
+    The topics must exist; no other topic need.
 
     Raises:
         SettingsError: one is missing, or no broker answers.

@@ -61,10 +61,8 @@ def rejected(
     one field name, which has at most 1,000 characters, 10 bytes each when escaped. The value takes
     the remaining room, and at most 900,000 bytes.
 
-    Args:
-        topic: of the rejects.
-        source: the record's topic, partition and offset.
-        further: the record's headers; None: too long, or left out.
+    `source` is the record's topic, partition and offset, `further` its headers; None: too long, or
+    left out.
     """
     origin, partition, offset = source
     headers: list[tuple[str, bytes | None]] = [

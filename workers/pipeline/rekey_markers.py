@@ -117,19 +117,15 @@ class Origins:
 def header_of(late: int, key: bytes | None) -> bytes:
     """Return our header of a record.
 
-    Args:
-        late: earliest time at which it counts; NO_TIME: its own time.
-        key: its original key; None: it had none, or no histogram uses it.
+    `late` is the earliest time at which the record counts (NO_TIME: its own time). `key` is its
+    original key; None if it had none, or no histogram uses it.
     """
     time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
     return time + _NO_KEY if key is None else time + _KEY + key
 
 
 def read_headers(headers: Any) -> tuple[int, bytes | None]:
-    """Return earliest time (or NO_TIME) and original key from a record's headers.
-
-    `headers` is as Kafka's client returns it.
-    """
+    """Return earliest time (or NO_TIME) and original key from a Kafka client's headers."""
     if not headers or headers[0][0] != HEADER or len(value := headers[0][1] or b"") < 9:
         return NO_TIME, None
     return int.from_bytes(value[:8], signed=True), value[9:] if value[8] == HAS_KEY else None

@@ -83,8 +83,7 @@ _BITS = 63
 class LabelCache:
     """Labels of shown rows as text, and their ranks. An item once shown stays shown.
 
-    Attributes:
-        by_rank: int64 (met rows,), the row of each rank.
+    `by_rank` is the row of each rank, int64 (met rows,).
     """
 
     def __init__(self) -> None:
@@ -235,7 +234,7 @@ class Numeric(Frozen):
         )
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
-        """Return the edges, and any quantiles of `items`, which may come in any order."""
+        """Return the edges, and any quantiles of `items`, in any order; `sd` is the published one."""
         found: dict[str, Any] = {"edges": self.edges}
         if self.quantiles:
             counts = dict(items)
@@ -246,10 +245,8 @@ class Numeric(Frozen):
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
         """Return one quantile in a snapshot's format.
 
-        Args:
-            counts: (n + 1,), of the buckets in order.
-            sd: of each count; 0 for exact counts.
-            q: above 0 and below 1.
+        `counts` are (n + 1,), of the buckets in order; `sd` is that of each count, 0 for exact
+        counts; `q` is above 0 and below 1.
         """
         from workers.arrays import buckets as kernels
 
@@ -295,8 +292,7 @@ class Windows:
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
-        # A backtest's mechanism wraps another, so ask the configuration whether counts can be
-        # subtracted.
+        # A backtest's mechanism wraps another one: test for the attribute, not the type.
         subtracts = bool(self._ticks) and config.subtracts
         self._sd: Callable[[int, int], float] | None = (
             getattr(mechanism, "difference_sd", None) if subtracts else None

@@ -158,10 +158,7 @@ def guess_users(
 ) -> None:
     """Write the user number found in the first slot of each event, else -1 (new, or further on).
 
-    Args:
-        events: int64 (k,).
-        users: uint64 (n, 2), digest of each event's user.
-        owners: int32 (n,), written at `events`.
+    Arguments as in `number_users`; `owners` is written at `events`.
     """
     mask = len(slots) - 1
     for event in events:
@@ -238,9 +235,7 @@ def guess_pairs(
 ) -> None:
     """Write the pair number found in the first slot of each row, else -1 (new, or further on).
 
-    Args:
-        events, owners, first, number, pairs: as in `count_pairs`.
-        numbers: int32 (m,), written at the events' rows.
+    Arguments as in `count_pairs`; `numbers` is written at the events' rows.
     """
     mask = len(slots) - 1
     for event in events:
@@ -364,9 +359,7 @@ def entries(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
     """Return the counted rows as columns: user (k, 2), pair (k,) and amount (k,).
 
-    Args:
-        events, first, number, pairs, counted: as in `count_pairs`, after it is done.
-        users: as in `number_users`.
+    Arguments as in `number_users` and `count_pairs`, after both are done.
     """
     size = 0
     for event in events:
@@ -412,7 +405,7 @@ class UserEpoch:
     """Table of one epoch of one lane, and its entries not yet stored. Sensitive."""
 
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
-        """Create an empty epoch; `keeps` records counted entries for `changes`."""
+        """With `keeps`, counted entries are recorded for `changes`."""
         self._most, self._max_count = lane.max_items_per_user or 0, lane.max_count
         self._keeps = keeps
         self._table = _empty(self._max_count)
@@ -758,7 +751,6 @@ class Users:
             self._of(lane, self._oldest[lane])
 
     def _of(self, lane: Lane, epoch: int) -> UserEpoch:
-        # Only what counts compiles: most commands never import numba.
 
         held = self._epochs.get((lane, epoch))
         if held is None:

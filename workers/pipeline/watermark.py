@@ -56,8 +56,7 @@ _NO_LIMIT = int(np.iinfo(np.int64).max)
 def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
     """Return rejects for events that are too far behind, except skipped ones.
 
-    Args:
-        behind: int64 (k,), indices of these events in the batch.
+    `behind` holds the indices of these events in the batch, int64 (k,).
     """
     return [
         Reject(index, BEHIND) for index in events.index[behind[events.looked_at[behind]]].tolist()
@@ -138,10 +137,7 @@ class Watermark:
         )
 
     def read_to_end(self, now_ms: int) -> None:
-        """Close ticks that had ended at wall-clock time `now_ms`.
-
-        The partition was read to the end that it had at that time.
-        """
+        """Close ticks that had ended at `now_ms`; the partition was read to its end as of then."""
         mark = now_ms - self._grace
         if self.watermark is None or mark > self.watermark:
             self.watermark = mark
