@@ -242,7 +242,7 @@ class RekeyShard(Shard):
             self._commit_all(batch.end)
 
     def _late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
-        """Advance the watermark by a batch's times; return it for late records, else NO_TIME."""
+        """Advance the watermark by `times`; return it at late records, else NO_TIME, int64 (n,)."""
         late = np.full(len(times), NO_TIME, dtype=np.int64)
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
         if len(timed):

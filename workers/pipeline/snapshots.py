@@ -234,7 +234,7 @@ class Numeric(Frozen):
         )
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
-        """Return the edges, and any quantiles of `items`, in any order; `sd` is the published one."""
+        """Return edges and any quantiles; `items` are unordered, `sd` is the published one."""
         found: dict[str, Any] = {"edges": self.edges}
         if self.quantiles:
             counts = dict(items)

@@ -231,7 +231,7 @@ class Shares:
         self._owner_of: dict[Vocabulary, Codes] = {}
 
     def of(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:
-        """Return rows by owner partition, in tally order; `owners` must be the same at every call."""
+        """Return rows by owner partition, in tally order; `owners` is the same at every call."""
         of_tally: list[list[tuple[int, Rows]]] = [[] for _ in counted]
         for group in _together(counted):
             for place, owner, rows in self._rows(counted, group, owners):
