@@ -300,7 +300,7 @@ class Histogram:
         counts = zip(rows.tolist(), ledger.counts[rows].tolist(), strict=True)
         return {ledger.label(row).decode(): count for row, count in counts}
 
-    # ---- what is stored --------------------------------------------------------------------------
+    # ---- stored state ----------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call."""

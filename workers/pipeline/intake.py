@@ -5,8 +5,8 @@ the tick of its own time if that is open, else into the open tick that holds W. 
 depends on the order of the partition and on which ticks were closed before it, never on where a
 batch or a commit ended.
 
-For events re-keyed by user (`rekey.py`), the order and the W of their origin partition decide
-instead: markers carry both, and W here follows them.
+For events re-keyed by user (`rekey.py`), the order and W of their origin partition have decided
+this already: late events carry their time, and marks advance W here.
 """
 
 from __future__ import annotations

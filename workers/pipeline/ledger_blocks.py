@@ -124,7 +124,7 @@ def decode(value: bytes) -> _Pairs:
 
 _BLOCK_BITS = 10
 BLOCK_ROWS = 1 << _BLOCK_BITS
-# Number blocks packed by one call, about 2 MiB: what a core's cache holds.
+# Number blocks packed by one call, in about 2 MiB, which fits in a core's cache.
 BLOCKS_AT_ONCE = 256
 VERSION = 1
 # Version, width code (of labels: whether another part follows), rows.

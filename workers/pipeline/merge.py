@@ -361,7 +361,7 @@ class Merge:
         marks = [mark for mark in self.watermarks if mark is not None]
         return min(marks) if len(marks) == len(self.watermarks) else None
 
-    # ---- what is stored --------------------------------------------------------------------------
+    # ---- stored state ----------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
         """Return store changes since the last call, except the progress record."""

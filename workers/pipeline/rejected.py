@@ -1,4 +1,4 @@
-"""A reject: the original record, the reason, and what is needed to send it back."""
+"""A reject: the original record, the reason, and the data needed to send it back."""
 
 from __future__ import annotations
 
