@@ -10,8 +10,8 @@ The ledger's columns are stored in blocks of 1,024 rows:
 A tick writes the blocks that it touched; recovery reads blocks, never single items. Every value
 begins with its version. Numbers are little-endian, in the narrowest unsigned width that holds them.
 
-Labels are split by bytes: 1,024 labels of 1,024 bytes take 1,071,108 bytes, which no broker accepts
-with its default limit. A part holds as many rows as fit, and rows are only ever appended. So a part
+Labels are split by bytes: 1,024 labels of 1,024 bytes take 1,071,108 bytes, above every broker's
+default message limit. A part holds as many rows as fit, and rows are only ever appended. So a part
 followed by another never changes, records that it is followed, and is never orphaned when its block
 grows. Counts take at most 8 bytes a row, 8,196 a block.
 

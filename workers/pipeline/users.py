@@ -2,12 +2,13 @@
 
 In each epoch of a lane a user's first `max_items_per_user` distinct (stream key, item) pairs count,
 each at most `max_count` times in total, in the order of the source partition. The rule reads only
-that user's own events, so one user moves at most m pairs by at most `max_count` each, in total.
-This requires that all events of a user lie in one source partition: `kafka/placement.py` rejects
-the others, so a producer that spreads a user's records loses events but never weakens the promise.
+that user's own events, so one user moves at most m pairs by at most `max_count` each, whatever
+ticks they fall in. This holds only if all events of a user lie in one source partition:
+`kafka/placement.py` rejects the others, so a producer that spreads a user's records loses events
+instead of weakening the promise.
 
 Each epoch has two open-addressing tables in memory, one of users and one of their pairs. They are
-exact up to hash collisions. A user is a 128-bit digest, numbered in order of appearance. A pair is
+exact except for digest collisions. A user is a 128-bit digest, numbered in order of appearance. A pair is
 a user's number and a 64-bit digest of (stream key, label), so pair digests are compared within one
 user only. Two colliding pairs of one user count as one: a count may be too low, the promise holds,
 and no user's events can change what another's count.
