@@ -1,7 +1,7 @@
 """The worker: start-up checks, and the Faust application built from settings.
 
 `run` refuses to start with a missing topic, a changed partition count or an unreadable key, then
-starts Faust. The agents hand each record batch to its shard, which does everything else
+starts Faust. Its agents hand each record batch to its shard, which does everything else
 (`agents/contribute.py`, `agents/release.py`).
 """
 

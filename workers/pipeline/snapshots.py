@@ -16,7 +16,7 @@ everything else is the same on every page, and `joined(parts(fields)) == fields`
 
 Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most
 1,024. So a page without its items has fewer than 9,000 bytes and an item fewer than 6,200: a page
-holds more than a hundred items. The edges and quantiles of numbers add fewer than 30,000 bytes, and
+has room for more than a hundred items. The edges and quantiles of numbers add fewer than 30,000 bytes, and
 such a snapshot is far from needing two pages.
 
 Windows. A snapshot states, for each window, the standard deviation of an item's count at tick t
@@ -35,8 +35,9 @@ edges and the public sd of the noise. They cost no privacy, and every reader can
 
 Value. G at the edges is made monotone (least squares) and clipped to -q N .. (1 - q) N; between the
 two edges where it crosses 0 it is linear, as if the bucket were filled evenly. A fit crosses 0
-where the sums of the fitted values are least, and its value there is the largest mean that ends on
-the left, the smallest that begins on the right (the max-min form of isotonic regression).
+where the sums of the values that were fitted are least, and its value there is the largest mean
+that ends on the left, the smallest that begins on the right (the max-min form of isotonic
+regression).
 
 Interval. It holds every x at which G(x) = 0 is not rejected, at 95 %. At the fraction f of bucket b
 the noise of G is a sum of independent ones, of weight 1 - q below, f - q in the bucket, -q above:

@@ -8,7 +8,7 @@ ticks they fall in. This holds only if all events of a user lie in one source pa
 instead of weakening the promise.
 
 Each epoch has two open-addressing tables in memory, one of users and one of their pairs. They are
-exact except for digest collisions. A user is a 128-bit digest, numbered in order of appearance. A pair is
+exact except for digest collisions. A user is a 128-bit digest, numbered by appearance. A pair is
 a user's number and a 64-bit digest of (stream key, label), so pair digests are compared within one
 user only. Two colliding pairs of one user count as one: a count may be too low, the promise holds,
 and no user's events can change what another's count.
