@@ -111,12 +111,9 @@ class ContributeShard(Shard):
         turns: Turns | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """
-        Args:
-            declared: served stream keys by view; see `SourceReader`.
-            form: returns the decoder of this partition's records; see `Forms.form`.
-            commit_interval_s: most seconds between reading a record and committing it.
-            turns: shared by the worker's shards; None: its own.
+        """`declared` is as in `SourceReader`, `form` as in `Forms.form`. `commit_interval_s` is the
+        most time between reading a record and committing it. `turns` are shared by the worker's
+        shards.
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place = stream, place

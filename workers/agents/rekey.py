@@ -175,10 +175,8 @@ class RekeyShard(Shard):
         commit_interval_s: float,
         metrics: Metrics | None = None,
     ) -> None:
-        """
-        Args:
-            form: returns the decoder of this partition's records; see `Forms.form`.
-            commit_interval_s: most seconds between reading a record and committing it.
+        """`form` is as in `Forms.form`. `commit_interval_s` is the most time between reading a
+        record and committing it.
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place, self._clock, self._reader = stream, place, clock, reader

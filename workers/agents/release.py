@@ -44,8 +44,7 @@ class Guard(Protocol):
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
         """Check the periods that touch an epoch of each histogram, using the last `look`.
 
-        Raises:
-            CeilingReached: a period would exceed its limit.
+        Raise CeilingReached if a period would exceed its limit.
         """
 
 

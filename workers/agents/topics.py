@@ -68,8 +68,7 @@ class Topics:
     def id(self, name: str) -> str | None:
         """Return the broker's id of a topic, None only on the embedded cluster.
 
-        Raises:
-            SettingsError: a real cluster gave none.
+        Raise SettingsError if a real cluster gave none.
         """
         return None if self.embedded else checked_id(name, self.existing[name].topic_id)
 

@@ -75,11 +75,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         return _encoder.encode(self)
 
     def contributions(self, key: NoiseKey) -> Contributions:
-        """Return the columns, with tags of `key` if the section has none.
-
-        Raises:
-            StateRefused: the columns do not match each other.
-        """
+        """Return the columns, with tags of `key` if there are none; raise StateRefused if damaged."""
         try:
             return self._contributions(key)
         except (ValueError, IndexError) as error:
@@ -121,10 +117,8 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of one (lane, tick), ordered by stream key. Sensitive.
 
-    Attributes:
-        starts: int64 (keys + 1,), where each key's rows begin.
-        counts: int64 (n,), each above 0.
-        tags: uint64 (n, 2).
+    `starts` is where each key's rows begin, int64 (keys + 1,). `counts` are above 0, int64 (n,).
+    `tags` are uint64 (n, 2).
     """
 
     lane: Lane

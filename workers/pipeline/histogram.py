@@ -319,9 +319,7 @@ class Histogram:
     def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
         """Resume from a stored life and all pairs under `prefix`, in key order.
 
-        Raises:
-            StateRefused: another mechanism wrote it, or stream keys that were served are not
-                declared.
+        Raise StateRefused if another mechanism wrote it or keys that it served are not declared.
         """
         self.check(life)
         self.life.first, self.life.next, self.life.epochs = life.first, life.next, life.epochs

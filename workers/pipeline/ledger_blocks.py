@@ -152,8 +152,7 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
 def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
     """Return the ledger that `changes` wrote, from (name, value) in name order within each kind.
 
-    Raises:
-        StateRefused: a block is missing, damaged, or of another version.
+    Raise StateRefused if a block is missing, damaged or of another version.
     """
     loading = Loading()
     for name, value in blocks:
@@ -178,8 +177,7 @@ class Loading:
     def take(self, name: str, value: bytes) -> None:
         """Take one block, in name order within each kind.
 
-        Raises:
-            StateRefused: it is damaged, of another version, or one before it is missing.
+        Raise StateRefused if it is damaged, of another version, or one before it is missing.
         """
         number, _, part = name[1:].partition(".")
         block = int(number, 16)

@@ -214,10 +214,9 @@ class Merge:
         self.take(decode(value), offset)
 
     def take(self, message: Message, offset: int) -> None:
-        """Take one decoded message, and keep its sections until their ticks are complete.
+        """Take a decoded message, and keep its sections until their ticks are complete.
 
-        Raises:
-            StateRefused: it breaks the chain of its source, or its tags were made with another key.
+        Raise StateRefused if it breaks its source's chain or its tags were made with another key.
         """
         if message.version > 1 and message.key != self._key.fingerprint:
             raise StateRefused(

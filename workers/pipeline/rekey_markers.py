@@ -60,11 +60,7 @@ class Origins:
     """All origins, as one source partition knows them. Sensitive."""
 
     def __init__(self, number: int | None) -> None:
-        """
-        Args:
-            number: of origins; None (replay): taken from the first mark, and the first mark of each
-                origin may have any sequence.
-        """
+        """Without a `number` (replay), take it from the first mark, and accept any first sequence."""
         self._strict = number is not None
         self.all = [Origin() for _ in range(number or 0)]
 

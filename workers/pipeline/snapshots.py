@@ -16,8 +16,8 @@ everything else is the same on every page, and `joined(parts(fields)) == fields`
 
 Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most
 1,024. So a page without its items has fewer than 9,000 bytes and an item fewer than 6,200: a page
-has room for more than a hundred items. The edges and quantiles of numbers add fewer than 30,000 bytes, and
-such a snapshot is far from needing two pages.
+has room for more than a hundred items. The edges and quantiles of numbers add fewer than 30,000
+bytes, and such a snapshot is far from needing two pages.
 
 Windows. A snapshot states, for each window, the standard deviation of an item's count at tick t
 minus its count `ticks` before, both as published. It follows from the settings and t alone, so it

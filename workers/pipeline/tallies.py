@@ -193,12 +193,7 @@ class Tallies:
     def add(
         self, columns: EventColumns, lane: Lane, tick: int, events: Longs, amounts: Longs
     ) -> None:
-        """Add events of a batch to a tick (from 1), except those that its view skips.
-
-        Args:
-            events: int64 (k,), the events of this tick, in order.
-            amounts: int64 (m,), of the labels, or (0,): all 1.
-        """
+        """Add events of a batch to a tick (from 1), with the lane's bounds; see `Tally.add`."""
         tallies = self._open.setdefault((lane, tick), [])
         # Codes are valid only with their own vocabularies.
         if not tallies or (tallies[-1].key_names, tallies[-1].label_names) != (
