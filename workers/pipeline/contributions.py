@@ -75,7 +75,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
         return _encoder.encode(self)
 
     def contributions(self, key: NoiseKey) -> Contributions:
-        """Return the columns, with tags of `key` if there are none; raise StateRefused if damaged."""
+        """Return the columns, tagged with `key` if untagged; raise StateRefused if damaged."""
         try:
             return self._contributions(key)
         except (ValueError, IndexError) as error:

@@ -40,7 +40,7 @@ class Intake(Watermark):
         *,
         max_behind_ms: int | None = None,
     ) -> None:
-        """Without `stored`, which holds committed user pairs, these are kept in memory."""
+        """`stored` holds committed user pairs; without it, they are kept in memory."""
         super().__init__(lanes, grace_ms, max_behind_ms)
         self._key = key
         self._shares, self._pairs = Shares(key.tag_state), DigestsOfViews(pair_state)

@@ -60,7 +60,7 @@ class Origins:
     """All origins, as one source partition knows them. Sensitive."""
 
     def __init__(self, number: int | None) -> None:
-        """Without a `number` (replay), take it from the first mark, and accept any first sequence."""
+        """Without `number` (replay), take it from the first mark and accept any first sequences."""
         self._strict = number is not None
         self.all = [Origin() for _ in range(number or 0)]
 

@@ -644,7 +644,7 @@ class Users:
     """Per-user counts of one source partition. Sensitive."""
 
     def __init__(self, lanes: Iterable[Lane], stored: Stored | None = None) -> None:
-        """Ignore lanes without a user bound; without `stored`, keep everything in memory (replay)."""
+        """Ignore lanes without a user bound. Without `stored`, everything stays in memory."""
         self._digests = {
             lane: _lane_digest(lane) for lane in lanes if lane.max_items_per_user is not None
         }
