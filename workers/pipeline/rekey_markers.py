@@ -57,7 +57,7 @@ class Origin(msgspec.Struct, array_like=True):
 
 
 class Origins:
-    """All origins, as one source partition knows them. Sensitive."""
+    """Progress of all origins at one source partition. Sensitive."""
 
     def __init__(self, number: int | None) -> None:
         """Without `number` (replay), take it from the first mark and accept any first sequences."""
