@@ -1,20 +1,17 @@
-"""The operator's port: HTTP from a thread of its own, which answers even when the worker is stuck.
+"""Operator's port: metrics, health and readiness over HTTP, from a thread of its own.
 
-GET and HEAD only. Its figures are exact, so it listens on 127.0.0.1 unless told otherwise.
-
-Gauges of what this worker owns now, read when Prometheus asks, so none outlives its partition.
-
-They are read while other threads work: each number is right, but not all are of one moment.
-
-Whether the worker is alive and whether it is ready, for restarts and rolling upgrades.
+The thread answers even when the worker is stuck. GET and HEAD only. The figures are exact, so it
+listens on 127.0.0.1 by default. Gauges describe what this worker owns when Prometheus asks, so none
+outlives its partition. They are read while other threads work: every number is right, but not all
+are of one moment.
 
     alive   the event loop turns, and no shard's thread has spent too long on one piece of work
             (else a restart helps)
     ready   partitions assigned and taken over, their logs read up to now, stage 1 commits in time
-            (else wait before the next worker is stopped), and what is read are mostly events
+            (else wait before the next worker is stopped), and most records are accepted
 
-A worker with nothing to do, because there are more workers than partitions, is ready. A broker that
-is away makes a worker unready, never dead. Reasons name topics, partitions and seconds.
+A worker without partitions, because there are more workers than partitions, is ready. An
+unreachable broker makes a worker unready, never dead. Reasons name topics, partitions and seconds.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ from workers.runtime.process import version
 from workers.runtime.serving import InThread, listening, url_of
 from workers.settings.settings import Settings
 
-#: Name without prefix, labels, help; in the order in which they are shown.
+#: Name without prefix, labels, help; in display order.
 GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
     {
         "build_info": (("version", "python", "librdkafka"), "What runs here; always 1"),
@@ -102,7 +99,7 @@ GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
 
 
 class Partitions(Collector):
-    """The gauges of a hand-over's shards."""
+    """Gauges of a hand-over's shards."""
 
     def __init__(
         self,
@@ -112,7 +109,7 @@ class Partitions(Collector):
         ticks_ms: Mapping[str, int],
         grace_ms: int,
     ) -> None:
-        """Take what the settings say, and the partitions of each stage's input topics."""
+        """`topic_partitions` are those of every stage's input topics."""
         self._handover, self._health, self._topic_partitions = handover, health, topic_partitions
         self._ticks_ms, self._grace_ms = ticks_ms, grace_ms
 
@@ -186,27 +183,27 @@ def _families() -> dict[str, GaugeMetricFamily]:
 
 #: The loop turns every 0.2 s.
 LOOP_S = 30.0
-#: Waiting for Kafka is not being stuck, and the longest step of a mechanism takes seconds.
+#: Waiting for Kafka does not count as stuck, and a mechanism's longest step takes seconds.
 SHARD_S = 600.0
-#: Longer than this a record may not wait in the log before reading counts as behind.
+#: Reading counts as behind once a record has waited in the log for longer than this.
 BEHIND_S = 30.0
 #: Allowed beyond the longest time between two commits of stage 1.
 COMMIT_MARGIN_S = 60.0
 
 
 class Health:
-    """Judges a hand-over and its shards; may be asked from any thread."""
+    """Liveness and readiness of a hand-over and its shards. Thread-safe."""
 
     def __init__(
         self, handover: Handover, *, commit_interval_s: float, tick_s: float, grace_ms: int
     ) -> None:
-        """Take what the time between two commits depends on; the tick is the narrowest."""
+        """`tick_s` is the narrowest tick."""
         self._handover, self._grace_ms = handover, grace_ms
         # Closing a tick is a commit, even when nothing was read.
         self._idle_s, self._tick_s = commit_interval_s + COMMIT_MARGIN_S, tick_s
 
     def not_alive(self, now_s: float) -> list[str]:
-        """Return why the worker should be restarted, if it should (monotonic clock)."""
+        """Return the reasons to restart the worker, if any; `now_s` is monotonic."""
         found = []
         still_s = now_s - self._handover.beat_s
         if still_s > LOOP_S:
@@ -220,12 +217,7 @@ class Health:
         return found
 
     def not_ready(self, now_s: float, now_ms: int) -> list[str]:
-        """Return why the worker is not ready, if it is not.
-
-        Args:
-            now_s: monotonic clock.
-            now_ms: wall clock.
-        """
+        """Return why the worker is not ready, if so; `now_s` is monotonic, `now_ms` wall clock."""
         handover = self._handover
         if handover.exit_status not in (None, KAFKA_AWAY):
             return ["stopping"]
@@ -259,7 +251,7 @@ class Health:
         return found
 
     def _longest_s(self, shard: ContributeShard | RekeyShard, now_ms: int) -> float:
-        """Return the seconds after which a shard that reads events must have committed."""
+        """Return the seconds within which a shard that reads events must commit."""
         if shard.offset != shard.committed:
             return self._idle_s
         # Ticks close by the clock; events dated ahead closed some of them early.
@@ -270,7 +262,6 @@ class Health:
 
 
 def topics_read(handover: Handover) -> list[str]:
-    """Return the events topics of which partitions are read here."""
     return list(
         dict.fromkeys(
             tp[0]
@@ -284,8 +275,6 @@ Answer = tuple[int, dict[str, object]]
 
 
 def answers(health: Health, handover: Handover) -> dict[str, Callable[[], Answer]]:
-    """Return the answers of /healthz and /readyz: status and JSON body."""
-
     def healthz() -> Answer:
         reasons = health.not_alive(time.monotonic())
         return 503 if reasons else 200, {"alive": not reasons, "reasons": reasons}
@@ -325,9 +314,7 @@ HEADERS = MappingProxyType(
 def registry_of(
     settings: Settings, handover: Handover, health: Health, partitions: Mapping[str, int]
 ) -> CollectorRegistry:
-    """Return all that /metrics shows; `partitions` are those of each stage's input topics."""
-    # When each series began would be told too, and there would be twice as many series.
-    # When a series began would be a second series for each.
+    # Creation times would double the number of series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no types
     ticks_ms = {config.name: config.tick_ms for config in settings.histograms}
     gauges = Partitions(handover, health, partitions, ticks_ms, settings.events.grace_ms)
@@ -343,14 +330,14 @@ def registry_of(
 
 
 class OperatorsPort:
-    """The port of one worker: it listens from the first `show` to the end of the `with` block."""
+    """Port of one worker, open from the first `show` to the end of the `with` block."""
 
     def __init__(self, settings: Settings, port: int | None) -> None:
-        """Take the port; 0 is any free one, None is none."""
+        """Port 0 is any free one, None disables it."""
         self._settings, self._port = settings, port
         self._shown = _Shown()
         self._open = ExitStack()
-        #: Where it listens; None: nowhere.
+        #: URL; None if the port is not open.
         self.address: str | None = None
 
     def __enter__(self) -> Self:
@@ -360,10 +347,9 @@ class OperatorsPort:
         self._open.close()
 
     def show(self, handover: Handover, partitions: Mapping[str, int]) -> None:
-        """Show a hand-over from now on; `partitions` are those of each stage's input topics.
+        """Show a hand-over from now on; raise SettingsError if the port cannot be opened.
 
-        Raises:
-            SettingsError: the port cannot be had.
+        `partitions` are those of every stage's input topics.
         """
         settings = self._settings
         if self._port is None:
@@ -412,8 +398,6 @@ class OperatorsPort:
 
 
 class _Shown:
-    """What the port shows now."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.states: Mapping[str, Callable[[], Answer]] = {}

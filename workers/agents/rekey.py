@@ -1,14 +1,14 @@
-"""The rekey shard: one partition of the events topics. Sends its events on, keyed by their users.
+"""The rekey shard: forwards the events of one partition of the events topics, keyed by user.
 
 A commit is one Kafka transaction (`Shard.transact`): the records, in order, to the partitions of
-their users; rejects, which are the records whose user cannot be read; a mark to every partition
-(`origins.py`); and the progress record. A record counts where it would count if this partition were
-a source partition: that is said with it where it comes late, so it depends on the order here, and
+their users; rejects, the records whose user cannot be read; a mark to every partition
+(`rekey_markers.py`); and the progress record. A record counts where it would count if this
+partition were a source partition. A late record carries that time, so it depends on the order here,
 not on where a commit ends. Commits happen when a tick closes, every `commit_interval`, and whenever
 enough is pending.
 
-Each commit writes a mark of the present day behind the records in each partition, so retention,
-which goes by the latest time in a segment, counts from then on, however old the events are.
+Every commit writes a mark with the current time behind the records in each partition. Retention
+uses the latest time in a segment, so it counts from then on, however old the events are.
 """
 
 from __future__ import annotations
@@ -53,19 +53,17 @@ from workers.runtime.sizes import MESSAGE_BYTES
 from workers.settings.settings import RECORDS_AHEAD_MAX_MS, EventsSettings
 
 VERSION = 1
-# A transaction takes about 10 ms, whatever is in it; sending so many records takes 50.
+# A transaction takes about 10 ms, whatever is in it; sending this many records takes 50.
 PENDING_RECORDS = 20_000
 PENDING_BYTES = 8 << 20
-# Of our header, without the key in it.
+# Size of our header without a key.
 OURS_BYTES_MAX = len(HEADER) + 9
 
 Longs = NDArray[np.int64]
 
 
 class RekeyProgress(msgspec.Struct, kw_only=True, frozen=True):
-    """How far one partition has been sent on; stored with every commit. Sensitive: it counts
-    events.
-    """
+    """Progress of one partition; stored with every commit. Sensitive: it counts events."""
 
     version: int
     offset: int
@@ -79,17 +77,16 @@ class RekeyProgress(msgspec.Struct, kw_only=True, frozen=True):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sent:
-    """Records of one batch on their way, see `Forwarded`. Sensitive.
+    """Records of one batch to forward, see `Forwarded`. Sensitive.
 
     Attributes:
-        data: all bytes.
-        users, values, keys: int64 (n, 2), start and stop of each in `data`; keys are those that the
-            records had, start -1 for none, or none that is kept.
+        users, values, keys: int64 (n, 2), start and stop in `data`; keys are the records' original
+            ones, start -1 where there is none or it is not kept.
         late: int64 (n,), the watermark that each came behind, or NO_TIME.
         partitions: int64 (n,).
         times: int64 (n,), ms since 1970, at least 1.
         own: int64 (n,), bytes of each record's own headers, which follow its value; 0 without any.
-            As tuples they take fifty times as much, so they are read when they are sent.
+            Tuples take fifty times as much memory, so headers are decoded when sent.
     """
 
     data: bytes
@@ -102,7 +99,7 @@ class Sent:
     own: Longs
 
     def sizes(self) -> Longs:
-        """Return the most bytes of each message, int64 (n,)."""
+        """Return upper bounds of the messages' sizes in bytes, int64 (n,)."""
         found: Longs = OURS_BYTES_MAX + self.own
         for places in (self.users, self.values, self.keys):
             found += places[:, 1] - places[:, 0]
@@ -145,14 +142,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByUser:
-    """The topics around this stage.
+    """Topics around the re-keying stage.
 
-    Attributes:
-        events: settings of the events topics.
-        origins: their partitions.
-        topic: where the events go.
-        rejects: topic of what was rejected.
-        with_keys: whether a stream key is the record's, which then goes along.
+    `origins` are the partitions of the events topics, `topic` is the destination. `with_keys` means
+    that record keys are used as stream keys, and so are forwarded.
     """
 
     events: EventsSettings
@@ -182,19 +175,8 @@ class RekeyShard(Shard):
         commit_interval_s: float,
         metrics: Metrics | None = None,
     ) -> None:
-        """
-        Args:
-            connection: to the cluster.
-            transactional_id: of this partition.
-            place: the partition.
-            state_topic: where the progress is kept.
-            store: local copy of the state partition.
-            stream: the topics around.
-            clock: of this partition.
-            reader: finds users and times.
-            form: returns what reads this partition's records; see `Forms.form`.
-            commit_interval_s: most seconds between a record's being read and its being committed.
-            metrics: where it counts what it does.
+        """`form` is as in `Forms.form`. `commit_interval_s` is the most time between reading a
+        record and committing it.
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place, self._clock, self._reader = stream, place, clock, reader
@@ -210,7 +192,7 @@ class RekeyShard(Shard):
 
     @property
     def watermark(self) -> int | None:
-        """Up to where this partition has closed its ticks, ms since 1970."""
+        """Time up to which this partition has closed its ticks, ms since 1970."""
         return self._clock.watermark
 
     def open(self) -> None:
@@ -258,9 +240,7 @@ class RekeyShard(Shard):
             self._commit_all(batch.end)
 
     def _late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
-        """Move the watermark by a batch's times; return where it is at each record that comes
-        behind it, NO_TIME at the others, int64 (n,).
-        """
+        """Advance the watermark by `times`; return it at late records, else NO_TIME, int64 (n,)."""
         late = np.full(len(times), NO_TIME, dtype=np.int64)
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
         if len(timed):
@@ -270,16 +250,14 @@ class RekeyShard(Shard):
         return late
 
     def _send_on(self, records: Records, found: Whose, late: Longs, now_ms: int) -> list[Reject]:
-        """Add the records that have a user to what the next commit sends; return which of them are
-        too large.
-        """
+        """Add records with a known user to the next commit; return rejects of oversized ones."""
         rows = np.flatnonzero(found.known)
         if not len(rows):
             return []
         keys = (
             records.keys[rows] if self._with_keys else np.full((len(rows), 2), -1, dtype=np.int64)
         )
-        # Brokers refuse a record that is dated too far ahead. Where its time counts none is.
+        # Brokers refuse a record dated too far ahead. Where record time is the event time, none is.
         times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
         partitions = partitions_of(found.data, found.users[rows], self._stream.topic.partitions)
         values = records.values[rows]
@@ -316,11 +294,9 @@ class RekeyShard(Shard):
             self._commit_all(self.offset)
 
     def _due(self) -> bool:
-        """Tell whether it is time to commit: by the interval, or because a tick has closed."""
         return time.monotonic() - self._last_commit_s >= self._interval_s or self._clock.close_due()
 
     def _commit_all(self, offset: int) -> None:
-        """Commit records, rejects, marks and progress in one transaction."""
         stream = self._stream
         mark = Mark(self.partition, len(stream.origins), self._sequence, self._clock.watermark)
         progress = RekeyProgress(

@@ -1,15 +1,11 @@
-"""Ending a histogram that is not in the settings any more, for good.
+"""The stored state: checks against the settings before start, and retiring a histogram for good.
 
-In each owner partition, with one transaction of its owner: the histogram's life joins those that
-are over, where `budget` counts it and no generation can be used again, and what it kept goes. Done
-twice it changes nothing the second time, so what a crash left over is ended by another call.
+Every owner repeats the check when it takes over its partition. But by then stage 1 of another
+partition could have committed without the contributions to a histogram that left the settings.
 
-What a worker's state says against its settings, before anything of it starts.
-
-Each owner refuses the same when it takes its partition over. But stage 1 of another partition could
-have committed by then, without what a histogram that left the settings would have to count.
-
-The consumer group of a worker, as its coordinator describes it.
+Retiring takes one transaction per owner partition, by its owner: the histogram's life joins the
+retired ones, where `budget` counts it and no generation can be reused, and its stored pairs are
+deleted. Repeating it changes nothing, so another call completes what a crash interrupted.
 """
 
 from __future__ import annotations
@@ -38,9 +34,9 @@ from workers.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# How long a cluster may take to make the topic of all groups, at the first start of any.
+# Time for a cluster to create the topic of all groups, at the first start of any group.
 _ANSWER_S = 30.0
-# Never over before we have let the client go: where librdkafka's own patience ends while it looks
+# Must not expire before we release the client: if librdkafka's own timeout expires while it looks
 # for a coordinator, it ends the process ("Assertion `eonce->refcnt > 0' failed", 2.16.1).
 _NEVER_S = 3_600.0
 _AGAIN_S = 0.2
@@ -53,12 +49,11 @@ _SOON = (
 
 
 def members_of(connection: Connection, group: str) -> int:
-    """Return how many members a consumer group has, once it has a coordinator; 0 where there is
-    none.
+    """Return the size of a consumer group, once it has a coordinator; 0 if it is unknown.
 
     Raises:
         SettingsError: this principal may not ask.
-        KafkaException: nobody answers.
+        KafkaException: no broker answers.
     """
     deadline = time.monotonic() + _ANSWER_S
     with connection.admin() as admin:
@@ -81,13 +76,13 @@ def members_of(connection: Connection, group: str) -> int:
 def await_coordinator(connection: Connection, group: str) -> None:
     """Wait until a group can be joined.
 
-    The first one of a cluster waits for the topic of all groups to be made, and what Faust's
-    consumer would say of that meanwhile are errors that are none.
+    A cluster's first group waits for the topic of all groups to be created. Meanwhile Faust's
+    consumer would log errors that are harmless.
     """
     try:
         members_of(connection, group)
     except (SettingsError, KafkaException) as error:
-        # The consumer meets the same, and that is said.
+        # The consumer meets the same error and reports it.
         logger.debug("the coordinator of %s did not answer: %s", group, describe(error))
 
 
@@ -95,8 +90,8 @@ def key_of(settings: Settings, connection: Connection) -> NoiseKey:
     """Return the worker's key.
 
     Raises:
-        SettingsError: there is none, or it cannot be used; where the file is missing and the
-            cluster holds state, the message says which key that was made with.
+        SettingsError: it is missing or unusable; if the file is missing and the cluster holds
+            state, the message gives the fingerprint of the key that the state was made with.
     """
     path = settings.worker.key_file
     try:
@@ -116,13 +111,9 @@ def key_of(settings: Settings, connection: Connection) -> NoiseKey:
 def check_states(
     settings: Settings, connection: Connection, key: NoiseKey, merge_of: Callable[[int], Merge]
 ) -> None:
-    """Refuse to start where these settings cannot go on from the state.
+    """Refuse to start if these settings cannot resume from the state.
 
-    Args:
-        settings: of the worker.
-        connection: to the cluster.
-        key: the worker's.
-        merge_of: returns the histograms of an owner partition, before any tick.
+    `merge_of` returns the histograms of an owner partition, before any tick.
 
     Raises:
         SettingsError: the state was made with another key.
@@ -131,7 +122,7 @@ def check_states(
     try:
         states = read_states(connection, settings.worker.name) or []
     except KafkaException as error:
-        # Nothing is let through: each owner checks its own when it takes its partition over.
+        # Still safe: every owner checks its own state when it takes over its partition.
         logger.info("the state could not be looked at before the start: %s", describe(error))
         return
     own, path = key.fingerprint.hex(), settings.worker.key_file
@@ -145,15 +136,13 @@ def check_states(
         if progress is None:
             continue
         merge = merge_of(owner)
-        # Of other numbers of partitions both stages speak, and stage 1 knows whose they are.
+        # Both stages check partition counts, and stage 1's message is more specific.
         if (len(progress.watermarks), progress.owners) == (len(merge.watermarks), merge.owners):
             merge.check(progress)
 
 
 def announcements(settings: Settings, connection: Connection) -> list[str]:
-    """Return what a start would refuse of the state, of what can be said without the key; nothing
-    where the state may not be read.
-    """
+    """Return refusals of a start that need no key; empty if the state cannot be read."""
     names = [config.name for config in settings.histograms]
     gone = {
         name: None
@@ -165,7 +154,7 @@ def announcements(settings: Settings, connection: Connection) -> list[str]:
 
 
 def _known(settings: Settings, connection: Connection) -> Sequence[ReleaseProgress | None]:
-    """Return the states, none where they cannot be read: that is said by whoever needs them."""
+    """Return readable states; callers report missing ones."""
     try:
         return read_states(connection, settings.worker.name) or []
     except (QuietcountError, KafkaException) as error:
@@ -179,19 +168,14 @@ def _fingerprints(states: Iterable[ReleaseProgress | None]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """What was ended.
-
-    Attributes:
-        generation: the one that was running.
-        owners: owner partitions in which it was.
-    """
+    """The generation that was running, and the number of owner partitions that had it."""
 
     generation: int
     owners: int
 
 
 def retire(settings: Settings, connection: Connection, name: str) -> Retired:
-    """End the running generation of a histogram that the settings do not have.
+    """End the running generation of a histogram that the settings lack.
 
     Raises:
         SettingsError: the settings have it, the state does not, or workers of this name run.
@@ -246,11 +230,11 @@ class _Owner(Shard):
         self._progress = None if value is None else read_progress(value)
 
     def retire(self, name: str, contributions: str) -> None:
-        """Move a histogram's life to those that are over, and drop what it kept."""
+        """Move a histogram's life to the retired ones, and delete its stored pairs."""
         progress = self._progress
         if progress is None or (life := progress.histograms.pop(name, None)) is None:
             return
-        # Who died before a commit may have published so far, for readers of uncommitted records.
+        # An owner that died before a commit may have published up to here to uncommitted readers.
         until = complete_ms(self.connection, contributions, self.partition, progress)
         if until is not None:
             life.until = until
@@ -263,7 +247,7 @@ class _Owner(Shard):
 
 
 def _refuse_running(settings: Settings, connection: Connection) -> None:
-    """Refuse while workers of this name run: they would be fenced, and refuse to start again."""
+    """Refuse while workers of this name run: they would be fenced, and refuse to restart."""
     group = settings.worker.name
     members = members_of(connection, group)
     if members:

@@ -1,7 +1,7 @@
-"""The worker's topics on the cluster: what the settings need, what is there, and what is wrong.
+"""The worker's topics on the cluster: which are needed, which exist, and which are wrong.
 
-Which topics a regular expression means is settled by a worker's first commit, which stores them
-(`pipeline/sources.py`): one that matches later is named, and never counted.
+A worker's first commit fixes the topics that a regular expression matches, by storing them
+(`pipeline/sources.py`). Later matches are reported, and never counted.
 """
 
 from __future__ import annotations
@@ -37,24 +37,21 @@ from workers.settings.settings import Settings, internal_topics, rekey_topics
 
 logger = logging.getLogger(__name__)
 
-#: How often a cluster is asked for topics that match and are not counted.
+#: Interval between checks for matching topics that are not counted.
 LOOK_S = 60.0
 FIXED = "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topics:
-    """The topics as they are on the cluster.
+    """The worker's topics on the cluster.
 
     Attributes:
-        events: names of the events topics, in order.
-        others: those that match the regular expression too, but are not counted.
-        plan: what is needed.
-        existing: what is there of it.
+        others: topics that also match the regular expression, but are not counted.
+        existing: those in `plan` that exist.
         plain: whether the settings name one events topic.
-        by_user: the topic of the same events keyed by user, which stage 1 reads; None: it reads
-            them where they are.
-        embedded: whether this is the embedded cluster.
+        by_user: topic of the re-keyed events, which stage 1 reads; None: it reads the events
+            topics.
     """
 
     events: tuple[str, ...]
@@ -69,25 +66,24 @@ class Topics:
         return self.existing[name].partitions
 
     def id(self, name: str) -> str | None:
-        """Return the broker's id of a topic, None on the embedded cluster and nowhere else.
+        """Return the broker's id of a topic, None only on the embedded cluster.
 
-        Raises:
-            SettingsError: a real cluster gave none.
+        Raise SettingsError if a real cluster gave none.
         """
         return None if self.embedded else checked_id(name, self.existing[name].topic_id)
 
     def stream(self, *names: str) -> str:
-        """Return what the mechanism id says of topics and their incarnations."""
+        """Return topics and their incarnations in the mechanism id's format."""
         return stream_name(*((name, self.id(name)) for name in names))
 
     @property
     def origins(self) -> Sources:
-        """The partitions of the events topics, which must all be there."""
+        """Partitions of the events topics, which must all exist."""
         return Sources(tuple(map(self._source, self.events)), self.plain)
 
     @property
     def sources(self) -> Sources:
-        """The source partitions, those that stage 1 reads."""
+        """Source partitions: those that stage 1 reads."""
         return self.origins if self.by_user is None else Sources((self._source(self.by_user),))
 
     def _source(self, name: str) -> SourceTopic:
@@ -95,20 +91,19 @@ class Topics:
 
 
 def connection_of(settings: Settings, embedded: str | None = None) -> Connection:
-    """Return how to reach the cluster: an embedded one if its id is given."""
     return Connection(settings.kafka.bootstrap, settings.kafka.client, embedded=embedded)
 
 
 def look_at_topics(
     settings: Settings, connection: Connection, events_partitions: int | None = None
 ) -> Topics:
-    """Return what the worker needs, and what the cluster has of it.
+    """Return the needed topics, and those of them that exist.
 
-    An events topic that is missing will have `events_partitions`, as far as nothing else says how
-    many.
+    A missing events topic is planned with `events_partitions`, unless another setting or topic
+    gives its partition count.
 
     Raises:
-        SettingsError: no broker answers, or what is there contradicts the settings.
+        SettingsError: no broker answers, or the topics contradict the settings.
     """
     events, others = events_topics(settings, connection)
     outputs = [settings.output_topic(config) for config in settings.histograms]
@@ -136,7 +131,7 @@ def look_at_topics(
 
 
 class SourcePartition(NamedTuple):
-    """A partition of an events topic, which has so many of them."""
+    """A partition of an events topic, and that topic's partition count."""
 
     topic: str
     partition: int
@@ -144,14 +139,13 @@ class SourcePartition(NamedTuple):
 
     @property
     def log(self) -> tuple[str, int]:
-        """Return its topic's name and its partition there, as Kafka's clients want them."""
         return self.topic, self.partition
 
 
 def source_partitions(settings: Settings, connection: Connection) -> list[SourcePartition]:
-    """Return the partitions of the events topics, which must be there; nothing else need be.
+    """Return the partitions of the events topics that producers write.
 
-    With `privacy.rekey` these are the topics that producers write.
+    The topics must exist; no other topic need.
 
     Raises:
         SettingsError: one is missing, or no broker answers.
@@ -164,9 +158,7 @@ def source_partitions(settings: Settings, connection: Connection) -> list[Source
 
 
 def partitions_by_user(settings: Settings, connection: Connection) -> list[SourcePartition]:
-    """Return the partitions of the topic by user; none without `privacy.rekey`, or before there is
-    one.
-    """
+    """Return the by-user topic's partitions; empty without `privacy.rekey` or before it exists."""
     if not settings.privacy.rekey:
         return []
     name = settings.by_user_topic
@@ -179,11 +171,7 @@ def partitions_by_user(settings: Settings, connection: Connection) -> list[Sourc
 
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
-    """Return the topics, all there and as they must be.
-
-    Raises:
-        SettingsError: a topic is missing or unusable; says what to do.
-    """
+    """Return the worker's topics; raise SettingsError if one is missing or unusable."""
     topics = look_at_topics(settings, connection)
     absent = [topic.name for topic in missing(topics.plan, topics.existing)]
     for name in topics.events:
@@ -200,11 +188,10 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
 def check_events(
     settings: Settings, connection: Connection, *, as_produced: bool = False
 ) -> Sources:
-    """Return the source partitions: those of the events topics, or of the one with their events by
-    user (unless `as_produced`). They must be there; nothing else need be.
+    """Return the source partitions; raise SettingsError if one is missing.
 
-    Raises:
-        SettingsError: one is missing.
+    No other topic need exist. They belong to the by-user topic with `privacy.rekey`, unless
+    `as_produced`.
     """
     by_user = settings.privacy.rekey and not as_produced
     if by_user:
@@ -228,8 +215,9 @@ def check_events(
 def events_topics(
     settings: Settings, connection: Connection
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the events topics, and those that match too and are not counted; asks the cluster only
-    where the settings have a regular expression.
+    """Return the events topics, and other matching topics that are not counted.
+
+    Asks the cluster only if the settings have a regular expression.
 
     Raises:
         SettingsError: nothing matches, or a topic that the state was made with is gone.
@@ -258,10 +246,10 @@ def events_topics(
 
 
 def matching(settings: Settings, there: Collection[str]) -> list[str]:
-    """Return those of the cluster's topics that the regular expression means, in order.
+    """Return the cluster's topics that the regular expression selects, sorted.
 
-    A worker's own topics are no events, whatever they are called: neither those of this one nor the
-    internal ones of another.
+    A worker's own topics never count as events: neither this worker's topics nor the internal
+    topics of another.
     """
     own = {
         *settings.internal_topics,
@@ -281,8 +269,9 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
 def watching(
     settings: Settings, connection: Connection, topics: Topics, metrics: Metrics
 ) -> Iterator[None]:
-    """Look now and then, while the block runs, for topics that match and are not counted: each is
-    said once, and their number is a metric.
+    """Check periodically, while the block runs, for matching topics that are not counted.
+
+    Each one is logged once, and their number is a metric.
     """
     told: set[str] = set()
 
@@ -325,10 +314,10 @@ def watching(
 
 
 def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | None:
-    """Return the events topics that the state of stage 1 was made with; None before its first
-    commit.
+    """Return the events topics that the state was made with; None before the first commit.
 
-    Each source partition's first commit has them, so they are at the beginning of its changelog.
+    Every source partition's first commit stores them, so they are at the beginning of its
+    changelog.
     """
     partitions = describe(connection, [state])[state].partitions
     with reader(connection) as consumer:
@@ -339,7 +328,7 @@ def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | Non
             found: dict[bytes, bytes | None] = {}
             for taken in take(consumer, {(state, partition): (low, high)}):
                 found |= {message.key() or b"": message.value() for message in taken.messages}
-                if SOURCES in found:  # the head comes behind the pages
+                if SOURCES in found:  # the head follows its pages
                     break
             if (value := joined(SOURCES, found.get)) is not None:
                 return stored_set(value)

@@ -1,7 +1,7 @@
-"""The worker: from settings to a running Faust application, and the checks before it may start.
+"""The worker: start-up checks, and the Faust application built from settings.
 
-`run` refuses what must not start (a missing topic, another partition count, an unreadable key) and
-starts Faust. Its two agents hand each record batch to its shard; everything else happens there
+`run` refuses to start with a missing topic, a changed partition count or an unreadable key, then
+starts Faust. Its agents hand each record batch to its shard, which does everything else
 (`agents/contribute.py`, `agents/release.py`).
 """
 
@@ -56,16 +56,16 @@ from workers.settings.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-#: What a disk says that is full or fails; anything else is a wrong name, or somebody else's.
+#: Errors of a full or failing disk; any other means a wrong name or missing permissions.
 _OF_DISKS = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS))
-#: Before the worker begins again after an outage, should Kafka say at once that it is there.
+#: Delay before restarting after an outage, should Kafka report at once that it is back.
 AGAIN_S = 1.0
 
 
 class Factory:
-    """Makes the shards of this worker, one for each partition that it is assigned.
+    """Factory of this worker's shards, one per assigned partition.
 
-    `data_dir` is where local copies of the state are kept; None: in memory.
+    `data_dir` holds local copies of the state; None keeps them in memory.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Factory:
         )
         self._data_dir, self.sources = data_dir, topics.sources
         self.metrics = Metrics() if metrics is None else metrics
-        # Every owner partition's thread steps these.
+        # Stepped by every owner partition's thread.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
         check_ceiling(settings, self.mechanisms)
         self._ceiling, self._others = (
@@ -116,8 +116,8 @@ class Factory:
                 with_keys=any(view.key == RECORD_KEY for view in settings.shape.views.values()),
             )
             self._users = UserReader(settings.shape, max_bytes=settings.events.max_bytes)
-        # Every shard's thread reads these. Metrics and turns have locks; a shard makes all else for
-        # itself.
+        # Read by every shard's thread. Metrics and turns have locks; a shard creates everything
+        # else itself.
         for what, value in (
             ("key", key),
             ("mechanisms", self.mechanisms),
@@ -131,7 +131,6 @@ class Factory:
 
     @property
     def events(self) -> dict[str, Callable[[int], Shard]]:
-        """What makes the shard of a partition of each topic with events."""
         found: dict[str, Callable[[int], Shard]] = {}
         if self._by_user is not None:
             found |= {
@@ -142,7 +141,6 @@ class Factory:
         }
 
     def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard:
-        """Return the stage before stage 1 of a partition of an events topic."""
         assert self._by_user is not None and self._users is not None, (
             "only where events are sent on by user"
         )
@@ -168,7 +166,6 @@ class Factory:
         )
 
     def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard:
-        """Return stage 1 of a partition of an events topic."""
         place, state = (
             self._stream.sources.place(topic, partition),
             self._settings.contribute_state_topic,
@@ -192,7 +189,6 @@ class Factory:
         )
 
     def release(self, partition: int) -> ReleaseShard:
-        """Return stage 2 of an owner partition."""
         state = self._settings.release_state_topic
         name, store = self._own("release", partition, state)
         guard = None
@@ -239,14 +235,13 @@ class Factory:
         )
 
     def _own(self, stage: str, partition: int, state: str) -> tuple[str, Store]:
-        """Return what a shard has for itself: its transactional id, and its state."""
         path = None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
         name = f"{self._settings.worker.name}-{stage}-{partition}"
         return name, Store(path, Changelog(state, partition, self._topics.id(state)))
 
 
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
-    """Return the Faust application: an agent over the shards of each stage."""
+    """Return the Faust application: one agent per stage over its shards."""
     of_events = factory.events
     handover = Handover(
         {**of_events, settings.contributions_topic: factory.release}, metrics=factory.metrics
@@ -283,7 +278,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     """
     check_ceiling(settings)
     connection = connection_of(settings, embedded)
-    faust_credentials(connection)  # what it refuses no Kafka would cure
+    faust_credentials(connection)  # Kafka coming back would not fix these errors
     key = key_of(settings, connection)
     data_dir = settings.worker.data_dir
     try:
@@ -293,7 +288,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
             raise SettingsError(
                 f"worker.data_dir = {str(data_dir)!r}: {error.strerror}; give a directory that can be written"
             ) from error
-        # A disk that fails costs the copies, as it does later: each says so.
+        # A failing disk only costs the local copies, as later; every store logs it.
     metrics, prepared = Metrics(), False
     without_outages()
     port = settings.worker.metrics_port if metrics_port is None else metrics_port
@@ -322,7 +317,6 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
 def _topics(
     settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort
 ) -> Topics:
-    """Return the topics, as `check_topics` does, once Kafka is there."""
     nothing_yet = Handover({}, metrics=metrics)
 
     shown = False
@@ -338,7 +332,6 @@ def _topics(
 
 
 def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
-    """Log what this worker is to do."""
     for caution in cautions(topics.plan, topics.existing):
         logger.warning("%s", caution)
     logger.info("worker %s", settings.worker.name)
@@ -363,13 +356,11 @@ def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
 
 
 def _prepare() -> None:
-    """Set the process up for its work, once."""
     import uvloop
 
     uvloop.install()
-    # Events are short-lived lists without cycles. Looking for cycles in them at Python's usual
-    # thresholds costs a third of the time it takes to read them (measured: 1.65 us an event; 0.93
-    # with these).
+    # Events are short-lived lists without cycles. At Python's usual thresholds, the cycle collector
+    # takes a third of the time it takes to read them (measured: 1.65 us an event; 0.93 with these).
     keep_freed_memory()
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)
@@ -382,9 +373,9 @@ def _work(
     factory: Factory,
     operator: OperatorsPort,
 ) -> int:
-    """Run the worker until it ends or Kafka goes away; what is left then is what a kill leaves."""
-    asyncio.set_event_loop(asyncio.new_event_loop())  # that of an earlier run is closed
-    before = signal.getsignal(signal.SIGTERM)  # Faust takes it, and gives back the system's own
+    """Run the worker until it ends or Kafka goes away, which leaves the same state as a kill."""
+    asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
+    before = signal.getsignal(signal.SIGTERM)  # Faust replaces it, and restores the system's own
     app = build_app(settings, factory, connection)
     partitions = {
         **({} if topics.by_user is None else {REKEY: len(topics.origins)}),
@@ -395,7 +386,7 @@ def _work(
     loop = asyncio.get_event_loop()
 
     def gone() -> None:
-        with suppress(RuntimeError):  # it has ended by itself
+        with suppress(RuntimeError):  # the loop has already ended
             loop.call_soon_threadsafe(app.handover.let_go)
 
     try:

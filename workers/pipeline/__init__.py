@@ -1,4 +1,4 @@
-"""Both stages without Kafka: worker, replay, audit and check drive the same code.
+"""Both stages without Kafka; worker, replay, audit and check share this code.
 
 Imports `events`, `kafka` (records and readers), `mechanisms` and below. Start with `intake`
 (stage 1) and `merge` (stage 2). The ten forms of an event, from a fetch to a snapshot:
@@ -10,7 +10,7 @@ Imports `events`, `kafka` (records and readers), `mechanisms` and below. Start w
     5  Tally                    bounded counts by lane, tick, key, label   pipeline.tallies
     6  Section                  one tick's sums for one owner, with tags   pipeline.contributions
     7  Contributions            the same as arrays: keys, tags, counts     mechanisms.ledger
-    8  Ledger                   running counts, one row an item            mechanisms.ledger
-    9  Release                  what a tick shows, with noise              mechanisms.mechanism
+    8  Ledger                   running counts, one row per item           mechanisms.ledger
+    9  Release                  a tick's output, with noise                mechanisms.mechanism
     10 Snapshot                 a JSON message, in pages if it is long     pipeline.snapshots
 """

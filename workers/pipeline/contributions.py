@@ -1,8 +1,8 @@
-"""The messages of the contributions topic: what one commit of one source partition says to one
-owner partition.
+"""Messages of the contributions topic, from one commit of one source partition to one owner
+partition.
 
-A message is MessagePack, versioned, with whole columns as byte strings; it is exact data and stays
-with the operator.
+A message is versioned MessagePack, with whole columns as byte strings. It holds exact data and
+stays with the operator.
 
     header    version, source, sequence number (per source and owner, gapless), page of pages, the
               source's resume offset, watermark (ms: no later event of this source is put into a
@@ -10,16 +10,15 @@ with the operator.
     sections  one for each (lane, tick) that the commit touched: stream keys with their number of
               rows, then for all rows label lengths (uint16), labels end to end, counts
               (uint8/16/32/64, the narrowest that holds the largest), tags (16 bytes)
-    key       fingerprint of the root key that the tags were made with
+    key       fingerprint of the root key that made the tags
 
-Bound, in MessagePack, whose numbers take at most 9 bytes and whose lengths at most 5: the header
-and the key take 1 + 8 * 9 + 5 + 18 bytes, a section beside its keys and rows 2 + 7 * 9 + 7 * 5, a
-key its text, its length and its number of rows, a row its label, 2, at most 8, and 16 bytes.
-Nothing is escaped. Rows and keys are what is cut between, and a label or key has at most 1,024
-bytes.
+Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: the header and the
+key take 1 + 8 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 7 * 9 + 7 * 5; a key
+its text, its length and its number of rows; a row its label, 2, at most 8, and 16 bytes. Nothing is
+escaped. Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
 
-A *lane* is what makes two histograms share their contributions: tick grid and bounds. The watermark
-counts only on the last page. Version 1 had no tags: they are made where such a message is read.
+Histograms with the same *lane* (tick grid and bounds) share their contributions. The watermark
+counts only on the last page. Version 1 had no tags: the reader of such a message makes them.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 96, 100, 10, 26
 
 
 class Section(msgspec.Struct, array_like=True, frozen=True):
-    """The columns of one (lane, tick). Sensitive."""
+    """Columns of one (lane, tick). Sensitive."""
 
     lane: Lane
     tick: int
@@ -64,25 +63,19 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate size in memory."""
         columns = (self.labels, self.lengths, self.counts, self.tags)
         return sum(map(len, columns)) + 64 * len(self.keys) + 200
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
         return len(self.lengths) // _LENGTH.itemsize
 
     def encoded(self) -> bytes:
-        """Return it in MessagePack."""
         return _encoder.encode(self)
 
     def contributions(self, key: NoiseKey) -> Contributions:
-        """Return the columns, with the tags that `key` gives the rows.
-
-        Raises:
-            StateRefused: its columns do not fit together.
-        """
+        """Return the columns, tagged with `key` if untagged; raise StateRefused if damaged."""
         try:
             return self._contributions(key)
         except (ValueError, IndexError) as error:
@@ -91,7 +84,7 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
             ) from error
 
     def _contributions(self, key: NoiseKey) -> Contributions:
-        # Only what counts compiles: most commands never import numba.
+        # Imported here because most commands never need numba.
         from workers.arrays.text_columns import columns_of
 
         lengths, packed = (
@@ -122,15 +115,10 @@ class Section(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of one (lane, tick) that are in the order of their stream keys. Sensitive.
+    """Rows of one (lane, tick), ordered by stream key. Sensitive.
 
-    Attributes:
-        lane, tick: whose they are; the tick's global number.
-        names: k stream keys.
-        starts: int64 (k + 1,), where each key's rows begin.
-        labels: of the n rows.
-        counts: int64 (n,), each above 0.
-        tags: uint64 (n, 2).
+    `starts` is where each key's rows begin, int64 (keys + 1,). `counts` are above 0, int64 (n,).
+    `tags` are uint64 (n, 2).
     """
 
     lane: Lane
@@ -145,9 +133,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         return f"Rows(tick {self.tick}, {len(self.counts)} rows)"
 
     def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
-        """Yield sections of at most `room` bytes (None: one), with an upper bound of their encoded
-        size.
-        """
+        """Yield sections of at most `room` bytes (None: one), and upper bounds on encoded sizes."""
         k, of_keys = len(self.names), [len(name.encode()) + _KEY_BYTES for name in self.names]
         whole = (
             _SECTION_BYTES + sum(of_keys) + len(self.labels.text) + len(self.labels) * _ROW_BYTES
@@ -156,7 +142,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
             yield self._section(0, k, 0, len(self.counts)), whole
             return
         key_sizes, row_sizes = np.array(of_keys, dtype=np.int64), self.labels.lengths + _ROW_BYTES
-        # A key and then its rows, one key after the other; a cut may fall between any two of them.
+        # Keys, each followed by its rows; a cut may fall between any two of them.
         heads = self.starts[:-1] + np.arange(k)
         sizes = np.zeros(k + len(self.counts), dtype=np.int64)
         sizes[heads] = key_sizes
@@ -175,7 +161,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
             yield self._section(first_key, last_key, first_row, last_row), size
 
     def _section(self, first_key: int, last_key: int, first: int, last: int) -> Section:
-        """Return the rows first..last-1, which are of the keys first_key..last_key-1."""
+        """Return rows first..last-1, which belong to keys first_key..last_key-1."""
         labels, starts = self.labels, self.starts[first_key : last_key + 1]
         if last - first < len(labels):
             labels, starts = labels.part(first, last), np.clip(starts, first, last)
@@ -194,8 +180,6 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True):
-    """One message; see the module's docstring."""
-
     version: int
     source: int
     sequence: int
@@ -208,7 +192,6 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
     key: bytes = b""
 
     def encoded(self) -> bytes:
-        """Return it in MessagePack."""
         return _encoder.encode(self)
 
 
@@ -230,14 +213,11 @@ def messages(
     """Return the messages of one commit for one owner: at least one, each at most `max_bytes` long.
 
     Args:
-        rows: what was counted for this owner.
-        source: source partition.
-        sequence: number of the first message; the pages are numbered on from it.
+        sequence: number of the first message; pages are numbered from it.
         offset: where the source partition is read on after this commit.
         watermark: ms since 1970, or None before the first event.
         first: the watermark that the first event set, ms since 1970.
-        key: fingerprint of the root key.
-        max_bytes: upper limit of an encoded message; None: one message, however long.
+        max_bytes: size limit of an encoded message; None: one message of any length.
     """
     room = None if max_bytes is None else max_bytes - _HEADER_BYTES
     pages: list[list[Section]] = [[]]
@@ -258,11 +238,7 @@ def messages(
 
 
 def decode(value: bytes) -> Message:
-    """Return the message that `Message.encoded` made.
-
-    Raises:
-        StateRefused: this version cannot read the bytes.
-    """
+    """Decode a message; raise StateRefused if this version cannot read it."""
     try:
         message = _decoder.decode(value)
     except msgspec.DecodeError as error:

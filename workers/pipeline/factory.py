@@ -1,4 +1,4 @@
-"""From settings to the lanes, mechanisms and histograms of both stages, replay and audit."""
+"""Build the lanes, mechanisms and histograms of both stages, replay and audit from settings."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ Kind = TypeVar("Kind", bound=Histogram)
 
 
 def lanes(settings: Settings) -> list[Lane]:
-    """Return the tick grids and bounds of all histograms, each once."""
+    """Return the distinct lanes of all histograms."""
     return list(dict.fromkeys(config.lane for config in settings.histograms))
 
 
 def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
-    """Return the stream keys that the histograms of each view serve, by the view's name; None where
-    one serves every key.
-    """
+    """Return the stream keys served in each view, by view name; None where all keys are served."""
     found: dict[str, frozenset[str] | None] = {}
     for config in settings.histograms:
         before = found.get(config.view, frozenset())
@@ -42,12 +40,7 @@ def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
 
 
 def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
-    """Return what reads a worker's events, for all of its threads.
-
-    Args:
-        settings: of the worker.
-        shape: what is read of an event; None: what the settings say.
-    """
+    """Return the event reader that a worker's threads share; `shape` replaces the settings'."""
     return EventReader(
         settings.shape if shape is None else shape, max_bytes=settings.events.max_bytes
     )
@@ -60,26 +53,21 @@ def source_reader_of(
     partitions: int,
     form: Format | None = None,
 ) -> SourceReader:
-    """Return what reads a partition of an events topic that has so many of them."""
     placement = None
-    # With `rekey` a user's events may lie anywhere, and those by user lie where they belong.
+    # With `rekey`, origins hold any user's events, and the by-user topic is placed by this worker.
     if any(lane.max_items_per_user for lane in lanes(settings)) and not settings.privacy.rekey:
         placement = Placement(settings.events.partitioner, partition, partitions)
     return SourceReader(reader, declared_keys(settings), placement, form)
 
 
 def mechanisms(settings: Settings) -> list[Mechanism]:
-    """Return the mechanism of each histogram.
-
-    Raises:
-        SettingsError: a budget cannot be met.
-    """
+    """Build every histogram's mechanism; raise SettingsError if a budget cannot be met."""
     try:
         built = [build(config, settings.privacy.unit) for config in settings.histograms]
     except ValueError as error:
         raise SettingsError(str(error)) from error
     for mechanism in built:
-        # The tables are made here, once, and not by every partition's thread at its first tick.
+        # Build the tables once here, instead of in every partition's thread at its first tick.
         mechanism.noise(NoiseKey(bytes(32)).stream(bytes(16)))
     return built
 
@@ -115,9 +103,9 @@ def histograms(
 
 
 def _counted(settings: Settings, config: HistogramConfig) -> dict[str, object]:
-    """Return what decides which events and items count, for the mechanism id.
+    """Return the settings that decide which events and items count, for the mechanism id.
 
-    What is as it always was is left out, so that ids stay what they are.
+    Newer settings are left out at their defaults, so that existing ids do not change.
     """
     events, view = settings.events, view_of(settings.events, config)
     counted: dict[str, object] = {

@@ -1,12 +1,10 @@
-"""One histogram's life in one owner partition: epochs, stream keys, ledger, snapshots. No clock.
+"""One histogram in one owner partition: epochs, stream keys, ledger, snapshots. No clock.
 
-It stores, under `<name>/<generation>/`, the stream keys in the order met
-(`ledger_blocks`), and under `<epoch>/<block>` there the blocks of ledger and mechanism. An epoch
-that is over leaves nothing behind.
+Under `<name>/<generation>/` it stores the stream keys in the order met (`ledger_blocks`), and under
+`<epoch>/<block>` there the blocks of ledger and mechanism. A finished epoch leaves nothing behind.
 
-What is stored of a histogram's identity, and how a change of it is said.
-
-Which owner partition a stream key belongs to.
+Also here: the stored identity of a histogram, how a change of it is reported, and the owner
+partition of a stream key.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ from workers.pipeline.snapshots import (
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES, Change
 
-# Names in a description of what follows from settings: a message names those instead. So is a delta
-# within something else.
+# Names in a description derived from settings: a message names the settings instead. The same
+# holds for a delta nested in something else.
 DERIVED = frozenset(
     (
         "above",
@@ -60,7 +58,7 @@ DERIVED = frozenset(
         "update",
     )
 )
-# What settings are called in a description, where that differs.
+# Setting names that differ from those in a description.
 CALLED = MappingProxyType(
     {"counter.horizon": "horizon", "counter.kind": "counter", "counter.radix": "radix"}
 )
@@ -69,7 +67,7 @@ _NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
 
 
 class Life(msgspec.Struct, kw_only=True):
-    """The stored identity, position and price of one (histogram, generation).
+    """Stored identity, position and price of one (histogram, generation).
 
     `deltas` are the named parts of delta that are not converted; older versions stored none.
     `reserved` is the last epoch that was charged before its first tick; only under a ceiling.
@@ -91,12 +89,11 @@ class Life(msgspec.Struct, kw_only=True):
 
 
 def left_out(stored: Mapping[str, Life], names: Collection[str]) -> list[str]:
-    """Return the histograms that the state has, and published, and that are not among `names`."""
+    """Return stored histograms that have published and are not among `names`."""
     return [name for name, life in stored.items() if name not in names and life.next is not None]
 
 
 def refusal_of_left_out(name: str) -> str:
-    """Return what is said of a histogram that the state has and the settings do not."""
     return (
         f"histogram {name!r} is not in the settings any more, and its state is there: put it back, and it goes on where it "
         f"was, or end it for good: quietcount retire -c FILE {name}"
@@ -104,7 +101,6 @@ def refusal_of_left_out(name: str) -> str:
 
 
 def leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the entries of a nested description, by dotted name."""
     for name, entry in value.items():
         if isinstance(entry, dict):
             yield from leaves(entry, f"{prefix}{name}.")
@@ -113,21 +109,22 @@ def leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 
 def short(value: object) -> str:
-    """Return a value of a description as a message shows it."""
     text = msgspec.json.encode(value).decode()
-    if isinstance(value, str) and _NUMBER.fullmatch(value):  # text, so that no digit is lost
+    if isinstance(value, str) and _NUMBER.fullmatch(
+        value
+    ):  # a number stored as text, so that no digit is lost
         text = value
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def owner_of(key: str, owners: int) -> int:
-    """Return the owner partition of a stream key; part of the stored format, never to change."""
+    """Return the owner partition of a stream key. Part of the stored format: never change it."""
     return zlib.crc32(key.encode()) % owners
 
 
-# In place of a label in the tag of a whole stream key: not UTF-8, so no label equals it.
+# Replaces a label in the tag of a whole stream key: not UTF-8, so no label equals it.
 KEY_LABEL = b"\xff"
-# With a stated start, most ticks of the epoch that are published before the first event.
+# With a stated start, at most this many ticks of the epoch are published before the first event.
 LEADING_TICKS_MAX = 100_000
 
 
@@ -146,16 +143,8 @@ class Histogram:
         key: NoiseKey,
         owner: tuple[int, int],
     ) -> None:
-        """
-        Args:
-            config: public settings.
-            mechanism: built from them.
-            worker: the worker's name.
-            topic: where its snapshots go.
-            stream: the internal topics and their incarnations, for the mechanism id.
-            events: the topic and fields that are counted, for the mechanism id.
-            key: the operator's root key.
-            owner: (this owner partition, number of them).
+        """`stream` (internal topics with incarnations) and `events` (topic and fields counted)
+        enter the mechanism id. `owner` is (this owner partition, number of owner partitions).
         """
         self.config, self.mechanism, self.topic = config, mechanism, topic
         self.grid = TickGrid(
@@ -210,28 +199,26 @@ class Histogram:
 
     @property
     def columns(self) -> Ledger:
-        """The exact rows of the running epoch: for the operator only."""
+        """Exact rows of the running epoch: for the operator only."""
         return self._state.ledger
 
     @property
     def next(self) -> int | None:
-        """The global tick to release next; None before the first event."""
+        """Global tick to release next; None before the first event."""
         return self.life.next
 
     @property
     def next_epoch(self) -> int | None:
-        """The epoch of that tick."""
         return None if self.life.next is None else self.grid.split(self.life.next)[0]
 
     @property
     def reserved(self) -> bool:
-        """Whether the epoch of that tick is charged already, under a ceiling."""
+        """Whether the next tick's epoch is already charged, under a ceiling."""
         epoch, reserved = self.next_epoch, self.life.reserved
         return epoch is not None and isinstance(reserved, int) and reserved >= epoch
 
     @property
     def id(self) -> str:
-        """The running epoch's mechanism id, in hex."""
         return self._id.hex()
 
     def served(self) -> dict[str, int]:
@@ -242,7 +229,8 @@ class Histogram:
         """Return the first tick to publish when the stream's first event is dated `time_ms`.
 
         With a stated start it is tick 1 of the event's epoch, so that it depends on the
-        configuration; without one, or when tick 1 lies very far back, the event's own tick.
+        configuration; without one, or when tick 1 is more than LEADING_TICKS_MAX ticks back, the
+        event's own tick.
         """
         tick = max(1, self.grid.holding(time_ms))
         _, t = self.grid.split(tick)
@@ -258,15 +246,13 @@ class Histogram:
         self.life.reserved = epoch
 
     def start_at(self, tick: int) -> None:
-        """Make `tick` the first one published."""
         self.life.first = self.life.next = tick
 
     def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
-        """Release the next tick from all contributions to it, as snapshots; see `advance`."""
         return self.snapshots(self.advance(parts))
 
     def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
-        """Yield the snapshots of the last tick released: one a stream key, in pages if too long."""
+        """Yield snapshots of the last tick released: one per stream key, in pages if too long."""
         for name, value in snapshots(tick, self._state.ledger, self._keys, self._labels):
             yield Snapshot(self.topic, name, value, tick.end_ms)
 
@@ -314,10 +300,10 @@ class Histogram:
         counts = zip(rows.tolist(), ledger.counts[rows].tolist(), strict=True)
         return {ledger.label(row).decode(): count for row, count in counts}
 
-    # ---- what is stored --------------------------------------------------------------------------
+    # ---- stored state ----------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
-        """Return what changed in the store since the last call."""
+        """Return store changes since the last call."""
         changes: list[Change] = [(key, None) for key in self._gone]
         for name, value in ledger_blocks.key_changes(self._keys, self._since, self._stored_keys):
             changes.append((self._name(name), value))
@@ -331,10 +317,9 @@ class Histogram:
         return changes
 
     def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
-        """Go on from a stored life and all pairs under `prefix`, in key order.
+        """Resume from a stored life and all pairs under `prefix`, in key order.
 
-        Raises:
-            StateRefused: another mechanism wrote it.
+        Raise StateRefused if another mechanism wrote it or keys that it served are not declared.
         """
         self.check(life)
         self.life.first, self.life.next, self.life.epochs = life.first, life.next, life.epochs
@@ -351,7 +336,7 @@ class Histogram:
             name = key.decode()[len(self.prefix) :]
             if name.startswith(ledger_blocks.PREFIX):
                 if len(value) > VALUE_BYTES:
-                    # An earlier version did not cut it: the next change writes it in parts.
+                    # An earlier version did not split it: the next change writes it in parts.
                     uncut = min(uncut, len(self._keys))
                 for known, since in ledger_blocks.decode(value):
                     self._index[known] = len(self._keys)
@@ -391,18 +376,13 @@ class Histogram:
 
     @property
     def prefix(self) -> str:
-        """The beginning of every stored key of this (histogram, generation)."""
         return f"{self.name}/{self.config.generation}/"
 
     def _name(self, rest: str) -> bytes:
         return (self.prefix + rest).encode()
 
     def check(self, life: Life) -> None:
-        """Refuse a stored life of this generation that another mechanism wrote.
-
-        Raises:
-            StateRefused: says which settings changed, in the words of the settings.
-        """
+        """Raise StateRefused, naming the changed settings, if another mechanism wrote `life`."""
         now, then = (
             msgspec.json.decode(msgspec.json.encode(self.life.description)),
             life.description,
@@ -431,7 +411,7 @@ class Histogram:
         )
 
     def _changes(self, life: Life, changed: Mapping[str, tuple[object, object]]) -> Iterator[str]:
-        """Yield what changed since the stored life: the settings, not what was computed of them."""
+        """Yield settings that changed since the stored life, without values derived from them."""
         found = dict(changed)
         if self.config.rho is None:
             found.pop("rho", None)
@@ -440,7 +420,7 @@ class Histogram:
         settings = [
             n for n in found if n.rpartition(".")[2] not in DERIVED and not n.endswith(".delta")
         ]
-        if getattr(self.config, "radix", None) is None:  # it is the best one for the horizon
+        if getattr(self.config, "radix", None) is None:  # the radix is the best one for the horizon
             settings = [
                 n for n in settings if n.rpartition(".")[2] != "radix" or len(settings) == 1
             ]

@@ -1,12 +1,12 @@
-"""Stage 1 without Kafka: events of one source partition in, what a commit says to the owners out.
+"""Stage 1 without Kafka: turns events of one source partition into messages for the owners.
 
-Time here is the events' own; where it is, the watermark W says (`watermark.py`). An event goes into
-the tick of its own time if that is open, else into the open tick that holds W: so an event's tick
-depends on the order of the partition and on what was closed before it, never on where a batch or a
-commit ended.
+Time here is event time; the watermark W gives its position (`watermark.py`). An event goes into
+the tick of its own time if that is open, else into the open tick that holds W. So an event's tick
+depends on the order of the partition and on which ticks were closed before it, never on where a
+batch or a commit ended.
 
-Where events were sent on by user (`rekey.py`), the order of the partition that they came from and W
-there decided about that: they say so themselves, and W here is told.
+For events re-keyed by user (`rekey.py`), the order and W of their origin partition have decided
+this already: late events carry their time, and marks advance W here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from workers.runtime.sizes import VALUE_BYTES, Change
 
 
 class Intake(Watermark):
-    """What one source partition has contributed since its last commit, and its watermark.
-    Sensitive.
-    """
+    """Contributions of one source partition since its last commit, and its watermark. Sensitive."""
 
     def __init__(
         self,
@@ -42,14 +40,7 @@ class Intake(Watermark):
         *,
         max_behind_ms: int | None = None,
     ) -> None:
-        """
-        Args:
-            lanes: tick grids and bounds to count for, each once.
-            grace_ms: how long a tick stays open for events that come late.
-            key: the operator's root key, for the rows' tags.
-            stored: what earlier commits left of users' pairs; None keeps those in memory.
-            max_behind_ms: see `Watermark`.
-        """
+        """`stored` holds committed user pairs; without it, they are kept in memory."""
         super().__init__(lanes, grace_ms, max_behind_ms)
         self._key = key
         self._shares, self._pairs = Shares(key.tag_state), DigestsOfViews(pair_state)
@@ -58,7 +49,6 @@ class Intake(Watermark):
         self._tallies = Tallies()
 
     def restore(self, watermark: int | None, first: int | None) -> None:
-        """Go on after a commit that left these behind."""
         self.go_on(watermark)
         self.first = first
         self._tallies = Tallies()
@@ -68,15 +58,13 @@ class Intake(Watermark):
     def add(
         self, events: Events, read_ms: int | None = None, came_late: Longs | None = None
     ) -> Longs:
-        """Count a batch of events, in order; return which of them are dated too far behind to
-        count, by their places in the batch, int64 (k,).
+        """Count a batch in order; return indices of events too far behind to count, int64 (k,).
 
         Args:
-            events: the batch.
-            read_ms: wall clock at which it is read, the most to which its times move the watermark;
-                None where the events' own times are the only clock (replay).
-            came_late: int64 (n,), of events that were sent on by user: the watermark that they came
-                behind, or less than their times. They do not move the watermark.
+            read_ms: wall clock of the read, which limits the watermark; None where event times are
+                the only clock (replay).
+            came_late: int64 (n,), of re-keyed events: the watermark that they came behind, or less
+                than their times. These events do not move the watermark.
         """
         if not len(events):
             return np.empty(0, dtype=np.int64)
@@ -100,11 +88,11 @@ class Intake(Watermark):
         elif self.first is None:
             first = int(effective[0]) if read_ms is None else min(int(effective[0]), read_ms)
             self.first = first if before is None else max(before, first)
-        grids: dict[tuple[int, int], tuple[Longs, list[Run]]] = {}  # most lanes have the same
+        grids: dict[tuple[int, int], tuple[Longs, list[Run]]] = {}  # most lanes have the same grid
         for lane in self._lanes:
             grid = lane.start_ms, lane.tick_ms
             if grid not in grids:
-                # A tick is closed when it ends at or before W, so the one that holds W is open.
+                # A tick is closed when it ends at or before W, so the tick that holds W is open.
                 grids[grid] = by_tick(times, effective, lane)
             ticks, runs = grids[grid]
             columns = events.views[lane.view]
@@ -119,7 +107,7 @@ class Intake(Watermark):
     def _of_users(
         self, lane: Lane, ticks: Longs, events: EventColumns, users: NDArray[np.uint64] | None
     ) -> Longs:
-        """Return how much of each label its user may still add, int64 (m,), and use that up."""
+        """Return how much of each label counts, int64 (m,), and charge it to the user."""
         if users is None:
             raise ValueError("events without users for a lane that bounds them")
         bounded = np.empty(len(events.labels), dtype=np.int64)
@@ -138,12 +126,10 @@ class Intake(Watermark):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was counted since the last commit."""
         return not self._tallies
 
     @property
     def rows(self) -> int:
-        """How many rows were counted since the last commit."""
         return self._tallies.rows
 
     @property
@@ -152,7 +138,7 @@ class Intake(Watermark):
         return self._users.full
 
     def user_changes(self) -> list[Change]:
-        """Return what is to be stored of users, in the transaction of the commit that follows."""
+        """Return the user changes to store in the next commit's transaction."""
         return self._users.changes() + (
             [] if self.watermark is None else self._users.over(self.watermark)
         )
@@ -160,17 +146,15 @@ class Intake(Watermark):
     def commit(
         self, *, source: int, sequences: list[int], offset: int, max_bytes: int | None = VALUE_BYTES
     ) -> list[tuple[int, Message]]:
-        """Return what to tell the owners, as (owner partition, message); then nothing is open any
-        more.
+        """Return the (owner partition, message) pairs of a commit, and reset the tallies.
 
-        Every owner is told when a tick has closed (it is the watermark), else only those that
-        something was counted for.
+        If a tick has closed, every owner gets a message, which carries the watermark; otherwise
+        only the owners with contributions do.
 
         Args:
-            source: this source partition.
             sequences: next sequence number for each owner; advanced here.
             offset: where the source partition is read on.
-            max_bytes: upper limit of an encoded message; None: none (replay).
+            max_bytes: size limit of an encoded message; None: unlimited (replay).
         """
         owners = len(sequences)
         shares = self._shares.of(self._tallies.take(), owners)

@@ -1,33 +1,32 @@
-"""The ledger's blocks: the columns of one histogram and epoch as key-value pairs of the changelog,
-1,024 rows to a block.
+"""Key-value pairs of the changelog for one histogram and epoch: ledger blocks and stream keys.
+
+The ledger's columns are stored in blocks of 1,024 rows:
 
     L<block>         tags, stream key indices, lengths, text    written when rows are added
-    L<block>.<part>  the same of rows that do not fit before    as above; parts from 1
-    C<block>         counts, in the narrowest width possible    written when a tick changed one
+    L<block>.<part>  rows that do not fit in the part before    as above; parts from 1
+    C<block>         counts                                     written when a tick changed one
     S<block>         first tick at which each row was shown     written when a row is first shown
 
-A tick writes the blocks that it touched; recovery reads blocks, never items one by one. Every value
-begins with its version.
+A tick writes the blocks that it touched; recovery reads blocks, never single items. Every value
+begins with its version. Numbers are little-endian, in the narrowest unsigned width that holds them.
 
-Labels are cut by bytes: 1,024 of 1,024 bytes each take 1,071,108 bytes, and no broker with its
-default limit takes that message. A part holds as many rows as fit, and rows are only ever appended:
-so a part that is followed by another never changes, says that it is followed, and no part is ever
-left behind by a block that grows. Counts take at most 8 bytes a row, 8,196 a block.
+Labels are split by bytes: 1,024 labels of 1,024 bytes take 1,071,108 bytes, above every broker's
+default message limit. A part holds as many rows as fit, and rows are only ever appended. So a part
+followed by another never changes, records that it is followed, and is never orphaned when its block
+grows. Counts take at most 8 bytes a row, 8,196 a block.
 
-Columns of counts as bytes: little-endian, in the narrowest unsigned width that holds them.
+A value too long for one message is split into pages:
 
-One value of the store in as many pages as it needs, none longer than a message may be.
+    <name>          the value; or, if too long, {"pages": n}
+    <name>.<page>   slices of it, from 0, written in the same transaction and before <name>
 
-    <name>          the value; or, where that is too long, {"pages": n}
-    <name>.<page>   slices of it, from 0 on, written in the same transaction and before <name>
+A value that shrinks leaves unused pages behind, until it grows over them again.
 
-A value that became shorter leaves pages behind that nobody reads, until it grows over them again.
-
-The stream keys of a histogram as key-value pairs: 1,024 to a block, with the tick from which
-each is served, as JSON.
+The stream keys of a histogram are stored as JSON, 1,024 to a block, with the tick from which each
+is served:
 
     keys/<block>          the block's first keys: all of them, unless a message cannot hold them
-    keys/<block>.<part>   the keys that go on where the part before ends (1, 2, ...)
+    keys/<block>.<part>   the keys that follow the part before (1, 2, ...)
 
 Bound: a key has at most 1,024 bytes, which JSON makes 6,144 characters; with its tick and brackets
 it is below 6,200 bytes.
@@ -60,7 +59,7 @@ def pack(column: NDArray[Any]) -> tuple[int, bytes]:
 
 
 def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArray[Any]:
-    """Return the column that `pack` made; it has `count` integers at `offset` (-1: the rest)."""
+    """Return the column that `pack` made: `count` integers at `offset` (-1: the rest)."""
     return np.frombuffer(data, dtype=_WIDTHS[code], count=count, offset=offset)
 
 
@@ -70,7 +69,7 @@ _PAGED = b'{"pages":'
 def pages(
     name: bytes, value: bytes, max_bytes: int = VALUE_BYTES
 ) -> list[tuple[bytes, bytes | None]]:
-    """Return a value, which is a JSON object, as (name, value) pairs to write in this order."""
+    """Split a value, a JSON object, into (name, value) pairs to write in this order."""
     if len(value) <= max_bytes:
         return [(name, value)]
     slices = [value[at : at + max_bytes] for at in range(0, len(value), max_bytes)]
@@ -81,11 +80,7 @@ def pages(
 
 
 def joined(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
-    """Return the value that `pages` cut; None where there is none.
-
-    Raises:
-        StateRefused: a page is missing.
-    """
+    """Return the value that `pages` split, or None; raise StateRefused if a page is missing."""
     head = get(name)
     if head is None or not head.startswith(_PAGED):
         return head
@@ -124,23 +119,21 @@ def key_changes(
 
 
 def decode(value: bytes) -> _Pairs:
-    """Return the keys of a part, each with its first tick."""
     return msgspec.json.decode(value, type=_Pairs)
 
 
 _BLOCK_BITS = 10
 BLOCK_ROWS = 1 << _BLOCK_BITS
-# So many blocks of numbers are packed by one call, in about 2 MiB: what a core's cache holds.
+# Number blocks packed by one call, in about 2 MiB, which fits in a core's cache.
 BLOCKS_AT_ONCE = 256
 VERSION = 1
 # Version, width code (of labels: whether another part follows), rows.
 _HEAD = struct.Struct("<BBH")
-# Beside its text a label has a tag, the index of its stream key and a length.
+# Besides its text, a label has a tag, a stream key index and a length.
 _ROW_BYTES = 16 + 4 + 2
 
 
 def block_key(kind: str, block: int) -> str:
-    """Name of a block; names sort in block order."""
     return f"{kind}{block:08x}"
 
 
@@ -157,13 +150,9 @@ def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
 
 
 def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
-    """Return the columns that `changes` wrote.
+    """Return the ledger that `changes` wrote, from (name, value) in name order within each kind.
 
-    Args:
-        blocks: (name, value), in the order of their names within each kind.
-
-    Raises:
-        StateRefused: a block is missing, damaged, or of another version.
+    Raise StateRefused if a block is missing, damaged or of another version.
     """
     loading = Loading()
     for name, value in blocks:
@@ -172,27 +161,23 @@ def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
 
 
 class Loading:
-    """A ledger that is read back. Labels go into it as they come; of the numbers, which are short,
-    the blocks wait for them.
-    """
+    """Ledger being read back. Number blocks, which are short, wait for the labels."""
 
     def __init__(self) -> None:
         self._columns = Ledger()
         self._numbers: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
-        # The place of the next part of labels: block, part.
+        # Expected (block, part) of the next labels.
         self._expected = (0, 0)
-        # The rows before the first block that is longer than one is now: an earlier version did not
-        # cut it.
+        # Rows before the first oversized block, which an earlier version did not split.
         self._cut_rows = sys.maxsize
 
     def __repr__(self) -> str:
         return f"Loading({self._columns!r})"
 
     def take(self, name: str, value: bytes) -> None:
-        """Take one block; within each kind they come in the order of their names.
+        """Take one block, in name order within each kind.
 
-        Raises:
-            StateRefused: it is damaged, of another version, or one before it is missing.
+        Raise StateRefused if it is damaged, of another version, or one before it is missing.
         """
         number, _, part = name[1:].partition(".")
         block = int(number, 16)
@@ -215,11 +200,7 @@ class Loading:
         self._expected = (block, place[1] + 1) if followed else (block + 1, 0)
 
     def ledger(self) -> Ledger:
-        """Return the whole.
-
-        Raises:
-            StateRefused: a block is missing, damaged, or of another version.
-        """
+        """Return the ledger; raise StateRefused for missing, damaged or other-version blocks."""
         columns, expected = self._columns, self._expected
         if expected[1]:
             raise StateRefused(
@@ -228,13 +209,13 @@ class Loading:
         _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
         _fill(columns.n, self._numbers["S"], columns.shown_to)
         columns.clean()
-        # A block that is longer than one is now is written again, in parts.
+        # A block above the current size limit is written again, in parts.
         columns.clean_rows = min(columns.n, self._cut_rows)
         return columns
 
 
 def _blocks_of(rows: list[NDArray[np.int64]], n: int) -> NDArray[np.int64]:
-    """Return the blocks, of those of n rows, that have one of `rows`."""
+    """Return the blocks of an n-row ledger that contain any of `rows`."""
     from workers.arrays.number_blocks import mark_blocks
 
     rows = [some for some in rows if len(some)]
@@ -248,7 +229,7 @@ def _blocks_of(rows: list[NDArray[np.int64]], n: int) -> NDArray[np.int64]:
 
 
 def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
-    """Yield the parts of a block that hold new rows, or that the new rows follow."""
+    """Yield parts of a block that hold new rows, or that new rows follow."""
     first, end = block * BLOCK_ROWS, min(columns.n, (block + 1) * BLOCK_ROWS)
     labels = columns.label_column(first, end)
     lengths, room = labels.lengths, VALUE_BYTES - _HEAD.size
@@ -294,7 +275,7 @@ def _decode_labels(columns: Ledger, value: bytes) -> bool:
 def _encode_numbers(
     kind: str, blocks: NDArray[np.int64], column: NDArray[np.int64] | NDArray[np.int32]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield these blocks of a column, each in the width that it needs."""
+    """Yield blocks of a column, each in the narrowest sufficient width."""
     from workers.arrays.number_blocks import pack_blocks
 
     for first in range(0, len(blocks), BLOCKS_AT_ONCE):
@@ -310,9 +291,7 @@ def _encode_numbers(
 
 
 def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:
-    """Write the blocks' numbers to a column of `rows`, which `column` gives in a width for the
-    largest of them.
-    """
+    """Write number blocks to a column; `column` returns it wide enough for a given number."""
     for block, value in blocks.items():
         width, n = _head(value)
         start = block * BLOCK_ROWS

@@ -1,16 +1,13 @@
-"""Stage 2 without Kafka: messages of one owner partition of the contributions topic in, snapshots
-out.
+"""Stage 2 without Kafka: merges contributions of one owner partition into snapshots.
 
 A pure function of its topic: no clock, no randomness. A tick is complete when the watermark of
-every source partition has reached its end; until then what was contributed to it waits, in memory
-up to a limit and beyond that in a file. Each message is checked against the chain of its source
-(gapless sequence numbers, nothing for a tick that the source had closed): what was counted twice or
-lost by an accident in stage 1 stops the release instead of being published.
+every source partition has reached its end. Until then its contributions wait, in memory up to a
+limit, then in an unlinked file. Every message is checked against the chain of its source: gapless
+sequence numbers, and nothing for a tick that the source had closed. If an accident in stage 1
+counted events twice or lost them, the release stops instead of publishing them.
 
-Contributions to incomplete ticks: in memory up to a limit, then in an unlinked file.
-
-A disk that is full or fails leaves them in memory: to stop reading would keep out the very
-contributions that complete the ticks. What was written before is read, or the worker begins again.
+A full or failing disk leaves contributions in memory: to stop reading would keep out the very
+contributions that complete the ticks. If earlier spilled data cannot be read, the worker restarts.
 """
 
 from __future__ import annotations
@@ -38,25 +35,24 @@ from workers.runtime.sizes import Change
 
 logger = logging.getLogger(__name__)
 
-#: How soon a disk that could not be written is tried again.
+#: Delay before a failed disk write is retried.
 RETRY_S = 5.0
 
 
 class Waiting:
-    """Sections of ticks that are not complete, by (lane, tick): a part of a tick each."""
+    """Sections of incomplete ticks, by (lane, tick)."""
 
     def __init__(self, directory: Path | None, limit: int) -> None:
         """Keep `limit` bytes in memory, the rest in a file in `directory` (None: the system's)."""
         self._directory, self._limit = directory, limit
-        self.held_bytes = 0  # about what waits in memory
-        # A part, or its place in the file.
+        self.held_bytes = 0  # approximate size of the sections in memory
+        # A section, or its (start, length) in the file.
         self._parts: dict[tuple[Lane, int], list[tuple[int, Section | tuple[int, int]]]] = {}
         self._file: IO[bytes] | None = None
         self._spilled = self._end = 0
         self._failed_s: float | None = None
 
     def add(self, offset: int, part: Section) -> None:
-        """Keep a part of the message at `offset`."""
         place = self._spill(part) if self.held_bytes + part.nbytes > self._limit else None
         entry: Section | tuple[int, int] = part if place is None else place
         if place is None:
@@ -64,14 +60,14 @@ class Waiting:
         self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
 
     def _spill(self, part: Section) -> tuple[int, int] | None:
-        """Write a part to the file and return its place, or None where that cannot be done now."""
+        """Write a section to the file and return its place, or None if that is impossible now."""
         now_s = time.monotonic()
         if self._failed_s is not None and now_s - self._failed_s < RETRY_S:
             return None
         text = part.encoded()
         try:
             if self._file is None:
-                # Lives as long as this object. Without a buffer: what does not fit fails now.
+                # Lives as long as this object. Unbuffered, so that a full disk fails here.
                 self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
             written = 0
             while written < len(text):
@@ -96,15 +92,13 @@ class Waiting:
 
     @property
     def spilled_bytes(self) -> int:
-        """The bytes in the file, with those dropped since it was last empty."""
+        """Bytes in the file, including sections dropped since it was last empty."""
         return self._end if self._spilled else 0
 
     def get(self, lane: Lane, tick: int) -> list[Section]:
-        """Return the parts of one tick, in the order of the topic."""
         return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
 
     def drop(self, lane: Lane, tick: int) -> None:
-        """Forget a tick."""
         for _, entry in self._parts.pop((lane, tick), ()):
             if isinstance(entry, tuple):
                 self._spilled -= 1
@@ -112,17 +106,16 @@ class Waiting:
                 self.held_bytes -= entry.nbytes
         if self._file is not None and not self._spilled:
             self._end = 0
-            with suppress(OSError):  # it is written from its beginning again
+            with suppress(OSError):  # it is overwritten from its beginning
                 self._file.truncate(0)
 
     def drop_before(self, lane: Lane, tick: int) -> None:
-        """Forget the ticks of a lane before `tick`."""
         for own, waiting in list(self._parts):
             if own == lane and waiting < tick:
                 self.drop(own, waiting)
 
     def first_offset(self, default: int) -> int:
-        """Return the offset from which everything that waits can be read again."""
+        """Return the offset from which every waiting section can be read again."""
         return min((entries[0][0] for entries in self._parts.values()), default=default)
 
     def _read(self, entry: Section | tuple[int, int]) -> Section:
@@ -140,21 +133,21 @@ class Waiting:
 
 VERSION = 1
 WAITING_BYTES_MAX = 256 << 20
-# A transaction carries several ticks while a backlog is worked off.
+# While a backlog is processed, a transaction carries several ticks.
 TICKS_MAX = 500
 BYTES_MAX = 8 << 20
 TICKS_IN_A_ROW = 32
 
 
-# The stored pairs whose key begins with a prefix, in key order.
+# Returns the stored pairs whose key begins with a prefix, in key order.
 Pairs = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
 
 
 class ReleaseProgress(msgspec.Struct, kw_only=True):
-    """How far one owner partition has come; stored with every release.
+    """Progress of one owner partition; stored with every release.
 
-    `offset` is where to read on; it may lie before `position`, up to which every message was seen,
-    when parts of open ticks wait.
+    Every message before `position` was seen. Reading resumes at `offset`, which lies before
+    `position` while sections of open ticks wait.
     """
 
     version: int
@@ -171,7 +164,7 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Released:
-    """The ticks that one call released, of all histograms together, and their snapshots.
+    """Ticks released by one call, over all histograms, and their snapshots.
 
     The next tick begins epochs of the histograms in `beginning`, which must be charged before it.
     """
@@ -182,7 +175,7 @@ class Released:
 
 
 class Merge:
-    """The histograms of one owner partition, fed with its messages."""
+    """Histograms of one owner partition, fed with its messages."""
 
     def __init__(
         self,
@@ -195,16 +188,8 @@ class Merge:
         waiting_bytes_max: int = WAITING_BYTES_MAX,
         turns: Turns | None = None,
     ) -> None:
-        """
-        Args:
-            histograms: of this owner partition.
-            key: the operator's root key.
-            sources: number of source partitions.
-            owners: number of owner partitions.
-            directory: where what waits may be put down; None: the system's place for temporary
-                files.
-            waiting_bytes_max: what may wait in memory.
-            turns: those of the worker's shards; None: its own.
+        """`directory` holds waiting contributions (None: the system's temporary directory). `turns`
+        are those of the worker's shards (None: its own).
         """
         self.histograms = histograms
         self._key, self.owners = key, owners
@@ -225,18 +210,13 @@ class Merge:
     # ---- in --------------------------------------------------------------------------------------
 
     def receive(self, value: bytes, offset: int) -> None:
-        """Take one message of the contributions topic.
-
-        Raises:
-            StateRefused: it breaks the chain of its source, or this version cannot read it.
-        """
+        """Decode and `take` one message; raise StateRefused if this version cannot read it."""
         self.take(decode(value), offset)
 
     def take(self, message: Message, offset: int) -> None:
-        """Take one message that is decoded: keep its parts until their ticks are complete.
+        """Take a decoded message, and keep its sections until their ticks are complete.
 
-        Raises:
-            StateRefused: it breaks the chain of its source, or its tags were made with another key.
+        Raise StateRefused if it breaks its source's chain or its tags were made with another key.
         """
         if message.version > 1 and message.key != self._key.fingerprint:
             raise StateRefused(
@@ -256,9 +236,7 @@ class Merge:
                 self.waiting.add(offset, part)
 
     def _follow(self, message: Message, offset: int) -> None:
-        """Check a message that was not seen before against its source's chain, and move its
-        watermark.
-        """
+        """Check a new message against its source's chain, and move the source's watermark."""
         source = message.source
         if message.sequence != self._sequences[source]:
             raise StateRefused(
@@ -292,17 +270,15 @@ class Merge:
         after_tick: Callable[[], object] = lambda: None,
         by_lane: bool = False,
     ) -> Released:
-        """Release complete ticks in order, until there are none or either limit is passed.
+        """Release complete ticks in order, until none is left or a limit is passed.
 
-        Nothing of what is returned may be published before `changes` and `progress` are durable
-        with it.
+        Nothing returned may be published before `changes` and `progress` are durable with it.
 
         Args:
-            ticks_max: most ticks.
-            bytes_max: no further tick when the snapshots have reached this size.
-            after_tick: called after each tick, to show that the work goes on.
-            by_lane: several ticks of a lane in a row, where none has to be charged before: its rows
-                are in the processor's caches then. Otherwise the tick that ends first comes first.
+            after_tick: called after each tick, to signal progress.
+            by_lane: release several ticks of a lane in a row, while its rows are in the processor's
+                caches, unless epochs are charged before their first tick. Otherwise the tick that
+                ends first comes first.
         """
         released = Released(0, [])
         complete = self.complete_ms
@@ -346,9 +322,7 @@ class Merge:
         return released
 
     def _due(self, lane: Lane, until: Mapping[Lane, int]) -> tuple[object, ...] | None:
-        """Return a lane's place in the order of release, by the end of its next tick; None where
-        that is not complete.
-        """
+        """Return a lane's place in release order by its next tick's end; None if incomplete."""
         tick = min((h.next for h in self._lanes[lane] if h.next is not None), default=None)
         if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until[lane]:
             return None
@@ -356,16 +330,13 @@ class Merge:
             end,
             lane.view,
             *(part or 0 for part in lane[:-1]),
-        )  # None is not compared with a number
+        )  # None cannot be compared with a number
 
     def _rows(self, lane: Lane) -> int:
-        """Return how many rows the ledgers of a lane's histograms have."""
         return sum(histogram.columns.n for histogram in self._lanes[lane])
 
     def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
-        """Start the histograms of a lane whose first tick has become known: nothing earlier can
-        follow.
-        """
+        """Start a lane's histograms whose first tick is now known: nothing earlier can follow."""
         first = min((first for first in self._firsts if first is not None), default=None)
         if first is None or all(h.next is not None for h in users):
             return
@@ -380,21 +351,19 @@ class Merge:
             self.waiting.drop_before(lane, min(s for s in starts if s is not None))
 
     def _complete_in(self, lane: Lane, complete: int) -> int:
-        """Return the time up to which a lane's ticks are complete; `complete` is that of all
-        messages.
-        """
+        """Return the time up to which a lane's ticks are complete, given that of all messages."""
         return complete
 
     @property
     def complete_ms(self) -> int | None:
-        """Return the time up to which ticks are complete; None while a source has said nothing."""
+        """Time up to which ticks are complete; None while a source has no watermark."""
         marks = [mark for mark in self.watermarks if mark is not None]
         return min(marks) if len(marks) == len(self.watermarks) else None
 
-    # ---- what is stored --------------------------------------------------------------------------
+    # ---- stored state ----------------------------------------------------------------------------
 
     def changes(self) -> list[Change]:
-        """Return what changed in the store since the last call, but for the progress record."""
+        """Return store changes since the last call, except the progress record."""
         changes, self._gone = self._gone, []
         with self.turns.one(sum(map(self._rows, self._lanes))):
             for histogram in self.histograms:
@@ -402,7 +371,6 @@ class Merge:
         return changes
 
     def progress(self) -> ReleaseProgress:
-        """Return how far this partition has come."""
         return ReleaseProgress(
             version=VERSION,
             offset=self.waiting.first_offset(self._position),
@@ -417,7 +385,7 @@ class Merge:
         )
 
     def check(self, progress: ReleaseProgress) -> None:
-        """Refuse a stored record that these settings cannot go on from; changes nothing.
+        """Refuse a stored record that these settings cannot resume from; changes nothing.
 
         Raises:
             StateRefused: it belongs to another key, partition count, version or mechanism, or to a
@@ -459,16 +427,13 @@ class Merge:
     def restore(
         self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None
     ) -> None:
-        """Go on from what was stored.
+        """Resume from the stored state.
 
-        Args:
-            progress: the stored record.
-            items: the stored pairs whose key begins with a prefix, in key order.
-            begin_ms: the end of all that a generation that ends here may have worked on; one that
-                takes its place begins after it. None: the stored watermarks.
+        A generation that ends here may have worked on ticks until `begin_ms`; its replacement
+        begins after that. None: the stored watermarks.
 
         Raises:
-            StateRefused: by `check`, or stream keys that were served are not declared any more.
+            StateRefused: by `check`, or stream keys that were served are no longer declared.
         """
         self.check(progress)
         self.watermarks, self._firsts, self._sequences = (
@@ -501,14 +466,14 @@ class Merge:
             return
         if life is not None:
             self._retire(histogram.name, life, items, begin_ms)
-        # One that takes nobody's place begins where the state is: so does every owner until one has
-        # committed.
+        # A histogram that replaces none begins where the state is; so does every owner until one
+        # has committed.
         begin = begin_ms if replaces and begin_ms is not None else self.complete_ms
         if begin is not None:
             histogram.start_at(max(1, histogram.grid.holding(begin)))
 
     def _retire(self, name: str, life: Life, items: Pairs, end_ms: int | None) -> None:
-        """End a generation, which may have published up to a time, whatever was stored of it."""
+        """End a generation that may have published up to `end_ms`; delete its stored pairs."""
         if end_ms is not None:
             life.until = end_ms
         self._retired.append((name, life))
@@ -516,7 +481,6 @@ class Merge:
 
 
 def _used(progress: ReleaseProgress, name: str) -> list[int]:
-    """Return the generations of a histogram that there were."""
     return [
         old.generation
         for known, old in (*progress.retired, *progress.histograms.items())

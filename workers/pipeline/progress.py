@@ -1,15 +1,11 @@
-"""The newest progress of many owner partitions, read from the ends of their state topics.
+"""Stage 2 progress, read from the owner partitions' state topic without a worker or a key.
 
-It is read uncommitted: what somebody else was about to commit counts as charged, whether or not the
-commit succeeds, and what was acknowledged before is certainly seen. (A commit returns before its
-marker is in every partition, so a reader of committed records could miss it.)
+Only the progress record of each owner partition is read; its only exact datum is an offset.
 
-The progress record of stage 2: read from an owner partition's state topic.
-
-What a worker's release state says of it, read without a worker.
-
-Only the progress record of each owner partition is read: no key is needed, and nothing exact is in
-it but an offset.
+`read_tails` reads uncommitted records: an epoch that another worker was about to commit counts as
+charged, whether or not the commit succeeds, and everything acknowledged earlier is certainly seen.
+(A commit returns before its marker is in every partition, so a reader of committed records could
+miss it.)
 """
 
 from __future__ import annotations
@@ -34,11 +30,7 @@ PROGRESS = b"progress"
 
 
 def read_progress(value: bytes) -> ReleaseProgress:
-    """Return the stored progress record.
-
-    Raises:
-        StateRefused: this version cannot read it.
-    """
+    """Decode a progress record; raise StateRefused if this version cannot read it."""
     try:
         return msgspec.json.decode(value, type=ReleaseProgress)
     except msgspec.DecodeError as error:
@@ -50,8 +42,9 @@ def read_progress(value: bytes) -> ReleaseProgress:
 def complete_ms(
     connection: Connection, contributions: str, partition: int, progress: ReleaseProgress
 ) -> int | None:
-    """Return the time up to which all contributions of an owner partition complete its ticks; None
-    where a source partition has said nothing yet.
+    """Return the time up to which all contributions complete an owner partition's ticks.
+
+    Return None while a source partition has no watermark.
     """
     marks = list(progress.watermarks)
     for record in read_partition(connection, contributions, partition, since=progress.position):
@@ -70,14 +63,9 @@ _FURTHER = 64
 def read_states(
     connection: Connection, worker: str, say: Callable[[str], object] = lambda _: None
 ) -> list[ReleaseProgress | None] | None:
-    """Return the progress of each owner partition, None where nothing was released yet.
+    """Return the progress of every owner partition, None for those that have released nothing.
 
     Return None if the state topic does not exist.
-
-    Args:
-        connection: to the cluster.
-        worker: the worker's name.
-        say: told which owner partition is read.
 
     Raises:
         SettingsError: no broker answers.
@@ -104,7 +92,6 @@ def read_states(
 
 
 def _newest(consumer: Consumer, topic: str, partition: int) -> bytes | None:
-    """Return the newest progress record of a partition."""
     low, high = bounds_of(consumer, topic, partition)
     newest: int | None = _NEWEST
     while True:
@@ -124,7 +111,7 @@ def _newest(consumer: Consumer, topic: str, partition: int) -> bytes | None:
         newest = None if newest is None or newest >= _NEWEST * _FURTHER**2 else newest * _FURTHER
 
 
-# The progress ends every transaction; only its marker, and aborted records, follow it.
+# As for _NEWEST: only markers and aborted records follow the progress record.
 NEWEST = 16
 _FURTHER_BACK = 16
 
@@ -132,7 +119,7 @@ _FURTHER_BACK = 16
 def read_tails(
     connection: Connection, partitions: Iterable[Partition]
 ) -> dict[Partition, ReleaseProgress]:
-    """Return the newest progress of each partition that has one.
+    """Return the newest progress of every partition that has one.
 
     Raises:
         StateRefused: another version wrote it.
@@ -161,7 +148,7 @@ def _read(consumer: Consumer, wanted: list[Partition]) -> dict[Partition, Releas
                 if key == PROGRESS or key.startswith(PROGRESS + b"."):
                     pairs[key] = message.value()
                 if key == PROGRESS:
-                    # Its pages come before it. Those of one that is being written do not count.
+                    # Pages precede their record; pages of an unfinished record do not count.
                     with suppress(StateRefused):
                         if (value := joined(PROGRESS, pairs.get)) is not None:
                             whole[taken.where] = value

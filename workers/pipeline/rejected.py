@@ -1,4 +1,4 @@
-"""A reject: the record as it came, with the reason, and with what it takes to send it back."""
+"""A reject: the original record, the reason, and the data needed to send it back."""
 
 from __future__ import annotations
 
@@ -8,30 +8,26 @@ from typing import NamedTuple
 from workers.kafka.records import Outgoing
 from workers.runtime.sizes import MESSAGE_BYTES, VALUE_BYTES
 
-# A record key longer than this is left out of a reject, and so are headers of more bytes together.
+# A reject omits a longer record key, and omits headers if they exceed this many bytes in total.
 REJECT_KEY_BYTES_MAX = VALUE_BYTES // 10
 REJECT_HEADERS_BYTES_MAX = 16_384
-# Before the names of the record's own headers.
+# Prefix of the names of the record's own headers.
 OWN = "header."
 TRUNCATED = "truncated"
-# Of a record that says which rejects of its partition were sent back, in the place of a reason.
+# In place of a reason: the record says which rejects of its partition were sent back.
 RETRIED = "retried"
-# Of a record that was sent back: topic, partition and offset at which it was rejected.
+# Header of a record that was sent back: topic, partition and offset at which it was rejected.
 RETRY = "retry"
 
 Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Rejected(NamedTuple):
-    """A reject, as it is in the rejects topic. Sensitive.
+    """A reject as stored in the rejects topic. Sensitive.
 
-    Attributes:
-        reason: why it was no event.
-        topic, partition, offset: where it was.
-        time_ms: its time; None in a reject of an earlier version.
-        key, value: as they came.
-        headers: its own.
-        truncated: whether something of it was left out, so that it cannot be sent back.
+    `topic`, `partition` and `offset` locate the original record. `time_ms` is None in a reject of
+    an earlier version. `truncated` means that part of the record is missing, so it cannot be sent
+    back.
     """
 
     reason: str
@@ -58,21 +54,15 @@ def rejected(
     time_ms: int,
     further: Headers | None = (),
 ) -> Outgoing:
-    """Return the reject of a record: as it came, but for what is too long to be sent on.
+    """Return the reject of a record, without those parts that are too long to send.
 
     Bound: the key has at most 90,000 bytes; topic, partition, offset and time together 420, with
     the names of the headers; the record's own headers 16,384, their names included. A reason quotes
-    one name of a field, which has at most 1,000 characters, 10 bytes each when they are escaped.
-    The value takes what is left, and at most 900,000.
+    one field name, which has at most 1,000 characters, 10 bytes each when escaped. The value takes
+    the remaining room, and at most 900,000 bytes.
 
-    Args:
-        topic: of the rejects.
-        key: the record's.
-        value: the record's.
-        reason: why it is no event.
-        source: its topic, partition and offset.
-        time_ms: its time.
-        further: its headers; None: they are too long, or are left out.
+    `source` is the record's topic, partition and offset, `further` its headers; None: too long, or
+    left out.
     """
     origin, partition, offset = source
     headers: list[tuple[str, bytes | None]] = [
@@ -103,8 +93,8 @@ def rejected(
 
 
 def read_reject(headers: Headers, key: bytes | None, value: bytes | None) -> Rejected | None:
-    """Return the reject that a record of the rejects topic is; None where it is none."""
-    # A header of the record's own has another name, so none is there twice.
+    """Return the reject in a record of the rejects topic; None if it is not one."""
+    # The record's own headers are prefixed, so no name occurs twice.
     found = {name: content for name, content in headers if content is not None}
     try:
         return Rejected(
@@ -122,5 +112,5 @@ def read_reject(headers: Headers, key: bytes | None, value: bytes | None) -> Rej
             ],
             TRUNCATED in found,
         )
-    except (KeyError, ValueError):  # not decodable is a ValueError
+    except (KeyError, ValueError):  # undecodable text is a ValueError
         return None

@@ -1,16 +1,16 @@
-"""What events that were sent on by user say of where they come from, and what stage 1 makes of it.
+"""Markers that re-keyed events carry about their origin, and how stage 1 uses them.
 
-    record   key: the user; value, time and headers as they were. A first header of ours, where
-             there is something to say: 8 bytes, the time it counts at if that is later than its own
-             (big endian, -1: it is not); then 1 and the key that the record had, or 0. Keys go
-             along only where one is a stream key: each costs as much as sending a record does
+    record   key: the user; value, time and headers unchanged. If needed, our header comes first:
+             8 bytes, the time it counts at if that is later than its own (big endian, -1: its
+             own); then 1 and the record's original key, or 0. Keys are sent only where a
+             record key is a stream key: each costs as much as sending a record
     mark     no value; key: {"origin", "of", "sequence", "watermark"} as JSON
 
-A commit of the stage that sends them ends with a mark in each partition: every event that this
-origin had before it is there, and none that follows counts before `watermark`. So the watermark of
-a source partition is the least of its origins', and it does not matter how the records of several
-origins follow each other. Marks of an origin are numbered: if one is missing or comes again, so do
-events, and nothing goes on. decisions/0014 says why it is like this.
+Every commit of the re-keying stage ends with a mark in each partition: all earlier events of this
+origin are there, and no later one counts before `watermark`. So the watermark of a source partition
+is the minimum over its origins, however their records interleave. Marks of an origin are numbered:
+if one is missing or repeated, so are events, and processing stops. decisions/0014 gives the
+reasons.
 """
 
 from __future__ import annotations
@@ -39,11 +39,8 @@ _NO_TIME, _NO_KEY, _KEY = NO_TIME.to_bytes(8, signed=True), b"\0", bytes((HAS_KE
 class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far one partition of the events topics has been sent on.
 
-    Attributes:
-        origin: its number among all of them.
-        of: how many there are.
-        sequence: of this commit, from 0.
-        watermark: ms since 1970; None while there is none.
+    `origin` is its number among `of` origins, `sequence` that of the commit, from 0. `watermark` is
+    in ms since 1970, None while there is none.
     """
 
     origin: Annotated[int, msgspec.Meta(ge=0)]
@@ -53,37 +50,33 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Origin(msgspec.Struct, array_like=True):
-    """What stage 1 knows of one of them: the next mark's sequence, and the last one's watermark."""
+    """One origin's next mark sequence and last watermark."""
 
     sequence: int = 0
     watermark: int | None = None
 
 
 class Origins:
-    """All of them, as one source partition knows them. Sensitive."""
+    """Progress of all origins at one source partition. Sensitive."""
 
     def __init__(self, number: int | None) -> None:
-        """
-        Args:
-            number: of origins; None: as many as the first mark says, and the first mark of each may
-                be any (replay).
-        """
+        """Without `number` (replay), take it from the first mark and accept any first sequences."""
         self._strict = number is not None
         self.all = [Origin() for _ in range(number or 0)]
 
     @property
     def watermark(self) -> int | None:
-        """Up to where ticks may be closed; None while an origin has said nothing."""
+        """Time up to which ticks may be closed; None while an origin has no watermark."""
         marks = [origin.watermark for origin in self.all if origin.watermark is not None]
         return min(marks) if marks and len(marks) == len(self.all) else None
 
     def take(
         self, records: Records, part: range, rejects: Sequence[Reject], place: object
     ) -> list[Reject]:
-        """Take the marks of a part of a batch, and return those of its rejects that are none.
+        """Take the marks in part of a batch; return the rejects that are not marks.
 
         Raises:
-            StateRefused: one is missing or there again, or it names an origin that there is not.
+            StateRefused: a mark is missing, repeated, or has another number of origins.
         """
         marks: set[int] = set()
         for row in (
@@ -120,30 +113,25 @@ class Origins:
 def header_of(late: int, key: bytes | None) -> bytes:
     """Return our header of a record.
 
-    Args:
-        late: time that it counts at at the earliest; NO_TIME: at its own.
-        key: that it had; None: it had none, or no histogram looks at it.
+    `late` is the earliest time at which the record counts (NO_TIME: its own time). `key` is its
+    original key; None if it had none, or no histogram uses it.
     """
     time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
     return time + _NO_KEY if key is None else time + _KEY + key
 
 
 def read_headers(headers: Any) -> tuple[int, bytes | None]:
-    """Return what the headers of a record say, as Kafka's client gives them: NO_TIME or a time, and
-    the key that it had.
-    """
+    """Return earliest time (or NO_TIME) and original key from a Kafka client's headers."""
     if not headers or headers[0][0] != HEADER or len(value := headers[0][1] or b"") < 9:
         return NO_TIME, None
     return int.from_bytes(value[:8], signed=True), value[9:] if value[8] == HAS_KEY else None
 
 
 def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
-    """Return records with the keys that they had, marks with theirs; and the time that each counts
-    at at the earliest, int64 (n,), NO_TIME where that is its own.
+    """Restore the original keys of records, and return the earliest time at which each counts.
 
-    Args:
-        records: of a batch, as they were fetched.
-        user_is_key: whether the user is that key, so that none was replaced.
+    Marks keep their keys. The times are int64 (n,), NO_TIME where a record counts at its own. With
+    `user_is_key`, no key was replaced.
     """
     keys, marks = (
         np.full((len(records), 2), -1, dtype=np.int64),

@@ -1,61 +1,53 @@
 """Snapshots: a tick's release as the JSON that consumers read. Equal releases give equal bytes.
 
-Items come largest first, ties by label. A snapshot too long for one message is cut into pages.
+Items come largest first, ties by label. To sort them, an item is one number made of its stream key,
+count and *rank*, the label's place by name among all labels shown in the epoch. Names are compared
+only for labels that are shown for the first time.
+
+A snapshot too long for one message is split into pages by the JSON bytes of one of its lists;
+everything else is the same on every page, and `joined(parts(fields)) == fields`:
+
+    items      of a histogram                continue from page to page
+    labels     of a budget of labels         continue from page to page
+    value      of one query, where a list    continues from page to page
+    answers    of several queries            continue from page to page; the last of a page may
+                                             continue as the first of the next, which repeats its
+                                             query
 
 Bound: JSON makes at most six characters of a byte of a label or stream key, which have at most
-1,024. So a page without its items has fewer than 9,000 bytes and an item fewer than 6,200: there is
-always room for more than a hundred, and pages are cut by the bytes of their items. The edges and
-quantiles of numbers add fewer than 30,000 bytes, and such a snapshot is far from needing two pages.
+1,024. So a page without its items has fewer than 9,000 bytes and an item fewer than 6,200: a page
+has room for more than a hundred items. The edges and quantiles of numbers add fewer than 30,000
+bytes, and such a snapshot is far from needing two pages.
 
-What a snapshot says of each window: how exact the change of a count over it is.
+Windows. A snapshot states, for each window, the standard deviation of an item's count at tick t
+minus its count `ticks` before, both as published. It follows from the settings and t alone, so it
+needs no state and costs no privacy. It is needed because two snapshots share noise, which cancels:
+if their errors were taken as independent, the error bar would be three times too long over one tick
+(`haar`), less over longer windows. Where the epoch is younger than a window, the change is the one
+since its start, where every count is 0 without noise: `ticks` is then `tick` itself.
 
-What: the standard deviation of an item's count at tick t less its count `ticks` before, as both
-were published. It follows from the settings and t alone: no state, and it costs nothing.
-Why: two snapshots share noise, which cancels: taken for independent, their errors give a bar that
-is three times as long as it should be over one tick (`haar`), less over longer windows.
-
-Where the epoch is younger than a window, the change is that since its start, where every count is
-0 without noise: `ticks` is then `tick` itself.
-
-The lists of a snapshot in pages: one of them is cut, everything else is the same on every page.
-
-    items      of a histogram                go on from page to page
-    labels     of a budget of labels         go on from page to page
-    value      of one query, where a list    goes on from page to page
-    answers    of several queries            go on from page to page; the last of a page may go on
-                                             as the first of the next, with its query named again
-
-`parts` cuts and `joined` puts together again: `joined(parts(fields)) == fields`.
-
-The order of a snapshot's items, largest first and ties by label, and their labels in JSON.
-
-A label's *rank* is its place among all labels that were shown in the epoch, by name. Items are put
-in order as one number each, of stream key, count and rank, and the rank says whose number it is. So
-no names are compared but those of labels that are shown for the first time.
-
-What a snapshot says of a histogram of numbers: its edges, and quantiles with their intervals.
-
-What: post-processing of the released counts, of public edges and of the public sd of the noise.
-Nothing else goes in, so it costs nothing, and every reader can compute it again.
+Numbers. Edges, quantiles and their intervals are post-processing of the released counts, the public
+edges and the public sd of the noise. They cost no privacy, and every reader can recompute them.
 
     c_j, C_k    released count of bucket j = 0..n; sum of c_0 .. c_k, the count below edge k
-    N, sd       sum of all c_j; standard deviation of the noise of each, independent of each other
-    G(x)        count below x, minus q N: the q-quantile is where it passes 0
+    N, sd       sum of all c_j; standard deviation of each one's noise, independent between buckets
+    G(x)        count below x, minus q N: the q-quantile is where it crosses 0
 
-Value. G at the edges is made monotone (least squares) and kept within -q N and (1 - q) N; between
-the two edges where it passes 0 it is taken as straight, as if the bucket were filled evenly. A fit
-passes 0 where the sums of what was fitted are least, and its value there is the largest mean that
-ends on the left, the smallest that begins on the right (the max-min form of isotonic regression).
+Value. G at the edges is made monotone (least squares) and clipped to -q N .. (1 - q) N; between the
+two edges where it crosses 0 it is linear, as if the bucket were filled evenly. A fit crosses 0
+where the sums of the values that were fitted are least, and its value there is the largest mean
+that ends on the left, the smallest that begins on the right (the max-min form of isotonic
+regression).
 
 Interval. It holds every x at which G(x) = 0 is not rejected, at 95 %. At the fraction f of bucket b
 the noise of G is a sum of independent ones, of weight 1 - q below, f - q in the bucket, -q above:
 
     V = sd^2 (b (1 - q)^2 + (f - q)^2 + (n - b) q^2)
 
-and x is rejected where |G| > 1.96 sqrt(V). With c + z the counts, z normal, this is exact at the x
-that the same computation finds in the counts without noise. The set may have gaps: the interval
-reaches from its first point to its last. It is open (None) below where the quantile may lie under
-the first edge, above where it may lie beyond the last.
+and x is rejected where |G| > 1.96 sqrt(V). With counts c + z, z normal, this is exact at the x that
+the same computation finds in the counts without noise. The set may have gaps: the interval spans
+its first to its last point. It is open (None) below where the quantile may lie under the first
+edge, above where it may lie beyond the last.
 
 Numbers are sums, products and square roots of doubles in a fixed order, rounded at the end: the
 same bytes on every machine.
@@ -84,31 +76,29 @@ from workers.runtime.sizes import VALUE_BYTES, cuts
 
 Longs = NDArray[np.int64]
 
-# With fewer new labels than one in so many of those known, a place is looked for for each.
+# Below one new label per _FEW known ones, ranks are found by bisection instead of a full sort.
 _FEW = 16
 _BITS = 63
 
 
 class LabelCache:
-    """The labels of shown rows as text, and their ranks: an item once shown stays shown.
+    """Labels of shown rows as text, and their ranks. An item once shown stays shown.
 
-    Attributes:
-        by_rank: int64 (met rows,), the row of each rank.
+    `by_rank` is the row of each rank, int64 (met rows,).
     """
 
     def __init__(self) -> None:
         self._names: list[str] = []  # by rank
         self._rank: Longs = np.full(1024, -1)  # by row; -1: not met
         self.by_rank: Longs = np.empty(0, dtype=np.int64)
-        # Each label in JSON, with an item's bracket before and a comma behind, made once: where it
-        # lies in the text, by row.
+        # A label's JSON with an item's opening bracket and a trailing comma, built once. Its place
+        # in the text is kept by row.
         self._text: NDArray[np.uint8] = np.zeros(1 << 14, dtype=np.uint8)
         self._begins: Longs = np.zeros(1024, dtype=np.int64)
         self._lengths: NDArray[np.int16] = np.zeros(1024, dtype=np.int16)  # at most 6 * 1,024 + 4
         self._end = 0
 
     def meet(self, columns: Ledger, rows: Longs) -> None:
-        """Read the labels of those `rows` that are new."""
         size = int(rows.max(initial=-1)) + 1
         if size > len(self._rank):
             more = max(size, 2 * len(self._rank)) - len(self._rank)
@@ -122,7 +112,6 @@ class LabelCache:
             self._rank_anew(new, labels)
 
     def _rank_anew(self, new: Longs, labels: list[str]) -> None:
-        """Give every label its rank, with those of some new rows among them."""
         if _FEW * len(new) < len(self.by_rank):
             order, _ = ranked(labels)
             labels = [labels[at] for at in order.tolist()]
@@ -138,7 +127,6 @@ class LabelCache:
         self._rank[self.by_rank] = np.arange(len(self.by_rank))
 
     def _write(self, rows: Longs, texts: list[bytes]) -> None:
-        """Keep what stands before the counts of items in JSON."""
         from workers.arrays.words import WORD
 
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
@@ -149,14 +137,10 @@ class LabelCache:
         self._lengths[rows] = lengths
 
     def items(self, columns: Ledger, rows: Longs, counts: Longs, keys: int) -> list[bytes] | None:
-        """Return the items of each stream key as JSON, in a snapshot's order; None where counts lie
-        so far apart that an item is no single number.
+        """Return the items of each stream key as JSON, in snapshot order.
 
-        Args:
-            columns: whose rows they are; labels that are new are read from it.
-            rows: int64 (n,).
-            counts: int64 (n,).
-            keys: how many stream keys there are.
+        Return None if counts are too far apart to pack an item into one number. `rows` and `counts`
+        are int64 (n,); labels of new rows are read from `columns`.
         """
         from workers.arrays.text_columns import (
             ITEM_BYTES,
@@ -190,16 +174,14 @@ class LabelCache:
         return found
 
     def of(self, rows: Longs) -> list[str]:
-        """Return the labels of rows that were met."""
         return [self._names[rank] for rank in self._rank[rows].tolist()]
 
     def rank(self, rows: Longs) -> Longs:
-        """Return the ranks of rows that were met."""
         return self._rank[rows]
 
 
 def ranked(names: list[str]) -> tuple[Longs, Longs]:
-    """Return the place of the name of each rank, and the rank of each name, int64 (n,)."""
+    """Return the index of the name at each rank, and the rank of each name, int64 (n,)."""
     by_rank = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
     rank = np.empty(len(names), dtype=np.int64)
     rank[by_rank] = np.arange(len(names))
@@ -209,17 +191,14 @@ def ranked(names: list[str]) -> tuple[Longs, Longs]:
 def largest_first(
     key_of: NDArray[np.int32], counts: Longs, rank: Longs, keys: int
 ) -> tuple[Longs, Longs, Longs]:
-    """Put items in the order of a snapshot: by stream key, the largest count first, ties by rank.
+    """Sort items into snapshot order: by stream key, the largest count first, ties by rank.
 
     Args:
-        key_of: int32 (n,), each item's stream key, from 0 to keys - 1.
-        counts: int64 (n,).
-        rank: int64 (n,), from 0 on.
-        keys: how many stream keys there are.
+        key_of: int32 (n,), from 0 to keys - 1.
+        counts, rank: int64 (n,); ranks from 0.
 
     Returns:
-        in that order the ranks and the counts, int64 (n,); int64 (keys + 1,), where each key's
-        items begin.
+        sorted ranks and counts, int64 (n,); int64 (keys + 1,), where each key's items begin.
     """
     served = np.arange(keys + 1)
     if not len(counts):
@@ -230,7 +209,7 @@ def largest_first(
     if bits + keys.bit_length() > _BITS:
         order = np.lexsort((rank, -counts, key_of))
         return rank[order], counts[order], np.searchsorted(key_of[order], served)
-    # To sort numbers takes a third of the time of finding their order: 65 us for 10,000, not 185.
+    # Sorting numbers takes a third of the time of an argsort: 65 us for 10,000 instead of 185.
     items = (key_of.astype(np.int64) << bits) | ((largest - counts) << rank_bits) | rank
     items.sort()
     starts = np.searchsorted(items, served << bits)
@@ -244,24 +223,19 @@ NORMAL_95 = 1.959963984540054
 
 
 class Numeric(Frozen):
-    """The fields that the snapshots of one histogram have for its numbers."""
+    """Snapshot fields of a histogram of numbers."""
 
     def __init__(self, buckets: Buckets, quantiles: Sequence[float]) -> None:
         self.quantiles = tuple(quantiles)
         self.labels = buckets.labels
         self.edges = buckets.edges
-        # After the point, for six significant digits of a bucket's width.
+        # Decimal places for six significant digits of a bucket's width.
         self._places = tuple(
             5 - Decimal(high / 2 - low / 2).adjusted() for low, high in pairwise(buckets.edges)
         )
 
     def fields(self, items: Sequence[tuple[str, int]], sd: float) -> dict[str, Any]:
-        """Return them.
-
-        Args:
-            items: labels and released counts, in any order.
-            sd: of each count, as the snapshot says it.
-        """
+        """Return edges and any quantiles; `items` are unordered, `sd` is the published one."""
         found: dict[str, Any] = {"edges": self.edges}
         if self.quantiles:
             counts = dict(items)
@@ -270,12 +244,10 @@ class Numeric(Frozen):
         return found
 
     def quantile(self, counts: Floats, sd: float, q: float) -> dict[str, Any]:
-        """Return one quantile as a snapshot says it.
+        """Return one quantile in a snapshot's format.
 
-        Args:
-            counts: (n + 1,), of the buckets in their order.
-            sd: of each count; 0 for exact ones.
-            q: above 0 and below 1.
+        `counts` are (n + 1,), of the buckets in order; `sd` is that of each count, 0 for exact
+        counts; `q` is above 0 and below 1.
         """
         from workers.arrays import buckets as kernels
 
@@ -297,7 +269,7 @@ class Numeric(Frozen):
         return none | {"bucket": self.labels[bucket], "value": value, "low": low, "high": high}
 
     def _end(self, bucket: int, fraction: float, edge: float) -> float | None:
-        """Return an end of the interval; None: there is none on that side."""
+        """Return an end of the interval; None if it is open on that side."""
         from workers.arrays.buckets import EDGE
 
         return edge if bucket == EDGE else self._at(bucket, fraction) if bucket > 0 else None
@@ -309,23 +281,19 @@ class Numeric(Frozen):
         return min(max(round(found, self._places[bucket - 1]), low), high) or 0.0
 
 
-SD_DIGITS = 4  # as a snapshot says every other one
+SD_DIGITS = 4  # rounded like every other sd in a snapshot
 
 
 class Windows:
-    """The windows of one histogram; one thread has it, a backtest with a mechanism of its own.
-
-    Args:
-        config: which names them.
-        mechanism: built from it.
+    """Windows of one histogram. Used by one thread; a backtest passes its own mechanism.
 
     Raises:
-        TypeError: there are windows, but no counts that can be subtracted.
+        TypeError: windows are configured, but the mechanism's counts cannot be subtracted.
     """
 
     def __init__(self, config: HistogramConfig, mechanism: Mechanism) -> None:
         self._ticks = tuple((length, length // config.tick_ms) for length in config.windows)
-        # A backtest's mechanism stands before another one: what it has counts, not what it is.
+        # A backtest's mechanism wraps another one: test for the attribute, not the type.
         subtracts = bool(self._ticks) and config.subtracts
         self._sd: Callable[[int, int], float] | None = (
             getattr(mechanism, "difference_sd", None) if subtracts else None
@@ -336,7 +304,7 @@ class Windows:
             )
 
     def at(self, t: int) -> dict[str, object]:
-        """Return the snapshot's field at a tick of the epoch; nothing without windows."""
+        """Return the snapshot's field at tick `t` of the epoch; empty without windows."""
         if self._sd is None:
             return {}
         found = []
@@ -352,7 +320,7 @@ LISTS = ("items", "labels", "value", "answers")
 
 
 def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
-    """Return the fields of a stream key in parts whose lists take at most `room` bytes of JSON.
+    """Split the fields of a stream key into parts whose lists take at most `room` bytes of JSON.
 
     `room` is at least twice the bytes of the longest label in JSON.
     """
@@ -361,7 +329,7 @@ def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
         return [dict(fields)]
     if name == "answers":
         atoms = list(_atoms(fields[name]))
-        # An answer that goes on names its query again: room for the longest is kept free.
+        # A continued answer repeats its query: reserve room for the longest.
         room -= max((len(orjson.dumps(_empty(answer))) + 1 for answer in fields[name]), default=0)
     else:
         atoms = [(element, len(orjson.dumps(element)) + 1) for element in fields[name]]
@@ -373,7 +341,7 @@ def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
 
 
 def joined(pages: Sequence[Fields]) -> dict[str, Any]:
-    """Return the whole that came in pages, given all of them in their order."""
+    """Return the fields that `parts` split, given all pages in order."""
     whole = dict(pages[0])
     for name in LISTS:
         if isinstance(whole.get(name), list):
@@ -387,7 +355,7 @@ def _empty(answer: Fields) -> dict[str, Any]:
 
 
 def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
-    """Yield the answers, one for each element of a list, with the bytes that each adds."""
+    """Yield the answers, one per list element, with the bytes that each adds."""
     for answer in answers:
         head = len(orjson.dumps(_empty(answer))) + 1
         if not isinstance(answer["value"], list) or not answer["value"]:
@@ -401,7 +369,6 @@ def _atoms(answers: Sequence[Fields]) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _merged(answers: Sequence[Fields]) -> list[dict[str, Any]]:
-    """Return the answers, each joined with those that continue it."""
     found: list[dict[str, Any]] = []
     for answer in answers:
         if found and found[-1]["query"] == answer["query"]:
@@ -418,7 +385,7 @@ _DIGITS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasedTick:
-    """One released tick of a histogram. Safe for anyone once its rows are turned into labels."""
+    """One released tick of a histogram. Public once its rows are turned into labels."""
 
     histogram: str
     epoch: int
@@ -435,8 +402,6 @@ class ReleasedTick:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One message of a histogram topic."""
-
     topic: str
     key: str
     value: bytes
@@ -450,15 +415,7 @@ def snapshots(
     labels: LabelCache,
     max_bytes: int = VALUE_BYTES,
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield (stream key, JSON) for every stream key, even with nothing to show; in pages if needed.
-
-    Args:
-        tick: to write.
-        ledger: whose rows a `Release` names.
-        keys: the stream keys, by index.
-        labels: cache of this epoch.
-        max_bytes: most bytes of a message.
-    """
+    """Yield (stream key, JSON) for every stream key, even an empty one; in pages if needed."""
     release, frame = tick.release, _Frame(tick)
     edges: dict[str, Any] = {} if tick.numeric is None else {"edges": tick.numeric.edges}
     if isinstance(release, Answers):
@@ -492,7 +449,6 @@ def snapshots(
 def _items(
     release: Release | Items, ledger: Ledger, keys: int, labels: LabelCache
 ) -> list[list[tuple[str, int]]]:
-    """Return the items of each stream key in their order, as labels and counts."""
     if isinstance(release, Release):
         labels.meet(ledger, release.rows)
         key_of, by_rank, rank = ledger.keys[release.rows], labels.by_rank, labels.rank(release.rows)
@@ -507,7 +463,7 @@ def _items(
 
 
 class _Frame:
-    """What the snapshots of one tick have in common, as JSON made once."""
+    """JSON shared by all snapshots of one tick, built once."""
 
     def __init__(self, tick: ReleasedTick) -> None:
         sd, promise = tick.release.sd, tick.guarantee
@@ -533,11 +489,9 @@ class _Frame:
         )
 
     def of(self, key: str, fields: Mapping[str, object], page: int, pages: int) -> bytes:
-        """Return the snapshot of a stream key, or a page of it."""
         return self._whole(key, _members(fields), page, pages)
 
     def of_items(self, key: str, items: bytes, behind: bytes) -> bytes:
-        """Return the snapshot of a stream key whose items, and what follows them, are JSON."""
         return self._whole(key, b'"items":' + items + behind, 1, 1)
 
     def _whole(self, key: str, members: bytes, page: int, pages: int) -> bytes:
@@ -559,7 +513,7 @@ def _members(fields: Mapping[str, object]) -> bytes:
 
 
 def _pages(frame: _Frame, key: str, fields: Mapping[str, Any], max_bytes: int) -> Iterator[bytes]:
-    """Yield the snapshot of a stream key, in pages where it is too long for one message."""
+    """Yield the snapshot of a stream key, in pages if it is too long for one message."""
     whole = frame.of(key, fields, 1, 1)
     if len(whole) <= max_bytes:
         yield whole

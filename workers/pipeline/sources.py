@@ -1,9 +1,9 @@
-"""The source partitions of a worker: every partition of every events topic, in one numbering.
+"""Source partitions of a worker: every partition of every events topic, in one numbering.
 
-Source partitions are numbered from 0: the topics in order of their names, the partitions of each in
-order. That number is the partition of stage 1's state, part of its transactional id and of its
-directory, and the source of its messages; so with one topic it is the partition's own. The set is
-fixed with a worker's first commit: another set would give other partitions the same numbers.
+They are numbered from 0, by topic name and then by partition. The number is the partition of
+stage 1's state, part of its transactional id and directory, and the source of its messages. With
+one topic it equals the partition number. The set is fixed by a worker's first commit: another set
+would give other partitions the same numbers.
 """
 
 from __future__ import annotations
@@ -15,19 +15,13 @@ import msgspec
 from workers.kafka.topics import ZERO_ID, refuse_without_ids
 from workers.runtime.errors import StateRefused
 
-#: Key of the set in the state of stage 1.
+#: Key of the set in stage 1's state.
 SOURCES = b"sources"
 _NEW_NAME = "takes a new worker name (a new stream, charged again)"
 
 
 class SourceTopic(msgspec.Struct, frozen=True, array_like=True):
-    """An events topic.
-
-    Attributes:
-        name: its own.
-        partitions: how many.
-        id: the broker's, None on the embedded cluster only.
-    """
+    """An events topic; `id` is the broker's, None on the embedded cluster only."""
 
     name: str
     partitions: int
@@ -35,7 +29,7 @@ class SourceTopic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A source partition: its number, and where that is."""
+    """A source partition: its number and its location."""
 
     number: int
     topic: SourceTopic
@@ -46,17 +40,15 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def log(self) -> tuple[str, int]:
-        """Its topic's name and its partition there, as Kafka's clients want them."""
+        """Topic name and partition, as Kafka's clients expect them."""
         return self.topic.name, self.partition
 
 
 class Sources(msgspec.Struct, frozen=True):
     """The events topics, in order.
 
-    Attributes:
-        topics: each once.
-        plain: whether the settings name one topic, so that no other set can be meant; else the set
-            is stored with the state.
+    `plain` means that the settings name one topic, so no other set is possible; else the set is
+    stored with the state.
     """
 
     topics: tuple[SourceTopic, ...]
@@ -74,16 +66,12 @@ class Sources(msgspec.Struct, frozen=True):
                 yield self.place(topic, partition)
 
     def place(self, topic: SourceTopic, partition: int) -> Place:
-        """Return a partition of a topic; one that it has got since is refused by `check`."""
+        """Return the place of a partition; `check` refuses partitions added since."""
         before = self.topics[: self.topics.index(topic)]
         return Place(sum(each.partitions for each in before) + partition, topic, partition)
 
     def check(self, place: Place) -> None:
-        """Refuse a partition that the topic did not have: its number is another's.
-
-        Raises:
-            StateRefused: it is new.
-        """
+        """Raise StateRefused for a partition added to a topic: its number belongs to another."""
         if place.partition >= place.topic.partitions:
             raise StateRefused(
                 f"the events topic {place.topic.name} got more partitions than the {place.topic.partitions} that it had: "
@@ -91,22 +79,17 @@ class Sources(msgspec.Struct, frozen=True):
             )
 
     def encoded(self) -> bytes:
-        """Return the set as it is stored."""
         return msgspec.json.encode(Stored(topics=self.topics))
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """The set as the state of stage 1 has it; a JSON object, as `paging` wants it."""
+    """The set in stage 1's state; a JSON object, as paging requires."""
 
     topics: tuple[SourceTopic, ...]
 
 
 def stored_set(value: bytes) -> tuple[SourceTopic, ...]:
-    """Return the topics that state was made with.
-
-    Raises:
-        StateRefused: this version cannot read them.
-    """
+    """Decode the stored topics; raise StateRefused if this version cannot read them."""
     try:
         return msgspec.json.decode(value, type=Stored).topics
     except msgspec.DecodeError as error:
@@ -116,11 +99,7 @@ def stored_set(value: bytes) -> tuple[SourceTopic, ...]:
 
 
 def refuse_other_set(now: Sources, then: tuple[SourceTopic, ...]) -> None:
-    """Refuse a set of topics that is not the one that state was made with.
-
-    Raises:
-        StateRefused: says which topic differs, and how.
-    """
+    """Raise StateRefused if the topics differ from the state's, saying which and how."""
     of_then = {topic.name: topic for topic in then}
     if [topic.name for topic in now.topics] != [topic.name for topic in then]:
         raise StateRefused(
@@ -131,11 +110,7 @@ def refuse_other_set(now: Sources, then: tuple[SourceTopic, ...]) -> None:
 
 
 def refuse_other_topic(now: SourceTopic, partitions: int, topic_id: str | None) -> None:
-    """Refuse a topic whose partition count or id is not what state was made with.
-
-    Raises:
-        StateRefused: says which.
-    """
+    """Raise StateRefused if a topic's partition count or id differs from the state's."""
     if now.partitions != partitions:
         raise StateRefused(
             f"the events topic {now.name} has {now.partitions} partitions; the state was made with {partitions}: "

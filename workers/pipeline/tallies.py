@@ -1,8 +1,7 @@
-"""Stage 1's sums: what the events of a source partition add to each tick since the last commit, and
-the rows that tell the owner partitions.
+"""Stage 1 sums: contributions to each tick since the last commit, as rows for the owner partitions.
 
-The tallies of a backlog's commit are many and most of them small: those whose codes mean the same
-are worked off together, so that labels and tags are looked up for thousands of rows at once.
+A backlog's commit has many tallies, most of them small. Tallies with the same vocabularies are
+processed together, so that labels and tags are looked up for thousands of rows at once.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from workers.pipeline.contributions import Rows
 from workers.pipeline.histogram import owner_of
 from workers.runtime.frozen import read_only
 
-# Tallies are worked off together up to about so many rows. A pair that is new has to be digested
-# once for each tally in which it is, if they are worked off together.
+# Row limit of tallies processed together. A new pair is then digested once for every tally in
+# which it appears.
 TOGETHER_ROWS = 1 << 15
 _FIRST_ROWS = 1 << 6
-# Instead of the bits of a label: slots are found by a hash, of which there are two to four a row.
+# Replaces the bits of a label: slots are found by a hash, two to four slots a row.
 _HASHED = -1
 _SLOTS_A_ROW = 4
 _ALL_SEEN = read_only(np.empty(0, dtype=np.bool_))
@@ -38,17 +37,17 @@ A = TypeVar("A", bound=np.generic)
 
 
 class Run(NamedTuple):
-    """A tick, and the events of a batch that go into it: int64 (k,), in order."""
+    """A tick and its events in a batch: int64 (k,), in order."""
 
     tick: int
     events: Longs
 
 
 class TallyKeys(NamedTuple):
-    """The stream keys of a tally, in the order in which its rows are written.
+    """Stream keys of a tally, in the order in which its rows are written.
 
     Attributes:
-        names: the k stream keys, also those without rows.
+        names: k stream keys, including those without rows.
         bounds: where the keys of each owner partition begin, and k.
         starts: int64 (k + 1,), where each key's rows begin.
     """
@@ -79,16 +78,15 @@ class Tally:
     def add(
         self, columns: EventColumns, events: Longs, amounts: Longs, max_items: int, max_count: int
     ) -> None:
-        """Add those of some events of a batch that its view looks at, bounded.
+        """Add bounded counts of a batch's events, except those that its view skips.
 
         Args:
-            columns: the batch.
-            events: int64 (k,), the events that go into this tick, in order.
+            events: int64 (k,), the events of this tick, in order.
             amounts: int64 (m,), of the labels, or (0,): all 1.
             max_items, max_count: D0 and Dinf.
         """
         ends = fixed(columns.ends)
-        # At most a row for each event's key and for each of its labels, and for each pair there is.
+        # At most one row for every event's key and each of its labels, and for every possible pair.
         rows = self._used + len(events) + min(len(columns.labels), len(events) * max_items)
         self._told = grown(self._told, len(self.key_names))
         self._make_room(min(rows, len(self.key_names) * (len(self.label_names) + 1)))
@@ -113,14 +111,12 @@ class Tally:
     def write(
         self, owner_of: Codes, owners: int, pairs: Words, labels: Longs, counts: Longs
     ) -> TallyKeys:
-        """Write the rows by stream key: by owner partition, then in the order in which the keys
-        were met.
+        """Write the rows by owner partition, then by stream key in the order met.
 
         Args:
-            owner_of: int32 (codes of keys or more,), each one's owner partition.
-            owners: how many there are.
-            pairs, labels, counts: uint64, int64 and int64 (rows or more,), written: pair, code of
-                the label and count of each.
+            owner_of: int32 (codes of keys or more,), owner partition of each key.
+            pairs, labels, counts: uint64, int64 and int64 (rows or more,), written: pair, label
+                code and count of each row.
         """
         codes = len(self._told)
         bounds, starts = np.zeros(owners + 1, dtype=np.int64), np.zeros(codes + 1, dtype=np.int64)
@@ -156,7 +152,7 @@ class Tally:
             return
         bits = (labels - 1).bit_length() if labels else 0
         if keys << bits <= _SLOTS_A_ROW * rows:
-            # A slot for each pair is no more than the table would have, and needs no hash.
+            # One slot per pair takes no more room than the hash table, and needs no hash.
             self._bits, slots = bits, keys << bits
         elif self._bits != _HASHED or 2 * rows > len(self._slots):
             self._bits, slots = _HASHED, 1 << (2 * rows - 1).bit_length()
@@ -166,22 +162,20 @@ class Tally:
         kernels.refill(self._pairs, self._used, self._secret, self._bits, self._slots)
 
     def _wider(self, column: NDArray[A], rows: int) -> NDArray[A]:
-        """Return a column with room for more rows; behind those that are used it holds anything."""
+        """Return a larger copy of a column; its unused rows are uninitialized."""
         wider = np.empty(max(rows, len(column) + len(column) // 2), dtype=column.dtype)
         wider[: self._used] = column[: self._used]
         return wider
 
 
 class Counted(NamedTuple):
-    """The tally of a lane and tick."""
-
     lane: Lane
     tick: int
     tally: Tally
 
 
 class Tallies:
-    """The open tallies of one source partition, by lane and tick. Sensitive."""
+    """Open tallies of one source partition, by lane and tick. Sensitive."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[Lane, int], list[Tally]] = {}
@@ -194,36 +188,27 @@ class Tallies:
 
     @property
     def rows(self) -> int:
-        """How many rows all of them have."""
         return sum(len(tally) for tallies in self._open.values() for tally in tallies)
 
     def add(
         self, columns: EventColumns, lane: Lane, tick: int, events: Longs, amounts: Longs
     ) -> None:
-        """Add those of some events of a batch that its view looks at.
-
-        Args:
-            columns: of the batch.
-            lane: whose bounds apply.
-            tick: from 1.
-            events: int64 (k,), the events that go into it, in order.
-            amounts: int64 (m,), of the labels, or (0,): all 1.
-        """
+        """Add events of a batch to a tick (from 1), with the lane's bounds; see `Tally.add`."""
         tallies = self._open.setdefault((lane, tick), [])
-        # Codes mean something beside their own vocabularies only.
+        # Codes are valid only with their own vocabularies.
         if not tallies or (tallies[-1].key_names, tallies[-1].label_names) != (
             columns.key_names,
             columns.label_names,
         ):
             tallies.append(Tally(columns.key_names, columns.label_names))
         tallies[-1].add(columns, events, amounts, lane.max_items, lane.max_count)
-        if not tallies[-1]:  # the view looks at none of them
+        if not tallies[-1]:  # the view skips all of them
             tallies.pop()
         if not tallies:
             del self._open[lane, tick]
 
     def take(self) -> list[Counted]:
-        """Return what was counted since the last call, and forget it."""
+        """Return and forget the tallies since the last call."""
         taken, self._open = self._open, {}
         return [
             Counted(lane, tick, tally)
@@ -233,23 +218,15 @@ class Tallies:
 
 
 class Shares:
-    """Makes the rows of one source partition. Not for two threads."""
+    """Builder of one source partition's rows. Not thread-safe."""
 
     def __init__(self, tag_state: Callable[[str], State]) -> None:
-        """
-        Args:
-            tag_state: what a row's tag begins with, by stream key; see `NoiseKey.tag_state`.
-        """
+        """Take the initial hash state of a stream key's tags; see `NoiseKey.tag_state`."""
         self._tags = DigestsOfViews(tag_state)
         self._owner_of: dict[Vocabulary, Codes] = {}
 
     def of(self, counted: Sequence[Counted], owners: int) -> list[list[Rows]]:
-        """Return the rows for each owner partition, in the order of the tallies.
-
-        Args:
-            counted: what was counted since the last commit.
-            owners: how many owner partitions there are, at each call the same.
-        """
+        """Return rows by owner partition, in tally order; `owners` is the same at every call."""
         of_tally: list[list[tuple[int, Rows]]] = [[] for _ in counted]
         for group in _together(counted):
             for place, owner, rows in self._rows(counted, group, owners):
@@ -258,7 +235,7 @@ class Shares:
         for of_one in of_tally:
             for owner, rows in of_one:
                 shares[owner].append(rows)
-        # Vocabularies that were left for new ones are forgotten.
+        # Forget vocabularies that have been replaced.
         used = {each.tally.key_names for each in counted}
         self._owner_of = {names: known for names, known in self._owner_of.items() if names in used}
         return shares
@@ -266,7 +243,7 @@ class Shares:
     def _rows(
         self, counted: Sequence[Counted], group: Sequence[int], owners: int
     ) -> Iterator[tuple[int, int, Rows]]:
-        """Yield place, owner and rows of some tallies whose codes mean the same."""
+        """Yield index, owner and rows of tallies that share vocabularies."""
         first = counted[group[0]]
         key_names, label_names = first.tally.key_names, first.tally.label_names
         room = sum(len(counted[place].tally) for place in group)
@@ -305,7 +282,6 @@ class Shares:
                     )
 
     def _owners(self, names: Vocabulary, owners: int) -> Codes:
-        """Return the owner partition of each stream key, by its code."""
         known = self._owner_of.get(names)
         if known is None or len(known) < len(names):
             known = np.empty(0, dtype=np.int32) if known is None else known
@@ -315,7 +291,7 @@ class Shares:
 
 
 def _together(counted: Sequence[Counted]) -> Iterator[list[int]]:
-    """Yield the places of tallies that are worked off together."""
+    """Yield indices of tallies to process together."""
     open_: dict[tuple[Vocabulary, Vocabulary], list[int]] = {}
     rows: dict[tuple[Vocabulary, Vocabulary], int] = {}
     for place, (_, _, tally) in enumerate(counted):
@@ -329,13 +305,15 @@ def _together(counted: Sequence[Counted]) -> Iterator[list[int]]:
 
 
 def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run]]:
-    """Return the tick of each event, int64 (n,), 0 where it is before tick 1; and each tick from 1
-    on, ascending, with its events in their order.
+    """Assign events to ticks.
 
     Args:
-        times, effective: int64 (n,), the events' own, and those that they count at, which are not
-            earlier.
-        lane: whose ticks.
+        times, effective: int64 (n,), the events' own times, and those at which they count, which
+            are not earlier.
+
+    Returns:
+        the tick of each event, int64 (n,), 0 before tick 1; and every tick from 1 that has events,
+        ascending, with its events in order.
     """
     n = len(times)
     ticks, begins = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)

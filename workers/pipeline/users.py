@@ -1,47 +1,38 @@
-"""Users: how much of an event's items still counts, where users are protected. No Kafka, no clock.
+"""Per-user bounds on the items that count, where users are protected. No Kafka, no clock.
 
-In each epoch of a lane the first `max_items_per_user` distinct (stream key, item) pairs of a user
-count, each at most `max_count` times in all, in the order of the source partition. The rule reads
-that user's own events alone, so one user moves at most m pairs by at most `max_count` each,
-whatever ticks they fall in. It holds only if all events of a user lie in one source partition:
-`kafka/placement.py` rejects those that lie elsewhere, so a producer that spreads a user's records
-loses events instead of weakening the promise.
+In each epoch of a lane a user's first `max_items_per_user` distinct (stream key, item) pairs count,
+each at most `max_count` times in total, in the order of the source partition. The rule reads only
+that user's own events, so one user moves at most m pairs by at most `max_count` each, whatever
+ticks they fall in. This holds only if all events of a user lie in one source partition:
+`kafka/placement.py` rejects the others, so a producer that spreads a user's records loses events
+instead of weakening the promise.
 
-In memory each epoch of a lane has a table (`pipeline/users.py`), exact but for a user's digest of
-128 bits and a pair's of 64, compared within one user. Two pairs of one user that collide count as
-one: a count may be too low, the promise holds.
+Each epoch has two open-addressing tables in memory, one of users and one of their pairs. They are
+exact except for digest collisions. A user is a 128-bit digest, numbered by appearance. A pair is
+a user's number and a 64-bit digest of (stream key, label), so pair digests are compared within one
+user only. Two colliding pairs of one user count as one: a count may be too low, the promise holds,
+and no user's events can change what another's count.
 
-What is stored: what is new in each commit, in the order in which it counted, as blocks.
+    slots     entry number at the hash of an entry, or at the next slot that was free
+    entries   columns in order of appearance: never moved, never removed
+
+Slots are separate from entries because a slot takes only 4 bytes, so half of them may be free while
+entries grow at their end. 59 M pairs of 10 M users take 1.7 GB, 2.0 GB with counts. A guess
+precedes every look-up because nearly every look-up waits for memory: a branch-free loop lets the
+processor request a block's entries all at once (20 M events of 10 M users: 210 ns an event, 140
+with it). Marks avoid a cache miss at every slot passed (160 ns a new pair, 100 with them).
+
+Every commit stores its new entries, in the order in which they counted, as blocks:
 
     b"U" + lane (8 bytes) + epoch (8, big endian) + sequence (8, big endian)  ->  a block
     b"u" + lane (8 bytes) + epoch (8, big endian) + user (16)  ->  of earlier versions, only read
 
-Both are in `user_epoch.py`.
+    block: version (1), n (4, big endian), users (16 each), pairs (8 each),
+           added (4 each, little endian)
 
-What users have counted in one epoch: two open-addressing tables, of users and of their pairs.
-
-What: a user's first `most` distinct pairs count, each at most `max_count` times. A user is a digest
-of 128 bits and is numbered in order of appearance; a pair is a user's number and a digest of 64
-bits of (stream key, label), so digests of pairs are compared within one user only: two pairs of one
-user that collide count as one, and no user's events can change what another's count.
-
-    slots     where the hash of an entry points, or the next that was free: the entry's number
-    entries   columns in order of appearance: never moved, never removed
-
-Why slots and entries: a slot is 4 bytes, so that half of them may be free, and entries grow at
-their end. 59 M pairs of 10 M users take 1.7 GB, 2.0 GB where counts are kept. Why a guess before
-each look-up: nearly every look-up waits for memory. A loop without branches lets the processor ask
-for a block's entries all at once (20 M events of 10 M users: 210 ns an event, 140 with it). Why
-marks: of three slots passed each was another miss (160 ns a new pair, 100 with them).
-
-What the users of one epoch have counted, and how that is stored: as blocks of what is new in
-each commit.
-
-    version (1), n (4, big endian), users (16 each), pairs (8 each), added (4 each, little endian)
-
-A block is written again with what follows until it has TAIL_ROWS rows, so that many small commits
-do not leave many small blocks. Earlier versions wrote one entry a user instead, in which each pair
-counts once: it is still read.
+A block is rewritten with the rows that follow until it has TAIL_ROWS rows, so that many small
+commits do not leave many small blocks. Earlier versions wrote one entry per user, in which each
+pair counts once; those entries are still read.
 """
 
 from __future__ import annotations
@@ -66,23 +57,23 @@ from workers.runtime.sizes import VALUE_BYTES, Change
 _FIRST = np.uint64(0xFF51AFD7ED558CCD)
 _SECOND = np.uint64(0xBF58476D1CE4E5B9)
 _1, _29, _32, _127 = np.uint64(1), np.uint64(29), np.uint64(32), np.uint64(127)
-# Events that are guessed together: what they touch stays in a core's own cache.
+# Events guessed together: the memory they touch fits in a core's own cache.
 AHEAD = 256
 
 
 class Table(NamedTuple):
-    """The columns of one epoch. Sensitive.
+    """Columns of one epoch. Sensitive.
 
     Attributes:
-        user_slots: int32 (a power of two,), numbers of users.
+        user_slots: int32 (a power of two,), user numbers.
         digests: uint64 (users, 2).
-        used: uint16 (users,), how many pairs of the user count.
-        pair_slots: int32 (a power of two,), numbers of pairs where a slot is taken.
+        used: uint16 (users,), counted pairs of the user.
+        pair_slots: int32 (a power of two,), pair numbers, valid where a slot is taken.
         pair_marks: uint8 (slots,), 0 where the slot is free, else 1 + 7 bits of the pair's hash.
         owners: int32 (pairs,), the user's number.
         pairs: uint64 (pairs,), digests.
-        counts: int32 (pairs,), how much the pair counted; (0,) where that is always 1.
-        sizes: int64 (2,), how many users and pairs there are; room behind them is free.
+        counts: int32 (pairs,), the pair's count; (0,) where it is always 1.
+        sizes: int64 (2,), numbers of users and pairs; capacity beyond them is free.
         seed: uint64 (1,), of the hash.
     """
 
@@ -105,8 +96,8 @@ class Table(NamedTuple):
 def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
     """Return a hash of two words.
 
-    Users choose their names, and digests of names have no key: without a seed that nobody knows,
-    somebody could collect names that all point to one slot, and every look-up would walk past them.
+    Users choose their names, and digests of names have no key. Without a secret seed, an attacker
+    could collect names that all hash to one slot, and every look-up would walk past them.
     """
     mixed = first ^ seed
     mixed = (mixed ^ (mixed >> _32)) * _FIRST
@@ -116,7 +107,7 @@ def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
 
 @kernel_part
 def mark(hashed: np.uint64) -> np.uint8:
-    """Return a taken slot's mark: low bits of the hash, as its high ones are the slot."""
+    """Return a taken slot's mark: low bits of the hash, whose high bits choose the slot."""
     return np.uint8(_1 + (hashed & _127))
 
 
@@ -128,7 +119,7 @@ def user_slot(
     first: np.uint64,
     second: np.uint64,
 ) -> int:
-    """Return the slot of the user with this digest, or the free one where it belongs."""
+    """Return the slot of the user with this digest, or the free slot for it."""
     mask = len(slots) - 1
     at = np.int64(spread(first, second, seed) >> _32) & mask
     while slots[at] >= 0 and (digests[slots[at], 0] != first or digests[slots[at], 1] != second):
@@ -146,10 +137,10 @@ def pair_slot(
     owner: int,
     pair: np.uint64,
 ) -> int:
-    """Return the slot of this pair of a user, with this hash, or the free one where it belongs."""
+    """Return the slot of a user's pair with this hash, or the free slot for it."""
     mask, own = len(slots) - 1, mark(hashed)
     at = np.int64(hashed >> _32) & mask
-    # Marks lie side by side: entries of other pairs, anywhere in memory, are hardly ever looked at.
+    # Marks are contiguous, so entries of other pairs, scattered in memory, are rarely read.
     while marks[at] and (
         marks[at] != own or owners[slots[at]] != owner or pairs[slots[at]] != pair
     ):
@@ -166,12 +157,9 @@ def guess_users(
     users: NDArray[np.uint64],
     owners: NDArray[np.int32],
 ) -> None:
-    """Write each event's user number if the first slot has it, else -1: look on, or new.
+    """Write the user number found in the first slot of each event, else -1 (new, or further on).
 
-    Args:
-        events: int64 (k,).
-        users: uint64 (n, 2), digest of each event's user.
-        owners: int32 (n,), written at `events`.
+    Arguments as in `number_users`; `owners` is written at `events`.
     """
     mask = len(slots) - 1
     for event in events:
@@ -193,19 +181,18 @@ def number_users(
     number: NDArray[np.int64],
     owners: NDArray[np.int32],
 ) -> int:
-    """Number the users of events in order until the table is full; return how many of `events` are
-    done.
+    """Number the users of events in order until the table is full; return how many are done.
 
     Args:
         table: of the epoch, changed.
         at: the first of `events` that is not done.
-        events: int64 (k,), which events.
+        events: int64 (k,), event indices.
         users: uint64 (n, 2), digest of each event's user.
-        number: int64 (n,), how many rows an event has; one without is passed over.
+        number: int64 (n,), rows of each event; an event without rows is skipped.
         owners: int32 (n,), the user's number, written for each event.
     """
-    # Arrays by themselves: passing the table to a function counts a reference to each of its
-    # arrays, which made an event three times as dear.
+    # Unpacked because passing the table to a function counts a reference to each of its arrays,
+    # which tripled the cost of an event.
     slots, digests, used, sizes, seed = (
         table.user_slots,
         table.digests,
@@ -247,11 +234,9 @@ def guess_pairs(
     pairs: NDArray[np.uint64],
     numbers: NDArray[np.int32],
 ) -> None:
-    """Write the number of each row's pair if the first slot has it, else -1: look on, or new.
+    """Write the pair number found in the first slot of each row, else -1 (new, or further on).
 
-    Args:
-        events, owners, first, number, pairs: as in `count_pairs`.
-        numbers: int32 (m,), written at the events' rows.
+    Arguments as in `count_pairs`; `numbers` is written at the events' rows.
     """
     mask = len(slots) - 1
     for event in events:
@@ -281,21 +266,16 @@ def count_pairs(
     numbers: NDArray[np.int32],
     counted: NDArray[np.int64],
 ) -> int:
-    """Count the rows of events in order until the table is full; return how many of `events` are
-    done.
+    """Count the rows of events in order until the table is full; return how many are done.
 
     Args:
-        table: of the epoch, changed.
-        most: how many pairs of a user count.
-        max_count: how much a pair counts at most.
-        at: the first of `events` that is not done.
-        events: int64 (k,), which events.
+        table, at, events: as in `number_users`.
+        most, max_count: maximum pairs per user, and maximum count per pair.
         owners: int32 (n,), number of each event's user.
-        first: int64 (n,), the event's first row.
-        number: int64 (n,), how many rows it has.
+        first, number: int64 (n,), first row and number of rows of each event.
         pairs: uint64 (m,), digest of each row's pair.
-        amounts: int64 (m,), of each row; (0,): 1 each.
-        numbers: int32 (m,), room for guesses.
+        amounts: int64 (m,), amount of each row; (0,): all 1.
+        numbers: int32 (m,), scratch space for guesses.
         counted: int64 (m,), written where a row counts.
     """
     used, slots, sizes, seed = table.used, table.pair_slots, table.sizes, table.seed[0]
@@ -311,7 +291,7 @@ def count_pairs(
                 owner = owners[event]
                 amount = amounts[row] if len(amounts) else 1
                 if amount <= 0 or (max_count == 1 and used[owner] >= most):
-                    # Where pairs count once, each of a user who is done has counted or never will.
+                    # With max_count 1, every pair of a user at the limit has counted or never will.
                     continue
                 pair = numbers[row]
                 if pair < 0:
@@ -340,7 +320,7 @@ def count_pairs(
 def index_users(
     slots: NDArray[np.int32], digests: NDArray[np.uint64], seed: np.uint64, size: int
 ) -> None:
-    """Fill free slots with the users there are, no two of which are the same."""
+    """Fill free slots with the existing users, which are distinct."""
     mask = len(slots) - 1
     for number in range(size):
         at = np.int64(spread(digests[number, 0], digests[number, 1], seed) >> _32) & mask
@@ -358,7 +338,7 @@ def index_pairs(
     seed: np.uint64,
     size: int,
 ) -> None:
-    """Fill free slots with the pairs there are, no two of which are the same."""
+    """Fill free slots with the existing pairs, which are distinct."""
     mask = len(slots) - 1
     for number in range(size):
         hashed = spread(pairs[number], np.uint64(owners[number]), seed)
@@ -378,11 +358,9 @@ def entries(
     pairs: NDArray[np.uint64],
     counted: NDArray[np.int64],
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
-    """Return what counted as columns: user (k, 2), pair (k,) and amount (k,).
+    """Return the counted rows as columns: user (k, 2), pair (k,) and amount (k,).
 
-    Args:
-        events, first, number, pairs, counted: as in `count_pairs`, once it is done.
-        users: as in `number_users`.
+    Arguments as in `number_users` and `count_pairs`, after both are done.
     """
     size = 0
     for event in events:
@@ -408,9 +386,9 @@ ROW_BYTES = 16 + 8 + 4
 HEAD_BYTES = 1 + 4
 BLOCK_ROWS = (VALUE_BYTES - HEAD_BYTES) // ROW_BYTES
 TAIL_ROWS = 1_024
-# How many entries of the old form are put into arrays together.
+# Entries of the old format converted to arrays together.
 _READ_AT_ONCE = 10_000
-# Room to begin with, and how much more each time: tables may be most of a worker's memory.
+# Initial capacity and growth factor: tables may be most of a worker's memory.
 _ROOM = 1_024
 _GROWTH = 1.25
 _NUMBERS = 2**31 - 1
@@ -425,14 +403,10 @@ _NO_ROWS: Columns = (
 
 
 class UserEpoch:
-    """One epoch of one lane: its table, and what is to be stored of it. Sensitive."""
+    """Table of one epoch of one lane, and its entries not yet stored. Sensitive."""
 
     def __init__(self, lane: Lane, *, keeps: bool) -> None:
-        """
-        Args:
-            lane: it bounds users.
-            keeps: whether what counts is noted for `changes`.
-        """
+        """With `keeps`, counted entries are recorded for `changes`."""
         self._most, self._max_count = lane.max_items_per_user or 0, lane.max_count
         self._keeps = keeps
         self._table = _empty(self._max_count)
@@ -440,7 +414,7 @@ class UserEpoch:
         self._tail = _NO_ROWS
         self._sequence = 0
         self._written: tuple[int, Columns] | None = None
-        self.rows = 0  # that are new since the last commit
+        self.rows = 0  # new since the last commit
 
     def take(
         self,
@@ -452,7 +426,7 @@ class UserEpoch:
         amounts: NDArray[np.int64],
         counted: NDArray[np.int64],
     ) -> None:
-        """Write what counts of some events into `counted`; arguments as of the kernel."""
+        """Write the counted amounts of events into `counted`; arguments as in `count_pairs`."""
         self._take(events, users, first, number, pairs, amounts, counted)
         if self._keeps:
             found = entries(events, users, first, number, pairs, counted)
@@ -498,7 +472,7 @@ class UserEpoch:
             self._table = _with_pairs(self._table, int(number[events[done]]))
 
     def changes(self, name: bytes) -> list[Change]:
-        """Return the blocks that are new, or longer than when they were written last."""
+        """Return the blocks that are new or have grown since they were last written."""
         if not self.rows:
             return []
         columns = _joined([self._tail, *self._new])
@@ -513,13 +487,11 @@ class UserEpoch:
         return made
 
     def committed(self) -> None:
-        """Note that what `changes` returned is stored."""
         if self._written is not None:
             self._sequence, self._tail = self._written
         self._written, self._new, self.rows = None, [], 0
 
     def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
-        """Read what `changes` returned in earlier lives, in order."""
         for name, value in stored:
             columns = _decode(value)
             self._enter(columns)
@@ -528,7 +500,7 @@ class UserEpoch:
             self._sequence, self._tail = (sequence + 1, _NO_ROWS) if full else (sequence, columns)
 
     def read_entries(self, stored: Iterator[tuple[bytes, bytes]]) -> None:
-        """Read what earlier versions left: one entry a user."""
+        """Load entries of earlier versions, one per user."""
         while some := list(islice(stored, _READ_AT_ONCE)):
             for _, value in some:
                 if value[:1] != VERSION or len(value) % 8 != 1:
@@ -562,13 +534,12 @@ def _empty(max_count: int) -> Table:
         pairs=np.zeros(_ROOM, dtype=np.uint64),
         counts=np.zeros(_ROOM if max_count > 1 else 0, dtype=np.int32),
         sizes=np.zeros(2, dtype=np.int64),
-        # Of this process alone: nothing that is stored or published depends on it.
+        # Local to this process: nothing stored or published depends on it.
         seed=np.array([secrets.randbits(64)], dtype=np.uint64),
     )
 
 
 def _with_users(table: Table) -> Table:
-    """Return a table with room for more users."""
     users = int(table.sizes[0])
     room = _room(users, 1)
     # Reallocated in place where possible: a copy would need both at once.
@@ -576,7 +547,7 @@ def _with_users(table: Table) -> Table:
     table.used.resize(room, refcheck=False)
     size = _slots_for(room, len(table.user_slots))
     if size > len(table.user_slots):
-        table = table._replace(user_slots=np.empty(0, np.int32))  # freed before more is taken
+        table = table._replace(user_slots=np.empty(0, np.int32))  # freed before more is allocated
         table = table._replace(user_slots=np.full(size, -1, dtype=np.int32))
         index_users(table.user_slots, table.digests, table.seed[0], users)
     return table
@@ -593,7 +564,7 @@ def _with_pairs(table: Table, rows: int) -> Table:
     size = _slots_for(room, len(table.pair_slots))
     if size > len(table.pair_slots):
         table = table._replace(pair_slots=np.empty(0, np.int32), pair_marks=np.empty(0, np.uint8))
-        # Marks say which slots are free.
+        # Marks record which slots are free.
         slots, marks = np.empty(size, dtype=np.int32), np.zeros(size, dtype=np.uint8)
         table = table._replace(pair_slots=slots, pair_marks=marks)
         index_pairs(slots, marks, table.owners, table.pairs, table.seed[0], pairs)
@@ -601,7 +572,7 @@ def _with_pairs(table: Table, rows: int) -> Table:
 
 
 def _slots_for(room: int, slots: int) -> int:
-    """Return how many slots: a power of two, at most three quarters of them taken."""
+    """Return a power of two of slots, at most three quarters of them taken."""
     while 4 * room > 3 * slots:
         slots *= 2
     return slots
@@ -615,7 +586,7 @@ def _room(held: int, more: int) -> int:
 
 
 def _joined(parts: list[Columns]) -> Columns:
-    """Return one set of columns, a copy: parts of it keep nothing else in memory."""
+    """Concatenate columns into a copy, so that slices keep nothing else in memory."""
     users, pairs, added = zip(*parts, strict=True)
     return np.concatenate(users), np.concatenate(pairs), np.concatenate(added)
 
@@ -654,30 +625,26 @@ PREFIX = b"U"
 PREFIX_OF_ENTRIES = b"u"
 # Rows between commits: 6 MB of blocks in one transaction.
 ROWS_HELD = 200_000
-# Blocks, or entries, of epochs that are over go in steps, so that no transaction grows with users.
+# Delete expired epochs in steps, so that no transaction grows with the number of users.
 FORGOTTEN_AT_ONCE = 20_000
-# A store gives values with names, and blocks are long: no step reads much more than this.
+# A store yields values with names, and blocks are long: no step reads much more than this.
 FORGOTTEN_BYTES_AT_ONCE = 64 << 20
 
 _ONE_EACH = read_only(np.empty(0, np.int64))
 
 
 class Stored(Protocol):
-    """What was committed: a shard's store, or nothing."""
+    """Committed state: a shard's store, or nothing."""
 
     def get(self, key: bytes) -> bytes | None: ...
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
 
 
 class Users:
-    """What the users of one source partition have counted. Sensitive."""
+    """Per-user counts of one source partition. Sensitive."""
 
     def __init__(self, lanes: Iterable[Lane], stored: Stored | None = None) -> None:
-        """
-        Args:
-            lanes: those that bound users.
-            stored: what was committed; None keeps everything in memory (replay).
-        """
+        """Ignore lanes without a user bound. Without `stored`, everything stays in memory."""
         self._digests = {
             lane: _lane_digest(lane) for lane in lanes if lane.max_items_per_user is not None
         }
@@ -690,7 +657,7 @@ class Users:
 
     @property
     def full(self) -> bool:
-        """Whether so much is new that it should be committed."""
+        """Whether enough rows are new for a commit."""
         return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_HELD
 
     def take(
@@ -703,16 +670,16 @@ class Users:
         pairs: NDArray[np.uint64],
         amounts: NDArray[np.int64] | None = None,
     ) -> NDArray[np.int64]:
-        """Return how much of each row counts, event by event in their order, and use it up.
+        """Return how much of each row counts, in event order, and charge it to the user.
 
         Args:
             lane: one that bounds users.
-            epochs: int64 (n,), of each event; -1: it has no tick and is skipped.
+            epochs: int64 (n,), of each event; -1: no tick, skipped.
             users: uint64 (n, 2), digest of each event's user.
-            first: int64 (n,), the event's first row.
-            number: int64 (n,), how many rows it has: its distinct labels, at most `max_items`.
+            first, number: int64 (n,), first row and number of rows of each event: its distinct
+                labels, at most `max_items`.
             pairs: uint64 (m,), digest of each row's (stream key, label).
-            amounts: int64 (m,), how much each row adds; None: 1 each.
+            amounts: int64 (m,), amount of each row; None: all 1.
 
         Returns:
             int64 (m,); 0 for rows that do not count.
@@ -735,7 +702,7 @@ class Users:
         return counted
 
     def changes(self) -> list[Change]:
-        """Return what is new since the last commit, for the transaction of its contributions."""
+        """Return entries new since the last commit, for the transaction of its contributions."""
         return [
             change
             for (lane, epoch), held in self._epochs.items()
@@ -743,9 +710,7 @@ class Users:
         ]
 
     def over(self, watermark_ms: int) -> list[Change]:
-        """Return deletions of what is stored of epochs that are over: nothing of theirs can count
-        again.
-        """
+        """Return deletions of stored expired epochs, in which nothing can count again."""
         if self._stored is None:
             return []
         deletions: list[Change] = []
@@ -763,8 +728,9 @@ class Users:
         return deletions
 
     def committed(self, watermark_ms: int | None) -> None:
-        """Note that what `changes` returned is stored: forget epochs that are over; none is with a
-        watermark of None.
+        """Note that the blocks from `changes` are stored, and forget epochs before the watermark's.
+
+        A watermark of None expires no epoch.
         """
         if watermark_ms is not None:
             for lane in self._oldest:
@@ -776,13 +742,12 @@ class Users:
             held.committed()
 
     def restore(self, watermark_ms: int) -> None:
-        """Go on after a commit that left this watermark: read what is stored of its epochs."""
+        """Resume after a commit with this watermark: load the stored entries of its epochs."""
         for lane in self._oldest:
             self._oldest[lane] = _oldest(lane, watermark_ms)
             self._of(lane, self._oldest[lane])
 
     def _of(self, lane: Lane, epoch: int) -> UserEpoch:
-        # Only what counts compiles: most commands never import numba.
 
         held = self._epochs.get((lane, epoch))
         if held is None:
@@ -799,7 +764,7 @@ class Users:
 
 
 def _by_epoch(epochs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield each epoch but -1 and its events, in order."""
+    """Yield every epoch except -1 with its events, in order."""
     if not len(epochs):
         return
     order = np.argsort(epochs, kind="stable")
@@ -810,7 +775,6 @@ def _by_epoch(epochs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64
 
 
 def _oldest(lane: Lane, watermark_ms: int) -> int:
-    """Return the epoch of the first tick that is open."""
     return lane.epoch(max(1, (watermark_ms - lane.start_ms) // lane.tick_ms + 1))
 
 

@@ -1,17 +1,16 @@
-"""The time up to which a partition of events has closed its ticks, and when it closes further ones.
+"""The watermark of an events partition: the time up to which its ticks are closed.
 
 The *watermark* W is the largest of
 
     event time seen - grace     but an event dated after the wall clock when it is read counts as
-                                dated then, so nobody's wrong clock closes other people's ticks
+                                dated then, so a wrong clock never closes other users' ticks
     wall clock - grace          at the offset where the log ended at that time (`kafka/offsets.py`)
-    the first event's time      likewise at most the wall clock, and at least so far before it that
-                                no more than BACKLOG_TICKS_MAX ticks are to be published
+    the first event's time      likewise at most the wall clock, and late enough that no more than
+                                BACKLOG_TICKS_MAX ticks are to be published
 
 A tick is closed when it ends at or before W. An event counts at its own time or at W, whichever is
-later; if that is more than `max_behind` after its own time, it is rejected.
-
-What a backlog is, and how its ticks share transactions.
+later; if that is more than `max_behind` after its own time, it is rejected. While a backlog is
+read, several ticks share a transaction.
 """
 
 from __future__ import annotations
@@ -32,23 +31,20 @@ from workers.events.reader import BEHIND, Reject
 from workers.mechanisms.config.histogram import Lane
 
 # A transaction costs this worker and the brokers about as much as ten thousand events, however
-# little it says, and more the more topics it writes to.
+# small it is, and more with every topic that it writes to.
 _APART_S = 0.5
-# A backlog is what is further behind the wall clock than this: to wait for more of it pays.
+# Further behind the wall clock than this is a backlog: waiting to batch more of it pays off.
 _BEHIND_MS = 10_000
-# One old event is enough to have every tick since then published: hours of empty snapshots.
+# One old event would publish every tick since then: hours of empty snapshots.
 BACKLOG_TICKS_MAX = 10_000_000
 
 
 def apart_s(lanes: Sequence[Lane]) -> float:
-    """Return how long ticks of a backlog that close or are complete soon after others wait for
-    further ones: they share a transaction.
-    """
+    """Return how long a backlog's completed ticks wait for further ones to share a transaction."""
     return min([_APART_S, *(lane.tick_ms / 2000 for lane in lanes)])
 
 
 def is_behind(watermark: int | None, grace_ms: int) -> bool:
-    """Tell whether a backlog is being read, by where its ticks are closed."""
     return watermark is None or time.time_ns() // 1_000_000 - grace_ms - watermark > _BEHIND_MS
 
 
@@ -58,11 +54,9 @@ _NO_LIMIT = int(np.iinfo(np.int64).max)
 
 
 def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
-    """Return a reject for each event of a batch that is too far behind, but for skipped ones.
+    """Return rejects for events that are too far behind, except skipped ones.
 
-    Args:
-        events: the batch.
-        behind: int64 (k,), places of these events in it.
+    `behind` holds the indices of these events in the batch, int64 (k,).
     """
     return [
         Reject(index, BEHIND) for index in events.index[behind[events.looked_at[behind]]].tolist()
@@ -70,15 +64,14 @@ def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
 
 
 class Watermark:
-    """Where one partition's time is, and was at the last commit. Sensitive."""
+    """Current and last committed watermark of one partition. Sensitive."""
 
     def __init__(self, lanes: Sequence[Lane], grace_ms: int, max_behind_ms: int | None) -> None:
         """
         Args:
-            lanes: whose ticks are closed.
-            grace_ms: how long a tick stays open for events that come late.
+            grace_ms: how long a tick stays open for late events.
             max_behind_ms: events that would count later than this after their own time are
-                rejected; None: none are.
+                rejected; None: no limit.
         """
         self._lanes, self._grace = lanes, grace_ms
         self._max_behind = _NO_LIMIT if max_behind_ms is None else max_behind_ms
@@ -90,23 +83,22 @@ class Watermark:
         return f"{type(self).__name__}(watermark={self.watermark})"
 
     def go_on(self, watermark: int | None) -> None:
-        """Go on after a commit that left this watermark."""
         self.watermark = self._committed_watermark = watermark
 
     def told(self, watermark: int | None) -> None:
-        """Move on to a time that is said; None: none is."""
+        """Advance to a given time, if it is later; None does nothing."""
         if watermark is not None and (self.watermark is None or watermark > self.watermark):
             self.watermark = watermark
 
     def pass_by(self, times: Longs, read_ms: int | None) -> Longs:
-        """Move the watermark by the times of events, in order; return when each counts, int64 (n,).
+        """Advance the watermark by event times, in order; return the times at which they count.
 
         Events that are `too_far_behind` do not move it.
 
         Args:
-            times: int64 (n,).
-            read_ms: wall clock at which they are read, the most to which they move the watermark;
-                None where their times are the only clock (replay).
+            times: int64 (n,), like the result.
+            read_ms: wall clock of the read, which limits the watermark; None where event times are
+                the only clock (replay).
         """
         latest, effective = _NO_LIMIT if read_ms is None else read_ms, np.empty_like(times)
         begin, mark = 0, self.watermark
@@ -136,7 +128,7 @@ class Watermark:
         return found
 
     def _oldest(self, now_ms: int) -> int:
-        """Return the least time at which a watermark may begin."""
+        """Return the earliest time at which a watermark may begin."""
         oldest = (now_ms - BACKLOG_TICKS_MAX * lane.tick_ms for lane in self._lanes)
         # Ticks before a lane's start are not published.
         return max(
@@ -145,22 +137,21 @@ class Watermark:
         )
 
     def read_to_end(self, now_ms: int) -> None:
-        """Close the ticks that were over at wall-clock time `now_ms`: the partition was read to the
-        end it had then.
-        """
+        """Close ticks that had ended at `now_ms`; the partition was read to its end as of then."""
         mark = now_ms - self._grace
         if self.watermark is None or mark > self.watermark:
             self.watermark = mark
 
     def closes(self) -> bool:
-        """Tell whether a tick of any lane has closed since the last commit."""
+        """Return whether a tick of any lane has closed since the last commit."""
         return self.watermark is not None and self._closed_between(
             self._committed_watermark, self.watermark
         )
 
     def close_due(self) -> bool:
-        """Tell whether a tick has closed and is to be committed now: closes of a backlog that
-        follow each other faster than `apart_s` share a transaction.
+        """Return whether a tick has closed and is to be committed now.
+
+        In a backlog, closes that follow each other faster than `apart_s` share a transaction.
         """
         waits = time.monotonic() - self._closed_s < self._apart_s and is_behind(
             self.watermark, self._grace
@@ -176,9 +167,7 @@ class Watermark:
         )
 
     def ticks_closed(self) -> int:
-        """Return how many ticks, over all lanes, have closed since the last commit; none before the
-        first.
-        """
+        """Return ticks closed since the last commit, over all lanes; 0 before the first."""
         mark, before = self.watermark, self._committed_watermark
         if mark is None or before is None:
             return 0
@@ -188,8 +177,9 @@ class Watermark:
         )
 
     def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
-        """Tell whether the wall clock alone would close a tick now that it did not close at
-        `noted_ms`; from any thread.
+        """Return whether the wall clock alone would close a tick now that was open at `noted_ms`.
+
+        Callable from any thread.
         """
         marks = [self.watermark, None if noted_ms is None else noted_ms - self._grace]
         before = max((mark for mark in marks if mark is not None), default=None)
@@ -197,7 +187,6 @@ class Watermark:
         return before is None or (mark > before and self._closed_between(before, mark))
 
     def note_commit(self) -> None:
-        """Note that the watermark was committed as it is."""
         if self.closes():
             self._closed_s = time.monotonic()
         self._committed_watermark = self.watermark
