@@ -132,9 +132,10 @@ def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0
     """Return the delta charged for sampling noise from a table instead of the ideal distribution.
 
     It is (1 + e^epsilon) D0 TV + D0 TV'. For noise on counts, only cells whose true value differs
-    between neighbours matter, so TV grows neither with items nor with ticks. TV' covers the tests that
-    an item of one event must fail to stay hidden. The chance of passing a test was bounded under the
-    ideal distribution, so TV' grows with the number of tests (docs/decisions/0009-derivations.md, 8).
+    between neighbours matter, so TV grows neither with items nor with ticks. TV' covers the tests
+    that an item of one event must fail to stay hidden. The chance of passing a test was bounded
+    under the ideal distribution, so TV' grows with the number of tests
+    (docs/decisions/0009-derivations.md, 8).
 
     Args:
         epsilon: of the guarantee it is added to.
@@ -202,8 +203,8 @@ def _order_cost(order: int, delta: float) -> float:
 def _largest(value: Callable[[int], float]) -> float:
     """Return the maximum of a unimodal function over integer orders a >= 2.
 
-    Any order is valid, so a missed peak would cost accuracy and never privacy. A geometric grid finds
-    the neighbourhood, a ternary search the order.
+    Any order is valid, so a missed peak would cost accuracy and never privacy. A geometric grid
+    finds the neighbourhood, a ternary search the order.
     """
     grid = [2]
     while grid[-1] < _LARGEST_ORDER:

@@ -113,7 +113,8 @@ class OnSplit(Frozen):
 
         Args:
             unit: the protected unit.
-            spent: rho of the calibrated noise; rounding may put it a little above the requested rho.
+            spent: rho of the calibrated noise; rounding may put it a little above the requested
+                rho.
             tv, times, tests_tv: the samplers' distance, see `accounting.sampler_delta`.
             otherwise: the remedy where delta is too small and is to stay.
 

@@ -12,7 +12,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-# Increment with any change to how values, thresholds or snapshots are computed: same id, same bytes.
+# Increment with any change to how values, thresholds or snapshots are computed: same id, same
+# bytes.
 VERSION = 1
 
 

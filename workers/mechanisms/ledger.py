@@ -137,10 +137,11 @@ def grown(column: NDArray[A], n: int) -> NDArray[A]:
 
 
 class Ledger:
-    """The rows of one histogram and epoch in one owner partition. Sensitive: its repr shows no counts.
+    """The rows of one histogram and epoch in one owner partition.
 
-    The arrays are updated in place by `merge` and by the mechanism that owns the state; `touched`,
-    `newly_shown` and `clean_rows` track changes since `clean`, so that only changed blocks are written.
+    Sensitive: its repr shows no counts. The arrays are updated in place by `merge` and by the
+    mechanism that owns the state; `touched`, `newly_shown` and `clean_rows` track changes since
+    `clean`, so that only changed blocks are written.
     """
 
     def __init__(self) -> None:
@@ -182,8 +183,8 @@ class Ledger:
     def shown_to(self, tick: int) -> NDArray[np.int32] | NDArray[np.int64]:
         """Return `shown`, wide enough for `tick`.
 
-        Four bytes an item suffice for 68 years of one-second ticks. With narrower ticks, an epoch without
-        an end passes 2^31 (in 25 days with ticks of 1 ms); from then on it takes eight.
+        Four bytes an item suffice for 68 years of one-second ticks. With narrower ticks, an epoch
+        without an end passes 2^31 (in 25 days with ticks of 1 ms); from then on it takes eight.
         """
         if tick > _LAST_OF_FOUR_BYTES and self._shown.dtype == np.int32:
             self._shown = self._shown.astype(np.int64)
@@ -243,8 +244,8 @@ class Ledger:
 
         Args:
             contributions: one message's columns for one tick.
-            key_index: int32 (len(contributions.keys),): index of every stream key here, -1 for a key not
-                served.
+            key_index: int32 (len(contributions.keys),): index of every stream key here, -1 for a
+                key not served.
             add_rows: whether new items get a row; otherwise they are left out.
         """
         key_of_row, tags, counts = (

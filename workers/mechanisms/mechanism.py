@@ -64,9 +64,9 @@ def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, 
 def ticks_of_item(config: HistogramConfig, unit: str) -> int:
     """Return the most ticks in which one protected unit may contribute to an item.
 
-    An event contributes in one tick. A user's contribution to an item, at most Dinf, may be split into
-    as many parts. Where ticks are released separately, every part is tested for discovery and gets its
-    own noise.
+    An event contributes in one tick. A user's contribution to an item, at most Dinf, may be split
+    into as many parts. Where ticks are released separately, every part is tested for discovery and
+    gets its own noise.
     """
     if unit == "event":
         return 1
@@ -124,9 +124,9 @@ class State:
     """The ledger of one histogram and epoch, plus any further mechanism state (sensitive).
 
     A mechanism with more state than its ledger subclasses this and returns changed blocks as bytes,
-    under names that begin with "m". `key_tags` holds one tag per stream key, of a label that no item
-    can have; noise for a whole stream key is derived from it. The caller maintains it, also across
-    restarts.
+    under names that begin with "m". `key_tags` holds one tag per stream key, of a label that no
+    item can have; noise for a whole stream key is derived from it. The caller maintains it, also
+    across restarts.
     """
 
     def __init__(self) -> None:
@@ -179,7 +179,7 @@ class Mechanism(Protocol):
         """Return the zCDP and the named failure probabilities of one epoch."""
 
     def public(self) -> Mapping[str, object]:
-        """Return every parameter that changes a noise value or its meaning; the mechanism id hashes them."""
+        """Return every parameter that changes a noise value or its meaning: the id's input."""
 
     def sd(self, t: int) -> float:
         """Return the standard deviation of every count released at tick t."""
@@ -219,7 +219,7 @@ class Differences(Protocol):
     """A mechanism whose running counts can be subtracted across ticks."""
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return the sd of the difference between an item's published counts at ticks t and `since`.
+        """Return the sd of the difference between an item's published counts at two ticks.
 
         Args:
             t: tick of the epoch, from 1.
@@ -231,7 +231,7 @@ class Differences(Protocol):
 
 
 class Domained(Frozen):
-    """Base class of mechanisms with a row for every label of a domain; an empty domain is unknown."""
+    """Base class of mechanisms with a row for every label of a domain; empty means unknown."""
 
     _domain: tuple[bytes, ...] = ()
 

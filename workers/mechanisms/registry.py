@@ -73,11 +73,12 @@ PER_ITEM = ("known_base", "unk_base", "known_gauss", "positive_gauss", "positive
 def protects_users(config: HistogramConfig) -> bool:
     """Return whether the analysis covers a user with items in different ticks (mechanisms.md 7).
 
-    It does where the cost is a sum over the items touched. Then a user with m items in an epoch, each
-    counted at most Dinf times in any ticks, costs the same as one event with m items of Dinf, and
-    discovery is charged for every tick that may hold a part of an item (`mechanism.ticks_of_item`). It
-    does not where an event is charged once per release, whatever it touches (picks of a top k,
-    thresholds that all counts share): such a user takes part in up to m releases.
+    It does where the cost is a sum over the items touched. Then a user with m items in an epoch,
+    each counted at most Dinf times in any ticks, costs the same as one event with m items of Dinf,
+    and discovery is charged for every tick that may hold a part of an item
+    (`mechanism.ticks_of_item`). It does not where an event is charged once per release, whatever it
+    touches (picks of a top k, thresholds that all counts share): such a user takes part in up to m
+    releases.
     """
     algorithm = config.algorithm if isinstance(config, MetaConfig) else config.mechanism
     return algorithm in PER_ITEM
@@ -91,7 +92,7 @@ def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
 
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
-    """Return the mechanism that `config` describes, complete and frozen, since many threads step it.
+    """Return the mechanism that `config` describes, complete and frozen: many threads step it.
 
     Args:
         config: of any kind in `MECHANISMS`.

@@ -642,7 +642,7 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
 
 
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
-    """Check a parsed document; file names are relative to `base`, and messages do not name the file.
+    """Check a parsed document with file names relative to `base`; messages do not name the file.
 
     Raises:
         ValueError: a section or field is wrong.
