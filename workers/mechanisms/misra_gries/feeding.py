@@ -110,7 +110,7 @@ def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: 
 
 @kernel_part
 def run_end(slots: Places, start: int, n: int, ranks: Integers) -> int:
-    """Return the end of the ordered run that begins at `start`: the first place out of order, or n."""
+    """Return the end of the ordered run at `start`: the first place out of order, or n."""
     stop = start + 1
     while stop < n and ranks[slots[stop - 1]] < ranks[slots[stop]]:
         stop += 1

@@ -331,7 +331,7 @@ class MisraGries(OnSplit):
 
     @property
     def counters_max(self) -> int:
-        """Return the most counters held for a stream key, in all open cells, whatever the domain."""
+        """Return the most counters held for a stream key, over all open cells."""
         return self.config.size * self.tree.levels
 
     def public(self) -> Mapping[str, object]:
@@ -462,7 +462,10 @@ def _joined(columns: Sequence[NDArray[A]]) -> NDArray[A]:
 
 
 def _quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float:
-    """Return x with P(sum >= x) <= delta, rounded up: exact where cheap, else the sub-Gaussian bound."""
+    """Return x with P(sum >= x) <= delta, rounded up.
+
+    It is exact where that is cheap, else from the sub-Gaussian bound.
+    """
     variance = float(sum(s2 for _, s2 in terms)) * (1 + 1e-12)
     exact = exact_quantile(terms, delta)
     return math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12) if exact is None else exact

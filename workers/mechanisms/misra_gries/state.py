@@ -1,6 +1,6 @@
-"""State of the continual sketch mechanism: for every stream key and level the open cell's sketch, and
-the level's released sums.
+"""State of the continual sketch mechanism.
 
+For every stream key and level it holds the open cell's sketch and the level's released sums.
 Changed blocks are written in pages that fit a message; all pages of a block are written together,
 and page 0 states how many are valid.
 
@@ -113,7 +113,10 @@ class SketchState(State):
         return _each_once(self._open[key, level] for level in levels)
 
     def closed(self, key: int, level: int) -> Sketch | None:
-        """Close the cells of this level and below, clear the sums below, and return this level's sketch."""
+        """Close the cells of this level and below, and return this level's sketch.
+
+        The sums of the levels below are cleared.
+        """
         self._join()
         over = self._open.get((key, level))
         for below in range(level + 1):
@@ -135,7 +138,7 @@ class SketchState(State):
             self._changed.add(("mr", (key, level)))
 
     def shown(self) -> list[tuple[int, dict[bytes, int]]]:
-        """Return the sums over all levels, ascending by stream key, for keys that show something."""
+        """Return the sums over all levels for keys that show something, ascending by key."""
         self._join()
         totals: dict[int, dict[bytes, int]] = {}
         for (key, _), released in self._shown.items():
@@ -185,7 +188,7 @@ class SketchState(State):
         self._pages.setdefault(name[:12], {})[page] = block
 
     def _join(self) -> None:
-        """Build sketches from restored pages; equal ones are shared again, since they will be fed the same."""
+        """Build sketches from restored pages; equal ones are shared again, as their input is equal."""
         equal: dict[tuple[int, bytes], Sketch] = {}
         for name, pages in sorted(self._pages.items()):
             if 0 not in pages:
