@@ -1,5 +1,5 @@
-"""Which bucket a number lies in (`mechanisms.config.buckets`), and where a quantile of what buckets
-count does (`pipeline/snapshots.py`).
+"""Kernels for the bucket of a number (`mechanisms.config.buckets`) and for quantiles of bucket counts
+(`pipeline/snapshots.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Columns of numbers: noise looked up and added up, what passes a threshold, and blocks as bytes.
+"""Columns of numbers: noise lookup and sums, threshold tests, and blocks as bytes.
 
-As bytes each block is in the narrowest width that holds its largest number, little-endian.
+As bytes, a block uses the narrowest width that holds its largest number, little-endian.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Sums = NDArray[np.int32] | NDArray[np.int64]
 LOOKED_AT_ONCE = 64
 # Of a block of numbers: version, width, rows.
 HEAD_BYTES = 4
-# Rows that are added up together: their sums take 12 KiB of a nearest cache of 32.
+# Rows added up together: their sums take 12 KiB of a nearest cache of 32.
 TILE_ROWS = 1024
 
 
@@ -144,21 +144,21 @@ def passed(
     rows: Integers,
     noisy: Integers,
 ) -> tuple[int, int]:
-    """Find the rows that pass a threshold for the first time, and all that were or are shown.
+    """Find the rows that pass a threshold for the first time, and all rows shown before or now.
 
-    Most of a large ledger's rows are never shown: that some rows have none among them is seen in
-    half the time that it takes to go through them.
+    Most of a large ledger's rows are never shown: checking that a group of rows has none takes half
+    the time of going through them.
 
     Args:
         counts, noise: (n,).
         shown: (n,), 0 for a row that was not shown before.
-        threshold: a count with its noise has to be above it.
+        threshold: a noisy count must be above it.
         tests: whether new rows may be shown at all.
         new, rows: (n,), the results, ascending.
-        noisy: (n,), the result: of each of `rows` the count with its noise.
+        noisy: (n,), the result: noisy counts of `rows`.
 
     Returns:
-        How many there are of each.
+        The lengths of `new` and `rows`.
     """
     fresh, both = 0, 0
     for begin in range(0, len(counts), LOOKED_AT_ONCE):

@@ -1,6 +1,4 @@
-"""Loops over text columns: the texts end to end in `text`, where each ends in `ends`; and over what
-comes with them, counts and stream keys.
-"""
+"""Loops over text columns (`text`: texts end to end; `ends`: their ends), counts and stream keys."""
 
 from __future__ import annotations
 
@@ -127,7 +125,7 @@ def columns_of(
 
 @kernel_part
 def bits_of(number: np.uint64) -> int:
-    """Return how many bits a number has."""
+    """Return the bit length of a number."""
     bits = 0
     while number:
         number >>= np.uint64(1)

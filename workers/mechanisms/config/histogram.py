@@ -257,7 +257,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def subtracts(self) -> bool:
-        """Return whether an item's counts at two ticks differ by the events between them, and noise."""
+        """Return whether an item's change between ticks is its events' count plus noise."""
         return self.mechanism in SUBTRACTING or (self.mechanism == "meta" and self.shows_all)
 
     @property

@@ -188,7 +188,7 @@ class SketchState(State):
         self._pages.setdefault(name[:12], {})[page] = block
 
     def _join(self) -> None:
-        """Build sketches from restored pages; equal ones are shared again, as their input is equal."""
+        """Build sketches from restored pages; equal ones are shared, as their input is equal."""
         equal: dict[tuple[int, bytes], Sketch] = {}
         for name, pages in sorted(self._pages.items()):
             if 0 not in pages:

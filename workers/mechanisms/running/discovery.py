@@ -219,7 +219,10 @@ def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
 
 @kept(1024)
 def _constants(numerator: int, denominator: int) -> tuple[float, ...]:
-    """Implement `constants_of` on integers: hashing a fraction takes longer than all other work on it."""
+    """Implement `constants_of` on integers.
+
+    Hashing a fraction takes longer than all other work on it.
+    """
     variance = float_up(Fraction(numerator, denominator))
     thetas = (
         _log_theta(variance * smoothing / (variance + smoothing))

@@ -337,7 +337,7 @@ class SparseGumb(OnSplit, Domained):
         return noisy
 
     def _tv(self) -> float:
-        """Return the total variation distance of all draws with a true value that one event may change."""
+        """Return the samplers' distance over all draws with a true value one event may change."""
         config, d = self.config, len(self._domain)
         shown = config.top_k * (config.switches + 1)
         tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
