@@ -57,7 +57,7 @@ class TagIndex:
         return rows, unknown
 
     def enter(self, n: int, of_rows: Tags) -> None:
-        """Enter all rows up to n - 1 that are not in the index; their tags must be new and distinct."""
+        """Enter all rows up to n - 1 not yet in the index; their tags must be new and distinct."""
         from workers.arrays.tag_table import enter_rows
 
         self.reserve(n, of_rows)

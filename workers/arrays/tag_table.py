@@ -69,16 +69,15 @@ def add_to_rows(
     """Add the counts of tags that have a row to the totals of these rows.
 
     Args:
-        slots: the table.
         of_rows: (n, 2), the tag of every row.
         totals: (n,), changed.
-        tags: (m, 2), whose counts these are.
-        counts: (m,).
-        rows: (m,), the result: the row of each tag, -1 where there is none.
+        tags: (m, 2).
+        counts: (m,), of the tags.
+        rows: (m,), the result, -1 where absent.
         elsewhere: room for `AT_ONCE` numbers.
 
     Returns:
-        How many tags have no row.
+        The number of tags without a row.
     """
     mask = np.int64(len(slots) - 1)
     unknown = 0
