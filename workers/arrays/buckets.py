@@ -1,4 +1,4 @@
-"""Kernels for bucket lookup (`mechanisms.config.buckets`) and quantiles (`pipeline/snapshots.py`)."""
+"""Kernels for buckets (`mechanisms.config.buckets`) and quantiles (`pipeline/snapshots.py`)."""
 
 from __future__ import annotations
 

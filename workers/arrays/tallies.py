@@ -301,22 +301,23 @@ def group_by_owner(
     out_labels: Longs,
     out_counts: Longs,
 ) -> int:
-    """Write the rows of a tally's labels by stream key, and the keys by owner partition; keys of an
-    owner, and labels of a key, are in the order in which they were met.
+    """Write a tally's label rows by stream key, and the keys by owner partition.
+
+    An owner's keys, and a key's labels, are in order of first occurrence.
 
     Args:
         pairs, counts: uint64 and int64 (used or more,).
         used: number of rows, those of keys included.
         owner_of: int32 (codes of keys or more,), the owner partition of each key.
-        bounds: int64 (owners + 1,), zeros; written: where each owner's keys begin.
+        bounds: int64 (owners + 1,), zeros; written: start of each owner's keys.
         places: int32 (codes of keys,), scratch.
-        met: int32 (keys there can be,), written: the codes of the keys.
-        starts: int64 (keys there can be + 1,), zeros; written: where each key's rows begin.
+        met: int32 (possible keys,), written: the codes of the keys.
+        starts: int64 (possible keys + 1,), zeros; written: start of each key's rows.
         out_pairs, out_labels, out_counts: uint64, int64 and int64 (rows of labels or more,),
             written: pair, code of the label and count of each row.
 
     Returns:
-        How many keys there are.
+        The number of keys.
     """
     keys = 0
     for row in range(used):
@@ -354,10 +355,10 @@ def group_by_owner(
 
 @kernel
 def are_alone(first: Longs, number: Longs) -> bool:
-    """Return whether event i brings one label, the i-th.
+    """Return whether every event i brings exactly one label, the i-th.
 
     Args:
-        first, number: int64 (n,): event i brings the labels from first[i] on, number[i] of them.
+        first, number: int64 (n,): event i brings `number[i]` labels, starting at first[i].
     """
     i = 0
     while i < len(first) and number[i] == 1 and first[i] == i:
