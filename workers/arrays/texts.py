@@ -55,7 +55,6 @@ class Texts:
 
     @classmethod
     def concat(cls, columns: Sequence[Texts]) -> Texts:
-        """Return the texts of several columns, one column after the other."""
         if len(columns) == 1:
             return columns[0]
         if not columns:
@@ -86,7 +85,6 @@ class Texts:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Bytes of each text, int64 (n,)."""
         lengths = self.ends.copy()
         lengths[1:] -= self.ends[:-1]
         return lengths

@@ -54,10 +54,6 @@ class Split:
 def split(config: HistogramConfig, *, discovers: bool) -> Split:
     """Return the split of a histogram's budget.
 
-    Args:
-        config: with epsilon or rho, and delta.
-        discovers: whether items of an unknown domain are shown.
-
     Raises:
         ValueError: neither epsilon nor rho is given, or the budget is too small to use.
     """

@@ -210,13 +210,7 @@ class Ledger:
         return self._index.find(tags, self._tags)
 
     def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
-        """Append rows with new, distinct tags, and return their numbers.
-
-        Args:
-            tags: uint64 (m, 2).
-            keys: int32 (m,).
-            labels: m labels.
-        """
+        """Append rows with new, distinct tags, and return their numbers."""
         first, n = self.n, self.n + len(tags)
         start = int(self._ends[first - 1]) if first else 0
         end = start + len(labels.text)

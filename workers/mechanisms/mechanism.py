@@ -160,8 +160,7 @@ class Mechanism(Protocol):
     """One configured continual mechanism, public in full."""
 
     @property
-    def kind(self) -> str:
-        """Return the mechanism's name in the settings."""
+    def kind(self) -> str: ...
 
     @property
     def law(self) -> str:
@@ -172,8 +171,7 @@ class Mechanism(Protocol):
         ...
 
     @property
-    def guarantee(self) -> Guarantee:
-        """Return the guarantee of one epoch."""
+    def guarantee(self) -> Guarantee: ...
 
     def cost(self) -> Cost:
         """Return the zCDP and the named failure probabilities of one epoch."""
@@ -187,8 +185,7 @@ class Mechanism(Protocol):
     def threshold(self, t: int) -> int | None:
         """Return the count above which a new item is shown at tick t."""
 
-    def init(self) -> State:
-        """Return the state before tick 1."""
+    def init(self) -> State: ...
 
     def noise(self, stream: NoiseStream) -> Noise: ...
 

@@ -599,7 +599,6 @@ def internal_topics(worker: str) -> tuple[str, str, str, str]:
 
 
 def rekey_topics(worker: str) -> tuple[str, str]:
-    """Return the topic of events keyed by user, and the state topic of that stage."""
     return f"{worker}.by-user", f"{worker}.rekey-state"
 
 
@@ -692,7 +691,6 @@ _SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
 
 
 def history_of(values: object, base: Path) -> HistorySettings:
-    """Return [dashboard]; all of its settings are optional."""
     if not isinstance(values, dict):
         raise SettingsError(f"dashboard = {display(values)}: must be a section, [dashboard]")
     settings = _section(HistorySettings, values, "dashboard.")
@@ -704,7 +702,6 @@ def history_of(values: object, base: Path) -> HistorySettings:
 
 
 def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
-    """Return [schema_registry], with its secrets read."""
     if values is None:
         return None
     if not isinstance(values, dict):

@@ -104,7 +104,6 @@ def _number(value: object, what: str) -> float:
 
 
 def _between(values: Mapping[str, object]) -> tuple[float, ...]:
-    """Return the edges of `{ from, to, count, scale }`."""
     for name in values:
         if name not in ("from", "to", "count", "scale"):
             raise ValueError(f"{name}: unknown name; one of from, to, count, scale")

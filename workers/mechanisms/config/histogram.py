@@ -229,7 +229,6 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def horizon_ticks(self) -> int | None:
-        """Return the ticks in an epoch; None when unbounded."""
         return None if self.horizon == "unbounded" else self.horizon
 
     @property
@@ -277,7 +276,6 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def domain_from(self) -> str:
-        """Return the setting that defines the labels of the declared domain."""
         return "domain" if self.buckets is None else "buckets"
 
     def where(self) -> str:

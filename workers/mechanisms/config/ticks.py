@@ -29,7 +29,6 @@ class TickGrid:
         return (time_ms - self.start_ms) // self.tick_ms + 1
 
     def start(self, tick: int) -> int:
-        """Return the first ms of a global tick."""
         return self.start_ms + (tick - 1) * self.tick_ms
 
     def end(self, tick: int) -> int:
@@ -45,12 +44,7 @@ class TickGrid:
 
 
 def window_complaints(windows: Sequence[int], tick_ms: int, horizon: int | None) -> Iterator[str]:
-    """Yield errors in a histogram's windows.
-
-    Args:
-        windows: lengths, ms.
-        horizon: ticks in an epoch; None is unbounded.
-    """
+    """Yield errors in a histogram's windows (ms); a horizon of None is unbounded."""
     for number, window_ms in enumerate(windows):
         if window_ms % tick_ms:
             yield f"windows holds {window_ms} ms: a multiple of the tick, {tick_ms} ms"

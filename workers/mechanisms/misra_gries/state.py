@@ -85,12 +85,10 @@ class SketchState(State):
 
     @property
     def counters(self) -> int:
-        """Return the number of counters in open sketches, over all stream keys."""
         self._join()
         return sum(len(sketch.counts) for sketch in _each_once(self._open.values()))
 
     def declare(self, key: int, tags: Tags) -> None:
-        """Store a stream key's declared domain."""
         self._domains[key] = DomainTags(tags.copy())
         self._changed.add(("md", (key, 0)))
 

@@ -123,7 +123,6 @@ class Discovery(Frozen):
         return Cost(rho=0.0, deltas=(("discovery", self.delta),))
 
     def public(self) -> dict[str, object]:
-        """Return every parameter that changes a threshold: part of the mechanism id."""
         schedule = (
             {"schedule": "per_tick"}
             if self._every is None
@@ -330,7 +329,6 @@ class ConstantDiscovery(Discovery):
         return super().public() | {"schedule": "constant"}
 
     def delta_at(self, t: int) -> float:
-        """Return the bound on tick t's delta for one item."""
         check_tick("discovery", t, self._horizon)
         return float(
             _tails(self._noise_of(t, 1), self._threshold + self._margin - self.max_count)[0]

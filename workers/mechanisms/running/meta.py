@@ -78,7 +78,6 @@ class MetaState(State):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes held in addition to the ledger."""
         return sum(column.nbytes for kind in (self._open, self._sums, self._has) for column in kind)
 
     def grow(self) -> None:
@@ -103,7 +102,6 @@ class MetaState(State):
         return counts
 
     def add_noisy(self, level: int, rows: Rows, counts: NDArray[np.int64]) -> None:
-        """Add a released cell's noisy counts to its level."""
         n = self.ledger.n
         shown = slice(n) if len(rows) == n else rows  # all of them: a third of the time
         self._sums[level][shown] += counts

@@ -151,7 +151,6 @@ class SparseNoise:
         return self._counter.draw(self._stream, t, tags.take(rows, axis=0))
 
     def test(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Return the noise of each row's test at tick t."""
         return self._test.values(self._stream, (TEST, t), tags)
 
     def threshold(self, key_tag: Tags, used: int) -> int:
@@ -159,7 +158,6 @@ class SparseNoise:
         return int(self._threshold.values(self._stream, (THRESHOLD, used), key_tag)[0])
 
     def picks(self, key_tag: Tags, choice: int, k: int) -> list[tuple[int, int]]:
-        """Return the words of one choice of k."""
         words = (self._stream.words(key_tag, (PICK | i, choice))[0].tolist() for i in range(k))
         return [(upper, lower) for upper, lower in words]
 
@@ -359,6 +357,5 @@ def rho_of_item(config: SparseGumbConfig, tau_squared: Fraction) -> float:
 
 
 def _root_up(value: Fraction) -> Fraction:
-    """Return the square root, rounded up to 2^-40."""
     root = math.isqrt(math.ceil(value * (1 << 80)))
     return Fraction(root + 1, 1 << 40)
