@@ -64,19 +64,18 @@ _SIGMA = np.array(
 )
 _IV.flags.writeable = _SIGMA.flags.writeable = False
 _MORE, _LAST = np.uint64(0), np.uint64(0xFFFFFFFFFFFFFFFF)
-# Digests that are made side by side: a row of their words fills a vector register, or two.
+# Digests computed side by side: a row of their words fills a vector register, or two.
 LANES: Final = 8
 _ROW = tuple(np.uint64(LANES * row) for row in range(32))
 _16, _24, _32, _40, _48, _63, _1 = (np.uint64(n) for n in (16, 24, 32, 40, 48, 63, 1))
 
 
 class State(NamedTuple):
-    """What a digest has absorbed before the text: pass it to `digests` as `*state`. Secret, where
-    the key is.
+    """The digest state before the text: pass it to `digests` as `*state`. Secret if the key is.
 
     Attributes:
-        words: uint64 (8,), after the blocks that are complete and followed by more.
-        rest: uint8 (0 to 128,), what was absorbed behind them.
+        words: uint64 (8,), after all complete blocks that are followed by more.
+        rest: uint8 (0 to 128,), bytes absorbed after those blocks.
         length: bytes absorbed in all, the key's block included.
     """
 
@@ -92,8 +91,7 @@ def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: 
     """Return the state after a prefix.
 
     Args:
-        prefix: what every text begins with.
-        key: at most 64 bytes; none for a digest without a key.
+        key: at most 64 bytes; empty for a digest without a key.
         person: at most 16 bytes.
         digest_size: bytes of a digest, 1 to 64.
 
@@ -120,7 +118,7 @@ def start(prefix: bytes, *, key: bytes = b"", person: bytes = b"", digest_size: 
     rest = (
         np.frombuffer(absorbed, dtype=np.uint8, offset=done) if absorbed else np.empty(0, np.uint8)
     )
-    # Frozen, as threads share it; and one type of array for the compiler, whatever the prefix.
+    # Frozen, as threads share it; and one array type for the compiler, whatever the prefix.
     words.flags.writeable = rest.flags.writeable = False
     return State(words, rest, len(absorbed))
 
@@ -184,9 +182,9 @@ def compress(
 
 @kernel_part
 def round_side_by_side(v: NDArray[np.uint64]) -> None:
-    """Mix the words of a round into the states of LANES digests: one round of F.
+    """Run one round of F on the states of LANES digests.
 
-    The compiler makes vector instructions of the loop, as every row has its place in one array.
+    The compiler vectorizes the loop because every row has its place in one array.
 
     Args:
         v: uint64 (32 LANES,), in rows of LANES: 16 of states, changed, and the 16 of words in the
@@ -275,7 +273,7 @@ def digests(
     Raises:
         IndexError: a span lies outside data.
     """
-    # Arrays of one kind, and loops in place of slices: what numba has for others takes it 2 s more.
+    # Arrays of one kind, and loops in place of slices: numba takes 2 s more to compile others.
     as_words, state = np.zeros(16, dtype=np.uint64), np.zeros(8, dtype=np.uint64)
     blocks, v = np.zeros(16 * LANES, dtype=np.uint64), np.zeros(32 * LANES, dtype=np.uint64)
     lengths = np.zeros(LANES, dtype=np.uint64)
@@ -287,7 +285,7 @@ def digests(
     for lane in range(LANES):
         for word in range(16):
             blocks[word * LANES + lane] = as_words[word]
-        # How many bytes of a block the lane holds.
+        # Bytes of the lane's block in use.
         held[lane] = len(rest)
     # Up to where the block holds a text; zeros follow.
     written = len(rest)

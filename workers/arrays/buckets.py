@@ -1,6 +1,4 @@
-"""Which bucket a number lies in (`mechanisms.config.buckets`), and where a quantile of what buckets
-count does (`pipeline/snapshots.py`).
-"""
+"""Kernels for buckets (`mechanisms.config.buckets`) and quantiles (`pipeline/snapshots.py`)."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from workers.arrays.compiled import kernel, kernel_part
 
 @kernel_part
 def bucket(value: float, edges: NDArray[np.float64]) -> int:
-    """Return the bucket of a number: how many edges are not above it; -1 if it is not a number.
+    """Return the number of edges at or below a number; -1 if it is not a number.
 
     Args:
         value: any; infinities lie in the first and the last bucket.
@@ -36,10 +34,10 @@ def bucket(value: float, edges: NDArray[np.float64]) -> int:
 def buckets(
     values: NDArray[np.float64], edges: NDArray[np.float64], found: NDArray[np.int64]
 ) -> None:
-    """Find the bucket of each number of a column.
+    """Find the bucket of every number in a column.
 
     Args:
-        values: (m,), the numbers.
+        values: (m,).
         edges: (n,), ascending.
         found: (m,), the result: 0..n, or -1 where it is not a number.
     """
@@ -47,9 +45,9 @@ def buckets(
         found[i] = bucket(values[i], edges)
 
 
-# Halvings of a bucket: further ones change nothing that is left after rounding.
+# Halvings of a bucket: more would change nothing after rounding.
 HALVINGS = 40
-# What an end of an interval says instead of a bucket.
+# Returned for an end of an interval in place of a bucket.
 OPEN, EDGE = -1, -2
 
 
@@ -70,10 +68,10 @@ def root(
         bucket: its number, and that of buckets below it.
         start: G at its lower edge.
         count: of the bucket.
-        others: how many buckets are above it.
-        times: how many standard deviations are added.
+        others: number of buckets above it.
+        times: number of standard deviations added.
         sd: of each count.
-        q: of which quantile.
+        q: the quantile's level.
     """
     fixed = bucket * (1 - q) * (1 - q) + others * q * q
     low, high = 0.0, 1.0

@@ -1,14 +1,12 @@
-"""How a kernel is compiled: at its first call, without the GIL, and kept on disk where that can be
-written.
+"""Kernel compilation: at the first call, without the GIL, cached on disk where writable.
 
-A kernel is plain Python over arrays, so it can be read, and run uncompiled, as what it says.
-Integers are 64 bits wide and wrap; a division by zero raises. Those that read bytes from outside
-check every index: a hostile event is a reject, never a wrong memory access.
+A kernel is plain Python over arrays, so it can be read, and run uncompiled, as written. Integers
+are 64 bits wide and wrap; a division by zero raises. Kernels that read bytes from outside check
+every index: a hostile event is a reject, never a wrong memory access.
 
-What is compiled is kept in a directory whose name says what it was compiled from: the text of all
-kernels (numba alone would look at the file of the outermost function only, though kernels of other
-files are compiled into it), and the versions and the processor it was compiled for. A directory
-that is complete may be read-only, as in an image.
+The cache directory's name identifies its input: the text of all kernels, the versions, and the
+processor. (numba alone would check only the file of the outermost function, though kernels of other
+files are compiled into it.) A complete directory may be read-only, as in an image.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from typing import Any, TypeVar, cast
 
 @contextmanager
 def _absent(*names: str) -> Iterator[None]:
-    """Make modules that are not loaded seem not installed, to what is imported meanwhile."""
+    """Make modules that are not loaded appear uninstalled to imports in this context."""
     modules = cast(dict[str, object], sys.modules)
     hidden = [name for name in names if name not in modules]
     modules.update(dict.fromkeys(hidden))  # None: "there is none"
@@ -36,8 +34,8 @@ def _absent(*names: str) -> Iterator[None]:
             del modules[name]
 
 
-# At a first call numba imports, where they are installed, SciPy's linear algebra to multiply
-# matrices, and cffi with a parser of C to call functions of C: 0.25 s, and no kernel does either.
+# At a first call numba imports, where installed, SciPy's linear algebra for matrix products, and
+# cffi with a C parser for C calls: 0.25 s, and no kernel needs either.
 with _absent("scipy.linalg", "cffi"):
     import llvmlite.binding
     import numba
@@ -49,16 +47,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parent
-# In every file that has kernels.
+# Present in every file that has kernels.
 _IMPORT = b"from workers.arrays.compiled import"
-# In it when every kernel was compiled that counting needs.
+# Marks a directory that has every kernel needed for counting.
 _COMPLETE = "complete"
-# Directories of other versions that are left in a place, 4 MB each: the oldest go.
+# Directories of other versions to keep, 4 MB each; the oldest are removed.
 _OTHERS_KEPT = 7
 
 
 def _name() -> str:
-    """Return the name of the directory for this text of the kernels, on this machine."""
+    """Return the cache directory's name for these kernels on this machine."""
     config = cast(Any, numba.config)
     target = (
         config.CPU_NAME or llvmlite.binding.get_host_cpu_name(),
@@ -74,7 +72,7 @@ def _name() -> str:
 
 
 def _kept() -> Path | None:
-    """Return the directory to keep compiled kernels in; None where nothing can be written."""
+    """Return the cache directory; None where nothing can be written."""
     name = _name()
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     places = (_HERE / "__pycache__", Path(home) / "quietcount")
@@ -95,7 +93,7 @@ def _kept() -> Path | None:
 
 
 class KeptKernels(UserProvidedCacheLocator):
-    """Where numba finds what is kept, also if it cannot be written."""
+    """numba's cache locator, for read-only directories too."""
 
     def ensure_cache_path(self) -> None:
         if not complete():
@@ -103,11 +101,11 @@ class KeptKernels(UserProvidedCacheLocator):
 
 
 def _count_from_the_front() -> None:
-    """Have an index that is not checked mean the place that it says.
+    """Disable negative-index wraparound in unchecked kernels.
 
-    numba looks at each whether it is below 0, and then counts from the end, as Python does. No
-    kernel does that; with 40 arrays, whose lengths must be at hand for it, this is a fifth of the
-    time of `views.see`. An index that is checked still means what it does in Python.
+    numba tests every index for being below 0, to count from the end as Python does. No kernel uses
+    that. With 40 arrays, whose lengths must be at hand for it, the test is a fifth of the time of
+    `views.see`. Checked indices keep Python's meaning.
     """
     arrays = cast(Any, numba.np.arrayobj)
     from_either_end = arrays.fix_integer_index
@@ -132,38 +130,38 @@ if _DIRECTORY is not None:
 
 
 def kept() -> bool:
-    """Tell whether what is compiled can be kept for other processes."""
+    """Return whether compiled kernels can be cached for other processes."""
     return _DIRECTORY is not None and os.access(_DIRECTORY, os.W_OK)
 
 
 def complete() -> bool:
-    """Tell whether everything that counting needs is compiled and kept."""
+    """Return whether every kernel needed for counting is compiled and cached."""
     return _DIRECTORY is not None and (_DIRECTORY / _COMPLETE).exists()
 
 
 def mark_complete() -> None:
-    """Note that everything that counting needs was compiled in this process."""
+    """Record that this process compiled every kernel needed for counting."""
     if _DIRECTORY is not None and kept():
         (_DIRECTORY / _COMPLETE).touch()
 
 
 def kernel(function: F) -> F:
-    """Compile a loop whose indices follow from its arrays' lengths; it makes no arrays."""
+    """Compile a loop with indices that follow from its arrays' lengths; it makes no arrays."""
     return _kept_kernel(function, boundscheck=False)
 
 
 def kernel_with_arrays(function: F) -> F:
-    """Compile the same of a loop that makes arrays of its own."""
+    """Compile like `kernel` a loop that makes arrays."""
     return _kept_kernel(function, boundscheck=False, counts_references=True)
 
 
 def kernel_part(function: F) -> F:
-    """Compile what only kernels call: nothing is made for Python to call it by."""
+    """Compile a function that only kernels call, without a Python entry point."""
     return _part(function, boundscheck=False)
 
 
 def kernel_in_place(function: F) -> F:
-    """Compile the same so that it is put in the place of each call."""
+    """Compile like `kernel_part`, inlined at every call."""
     return _part(function, boundscheck=False, in_place=True)
 
 
@@ -173,27 +171,29 @@ def reads_outside(function: F) -> F:
 
 
 def reads_outside_with_arrays(function: F) -> F:
-    """Compile the same of a loop that makes arrays of its own."""
+    """Compile like `reads_outside` a loop that makes arrays."""
     return _kept_kernel(function, boundscheck=True, counts_references=True)
 
 
 def part_reads_outside(function: F) -> F:
-    """Compile what only kernels that read from outside call."""
+    """Compile a function called only by kernels that read from outside."""
     return _part(function, boundscheck=True)
 
 
 def reads_outside_in_place(function: F) -> F:
-    """Compile the same so that it is put in the place of each call: a call with two arrays takes
-    as long as reading a short string."""
+    """Compile like `part_reads_outside`, inlined at every call.
+
+    A call with two arrays takes as long as reading a short string.
+    """
     return _part(function, boundscheck=True, in_place=True)
 
 
 def _options(
     *, boundscheck: bool, counts_references: bool = False, in_place: bool = False
 ) -> dict[str, Any]:
-    """Return how numba is to compile: without counting references to arrays, where none is made.
+    """Return numba's options, without reference counting where no array is made.
 
-    Whoever calls a kernel holds its arguments. Counting them all the same takes 10 ns for each call
+    The caller of a kernel holds its arguments. Counting them anyway takes 10 ns for each call
     within a kernel: 580 of the 720 ns that the scanner took for an event.
     """
     return {
@@ -201,7 +201,7 @@ def _options(
         "boundscheck": boundscheck,
         "_nrt": counts_references,
         "forceinline": in_place,
-        # What C could call: nobody does.
+        # The unused C entry point.
         "no_cfunc_wrapper": True,
     }
 
@@ -212,7 +212,7 @@ def _kept_kernel(function: F, *, part: bool = False, **how: bool) -> F:
     save = made._cache.save_overload
 
     def save_if_possible(*what: object) -> None:
-        # A full disk, or an image that cannot be written, costs the copy and nothing else.
+        # A full disk or a read-only image costs only the cached copy.
         with suppress(OSError):
             save(*what)
 
@@ -221,15 +221,15 @@ def _kept_kernel(function: F, *, part: bool = False, **how: bool) -> F:
 
 
 def _part(function: F, **how: bool) -> F:
-    """Compile without what Python calls a kernel by: a fifth of the time that compiling takes.
+    """Compile without the Python entry point, which takes a fifth of the compile time.
 
-    Where Python calls it all the same, as tests do, it is compiled once more, and that is not kept.
+    If Python calls it anyway, as tests do, it is compiled again, uncached.
     """
     made = cast(Any, _kept_kernel(function, part=True, **how))
     numbas_own = made.add_overload
 
     def add(result: Any) -> None:
-        # numba's own would also note it for calls from Python, which would then call nothing.
+        # numba's own method would also register it for Python calls, which would then call nothing.
         made.overloads[tuple(result.signature.args)] = result
 
     for_python: Any = numba.njit(**_options(**how))(function)
@@ -237,7 +237,7 @@ def _part(function: F, **how: bool) -> F:
     def compile_for_python(*arguments: object) -> object:
         known = len(for_python.overloads)
         entry = for_python._compile_for_args(*arguments)
-        # Each once: of two that are the same numba would call neither.
+        # Once each: of two equal ones numba would call neither.
         for result in list(for_python.overloads.values())[known:]:
             numbas_own(result)
         return entry

@@ -1,6 +1,6 @@
-"""Columns of numbers: noise looked up and added up, what passes a threshold, and blocks as bytes.
+"""Columns of numbers: noise lookup and sums, threshold tests, and blocks as bytes.
 
-As bytes each block is in the narrowest width that holds its largest number, little-endian.
+As bytes, a block uses the narrowest width that holds its largest number, little-endian.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ Integers = NDArray[np.int64]
 Narrow = NDArray[np.int16] | NDArray[np.int32]
 Sums = NDArray[np.int32] | NDArray[np.int64]
 
-# Rows that are looked at together for any that is shown.
+# Rows checked together for any that is shown.
 LOOKED_AT_ONCE = 64
 # Of a block of numbers: version, width, rows.
 HEAD_BYTES = 4
-# Rows that are added up together: their sums take 12 KiB of a nearest cache of 32.
+# Rows added up together: their sums take 12 KiB of a nearest cache of 32.
 TILE_ROWS = 1024
 
 
 @kernel
 def xor(words: NDArray[np.uint64], others: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
-    """Write the exclusive or of each word of 128 bits with each of some others.
+    """Write the exclusive or of every 128-bit word with every one of some others.
 
     Args:
         words: uint64 (n, 2).
         others: uint64 (k, 2).
-        out: (k n, 2), the result: that with the first of the others of all words, and so on.
+        out: (k n, 2), the result: all words with the first of the others, then with the second, ...
     """
     n = len(words)
     for j in range(len(others)):
@@ -86,17 +86,17 @@ def add_up(
     short: NDArray[np.int32],
     out: Integers,
 ) -> None:
-    """Add up multiples of columns of noise, in some sums after each other, each shifted and carried
-    into the next; none leaves its type.
+    """Sum multiples of noise columns in a chain of sums, each shifted and carried into the next.
 
-    Rows are taken in tiles, whose sums stay in the nearest cache for all terms.
+    No sum overflows its type. Rows are taken in tiles with sums that stay in the nearest cache for
+    all terms.
 
     Args:
         narrow, wide: (columns, n or more), noise.
-        terms: int64 (k, 3), those of all sums: 0 for a narrow column and 1 for a wide one, which
-            column, and how often it counts.
-        sums: int64 (m, 4), for each the number of terms up to its last one, what is added beside
-            them, how far it is shifted to the right, and 1 where 32 bits suffice for it.
+        terms: int64 (k, 3), those of all sums: 0 for a narrow column and 1 for a wide one, the
+            column, and its factor.
+        sums: int64 (m, 4): the number of terms up to its last one, a constant to add, the right
+            shift, and 1 where 32 bits suffice for it.
         short: room for the sums of a tile.
         out: (n,), the result: the last sum.
     """
@@ -144,21 +144,21 @@ def passed(
     rows: Integers,
     noisy: Integers,
 ) -> tuple[int, int]:
-    """Find the rows that pass a threshold for the first time, and all that were or are shown.
+    """Find the rows that pass a threshold for the first time, and all rows shown before or now.
 
-    Most of a large ledger's rows are never shown: that some rows have none among them is seen in
-    half the time that it takes to go through them.
+    Most of a large ledger's rows are never shown: checking that a group of rows has none takes half
+    the time of going through them.
 
     Args:
         counts, noise: (n,).
         shown: (n,), 0 for a row that was not shown before.
-        threshold: a count with its noise has to be above it.
+        threshold: a noisy count must be above it.
         tests: whether new rows may be shown at all.
         new, rows: (n,), the results, ascending.
-        noisy: (n,), the result: of each of `rows` the count with its noise.
+        noisy: (n,), the result: noisy counts of `rows`.
 
     Returns:
-        How many there are of each.
+        The lengths of `new` and `rows`.
     """
     fresh, both = 0, 0
     for begin in range(0, len(counts), LOOKED_AT_ONCE):
@@ -180,7 +180,7 @@ def passed(
 
 @kernel
 def mark_blocks(rows: Integers, block_bits: int, blocks: NDArray[np.bool_]) -> None:
-    """Mark the blocks, of 2^block_bits rows each, that have one of some rows."""
+    """Mark the blocks, of 2^block_bits rows each, that contain any of `rows`."""
     for i in range(len(rows)):
         blocks[rows[i] >> block_bits] = True
 
@@ -194,17 +194,17 @@ def pack_blocks(
     ends: Integers,
     packed: NDArray[np.uint8],
 ) -> None:
-    """Write some blocks of a column end to end, each behind its head: `HEAD_BYTES`, a byte for the
-    version, one for the width, 0 to 3 for numbers of 1, 2, 4 or 8 bytes, and two for how many rows
-    it has.
+    """Write some blocks of a column end to end, each behind its head of `HEAD_BYTES`.
+
+    The head has a byte for the version, one for the width, 0 to 3 for numbers of 1, 2, 4 or 8
+    bytes, and two for the number of rows.
 
     Args:
         column: (n,), numbers of at least 0.
-        blocks: (m,), which blocks, each with at least one row: block b begins at row b *
-            block_rows.
+        blocks: (m,), non-empty blocks: block b begins at row b * block_rows.
         block_rows: rows of a block, below 2^16; the last one of the column may have fewer.
         version: of the head.
-        ends: (m,), the result: where each block ends in `packed`.
+        ends: (m,), the result: end of each block in `packed`.
         packed: the result, with room for a head a block and 8 bytes a row.
     """
     at = 0

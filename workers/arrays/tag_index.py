@@ -1,7 +1,7 @@
-"""Which row a tag has: an index beside a column of tags, for as many rows as there will be.
+"""Index from tags to rows, beside a growing column of tags.
 
-It holds the number of a row only, and part of its tag; the tags themselves are in a column of its
-owner. `workers/arrays/tag_table.py` says how a slot is made, and why tags may be trusted.
+It holds only row numbers and part of each tag; the tags themselves are in a column of its owner.
+`workers/arrays/tag_table.py` explains the slot format, and why tags may be trusted.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ class TagIndex:
     def add(
         self, totals: NDArray[np.int64], of_rows: Tags, tags: Tags, counts: NDArray[np.int64]
     ) -> tuple[Rows, int]:
-        """Add counts to the totals of the rows of `tags`; return these rows, -1 where absent, and
-        how many are.
+        """Add counts to the totals of the rows of `tags`.
 
         Args:
             totals: int64, of every row; changed.
             of_rows: uint64 (rows, 2), the tag of every row.
             tags: uint64 (n, 2).
             counts: int64 (n,).
+
+        Returns:
+            The rows, -1 where absent, and the number of absent ones.
         """
         from workers.arrays.tag_table import AT_ONCE, add_to_rows
 
@@ -55,9 +57,7 @@ class TagIndex:
         return rows, unknown
 
     def enter(self, n: int, of_rows: Tags) -> None:
-        """Enter all rows up to n - 1 that are not in the index; their tags differ from each other
-        and from its own.
-        """
+        """Enter all rows up to n - 1 not yet in the index; their tags must be new and distinct."""
         from workers.arrays.tag_table import enter_rows
 
         self.reserve(n, of_rows)
@@ -68,7 +68,7 @@ class TagIndex:
         """Make room for n rows.
 
         Raises:
-            OverflowError: a slot cannot hold the number of so many.
+            OverflowError: a slot cannot hold such a row number.
         """
         from workers.arrays.tag_table import enter_rows
 
@@ -83,5 +83,4 @@ class TagIndex:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory held."""
         return self._slots.nbytes

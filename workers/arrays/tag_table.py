@@ -24,21 +24,17 @@ Slots = NDArray[np.uint32]
 Tags = NDArray[np.uint64]
 Rows = NDArray[np.int64]
 
-# Tags that are looked for together: what is noted of them stays in the nearest cache.
+# Tags per batch of lookups: their scratch space stays in the nearest cache.
 AT_ONCE = 1024
 
 
 @kernel_part
 def row_of(slots: Slots, of_rows: Tags, first: np.uint64, second: np.uint64) -> int:
-    """Find the row of one tag.
+    """Return the row of a tag, or -1 - s where it is absent, with s the free slot for it.
 
     Args:
-        slots: the table.
         of_rows: (n, 2), the tag of every row.
         first, second: the halves of the tag.
-
-    Returns:
-        The row, or -1 - s where there is none, s being the free slot where it would be entered.
     """
     mask = np.int64(len(slots) - 1)
     fingerprint = np.int64(second >> np.uint64(32)) & ~mask
@@ -58,10 +54,9 @@ def find_rows(slots: Slots, of_rows: Tags, tags: Tags, rows: Rows) -> None:
     """Find the row of each tag.
 
     Args:
-        slots: the table.
         of_rows: (n, 2), the tag of every row.
-        tags: (m, 2), what is looked for.
-        rows: (m,), the result: -1 where there is none.
+        tags: (m, 2), the tags to find.
+        rows: (m,), the result, -1 where absent.
     """
     for i in range(len(tags)):
         rows[i] = max(row_of(slots, of_rows, tags[i, 0], tags[i, 1]), -1)
@@ -74,23 +69,22 @@ def add_to_rows(
     """Add the counts of tags that have a row to the totals of these rows.
 
     Args:
-        slots: the table.
         of_rows: (n, 2), the tag of every row.
         totals: (n,), changed.
-        tags: (m, 2), whose counts these are.
-        counts: (m,).
-        rows: (m,), the result: the row of each tag, -1 where there is none.
+        tags: (m, 2).
+        counts: (m,), of the tags.
+        rows: (m,), the result, -1 where absent.
         elsewhere: room for `AT_ONCE` numbers.
 
     Returns:
-        How many tags have no row.
+        The number of tags without a row.
     """
     mask = np.int64(len(slots) - 1)
     unknown = 0
-    # Each look at the table, the tags and the totals is a cache miss. In loops of their own many
-    # are under way at once; a loop with all three waits for each before it knows how to go on.
-    # Which tags are not in their own place nobody can foresee, so they are noted without a branch,
-    # and looked for afterwards: a fifth less time.
+    # Each access to the table, the tags and the totals is a cache miss. In separate loops many are
+    # under way at once; one loop with all three waits for each before it can go on. Which tags are
+    # not in their own place is unpredictable, so they are noted without a branch, and looked up
+    # afterwards: a fifth less time.
     for begin in range(0, len(tags), AT_ONCE):
         stop = min(begin + AT_ONCE, len(tags))
         for i in range(begin, stop):

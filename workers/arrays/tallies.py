@@ -1,10 +1,10 @@
-"""What events add up to: bounding, and counts by pair of stream key and label.
+"""Tallies of events: bounding, and counts by pair of stream key and label.
 
-A *pair* is a uint64: the code of the stream key above, the code of the label below, 32 bits each.
-The label NO_LABEL stands for the key itself: a key whose events bring nothing is told too. A tally
-is a table from pairs to rows, in the order in which the pairs were met. Where there are few pairs
-that could be, it has a slot for each; else it is a hash table, probed linearly and at most half
-full, whose hash is mixed with a secret of this process, since events choose the pairs.
+A *pair* is a uint64: the code of the stream key in the upper 32 bits, the code of the label in the
+lower 32. The label NO_LABEL represents the key itself: keys whose events bring no items are
+recorded too. A tally is a table from pairs to rows, in order of first occurrence. With few possible
+pairs it has a slot for each. Otherwise it is a hash table, probed linearly and at most half full;
+its hash is mixed with a secret of this process, since events choose the pairs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Longs = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 NO_LABEL = (1 << 32) - 1
-# Up to this many labels an event's are compared with each other; of longer ones each is looked up
-# where it was met last.
+# Up to this many labels of an event are compared pairwise; longer events look up each label's last
+# occurrence.
 PAIRWISE_MAX = 16
 
 
 @kernel
 def effective_times(times: Longs, latest: int, grace: int, mark: int, out: Longs) -> int:
-    """Write the time that each event counts at, and return the watermark after them.
+    """Write the effective time of every event, and return the watermark after them.
 
     Args:
         times: int64 (n,), the events' own.
-        latest: the most to which a time moves the watermark.
-        grace: how far the watermark stays behind.
+        latest: upper limit of times that move the watermark.
+        grace: the watermark's lag.
         mark: the watermark before them.
         out: int64 (n,), written: an event's time, or the watermark at it if that is later.
     """
@@ -46,18 +46,17 @@ def effective_times(times: Longs, latest: int, grace: int, mark: int, out: Longs
 def ticks_of(
     times: Longs, effective: Longs, start: int, width: int, ticks: Longs, begins: Longs
 ) -> tuple[int, bool]:
-    """Write the tick that each event goes into: the one that holds its effective time.
+    """Write the tick that holds each event's effective time.
 
     Args:
-        times, effective: int64 (n,), the events' own, and those that they count at, which are not
-            earlier.
-        start: where tick 1 begins. width: of a tick.
-        ticks: int64 (n,), written; 0 of an event that is dated before tick 1.
-        begins: int64 (n,), written: where another tick than the one before begins, the first event
+        times, effective: int64 (n,), own and effective times; effective ones are not earlier.
+        start: start of tick 1. width: of a tick.
+        ticks: int64 (n,), written; 0 for an event dated before tick 1.
+        begins: int64 (n,), written: where the tick differs from the one before, the first event
             included.
 
     Returns:
-        How many such places there are, and whether no tick is lower than the one before.
+        The number of such places, and whether ticks never decrease.
     """
     runs, ascending = 0, True
     tick, first, stop = 0, 0, 0
@@ -65,7 +64,7 @@ def ticks_of(
         if times[i] < start:
             ticks[i] = 0
         else:
-            # Most events are in the tick of the one before: a division takes longer than all else.
+            # Most events share the previous event's tick: a division takes longer than all else.
             if not first <= effective[i] < stop:
                 tick = (effective[i] - start) // width + 1
                 first = start + (tick - 1) * width
@@ -92,21 +91,20 @@ def distinct_labels(
     out_labels: Codes,
     out_amounts: Longs,
 ) -> tuple[bool, bool]:
-    """Write each event's labels once each, in the order of first occurrence, with the sum of its
-    amounts.
+    """Write each event's distinct labels in order of first occurrence, with their summed amounts.
 
     Args:
         first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]];
             number[i] < 0: it is not seen, and brings none.
         labels: int32 (m,), codes.
         amounts: int64 (m,), or (0,): all 1.
-        amount_max: the most that is written for one label of one event.
+        amount_max: limit on the amount for one label of one event.
         last: whether the last amount of a repeated label counts, instead of the sum.
-        met: int64 (labels' codes,), where each code was written last; scratch, -1 before and after.
-        ends: int64 (n,), written: where each event's labels end in `out_labels`.
+        met: int64 (labels' codes,), last position of each code; scratch, -1 before and after.
+        ends: int64 (n,), written: end of each event's labels in `out_labels`.
         seen: bool (n,), written.
-        out_labels, out_amounts: int32 and int64 (as many as all events bring,), written; amounts
-            only if any of them is not 1.
+        out_labels, out_amounts: int32 and int64 (total of all events,), written; amounts only if
+            any of them is not 1.
 
     Returns:
         Whether any amount is not 1, and whether all events are seen.
@@ -162,7 +160,7 @@ def distinct_labels(
 
 @kernel_part
 def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
-    """Return the slot at which a pair is looked for first."""
+    """Return the first slot to probe for a pair."""
     mixed = (pair ^ secret) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(32)) * np.uint64(0xD6E8FEB86659FD93)
     return mixed >> np.uint64(29) & mask
@@ -170,7 +168,7 @@ def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
 
 @kernel_part
 def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used: int) -> int:
-    """Return the row of a pair, or `used` after entering it there as the next row."""
+    """Return the row of a pair, or enter it as row `used` and return that."""
     mask = np.uint64(len(slots) - 1)
     slot = pair_slot(pair, secret, mask)
     while True:
@@ -202,22 +200,21 @@ def count_events(
     counts: Longs,
     used: int,
 ) -> int:
-    """Add events to a tally, bounded: the first `max_items` labels of each, each at most
-    `max_count` times.
+    """Add bounded events to a tally: each one's first `max_items` labels, at most `max_count` each.
 
     Args:
         events: int64 (k,), the events to add, in order.
         seen: bool (n,), others add nothing, not even their stream key; (0,): all are.
         keys: int32 (n,), code of each event's stream key.
-        ends: int64 (n,), where each event's labels end; they are distinct.
+        ends: int64 (n,), end of each event's labels, which are distinct.
         labels, amounts: int32 and int64 (m,); amounts may be (0,): all 1.
         max_items, max_count: D0 and Dinf.
         told: bool (codes of keys,), which stream keys have a row of their own; advanced.
         secret: of the hash.
         bits: of a label in the number of a pair's slot; below 0: slots are found by the hash.
-        slots: int32, -1 where free: one for each pair there can be, or (a power of two, at least
-            twice the rows there can be,).
-        pairs, counts: uint64 and int64 (rows there can be,).
+        slots: int32, -1 where free: one per possible pair, or (a power of two, at least twice the
+            possible rows,).
+        pairs, counts: uint64 and int64 (possible rows,).
         used: number of rows.
 
     Returns:
@@ -255,10 +252,10 @@ def count_events(
 
 @kernel
 def bound_events(ends: Longs, amounts: Longs, max_items: int, max_count: int, out: Longs) -> None:
-    """Write how much of each label counts, without a tally: what `count_events` would add.
+    """Write the bounded amount of every label, as `count_events` would add it.
 
     Args:
-        ends: int64 (n,), where each event's labels end.
+        ends: int64 (n,), end of each event's labels.
         amounts: int64 (m,), or (0,): all 1.
         max_items, max_count: D0 and Dinf.
         out: int64 (m,), written.
@@ -304,22 +301,23 @@ def group_by_owner(
     out_labels: Longs,
     out_counts: Longs,
 ) -> int:
-    """Write the rows of a tally's labels by stream key, and the keys by owner partition; keys of an
-    owner, and labels of a key, are in the order in which they were met.
+    """Write a tally's label rows by stream key, and the keys by owner partition.
+
+    An owner's keys, and a key's labels, are in order of first occurrence.
 
     Args:
         pairs, counts: uint64 and int64 (used or more,).
         used: number of rows, those of keys included.
         owner_of: int32 (codes of keys or more,), the owner partition of each key.
-        bounds: int64 (owners + 1,), zeros; written: where each owner's keys begin.
+        bounds: int64 (owners + 1,), zeros; written: start of each owner's keys.
         places: int32 (codes of keys,), scratch.
-        met: int32 (keys there can be,), written: the codes of the keys.
-        starts: int64 (keys there can be + 1,), zeros; written: where each key's rows begin.
+        met: int32 (possible keys,), written: the codes of the keys.
+        starts: int64 (possible keys + 1,), zeros; written: start of each key's rows.
         out_pairs, out_labels, out_counts: uint64, int64 and int64 (rows of labels or more,),
             written: pair, code of the label and count of each row.
 
     Returns:
-        How many keys there are.
+        The number of keys.
     """
     keys = 0
     for row in range(used):
@@ -357,10 +355,10 @@ def group_by_owner(
 
 @kernel
 def are_alone(first: Longs, number: Longs) -> bool:
-    """Return whether event i brings one label, the i-th.
+    """Return whether every event i brings exactly one label, the i-th.
 
     Args:
-        first, number: int64 (n,): event i brings the labels from first[i] on, number[i] of them.
+        first, number: int64 (n,): event i brings `number[i]` labels, starting at first[i].
     """
     i = 0
     while i < len(first) and number[i] == 1 and first[i] == i:

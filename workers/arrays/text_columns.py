@@ -1,6 +1,4 @@
-"""Loops over text columns: the texts end to end in `text`, where each ends in `ends`; and over what
-comes with them, counts and stream keys.
-"""
+"""Loops over text columns (`text`: texts end to end; `ends`: their ends), counts and keys."""
 
 from __future__ import annotations
 
@@ -24,15 +22,15 @@ _LOWER_BITS = np.uint64(0x7F) * ONES
 
 @kernel
 def taken_ends(ends: NDArray[np.int64], rows: NDArray[np.int64], taken: NDArray[np.int64]) -> int:
-    """Say where each of the chosen texts ends once they lie end to end.
+    """Write the ends of the chosen texts once they lie end to end.
 
     Args:
-        ends: (n,), where each text ends.
+        ends: (n,), end of each text.
         rows: (m,), which texts, each from 0 to n - 1.
         taken: (m,), the result.
 
     Returns:
-        The bytes of the chosen texts, or -1 where a row is none of the n.
+        The bytes of the chosen texts, or -1 where a row is out of range.
     """
     at = 0
     for i in range(len(rows)):
@@ -51,12 +49,13 @@ def take_text(
     rows: NDArray[np.int64],
     out: NDArray[np.uint8],
 ) -> None:
-    """Copy the chosen texts, end to end; of eight bytes and more eight at a time, and the last
-    eight of them at the end.
+    """Copy the chosen texts, end to end.
+
+    Texts of eight bytes or more are copied eight bytes at a time, the last eight at the end.
 
     Args:
         text: (bytes,), of all texts.
-        ends: (n,), where each text ends.
+        ends: (n,), end of each text.
         rows: (m,), which texts: those that `taken_ends` accepted.
         out: the result, with room for them.
     """
@@ -85,17 +84,17 @@ def columns_of(
     counts: NDArray[np.int64],
     key_of_row: NDArray[np.int32],
 ) -> bool:
-    """Write where each row's label ends, its count, and which stream key it is of.
+    """Write the label end, the count and the stream key of every row.
 
     Args:
         lengths: (n,), bytes of each label.
         packed: (n << width,), the counts.
         width: 0 to 3 for counts of 1, 2, 4 or 8 bytes, the lowest first.
-        rows_of_key: (k,), how many rows each stream key has.
+        rows_of_key: (k,), number of rows of each stream key.
         ends, counts, key_of_row: (n,), the results.
 
     Returns:
-        Whether the stream keys have n rows; else none is written.
+        Whether the stream keys have n rows; otherwise nothing is written.
     """
     n, end = len(lengths), 0
     for i in range(n):
@@ -127,7 +126,7 @@ def columns_of(
 
 @kernel_part
 def bits_of(number: np.uint64) -> int:
-    """Return how many bits a number has."""
+    """Return the bit length of a number."""
     bits = 0
     while number:
         number >>= np.uint64(1)
@@ -145,15 +144,14 @@ def items_as_numbers(
     keys: int,
     numbers: NDArray[np.int64],
 ) -> tuple[int, int, int, int]:
-    """Make a number of each item; in their order items come by list, the largest count first, ties
-    by rank.
+    """Encode items as numbers that sort by list, then descending count, then rank.
 
     Args:
         rows, counts: (n,), the items.
         key_of: (all rows,), the list of each row, from 0 to keys - 1.
         ranks: (known rows,), the rank of each row, -1 where it has none.
         lengths: (known rows,), bytes of each row's text.
-        keys: how many lists there are.
+        keys: number of lists.
         numbers: (n,), the result.
 
     Returns:
@@ -257,14 +255,14 @@ def numbers_as_json(
 
 @kernel
 def find_lines(data: NDArray[np.uint8], places: NDArray[np.int64]) -> int:
-    """Find the lines of a text, each up to its newline: eight bytes at a time.
+    """Find the lines of a text, each up to its newline, eight bytes at a time.
 
     Args:
         data: (n,), the text.
-        places: (room, 2), the result: where each line starts and stops, as far as there is room.
+        places: (room, 2), the result: start and stop of each line, as far as there is room.
 
     Returns:
-        How many lines there are.
+        The number of lines.
     """
     n, found, start = len(data), 0, 0
     whole = n - n % WORD

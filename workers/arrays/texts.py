@@ -1,8 +1,6 @@
-"""A column of texts: all of them end to end in one array of bytes, and where each of them ends in
-another.
+"""A column of texts: their bytes end to end in one array, and their ends in another.
 
-Labels travel through both stages in this form. A text becomes a Python object only where somebody
-asks for that one.
+Labels pass through both stages in this form. A text becomes a Python object only on request.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Texts:
-    """Texts as bytes. Nobody can write to its arrays through it.
+    """Read-only texts as bytes.
 
     Attributes:
         text: uint8 (bytes,), the texts end to end.
-        ends: int64 (n,), where each of them ends: ascending, the last one is `len(text)`.
+        ends: int64 (n,), ascending end offsets; the last one is `len(text)`.
 
     Raises:
         ValueError: the texts do not end where the bytes do.
@@ -41,7 +39,6 @@ class Texts:
 
     @classmethod
     def of(cls, texts: Iterable[bytes]) -> Texts:
-        """Return a column of these texts."""
         texts = list(texts)
         lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
         return cls.from_lengths(b"".join(texts), lengths)
@@ -58,7 +55,6 @@ class Texts:
 
     @classmethod
     def concat(cls, columns: Sequence[Texts]) -> Texts:
-        """Return the texts of several columns, one column after the other."""
         if len(columns) == 1:
             return columns[0]
         if not columns:
@@ -89,7 +85,6 @@ class Texts:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Bytes of each text, int64 (n,)."""
         lengths = self.ends.copy()
         lengths[1:] -= self.ends[:-1]
         return lengths
@@ -119,10 +114,10 @@ class Texts:
 
 
 def fixed(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the same numbers one after the other in memory, as an array that nobody can write to.
+    """Return a contiguous, read-only array of the same numbers.
 
-    Whatever a kernel only reads is handed to it in this form: it is compiled once for it, and not
-    again for arrays that can be written to, or have gaps.
+    Arrays that a kernel only reads are passed in this form, so that it is compiled once, and not
+    again for writable or strided arrays.
     """
     flags = array.flags
     if flags.c_contiguous and not flags.writeable:

@@ -1,9 +1,9 @@
-"""Eight bytes of a text at a time, as one number without a sign; the first byte is the lowest.
+"""Eight bytes of a text at a time, as one unsigned number; the first byte is the lowest.
 
-Marks are numbers too: the highest bit of each byte that is meant, and of bytes behind the first
-such one perhaps more. So only the first is asked for.
+Marks are numbers too: the highest bit of every matching byte, and possibly of bytes after the first
+match. So only the first mark is meaningful.
 
-Places are not checked, except against the array's ends: whoever calls these has checked them.
+Places are checked only against the array's ends; callers check the rest.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def put_word(out: Bytes, at: int, word: np.uint64) -> None:
 
 @kernel_in_place
 def first_marked(marks: np.uint64) -> int:
-    """Return which byte of a word is the first that is marked; one is."""
+    """Return the index of a word's first marked byte; one must be marked."""
     lowest = marks & (~marks + np.uint64(1))
     return int(np.int64(((lowest >> np.uint64(7)) * PLACES) >> np.uint64(56)))
 

@@ -1,6 +1,6 @@
-"""Durations where a histogram's settings count ticks: `horizon = "1d"` is so many of its ticks.
+"""Durations such as "10s" or "250ms", as whole milliseconds or as a histogram's ticks.
 
-Durations as people write them ("10s", "250ms") and as whole milliseconds.
+A histogram's `horizon = "1d"` is converted to its number of ticks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def parse_duration(text: object) -> int:
     """Return the milliseconds of a duration such as "10s".
 
     Raises:
-        ValueError: not a duration; the message says what is allowed, the caller adds the name.
+        ValueError: not a duration; the message states the allowed form, the caller adds the name.
     """
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
@@ -43,18 +43,18 @@ def format_duration(duration_ms: int) -> str:
     return f"{duration_ms // MILLISECONDS[unit]}{unit}"
 
 
-#: Settings of a histogram that count ticks.
+#: Settings of a histogram in ticks.
 COUNTED_IN_TICKS = ("horizon", "every")
 
 
 def count_ticks(values: dict[str, Any], where: str) -> None:
-    """Put numbers of ticks in place of durations, in a histogram's `values`.
+    """Replace durations with numbers of ticks in a histogram's `values`.
 
-    What is no duration is left as it is, and so is all beside a tick that is none: whoever checks
-    those settings says so.
+    Values that are not durations are left unchanged, as is everything if the tick itself is
+    invalid: later checks report those.
 
     Raises:
-        ValueError: a duration is no whole number of ticks; the message begins with `where`.
+        ValueError: a duration is not a whole number of ticks; the message begins with `where`.
     """
     try:
         tick_ms = parse_duration(values.get("tick"))

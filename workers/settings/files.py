@@ -1,11 +1,11 @@
-"""What a settings file refers to: the key file, domain files, and secrets of the Kafka client.
+"""Files and secrets named in a settings file: the key, domains, and Kafka client secrets.
 
     read_key(path)                 a key file -> its 32 bytes
     read_domain(path)              a domain file -> its labels
-    declare(values, ...)           a histogram's domain, from the settings that describe it
+    declare(values, ...)           a histogram's domain, from its settings
     client_values(table, base)     [kafka.client] -> librdkafka's names and values
 
-No message here shows the content of a key, a secret or a client setting.
+Messages here never show the content of a key, a secret or a client setting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEY_BYTES = 32
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 CLIENT_ALLOWED = 'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
-# Names the worker sets itself, and why: changing one could break exactly-once.
+# Names that the worker sets itself, and why: changing one could break exactly-once.
 CLIENT_OURS = MappingProxyType(
     {
         "bootstrap.servers": "use bootstrap in [kafka]",
@@ -57,7 +57,7 @@ def read_file(path: Path) -> bytes:
     """Return a file's bytes.
 
     Raises:
-        SettingsError: no such file, or one that cannot be read.
+        SettingsError: the file is missing or unreadable.
     """
     try:
         return path.read_bytes()
@@ -69,7 +69,7 @@ def read_file(path: Path) -> bytes:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a file beside `path` that takes its place once it is written whole."""
+    """Yield a temporary file that replaces `path` once it is completely written."""
     part = path.with_name(path.name + ".part")
     try:
         yield part
@@ -79,7 +79,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     with replacing(path) as part:
         part.write_bytes(content)
 
@@ -125,7 +125,7 @@ def read_domain(path: Path) -> list[str]:
     """Return the labels of a domain file: UTF-8, one per line, blank lines ignored.
 
     Raises:
-        SettingsError: not readable, not UTF-8, no label, or one too long or repeated.
+        SettingsError: unreadable, not UTF-8, no label, or one too long or repeated.
     """
     lines: dict[str, int] = {}
     content = read_file(path).removeprefix(BYTE_ORDER_MARK)
@@ -153,16 +153,16 @@ def read_domain(path: Path) -> list[str]:
 
 
 def declare(values: dict[str, Any], required: bool | None, where: str, base: Path) -> None:
-    """Put the labels of a histogram's declared domain into its settings, and its buckets.
+    """Set a histogram's declared domain and buckets in its settings.
 
     Args:
         values: the settings of a [[histogram]], changed.
         required: whether the mechanism must have a domain; None: it has none.
-        where: what a message begins with.
+        where: prefix of messages.
         base: the directory to which file names are relative.
 
     Raises:
-        ValueError: a domain too many, or none, or one that cannot be read.
+        ValueError: a domain is unexpected, missing or unreadable.
     """
     given = sum(name in values for name in ("domain", "domain_file", "buckets"))
     if required is not None and (given > 1 or (required and not given)):
@@ -182,7 +182,6 @@ def declare(values: dict[str, Any], required: bool | None, where: str, base: Pat
 
 
 def _domain(value: object, where: str, base: Path) -> list[str]:
-    """Return the labels of the domain file that a histogram names."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{where}domain_file = {display(value)}: a file name in quotes")
     try:
@@ -192,7 +191,7 @@ def _domain(value: object, where: str, base: Path) -> list[str]:
 
 
 def client_values(table: object, base: Path) -> dict[str, str]:
-    """Return [kafka.client] as librdkafka takes it: strings by dotted name (tables, in TOML).
+    """Return [kafka.client] in librdkafka's form: strings by dotted name (tables, in TOML).
 
     Raises:
         SettingsError: a name that the worker sets, a secret written out or missing, or a value of
@@ -227,7 +226,7 @@ def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tupl
 
 
 def secret(source: Mapping[str, object], name: str, base: Path) -> str:
-    """Return a secret from the file or environment variable that a setting, `name`, names.
+    """Return a secret from the file or environment variable that setting `name` refers to.
 
     Args:
         source: `{file: ...}` or `{env: ...}`.
@@ -235,7 +234,7 @@ def secret(source: Mapping[str, object], name: str, base: Path) -> str:
         base: the directory that the file's name is relative to.
 
     Raises:
-        SettingsError: it is not there, empty, or no UTF-8.
+        SettingsError: the secret is missing, empty, or not UTF-8.
     """
     [(kind, place)] = source.items()
     if not isinstance(place, str) or not place:

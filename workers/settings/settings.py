@@ -2,15 +2,11 @@
 
     load(path)       a settings file -> Settings
     read_key(path)   a key file -> its 32 bytes
+    registry_values(table, base)   [schema_registry] with its secrets read
 
-An error is one line: the file, the field, its value, and what is allowed. Paths in the file are
-relative to the file itself.
-
-The sections of the settings file but [[histogram]]: each field with its range, in words too.
-
-[schema_registry]: where schemas are kept, and how to get to them.
-
-    registry_values(table, base)   the section with its secrets read, for `SchemaRegistrySettings`
+An error is one line: the file, the field, its value, and the allowed values. Paths in the file are
+relative to the file itself. All sections are here except [[histogram]]; every field states its
+range, also in words.
 """
 
 from __future__ import annotations
@@ -154,7 +150,7 @@ class KafkaSettings(Section, frozen=True, kw_only=True):
 
 
 class EventsSettings(Section, frozen=True, kw_only=True):
-    """[events]: the topic, and where an event has its stream key, items and time."""
+    """[events]: the topic, and the fields with an event's stream key, items and time."""
 
     topic: Annotated[str | tuple[str, ...], _says(TOPIC_ALLOWED)]
     key: Annotated[FieldPath, _says(_KEY)]
@@ -193,7 +189,6 @@ class EventsSettings(Section, frozen=True, kw_only=True):
 
     @property
     def topics(self) -> TopicNames:
-        """Which topics hold the events."""
         return TopicNames.of(self.topic)
 
     def complaints(self) -> Iterator[str]:
@@ -217,7 +212,7 @@ class EventsSettings(Section, frozen=True, kw_only=True):
 
 
 class HistorySettings(Section, frozen=True, kw_only=True):
-    """[dashboard]: where the dashboard keeps what it has read, and for how long."""
+    """[dashboard]: where the dashboard stores its history, and for how long."""
 
     store: Annotated[
         Path | None,
@@ -242,7 +237,7 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
-    """[privacy]: the unit of protection, and the most that it may lose in any period."""
+    """[privacy]: the unit of protection, and its maximum privacy loss in any period."""
 
     unit: Annotated[Literal["event", "user"], _says('"event" or "user"')] = "event"
     rekey: Annotated[bool, _says("true or false")] = False
@@ -260,7 +255,7 @@ class PrivacySettings(Section, frozen=True, kw_only=True):
 
     @property
     def period_ms(self) -> int | None:
-        """Return how long a period lasts; None where it is an epoch."""
+        """Return the length of a period; None where it is an epoch."""
         return None if self.period == "epoch" else parse_duration(self.period)
 
     def complaints(self) -> Iterator[str]:
@@ -292,7 +287,7 @@ _SECRET = '{ file = "..." } or { env = "NAME" }'
 
 
 class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
-    """[schema_registry]. Holds secrets: the repr shows only where the registry is."""
+    """[schema_registry]. Holds secrets: the repr shows only the registry's address."""
 
     url: Annotated[
         str,
@@ -335,12 +330,12 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
             yield "key_password: only with key"
 
     def client(self) -> dict[str, Any]:
-        """Return the options of confluent-kafka's client but for the URL."""
+        """Return the options of confluent-kafka's client except the URL."""
         options: dict[str, Any] = {"timeout": self.timeout_ms / 1000}
         if self.user is not None:
             options["basic.auth.user.info"] = f"{self.user}:{self.password}"
         if self.token is not None:
-            # The client asks for a cluster, which is Confluent Cloud's; others do not look at it.
+            # The client requires a cluster, as Confluent Cloud has; other registries ignore it.
             options |= {
                 "bearer.auth.credentials.source": "STATIC_TOKEN",
                 "bearer.auth.token": self.token,
@@ -368,18 +363,18 @@ class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
 
 
 def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
-    """Return the section's values with secrets in place of where they are, and whole file names.
+    """Return the section's values with secrets resolved and absolute file names.
 
     Args:
         table: the section as the file has it.
-        base: the directory that file names in it are relative to.
+        base: the directory that file names are relative to.
 
     Raises:
-        SettingsError: a secret that is written out or is not there, a file that cannot be read.
+        SettingsError: a secret is written out or missing, or a file cannot be read.
     """
     values = dict(table)
     if "@" in str(values.get("url", "")):
-        # Its value is not shown: it may hold a password.
+        # The value is not shown: it may hold a password.
         raise SettingsError("schema_registry.url: must name no user: use user and password")
     for name in _SECRETS:
         source = values.get(name)
@@ -407,8 +402,8 @@ def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
 Record = TypeVar("Record", bound=Checked)
 T = TypeVar("T")
 
-#: Brokers refuse records whose own time is further ahead of their clock (Kafka's
-#: `message.timestamp.after.max.ms`, one hour), some of which a clock that is behind needs.
+#: Brokers refuse records with timestamps further ahead of their clock (Kafka's
+#: `message.timestamp.after.max.ms`, one hour). The margin allows for clocks that are behind.
 RECORDS_AHEAD_MAX_MS = 3_000_000
 #: The default of `events.max_behind` where epochs are shorter.
 MAX_BEHIND_LEAST_MS = 7 * 86_400_000
@@ -445,38 +440,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rejects_topic(self) -> str:
-        """Dead letters."""
         return internal_topics(self.worker.name)[3]
 
     @property
     def by_user_topic(self) -> str:
-        """The events again, keyed by their users; only with `privacy.rekey`."""
+        """Events re-keyed by user; only with `privacy.rekey`."""
         return rekey_topics(self.worker.name)[0]
 
     @property
     def rekey_state_topic(self) -> str:
-        """State of the stage that writes them: one partition per partition of the events topics."""
+        """State of the re-keying stage: one partition per partition of the events topics."""
         return rekey_topics(self.worker.name)[1]
 
     @property
     def internal_topics(self) -> tuple[str, ...]:
-        """The topics that the worker keeps for itself."""
         of_rekeying = rekey_topics(self.worker.name) if self.privacy.rekey else ()
         return (*internal_topics(self.worker.name), *of_rekeying)
 
     @property
     def user_field(self) -> str | None:
-        """The field that names an event's user if users are protected; None if events are."""
+        """Return the field with an event's user if users are protected; None if events are."""
         return self.events.user if self.privacy.unit == "user" else None
 
     @property
     def shape(self) -> Shape:
-        """Return what is read of an event."""
+        """Return the fields to read from an event."""
         return shape_of(self.events, self.user_field, self.histograms)
 
     @property
     def max_behind_ms(self) -> int | None:
-        """How long after its own time an event may count; None: any time."""
+        """Return how late an event may arrive and still count; None: without limit."""
         if self.events.max_behind_ms is not None:
             return self.events.max_behind_ms
         longest = MAX_BEHIND_LEAST_MS
@@ -487,7 +480,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return longest
 
     def output_topic(self, histogram: HistogramConfig) -> str:
-        """Return the topic of a histogram's snapshots."""
         return histogram.topic or f"{self.worker.name}.{histogram.name}"
 
     def _complaints(self) -> Iterator[str]:
@@ -525,7 +517,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             yield f"{own.where() if view else 'events.'}{complaint}"
         used: dict[str, str] = {}
         for topic, purpose in self._topics():
-            # Kafka's metrics mix up "." and "_", so it refuses names that differ in these only.
+            # Kafka's metrics conflate "." and "_", so it refuses names that differ only in these.
             other = used.setdefault(topic.replace(".", "_"), purpose)
             if other != purpose:
                 yield f"{purpose} = {display(topic)}: needs a topic of its own; but for . and _ this is also {other}"
@@ -559,12 +551,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def shape_of(
     events: EventsSettings, user: str | None = None, histograms: Iterable[HistogramConfig] = ()
 ) -> Shape:
-    """Return what is read of an event.
+    """Return the fields to read from an event.
 
     Args:
-        events: where things are, unless a histogram says otherwise.
-        user: what names an event's user; None where users are not looked at.
-        histograms: whose views there are; with none, that of `events`.
+        events: field locations, unless a histogram overrides them.
+        user: the field with an event's user; None where users are not read.
+        histograms: supply the views; without any, the view of `events`.
     """
     views = {config.view: view_of(events, config) for config in histograms} or {"": view_of(events)}
     time = None if events.timestamp is None else parse(events.timestamp)
@@ -573,14 +565,14 @@ def shape_of(
 
 
 def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) -> View:
-    """Return what a histogram looks at in an event; None: what `[events]` says."""
+    """Return a histogram's view of an event; None: the view of `[events]`."""
     key, items, count, where, buckets = (
         (None, None, None, None, None)
         if histogram is None
         else (histogram.key, histogram.items, histogram.count, histogram.where_, histogram.buckets)
     )
     if count is None and items is None:
-        # A count beside the items of [events] means nothing beside others.
+        # The count of [events] belongs to its items and has no meaning for others.
         count = events.count
     items = items or events.items
     if items is None:
@@ -597,9 +589,7 @@ def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) ->
 
 
 def internal_topics(worker: str) -> tuple[str, str, str, str]:
-    """Return the topics of a worker's messages, of the state of stages 1 and 2, and of its dead
-    letters.
-    """
+    """Return the contributions topic, the state topics of stages 1 and 2, and the rejects topic."""
     return (
         f"{worker}.contributions",
         f"{worker}.contribute-state",
@@ -609,12 +599,10 @@ def internal_topics(worker: str) -> tuple[str, str, str, str]:
 
 
 def rekey_topics(worker: str) -> tuple[str, str]:
-    """Return the topics of a worker's events keyed by user, and of the state of that stage."""
     return f"{worker}.by-user", f"{worker}.rekey-state"
 
 
 def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
-    """Yield what is wrong with a histogram's settings for users."""
     given = histogram.max_items_per_user
     if of_users and given is None:
         yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
@@ -628,15 +616,15 @@ def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str
 
 
 def load(path: str | Path) -> Settings:
-    """Read and check a settings file and the files that it names; raises what `from_file` does."""
+    """Read and check a settings file and the files it names; raises like `from_file`."""
     return from_file(Path(path), settings_of)
 
 
 def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
-    """Return what `read` makes of a TOML file and its directory, to which names in it are relative.
+    """Return the result of `read` for a parsed TOML file and its directory.
 
     Raises:
-        SettingsError: one line with the file, the field, its value and what is allowed.
+        SettingsError: one line with the file, the field, its value and the allowed values.
     """
     try:
         document = tomllib.loads(read_file(path).decode())
@@ -653,7 +641,7 @@ def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
 
 
 def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
-    """Check a parsed document, whose file names are relative to `base`; messages name no file yet.
+    """Check a parsed document with file names relative to `base`; messages do not name the file.
 
     Raises:
         ValueError: a section or field is wrong.
@@ -703,7 +691,6 @@ _SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
 
 
 def history_of(values: object, base: Path) -> HistorySettings:
-    """Return [dashboard], all of whose settings may be left out."""
     if not isinstance(values, dict):
         raise SettingsError(f"dashboard = {display(values)}: must be a section, [dashboard]")
     settings = _section(HistorySettings, values, "dashboard.")
@@ -715,7 +702,6 @@ def history_of(values: object, base: Path) -> HistorySettings:
 
 
 def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
-    """Return [schema_registry], with its secrets read."""
     if values is None:
         return None
     if not isinstance(values, dict):
@@ -728,7 +714,7 @@ def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
 def _histogram(
     values: dict[str, Any], position: int, events: EventsSettings, base: Path
 ) -> HistogramConfig:
-    """Return one [[histogram]], with its domain read from the file that it names."""
+    """Return one [[histogram]], with its domain read from its file."""
     values = dict(values)
     name = values.get("name")
     where = f"histogram {name!r}: " if isinstance(name, str) else f"histogram {position}: "

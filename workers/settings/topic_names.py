@@ -1,7 +1,7 @@
-"""Which topics hold the events, as the settings name them: one, several, or a regular expression.
+"""The events topics in the settings: one name, several, or a regular expression.
 
-The expression is Python's and must match the whole name of a topic. A list of one topic means what
-its name means. The order of a list means nothing.
+The expression is Python's and must match the whole name of a topic. A list of one topic is
+equivalent to its name. The order of a list has no meaning.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ class TopicNames(msgspec.Struct, frozen=True):
     """The topics that hold the events.
 
     Attributes:
-        names: in order; none where there is an expression.
-        pattern: the expression, or None.
+        names: sorted; empty where there is an expression.
     """
 
     names: tuple[str, ...]
@@ -34,7 +33,7 @@ class TopicNames(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, topic: str | tuple[str, ...]) -> TopicNames:
-        """Return what `events.topic` says."""
+        """Return the topics of the setting `events.topic`."""
         if isinstance(topic, str):
             return cls((), topic) if topic.startswith("^") else cls((topic,))
         return cls(tuple(sorted(topic)))
@@ -44,24 +43,23 @@ class TopicNames(msgspec.Struct, frozen=True):
 
     @property
     def one(self) -> bool:
-        """Whether this is one topic whatever there is on the cluster."""
+        """Return whether this is a single topic, whatever topics the cluster has."""
         return len(self.names) == 1
 
     @property
     def identity(self) -> str | list[str]:
-        """What a mechanism id says of them."""
+        """Return the topics' form in a mechanism id."""
         return str(self) if self.one or self.pattern is not None else list(self.names)
 
     def matches(self, topic: str) -> bool:
-        """Return whether the expression matches the whole name of a topic."""
         return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
 
 
 def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
-    """Yield what is wrong with `events.topic` beyond its type.
+    """Yield errors in `events.topic` beyond its type.
 
-    Names are looked at here: of a text with a pattern or else an array msgspec 0.22 makes a type
-    whose fields it mixes up, and the next collection of cycles ends the process.
+    Names are checked here because msgspec 0.22 mixes up the fields of a type that is a text with a
+    pattern or an array, and the next garbage collection of cycles ends the process.
     """
     expression = isinstance(topic, str) and topic.startswith("^")
     names = (topic,) if isinstance(topic, str) else topic

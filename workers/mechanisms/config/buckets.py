@@ -1,17 +1,16 @@
-"""Buckets: a declared domain of half-open intervals, for items that are numbers.
+"""Buckets: a declared domain of half-open intervals, for numeric items.
 
-What: n edges make n + 1 buckets. Bucket 0 is below the first edge, bucket n is the last edge and
-above; in between bucket k holds the numbers from edge k - 1 up to, but not including, edge k. Their
-labels are a declared domain like any other, so mechanisms and what they promise need to know
-nothing of edges.
+n edges make n + 1 buckets. Bucket 0 is below the first edge, bucket n is the last edge and above;
+bucket k in between holds the numbers from edge k - 1 up to, but not including, edge k. Their labels
+are a declared domain like any other, so mechanisms and guarantees are independent of edges.
 
     buckets = [0, 10, 50, 100]                          "<0" "[0,10)" "[10,50)" "[50,100)" ">=100"
     buckets = { from = 0, to = 500, count = 20 }        20 intervals of one width
     buckets = { from = 1, to = 1000, count = 9, scale = "log" }   of one ratio
 
-Edges are public and computed once, in decimal arithmetic, which gives the same on every machine.
-Those between `from` and `to` are rounded to 6 significant digits (of the width, where that is one),
-so that they read well.
+Edges are public and computed once, in decimal arithmetic, which is the same on every machine. Inner
+edges between `from` and `to` are rounded to 6 significant digits (of the width, if constant) for
+readability.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _DIGITS = Context(prec=6)
 
 
 class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The edges of a histogram's buckets: finite, each above the one before.
+    """The edges of a histogram's buckets: finite and strictly ascending.
 
     Attributes:
         edges: 2 to 1,000 numbers.
@@ -44,14 +43,14 @@ class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        # 1 and 1.0 are one edge, and are written in one way.
+        # 1 and 1.0 are the same edge, written the same way.
         msgspec.structs.force_setattr(self, "edges", tuple(map(float, self.edges)))
         for complaint in _complaints(self.edges):
             raise ValueError(complaint)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return the declared domain: a label for each bucket, in the order of the numbers."""
+        """Return the declared domain: bucket labels in numeric order."""
         texts = [short(edge) for edge in self.edges]
         between = (f"[{low},{high})" for low, high in itertools.pairwise(texts))
         return (f"<{texts[0]}", *between, f">={texts[-1]}")
@@ -66,7 +65,7 @@ def parse_buckets(value: object) -> Buckets:
     """Return the buckets that a settings file describes.
 
     Raises:
-        ValueError: what is wrong, and what is allowed.
+        ValueError: the description is invalid; the message states the allowed values.
     """
     if isinstance(value, list):
         return Buckets(
@@ -93,7 +92,6 @@ def _complaints(edges: tuple[float, ...]) -> Iterator[str]:
 
 
 def _number(value: object, what: str) -> float:
-    """Return a number of the settings, exactly."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{what} is no number: {ALLOWED}")  # noqa: TRY004 - of a settings file
     try:
@@ -106,7 +104,6 @@ def _number(value: object, what: str) -> float:
 
 
 def _between(values: Mapping[str, object]) -> tuple[float, ...]:
-    """Return the edges of `{ from, to, count, scale }`."""
     for name in values:
         if name not in ("from", "to", "count", "scale"):
             raise ValueError(f"{name}: unknown name; one of from, to, count, scale")
@@ -135,8 +132,8 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
 
 
 def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
-    """Yield the inner edges of intervals of one width, to 6 significant digits of that width."""
-    # As they were written: 0.1 is a tenth here, not the double next to it.
+    """Yield the inner edges of intervals of equal width, to 6 significant digits of that width."""
+    # As written: 0.1 is a tenth here, not the nearest double.
     low, high = Decimal(repr(first)), Decimal(repr(last))
     width = _EXACT.divide(_EXACT.subtract(high, low), Decimal(count))
     unit = Decimal((0, (1,), width.adjusted() - 5))
@@ -150,7 +147,7 @@ def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
 
 
 def _log(first: float, last: float, count: int) -> Iterator[Decimal]:
-    """Yield the inner edges of intervals of one ratio, to 6 significant digits."""
+    """Yield the inner edges of intervals of equal ratio, to 6 significant digits."""
     low, high = Decimal(repr(first)), Decimal(repr(last))
     ratio = _EXACT.ln(_EXACT.divide(high, low))
     for i in range(1, count):

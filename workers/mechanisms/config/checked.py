@@ -1,7 +1,7 @@
-"""Records that hold every field to its annotation when they are made: type, range, in words.
+"""Records that validate every field against its annotation when created.
 
-A field's annotation carries all of it (`Meta`): `rules` reads that once a type, and a message names
-the field, its value and what is allowed.
+An annotation (`Meta`) states type, range and allowed values in words. `rules` reads it once per
+type; an error names the field, its value and the allowed values.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from workers.runtime.frozen import kept
 
 
 class Rule(NamedTuple):
-    """How one field is checked: its names in Python and outside, its type, its range in words.
+    """The check of one field: its Python name, external name, type, and range in words.
 
     The type is the one field of a record of its own: given a bare annotation, msgspec hashes it at
-    every call, in Python, and drops what is raised there: it lost a Ctrl-C 5 times in 83.
+    every call, in Python, and drops exceptions raised there: it lost a Ctrl-C 5 times in 83.
     """
 
     attribute: str
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     required: bool
 
     def checked(self, value: object) -> object:
-        """Return the value, converted where its type says so, or raise `ValidationError`."""
+        """Return the value, converted if its type requires that, or raise `ValidationError`."""
         (found,) = msgspec.structs.astuple(
             msgspec.convert({"value": value}, self.probe, dec_hook=_decode)
         )
@@ -41,7 +41,7 @@ class Rule(NamedTuple):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A record that holds every field to its annotation when it is made."""
+    """A record that validates every field when created."""
 
     def __post_init__(self) -> None:
         for rule in rules(type(self)):
@@ -61,17 +61,17 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError(self.where() + complaint)
 
     def where(self) -> str:
-        """Return what a message about a field begins with."""
+        """Return the prefix of messages about a field."""
         return ""
 
     def complaints(self) -> Iterator[str]:
-        """Yield what is wrong with fields that are each right by themselves."""
+        """Yield errors between fields that are individually valid."""
         return iter(())
 
 
 @kept(None)
 def rules(record: type[Checked]) -> tuple[Rule, ...]:
-    """Return how each field of a record is checked, in the order of the fields."""
+    """Return the rule of every field, in field order."""
     hints = get_type_hints(record, include_extras=True)
     found = []
     for field in msgspec.structs.fields(record):
@@ -87,14 +87,14 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
 
 
 def display(value: object) -> str:
-    """Return a value as a settings file has it, cut to a line's worth."""
+    """Return a value as in a settings file, cut to one line."""
     stamp = value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else None
     text = stamp or json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _decode(kind: type, value: object) -> object:
-    """Return a path made of a string; msgspec asks only about types that are not its own."""
+    """Convert a string to a path; msgspec calls this only for types it does not know."""
     if isinstance(value, kind):
         return value
     if kind is Path and isinstance(value, str) and value and "\0" not in value:

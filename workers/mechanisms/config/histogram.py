@@ -1,8 +1,8 @@
 """The public, frozen configuration of a histogram: what is counted, when, and at what privacy cost.
 
-Every field states its type, its range and, in words, what is allowed; an instance is checked
-against that when it is made, by whoever makes it (a settings file, a stored record, a test), so an
-instance that exists is valid. Nothing learned from data ever enters here.
+Every field states its type, its range and, in words, the allowed values. Instances are validated
+when created, from any source (a settings file, a stored record, a test), so every instance is
+valid. Nothing learned from data ever enters here.
 
     D0    max_items    most items of one event that count
     Dinf  max_count    most that one event, or one user in an epoch, adds to one item
@@ -33,7 +33,7 @@ LABEL_BYTES_MAX = 1024
 CONSTANT_HORIZON_MAX = 1 << 20
 # The sqrt counter keeps 8 bytes an item and tick.
 SQRT_HORIZON_MAX = 1 << 16
-# They keep no running counts, or count without a counter: what is said of one would have no effect.
+# Without running counts or without a counter: counter settings would have no effect.
 COUNTERLESS = (
     "doubling",
     "known_gauss",
@@ -46,11 +46,12 @@ COUNTERLESS = (
     "unk_gauss",
 )
 SQRT_MECHANISMS = ("known_base", "sparse_gumb")
-# They keep a counter over the ticks of an epoch, so that its last tick is the counter's last.
+# They keep a counter over the ticks of an epoch, so the epoch's last tick is the counter's last.
 END_MECHANISMS = ("known_base", "unk_base", "sparse_gumb")
-# They show every label of their domain at every tick, with Gaussian noise: quantiles follow.
+# They show every label of their domain at every tick with Gaussian noise, so quantiles are
+# possible.
 SHOWING_ALL = ("known_base", "known_gauss")
-# A running count of theirs lacks nothing but noise: others leave out what is below thresholds.
+# Their running counts differ from the truth only by noise; others omit what is below thresholds.
 SUBTRACTING = ("known_base", "unk_base", "sparse_gumb")
 DEFAULT_QUANTILES = (0.5,)
 TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
@@ -75,11 +76,11 @@ Budget = Annotated[
 
 
 class Lane(NamedTuple):
-    """What stage 1 must know: histograms that agree in it share one set of contributions.
+    """Settings relevant to stage 1; histograms with equal lanes share one set of contributions.
 
-    `max_items_per_user` and `horizon` bound users, who have so many (stream key, item) pairs in
-    each epoch of `horizon` ticks (None: in the one epoch there is); without users they are None.
-    `view` names what is looked at in an event; "" is what `[events]` says.
+    `max_items_per_user` bounds a user's (stream key, item) pairs in each epoch of `horizon` ticks
+    (None: in the only epoch); without users both are None. `view` names the histogram's view of an
+    event; "" is the view of `[events]`.
     """
 
     tick_ms: int
@@ -96,31 +97,31 @@ class Lane(NamedTuple):
 
 
 class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism"):
-    """What every continual histogram states, whatever its mechanism.
+    """Settings common to all continual histograms.
 
     Attributes:
-        name: the histogram's name, unique within a worker.
+        name: unique within a worker.
         tick_ms: width of a tick of event time, ms ("tick" outside Python).
         horizon: ticks in an epoch, or "unbounded": one epoch without an end.
         start: tick 1 begins here; None is 1970-01-01.
         max_items: D0, most items of one event that count.
         max_count: Dinf, most that one event adds to one item; where users are protected, one user
             in an epoch.
-        max_items_per_user: most items that count of one user in an epoch; only where users are
+        max_items_per_user: most items of one user that count in an epoch; only where users are
             protected.
         epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.
         rho: total of one epoch in zCDP.
         delta: probability, over one epoch, that the guarantee does not cover.
-        counter: how a running count is kept.
+        counter: the counter of a running count.
         radix: base of the "tree" counter; None is the best one for the horizon (5 if unbounded).
-        end_share: what the last tick's noise gets of the budget, with the "haar" counter; None: no
-            tick gets more than the others.
+        end_share: the last tick's share of the budget, with the "haar" counter; None: no tick gets
+            more than the others.
         keys: the declared stream keys, or "public".
-        windows: ms; of the change over each of them a snapshot says the standard deviation.
-        key, items, count, where: what is looked at in an event, in place of what `[events]` says.
+        windows: ms; snapshots state the standard deviation of the change over every window.
+        key, items, count, where: fields read from an event, overriding `[events]`.
         buckets: the edges of a domain of intervals; `domain` is their labels.
-        quantiles: of the numbers in the buckets, said in each snapshot; None: the median, where it
-            can be said.
+        quantiles: of the numbers in the buckets, published in every snapshot; None: the median,
+            where possible.
         generation: raised to begin a new mechanism, and a new charge, on purpose.
         topic: output topic; None is `<worker.name>.<name>`.
     """
@@ -209,12 +210,11 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def mechanism(self) -> str:
-        """Return the mechanism's name, as in settings and snapshots."""
         return str(self.__struct_config__.tag)
 
     @property
     def pure(self) -> bool:
-        """Return whether epsilon holds by itself, and delta covers the samplers alone."""
+        """Return whether epsilon is pure, and delta covers only the samplers."""
         return False
 
     @property
@@ -224,17 +224,15 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def start_ms(self) -> int:
-        """Return the beginning of tick 1, ms since 1970."""
+        """Return the start of tick 1, ms since 1970."""
         return 0 if self.start is None else (self.start - EPOCH) // timedelta(milliseconds=1)
 
     @property
     def horizon_ticks(self) -> int | None:
-        """Return the ticks in an epoch; None when unbounded."""
         return None if self.horizon == "unbounded" else self.horizon
 
     @property
     def lane(self) -> Lane:
-        """Return which contributions this histogram is made from."""
         of_user = self.max_items_per_user
         horizon = None if of_user is None else self.horizon_ticks
         return Lane(
@@ -243,7 +241,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def view(self) -> str:
-        """Return a name for what is looked at in an event; "" for what `[events]` says."""
+        """Return the name of the histogram's view of an event; "" for that of `[events]`."""
         own = [self.key, self.items, self.count, self.where_, self.buckets]
         if own == [None] * len(own):
             return ""
@@ -258,19 +256,18 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def subtracts(self) -> bool:
-        """Return whether an item's counts at two ticks differ by what came between, and noise."""
+        """Return whether an item's change between ticks is its events' count plus noise."""
         return self.mechanism in SUBTRACTING or (self.mechanism == "meta" and self.shows_all)
 
     @property
     def shown_quantiles(self) -> tuple[float, ...]:
-        """Return the quantiles that snapshots say."""
         if self.buckets is None or not self.shows_all:
             return ()
         return DEFAULT_QUANTILES if self.quantiles is None else self.quantiles
 
     @property
     def can_end(self) -> bool:
-        """Return whether `end_share` has a meaning: a haar counter over ticks that have a last."""
+        """Return whether `end_share` applies: a haar counter over finitely many ticks."""
         return (
             self.mechanism in END_MECHANISMS
             and self.counter == "haar"
@@ -279,7 +276,6 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def domain_from(self) -> str:
-        """Return the setting that the labels of a declared domain come from."""
         return "domain" if self.buckets is None else "buckets"
 
     def where(self) -> str:
@@ -351,7 +347,7 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
     """A histogram over a declared domain: all of its items are published at every tick.
 
     Attributes:
-        domain: the labels of the domain, in the order declared.
+        domain: labels, in the order declared.
     """
 
     domain: Domain
@@ -394,7 +390,7 @@ class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
 
 
 def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
-    """Yield what is wrong with labels that repeat, or are longer than a label may be."""
+    """Yield errors for repeated or overlong labels."""
     for label in labels:
         if len(label.encode()) > LABEL_BYTES_MAX:
             yield f"{field} holds {display(label)} of {len(label.encode()):,} bytes: at most {LABEL_BYTES_MAX:,} bytes"

@@ -16,7 +16,6 @@ class TickGrid:
     """The ticks of one histogram.
 
     Attributes:
-        tick_ms: width of a tick.
         start_ms: start of global tick 1.
         horizon: ticks in an epoch, None for one epoch without end.
     """
@@ -26,11 +25,10 @@ class TickGrid:
     horizon: int | None
 
     def holding(self, time_ms: int) -> int:
-        """Return the global tick that holds a time; below 1 before the start."""
+        """Return the global tick containing a time; below 1 before the start."""
         return (time_ms - self.start_ms) // self.tick_ms + 1
 
     def start(self, tick: int) -> int:
-        """Return the first ms of a global tick."""
         return self.start_ms + (tick - 1) * self.tick_ms
 
     def end(self, tick: int) -> int:
@@ -46,13 +44,7 @@ class TickGrid:
 
 
 def window_complaints(windows: Sequence[int], tick_ms: int, horizon: int | None) -> Iterator[str]:
-    """Yield what is wrong with the windows of a histogram with such ticks and epochs.
-
-    Args:
-        windows: their lengths, ms.
-        tick_ms: width of a tick.
-        horizon: ticks in an epoch; None is unbounded.
-    """
+    """Yield errors in a histogram's windows (ms); a horizon of None is unbounded."""
     for number, window_ms in enumerate(windows):
         if window_ms % tick_ms:
             yield f"windows holds {window_ms} ms: a multiple of the tick, {tick_ms} ms"

@@ -1,25 +1,26 @@
-"""What a histogram looks at in an event, and what all histograms of a worker look at together.
+"""Views: the fields of an event that a histogram reads, and the combined shape for a worker.
 
     View      one histogram's stream key, items, counts, conditions and buckets
-    Shape     the views of a worker, each once, with the fields that all events have
+    Shape     the distinct views of a worker, with the fields that all events have
 
-Histograms that agree share a view. Settings that no event could ever fulfil are refused here, with
-the place of the mistake; and a path through the items of another view, which scanners open.
+Histograms with equal settings share a view. Two kinds of settings are refused here, with the
+location of the mistake: those that no event can satisfy, and a path through the items of another
+view, which scanners open.
 
 Paths to the fields of an event: `order.lines[].sku`.
 
     parse("order.lines[].sku")   the steps order, lines, sku; lines is a list
 
-Names are separated by dots. A name that holds a dot, a bracket, a quote or white space, or begins
-with $, is written in quotes as in JSON: `order."shop.name"`. `[]` behind a name stands for each
-element of the list there; a path has it at most once.
+Names are separated by dots. A name that contains a dot, a bracket, a quote or white space, or
+begins with $, is quoted as in JSON: `order."shop.name"`. `[]` behind a name means every element of
+the list there; a path has it at most once.
 
-Conditions on the fields of an event: which events a histogram looks at.
+Conditions select the events of a histogram:
 
     where = [{ field = "type", in = ["purchase", "refund"] }, { field = "order.total", min = 10 }]
 
-All conditions of a list must hold. Values are compared as labels are written: `in = [5]` also holds
-for "5". A field that is absent or null fulfils `not_in` and `exists = false` and no other.
+All conditions of a list must hold. Values are compared in label form: `in = [5]` also matches "5".
+An absent or null field satisfies only `not_in` and `exists = false`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import Any
 
 import msgspec
 
-# Names in a path; deeper fields could not be walked by the compiled readers.
+# Names in a path; the compiled readers cannot walk deeper.
 STEPS_MAX = 16
 CHARACTERS_MAX = 1_000
 SYNTAX = 'the name of a field, or a path such as order.lines[].sku (a name with a dot in quotes: order."shop.name")'
@@ -45,11 +46,11 @@ _QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Where a field of an event is.
+    """The location of a field in an event.
 
     Attributes:
         steps: names, from the outermost in.
-        list_at: after how many of the names `[]` stands; None: nowhere.
+        list_at: number of names before `[]`; None: no list.
     """
 
     steps: tuple[str, ...]
@@ -66,15 +67,15 @@ class Path:
 
     @property
     def list_steps(self) -> tuple[str, ...] | None:
-        """Return the path of the list whose elements it is about; None: of none."""
+        """Return the path of the list it iterates over, if any."""
         return None if self.list_at is None else self.steps[: self.list_at]
 
 
 def parse(text: str) -> Path:
-    """Return the path that a text writes.
+    """Parse a path.
 
     Raises:
-        ValueError: it is none; the message says at which character.
+        ValueError: not a path; the message states the character position.
     """
     if len(text) > CHARACTERS_MAX:
         raise ValueError(f"at most {CHARACTERS_MAX:,} characters")
@@ -100,7 +101,7 @@ def parse(text: str) -> Path:
 
 
 def _name(text: str, at: int) -> tuple[str, int]:
-    """Return the name at `at` and where it ends."""
+    """Return the name at `at` and its end."""
     if text.startswith('"', at):
         found = _QUOTED.match(text, at)
         try:
@@ -141,13 +142,13 @@ _VALUES = f"a list of 1 to {VALUES_MAX:,} texts, whole numbers or booleans"
 class Condition(
     msgspec.Struct, frozen=True, kw_only=True, rename={"in_": "in"}, omit_defaults=True
 ):
-    """One condition; at least one of the others beside `field` is given, and all of them must hold.
+    """One condition on a field: at least one test besides `field`, all of which must hold.
 
     Attributes:
         field: path of one value.
-        in_: the value, written as a label, is one of these.
+        in_: the value, in label form, is one of these.
         not_in: it is none of these.
-        min, max: it is a number, at least and at most these.
+        min, max: it is a number within these inclusive bounds.
         exists: whether it is there and not null.
     """
 
@@ -163,7 +164,7 @@ def conditions(value: object) -> tuple[Condition, ...]:
     """Return the conditions that a settings file states.
 
     Raises:
-        ValueError: one of them is wrong; the message says which, and what is allowed.
+        ValueError: a condition is wrong; the message says which, and the allowed values.
     """
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
         raise ValueError(f"where = {_shown(value)}: {ALLOWED}")
@@ -234,7 +235,7 @@ def _is_label(value: object) -> bool:
 
 
 def as_label(value: str | bool | int) -> str:
-    """Return how a value is written as a label: as JSON writes it, a text without quotes."""
+    """Return a value in label form: its JSON, but strings without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -250,15 +251,15 @@ UNITS = ("ms", "s", "us", "ns", "iso")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one histogram looks at.
+    """The fields that one histogram reads.
 
     Attributes:
-        key: path of the stream key; "$key": the record key; "$all": there is one for all events.
+        key: path of the stream key; "$key": the record key; "$all": one key for all events.
         items: path of a label, a list of labels or an object of counts; with `[]`, of a label in
             each element.
-        count: path of how often an event brings an item; None: once, or as an object says.
-        where: conditions that an event must fulfil.
-        edges: of the buckets that a number at `items` is put into; None: items are labels.
+        count: path of an item's count in an event; None: once, or as an object says.
+        where: conditions that an event must satisfy.
+        edges: bucket edges for a number at `items`; None: items are labels.
     """
 
     key: Path | str
@@ -268,21 +269,21 @@ class View:
     edges: tuple[float, ...] | None = None
 
     def paths(self) -> dict[str, Path]:
-        """Return the paths that an event must have, by the names of their settings."""
+        """Return the paths required in an event, by setting name."""
         named = {"key": self.key, "items": self.items, "count": self.count}
         return {name: path for name, path in named.items() if isinstance(path, Path)}
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a worker reads of an event.
+    """The fields that a worker reads from an event.
 
     Attributes:
-        views: by name, as lanes have it.
+        views: by name, as in lanes.
         time: path of the time; None: the record's own.
         unit: of the time, one of UNITS.
-        user: path of the user, or "$key"; None: users are not looked at.
-        empty: whether an event whose items are absent or null has none, or is rejected.
+        user: path of the user, or "$key"; None: users are not read.
+        empty: whether an event with absent or null items counts as having none, or is rejected.
     """
 
     views: Mapping[str, View]
@@ -293,7 +294,7 @@ class Shape:
 
 
 def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
-    """Yield which settings are no paths, and at which character."""
+    """Yield invalid paths, with the character position."""
     for name, text in fields.items():
         if text is not None and text not in (RECORD_KEY, ALL_KEYS):
             try:
@@ -306,18 +307,18 @@ def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
 
 
 def field(text: str | None) -> Path | str | None:
-    """Return the path of a field that a setting names, "$key" and "$all" as they are."""
+    """Return the path that a setting names; "$key" and "$all" unchanged."""
     return text if text is None or text in (RECORD_KEY, ALL_KEYS) else parse(text)
 
 
 def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
-    """Yield what no event could fulfil, as (name of the view, what is wrong)."""
+    """Yield settings that no event could satisfy, as (view name, error)."""
     common = {"timestamp": shape.time, "user": shape.user}
     fixed = {name: path for name, path in common.items() if isinstance(path, Path)}
     opened: dict[tuple[str, ...], bool] = {}
     for name, view in shape.views.items():
         yield from ((name, text) for text in _of_view(view, fixed))
-        # What one view opens as a list or an object of items, another cannot walk through.
+        # One view opens this as a list or an object of items, so another cannot walk through it.
         for path in view.paths().values():
             for step in range(1, len(path.steps)):
                 opened[path.steps[:step]] = True
@@ -364,7 +365,7 @@ def _of_condition(
             break
     counts = view.count is None and view.edges is None and view.items.list_at is None
     for name, path in named.items():
-        # Items may be an object of counts, and a condition ask about one of them.
+        # Items may be an object of counts, and a condition may ask about one of them.
         if _within(path, asked) and not (
             name == "items" and counts and len(asked.steps) == len(path.steps) + 1
         ):
@@ -372,5 +373,5 @@ def _of_condition(
 
 
 def _within(outer: Path, inner: Path) -> bool:
-    """Return whether a path goes through the value that another one is."""
+    """Return whether `inner` goes through the value at `outer`."""
     return len(outer.steps) < len(inner.steps) and inner.steps[: len(outer.steps)] == outer.steps

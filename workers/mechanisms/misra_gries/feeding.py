@@ -1,51 +1,41 @@
-"""The last round of a tick of Misra-Gries: all that an item has left in a row, item by item.
+"""Algorithm 1 of Misra-Gries over a whole tick: one occurrence after another, in `sketch` order.
 
-Where weights differ, one miss may lower everybody by millions, so no list is kept for each height
-as in `misra_gries`, whose arrays these are, and whose rounds come before. But the lowest counter
-only ever rises (`floor` is its height): a radix heap says who is lowest. A counter is in list i
-where i is the highest bit, counted from one, in which its height differs from `floor`; in list 0
-are those at `floor`, the others come nearer from list to list. That has no comparison whose end
-nobody can foretell, as a binary heap has in every step, and takes a third of the time (measured:
-2.5 and 7 ms for 43,000 items and 10,000 counters).
+A tick is fed in rounds: one of every item, then one more of every item that has a second, and so
+on. The last round takes all remaining occurrences, item by item (`feed_rest`). Only these arrays
+carry over between rounds:
 
-A hit does not move a counter: it is in a list that is too low until that is looked at.
-
-Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
-using the Misra-Gries Sketch", Algorithm 1; that this ends where it ends is tested item by item.
-Ahuja, Mehlhorn, Orlin and Tarjan, "Faster Algorithms for the Shortest Path Problem", for the heap.
-
-The counters of a Misra-Gries sketch in the order of their keys, see `misra_gries`.
-
-Algorithm 1 of Misra-Gries over a whole tick: one occurrence after another, in the order of
-`sketch`.
-
-A tick is fed in rounds: one of every item, one more of every item that has a second, and so on; the
-last round takes all that an item has left in a row. Here are the rounds of ones, and in
-`misra_gries_rest` is the last one. Between them nothing but these arrays is kept:
-
-    heights  int64 (k,)     a counter's count, plus how often everybody was lowered (`lowered`)
+    heights  int64 (k,)     a counter's count plus `lowered`, the number of decrements of all
+                            counters
     ranks    int64 (k,)     place of a counter's key among all keys of sketch and tick
-    held     uint32 (words,)  a bit for each item of the tick: whether a counter has it
-    slot_of  int32 (n,)     which counter that is, of no meaning where none has it
+    held     uint32 (words,)  a bit per item of the tick: whether a counter holds it
+    slot_of  int32 (n,)     the item's counter; undefined where it has none
 
-The items of a round are bits as well, 32 of them a word, the first one the lowest: a million items
-are 125 kB, which the processor's nearest memories hold, all rounds of a tick 3 MB.
+A round's items are bits too, 32 a word, the first one lowest: a million items are 125 kB, which fit
+the processor's nearest caches; all rounds of a tick are 3 MB.
 
-To lower everybody is to add one to `lowered`: a counter is at zero where its height is `lowered`. A
-rank is `before << bits | number` for a key that is not of the tick, `before` being how many items
-of the tick are smaller and `number` its own, and `item << bits | all ones` for an item of the tick.
-Counters that were never used have the largest ranks: as in the paper they are larger than every
-key.
+Decrementing all counters means adding one to `lowered`: a counter is at zero where its height is
+`lowered`. A rank is `before << bits | number` for a key outside the tick (`before`: the number of
+smaller items of the tick; `number`: its own), and `item << bits | all ones` for an item of the
+tick. Unused counters have the largest ranks: as in the paper, they are larger than every key.
 
-Which counter is at zero next is asked at every miss, so there is a wheel of lists, one for each
-height up to k: a counter waits in the list of the height that it had when it was put there. When
-everybody is lowered to a height its list is walked: who was hit meanwhile moves on, the others are
-at zero, and take turns by rank. A counter that had its turn is at one, so the next time it is at
-zero without having been in a list; and where it is the same ones again and again, only their last
-turns are taken (`rest_of_round`). That is a few steps for each occurrence, whatever k is.
+Every miss needs the next counter at zero. So there is a wheel of lists, one for each height up to
+k: a counter waits in the list of its height at insertion. When `lowered` reaches a height, its list
+is walked: counters hit meanwhile move on, the others are at zero and are replaced by rank. A
+replaced counter is at one, so it is next at zero without having been in a list. Where the same
+counters are replaced repeatedly, only their last replacements are carried out (`rest_of_round`).
+That is a few steps per occurrence, whatever k is.
+
+In the last round weights differ, and one miss may lower all counters by millions, so a list per
+height is not possible. But the lowest counter only rises (`floor` is its height), so a radix heap
+finds it. A counter is in list i where i is the highest bit, counted from one, in which its height
+differs from `floor`; list 0 holds those at `floor`, the others move to lower lists over time. A
+binary heap has an unpredictable comparison in every step and takes three times as long (measured:
+2.5 and 7 ms for 43,000 items and 10,000 counters). A hit does not move a counter: it stays in a
+list that is too low until that list is processed.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
-using the Misra-Gries Sketch", Algorithm 1. That this ends where it ends is tested item by item.
+using the Misra-Gries Sketch", Algorithm 1; tests compare the result item by item. Ahuja, Mehlhorn,
+Orlin and Tarjan, "Faster Algorithms for the Shortest Path Problem", for the heap.
 """
 
 from __future__ import annotations
@@ -61,12 +51,11 @@ Places = NDArray[np.int32]
 
 @kernel_part
 def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Places) -> None:
-    """Sort counters by rank, merging the runs that are in order: mostly there are one or two.
+    """Sort counters by rank, merging ordered runs: usually there are one or two.
 
     Args:
-        slots: (k,), of which those from `first` to n - 1 are sorted.
-        first, n: which.
-        ranks: (k,), which all differ.
+        slots: (k,); those from `first` to n - 1 are sorted.
+        ranks: (k,), distinct.
         scratch: (k,), overwritten.
     """
     runs = 2
@@ -93,12 +82,11 @@ def sort_by_rank(slots: Places, first: int, n: int, ranks: Integers, scratch: Pl
 
 @kernel_part
 def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: Places) -> None:
-    """Merge a few counters into many: each is looked up, and the others are moved, not compared.
+    """Merge a few counters into many by binary search, moving the others without comparing them.
 
     Args:
         slots: (k,), in order up to `middle`, and from there to n; changed.
-        middle, n: which.
-        ranks: (k,), which all differ.
+        ranks: (k,), distinct.
         scratch: (k,), overwritten.
     """
     few = n - middle
@@ -122,7 +110,7 @@ def merge_by_rank(slots: Places, middle: int, n: int, ranks: Integers, scratch: 
 
 @kernel_part
 def run_end(slots: Places, start: int, n: int, ranks: Integers) -> int:
-    """Say where the run that begins at `start` ends: the first place that is not in order, or n."""
+    """Return the end of the ordered run at `start`: the first place out of order, or n."""
     stop = start + 1
     while stop < n and ranks[slots[stop - 1]] < ranks[slots[stop]]:
         stop += 1
@@ -134,7 +122,7 @@ Bits = NDArray[np.uint32]
 
 @kernel_in_place
 def ones_in(word: int | np.int64) -> int:
-    """Return how many bits of a word are one: one instruction, once it is compiled."""
+    """Return the number of one bits in a word; compiles to one instruction."""
     ones = 0
     while word != 0:
         word &= word - 1
@@ -144,7 +132,7 @@ def ones_in(word: int | np.int64) -> int:
 
 @kernel_in_place
 def turn_over(bits_of: Bits, item: int) -> None:
-    """Turn an item's bit over."""
+    """Flip an item's bit."""
     bits_of[item >> 5] ^= np.uint32(1 << (item & 31))
 
 
@@ -157,17 +145,17 @@ def feed_rounds(
     held: Bits,
     bits: int,
 ) -> int:
-    """Feed rounds of one of each item.
+    """Feed rounds of one occurrence per item.
 
     Args:
         rounds: (rounds, words), the items of each round.
-        heights: (k,), the counts to begin with; changed.
-        ranks: (k,), ascending to begin with; changed.
+        heights: (k,), initially the counts; changed.
+        ranks: (k,), initially ascending; changed.
         slot_of, held: see the module; changed.
         bits: see the module.
 
     Returns:
-        How often everybody was lowered.
+        The number of decrements of all counters.
     """
     k = len(heights)
     buckets = 64
@@ -176,13 +164,13 @@ def feed_rounds(
     heads = np.full(buckets, -1, dtype=np.int32)
     behind = np.full(k, -1, dtype=np.int32)
     scratch = np.empty(k, dtype=np.int32)
-    # Who was at zero when everybody was lowered last, by rank; those before `turn` had their turn.
+    # Counters at zero after the last decrement, by rank; those before `turn` were replaced.
     zeros = np.arange(k).astype(np.int32)
     lowered = turn = 0
     waiting = still_at_zero(lowered, zeros, k, heights, heads, behind)
     of_tick = (1 << bits) - 1
-    # No calls in this loop but where everybody is lowered: a call that gets arrays takes longer
-    # than all of a step (measured: 25 ns, 6 ns).
+    # No calls in this loop except at a decrement: a call that passes arrays takes longer than a
+    # whole step (measured: 25 ns, 6 ns).
     for number in range(len(rounds)):
         items = rounds[number]
         whole = False  # whether everybody was lowered before in this round
@@ -265,26 +253,24 @@ def rest_of_round(
     behind: Places,
     scratch: Places,
 ) -> tuple[int, int, int]:
-    """Feed the rest of a round from where everybody was lowered, for the second time in it or
-    later.
+    """Feed the rest of a round from the second or a later decrement in it.
 
-    Those that had their turn since the time before have keys that came in this round, so none of
-    them is hit before the next: one miss for each of them, and one that lowers everybody, again and
-    again. Of all these keys only the last ones stay. So misses are counted until the round is over,
-    32 items at once where there is no hit, and then the last turns are taken, in which those before
-    them are forgotten.
+    Counters replaced since the previous decrement hold keys that came in this round, so none of
+    them is hit before the next round: one miss for each of them, then a miss that decrements,
+    repeatedly. Only the last of these keys stay. So misses are counted until the round is over, 32
+    items at once where there is no hit. Then the last replacements are carried out, which overwrite
+    the earlier ones.
 
-    Who comes off the wheel joins them. One whose rank is below that of the item at which everybody
-    was lowered cannot be hit in this round either. The ranks of the others, `late`, are above those
-    of all: they have their turns last, if they are not hit first, and then their keys are gone.
+    Counters from the wheel join them. One with a rank below that of the item at the decrement
+    cannot be hit in this round either. The ranks of the others, `late`, are above all: they are
+    replaced last, unless they are hit first, and then their keys are gone.
 
     Args:
         items: (words,), the items of the round.
-        begun: the first item to go on with.
-        lowered: how often everybody was lowered, just now for the last time.
-        zeros: (k,), who is at zero: the first `same` by rank, with keys of this round, and behind
-            them, up to `now`, who came off the wheel; changed.
-        same, now: see `zeros`.
+        begun: the first item to process.
+        lowered: the number of decrements, including the one just made.
+        zeros: (k,), counters at zero: the first `same` by rank, with keys of this round, then, up
+            to `now`, those from the wheel; changed.
         heights, ranks: (k,), changed.
         slot_of, held: see the module; changed.
         bits: see the module.
@@ -292,8 +278,9 @@ def rest_of_round(
         scratch: (k,), overwritten.
 
     Returns:
-        How often everybody was lowered; how many of `zeros` have had their turn since; how many
-        there are of them, by rank.
+        The number of decrements; the number of `zeros` replaced since the last; the size of
+            `zeros`,
+        by rank.
     """
     of_tick, mask, stop = (1 << bits) - 1, len(heads) - 1, len(items) << 5
     begun_before = begun
@@ -303,7 +290,7 @@ def rest_of_round(
         rest = np.int64(items[word])
         if word == begun >> 5:
             rest &= -(1 << (begun & 31))
-        # Mostly nothing more is to be done: 1.8 of 10.7 ms less than by the loop.
+        # Usually nothing else is to be done: 1.8 of 10.7 ms less than by the loop.
         if rest & held[word] == 0:
             n = ones_in(rest)
             if misses + n <= early:
@@ -363,11 +350,10 @@ def rest_of_round(
 def sorted_apart(
     zeros: Places, same: int, now: int, item: int, ranks: Integers, bits: int, scratch: Places
 ) -> int:
-    """Sort who came off the wheel by rank; say where those begin whose ranks are above the item's.
+    """Sort the counters from the wheel by rank; return the first whose rank is above the item's.
 
     Args:
-        zeros: (k,), of which those from `same` to `now` - 1 are sorted.
-        same, now: see `zeros`.
+        zeros: (k,); those from `same` to `now` - 1 are sorted.
         item: of the tick.
         ranks, bits, scratch: see `rest_of_round`.
     """
@@ -390,15 +376,14 @@ def take_turns(
     held: Bits,
     bits: int,
 ) -> None:
-    """Give counters to the first n misses of a stretch of a round, one after the other.
+    """Assign counters to the first n misses of a stretch of a round, in order.
 
-    No key that gives way is of the stretch: all came before it in the round, or are below it.
+    No replaced key is in the stretch: all came before it in the round, or are below it.
 
     Args:
         items: (words,), the items of the round.
-        start, stop: the first item of the stretch, and the first behind it.
+        start, stop: the stretch, half open.
         zeros: (k,), the counters.
-        n: how many.
         ranks, slot_of, held, bits: see the module; changed.
     """
     of_tick = (1 << bits) - 1
@@ -429,16 +414,15 @@ def take_turns(
 def still_at_zero(
     lowered: int, zeros: Places, n: int, heights: Integers, heads: Places, behind: Places
 ) -> int:
-    """Keep those counters that are at zero; the others go into the wheel.
+    """Keep the counters at zero, and move the others to the wheel.
 
     Args:
-        lowered: how often everybody was lowered.
-        zeros: (k,), of which the first n are looked at; changed, in the order that they had.
-        n: how many.
+        lowered: the number of decrements.
+        zeros: (k,); the first n are checked; changed, in the same order.
         heights, heads, behind: see `off_the_wheel`; the wheel is changed.
 
     Returns:
-        How many are kept.
+        The number kept.
     """
     mask = len(heads) - 1
     kept = 0
@@ -457,19 +441,17 @@ def still_at_zero(
 def off_the_wheel(
     lowered: int, zeros: Places, n: int, heights: Integers, heads: Places, behind: Places
 ) -> int:
-    """Add the counters of the wheel that are at zero now.
+    """Append the wheel's counters that are at zero now.
 
     Args:
-        lowered: how often everybody was lowered.
+        lowered: the number of decrements.
         zeros: (k,), with n counters in it; changed.
-        n: how many.
         heights: (k,).
-        heads: (buckets,), the first counter in each list of the wheel, -1 where it is empty;
-            changed.
-        behind: (k,), the counter behind each in its list, -1 behind the last; changed.
+        heads: (buckets,), first counter of each list, -1 where empty; changed.
+        behind: (k,), next counter in the same list, -1 for the last; changed.
 
     Returns:
-        How many there are with them.
+        The new number of counters in `zeros`.
     """
     mask = len(heads) - 1
     waits = heads[lowered & mask]
@@ -486,7 +468,7 @@ def off_the_wheel(
     return n
 
 
-# List 0, and one for each bit of a height.
+# List 0, and one for every bit of a height.
 LISTS = 64
 ZERO, ONE = np.uint64(0), np.uint64(1)
 
@@ -503,19 +485,19 @@ def feed_rest(
     held: Bits,
     bits: int,
 ) -> int:
-    """Feed all that is left of some items, one item after the other.
+    """Feed all remaining occurrences, item by item.
 
     Args:
-        items: (m,), which, ascending.
-        weights: (m,), how many are left of each, at least one.
+        items: (m,), ascending.
+        weights: (m,), remaining occurrences, at least one.
         by_rank: (k,), the counters, ascending by rank.
-        lowered: how often everybody was lowered before.
+        lowered: the number of earlier decrements.
         heights, ranks: (k,), changed.
-        slot_of, held: see `misra_gries`; changed.
-        bits: see `misra_gries`.
+        slot_of, held: see the module; changed.
+        bits: see the module.
 
     Returns:
-        How often everybody was lowered in all.
+        The total number of decrements.
     """
     k, of_tick = len(heights), (1 << bits) - 1
     ends = np.full((LISTS, 2), -1, dtype=np.int32)
@@ -548,7 +530,7 @@ def feed_rest(
                 slot = behind[slot]
             if not in_order:
                 sort_by_rank(lowest, 0, waiting, ranks, scratch)
-        # Everybody is lowered until one is at zero, or nothing is left of the item.
+        # All counters are lowered until one is at zero, or the item is used up.
         if weight <= floor - lowered:
             lowered += weight
             continue
@@ -567,15 +549,13 @@ def feed_rest(
 
 @kernel_in_place
 def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Places) -> None:
-    """Put a counter at the end of its list, so that lists stay by rank as far as they were.
+    """Append a counter to its list, so that lists stay ordered by rank as far as they were.
 
     Args:
-        slot: which.
         floor: see the module.
         heights: (k,).
-        ends: (LISTS, 2), the first and the last counter in each list, where the first is not -1;
-            changed.
-        behind: (k,), the counter behind each in its list, -1 behind the last; changed.
+        ends: (LISTS, 2), first and last counter of each list, where the first is not -1; changed.
+        behind: (k,), next counter in the same list, -1 for the last; changed.
     """
     number, apart = 0, np.uint64(heights[slot] ^ floor)
     while apart != ZERO:  # one instruction, once it is compiled; not where there is a sign
@@ -591,13 +571,10 @@ def append(slot: int, floor: int, heights: Integers, ends: Places, behind: Place
 
 @kernel_part
 def come_nearer(floor: int, heights: Integers, ends: Places, behind: Places) -> int:
-    """Raise the floor to the height of the lowest counter, where list 0 is empty.
+    """Raise the floor to the height of the lowest counter when list 0 is empty, and return it.
 
     Args:
-        floor, heights, ends, behind: see `append`; all lists together are not empty.
-
-    Returns:
-        The new floor.
+        floor, heights, ends, behind: see `append`; at least one list is not empty.
     """
     number = 0
     while ends[0, 0] < 0:

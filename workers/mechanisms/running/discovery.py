@@ -1,45 +1,28 @@
-"""One discovery threshold for all ticks, beside `discovery.Discovery`'s equal shares of delta.
+"""Discovery thresholds for UnkBase: the noisy count above which a tick may show a new item.
 
-Why valid: it is fixed before any data, and D0 sum_t P(X_t >= x_t) <= delta (union bound).
-
-    Symbol          Here
-    X_t, x_t, m     as in `discovery`; m is the smallest integer with D0 sum_t tail_t(m + 1/2 -
-                    Dinf) <= delta
-    tail_t(x)       the smaller of the bounds (a), (b) of `discovery` on P(X_t >= x)
-    v_t, q_t        sum_j c_j^2 sigma_j^2 and sum_j c_j^2 at t
-
-The bounds rise with v_t, q_t and the theta of t. So ticks of nearly equal v_t (one part in a
-thousand) are taken together, each group with its largest figures: the sum is bounded from above,
-and costs the same for any horizon. The normal tail is bounded by Q(z) <= phi(z) 4 / (3 z + sqrt(z^2
-+ 8)) for z > 0 (Sampford 1953), within 0.2 % of it for z > 4.
-
-Source: 000 Alg. 3 (the union bound admits any public schedule); mechanisms.md 3.
-
-Discovery thresholds for UnkBase: from which noisy count on an item may be shown at a tick.
-
-What: an item whose true count is at most Dinf (it may be there because of one event alone) is shown
-at tick t with probability at most delta_t, whatever t is; over all ticks and the D0 items of the
-event that is at most delta. Neighbours: the content of one event emptied, or the reverse.
+An item whose true count is at most Dinf (one event alone may have brought it) is shown at tick t
+with probability at most delta_t, for every t; over all ticks and the event's D0 items that adds up
+to at most delta. Neighbours: the content of one event emptied, or the reverse.
 
     Symbol          Here
     D0, Dinf        `max_items`, `max_count`
     delta           `delta`, for discovery in total; D0 sum_t delta_t <= delta
     delta_t         `delta_at(t)`: delta / (D0 T), or unbounded delta 6 / (pi^2 (1 + k)^2 2^k D0),
                     k = floor(log2 t); with `every` = n only the ticks n, 2n, ... test, the first as
-                    test 1: then T and t count tests; a constant m is in `discovery_schedule`
-    X               sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
+                    test 1: then T and t count tests
+    X, X_t          sum_j c_j Z_j, the counter's noise at t before it is rounded; s^2 its variance
     x_t             a value with P(X >= x_t) <= delta_t, proved
     m_t             `threshold(t)`, an integer: shown iff count + floor(X + 1/2) > m_t
 
 With haar and n a power of two, the ticks n, 2n, ... also have the least noise: the levels up to n
-contribute nothing at a multiple of n. A tick that does not test shows no new item at all.
+contribute nothing at a multiple of n. A tick that does not test shows no new item.
 
 With count <= Dinf, "shown" means floor(X + 1/2) >= m_t + 1 - Dinf, that is X >= m_t + 1/2 - Dinf;
 so m_t is the smallest integer with m_t + 1/2 - Dinf >= x_t (m_t + 1 - Dinf >= x_t where all c_j are
-integers, and so X is one).
+integers, and therefore X).
 
-A small configuration's x_t is computed exactly (`exact_tail`). Else two bounds hold for every sum
-of independent discrete Gaussians with real coefficients, and the smaller x_t is taken:
+For small configurations x_t is computed exactly (`exact_tail`). Otherwise two bounds hold for every
+sum of independent discrete Gaussians with real coefficients, and the smaller x_t is taken:
 (a) Chernoff. N_Z(0, s2) is sub-Gaussian with proxy s2, so P(X >= x) <= exp(-x^2 / (2 s^2)).
 (b) Smoothing. With G ~ N(0, u) independent, N_Z(0, s2) + G has a density of at most theta(v) times
     that of N(0, s2 + u), v = s2 u / (s2 + u), theta(v) = 1 + 2 sum_{n >= 1} exp(-2 pi^2 n^2 v):
@@ -49,8 +32,21 @@ of independent discrete Gaussians with real coefficients, and the smaller x_t is
       P(X >= x) P(W >= -w) <= P(X + W >= x - w) <= prod_j theta_j * Q((x - w) / sqrt(s^2 + Var W)).
     Any u and w are valid; a small grid comes within a few per cent of the exact quantile.
 
-Source: Cardoso, Rogers, Algorithm 3 (per-tick thresholds; the union bound over ticks allows any
-public schedule); Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived here.
+`ConstantDiscovery` has one threshold m for all ticks instead of equal shares of delta. It is valid
+because m is fixed before any data, and D0 sum_t P(X_t >= x_t) <= delta (union bound).
+
+    m               the smallest integer with D0 sum_t tail_t(m + 1/2 - Dinf) <= delta
+    tail_t(x)       the smaller of the bounds (a), (b) on P(X_t >= x)
+    v_t, q_t        sum_j c_j^2 sigma_j^2 and sum_j c_j^2 at t
+
+The bounds rise with v_t, q_t and the theta of t. So ticks of nearly equal v_t (one part in a
+thousand) form a group that uses its largest figures: the sum is bounded from above, at the same
+computing cost for any horizon. The normal tail is bounded by Q(z) <= phi(z) 4 / (3 z + sqrt(z^2 +
+8)) for z > 0 (Sampford 1953), within 0.2 % of it for z > 4.
+
+Source: Cardoso, Rogers (000), Algorithm 3 (per-tick thresholds; the union bound over ticks allows
+any public schedule); mechanisms.md 3; Canonne, Kamath, Steinke, Lemma 19 for (a); (b) is derived
+here.
 """
 
 import math
@@ -69,7 +65,7 @@ from workers.mechanisms.noise.gaussian import exact_quantile_of
 from workers.runtime.frozen import Frozen, kept, read_only
 
 _NORMAL = NormalDist()
-# Far above what floating point loses in one evaluation, far below what is visible in a threshold.
+# Far above the floating-point error of one evaluation, far below what is visible in a threshold.
 _OUTWARD = 1 + 1e-12
 _INWARD = 1 - 1e-12
 _SMOOTHING_VARIANCES = (0.15, 0.25, 0.5, 1.0)
@@ -87,10 +83,10 @@ class Discovery(Frozen):
     """The thresholds of one histogram.
 
     Args:
-        counter: whose noise the counts get.
+        counter: its noise is added to the counts.
         max_items: D0, at least 1.
         max_count: Dinf, at least 1.
-        delta: what discovery may cost in total, inside 0..1.
+        delta: total for discovery, inside 0..1.
         every: n, from 1 to the horizon: new items only at ticks n, 2n, ...; None is every tick.
 
     Raises:
@@ -123,11 +119,10 @@ class Discovery(Frozen):
         self._last_tick = _LAST_TICK if counter.horizon is None else counter.horizon
 
     def cost(self) -> Cost:
-        """Return no rho, and delta for showing an item that is there because of one event."""
+        """Return rho 0, and delta for showing an item that only one event brought."""
         return Cost(rho=0.0, deltas=(("discovery", self.delta),))
 
     def public(self) -> dict[str, object]:
-        """Return every parameter that changes a threshold: part of the mechanism id."""
         schedule = (
             {"schedule": "per_tick"}
             if self._every is None
@@ -136,11 +131,11 @@ class Discovery(Frozen):
         return {"delta": repr(self.delta), **schedule}
 
     def discovers(self, t: int) -> bool:
-        """Return whether an item may first be shown at tick t, whatever is in the data."""
+        """Return whether tick t may show new items, independent of the data."""
         return t % (self._every or 1) == 0
 
     def delta_at(self, t: int) -> float:
-        """Return what tick t may spend on one item, 0 where nothing is tested.
+        """Return tick t's delta for one item, 0 where nothing is tested.
 
         Raises:
             HorizonExceeded: t is outside the counter's horizon.
@@ -175,9 +170,8 @@ class Discovery(Frozen):
         return _thresholds(self, ticks)[t - ticks.start]
 
     def _computed(self, t: int) -> int:
-        """Return the threshold of a tick that tests."""
         denominator, multiples = self.counter.multiples(t)
-        # Noise that is an integer already reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
+        # Integer noise reaches m_t + 1/2 - Dinf only at m_t + 1 - Dinf.
         integral = math.gcd(denominator, *(a for a, _ in multiples)) == denominator
         delta = self.delta_at(t)
         exact = exact_quantile_of(denominator, multiples, delta)
@@ -207,13 +201,13 @@ class Discovery(Frozen):
 
 @kept(1024)
 def _thresholds(discovery: Discovery, ticks: range) -> tuple[int, ...]:
-    """Return the threshold at each tick, kept, 0 where nothing is tested."""
+    """Return the threshold at every tick, cached; 0 where nothing is tested."""
     return tuple(discovery._computed(t) if discovery.discovers(t) else 0 for t in ticks)
 
 
 @kept(4096)
 def _threshold(discovery: Discovery, t: int) -> int:
-    """Return the threshold at t, kept: the owner partitions of a worker ask for it one by one."""
+    """Return the threshold at t, cached: a worker's owner partitions ask for it one by one."""
     return discovery._computed(t)
 
 
@@ -224,7 +218,10 @@ def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
 
 @kept(1024)
 def _constants(numerator: int, denominator: int) -> tuple[float, ...]:
-    """Return the same; a fraction's hash takes longer than all else that is done with it."""
+    """Implement `constants_of` on integers.
+
+    Hashing a fraction takes longer than all other work on it.
+    """
     variance = float_up(Fraction(numerator, denominator))
     thetas = (
         _log_theta(variance * smoothing / (variance + smoothing))
@@ -235,9 +232,9 @@ def _constants(numerator: int, denominator: int) -> tuple[float, ...]:
 
 @kept(1024)
 def _normal_quantiles(delta: float, log_theta: float) -> tuple[tuple[float, float], ...]:
-    """Return each shift, with the normal quantile of what the smoothing leaves of delta.
+    """Return every shift, with the normal quantile of the delta left after smoothing.
 
-    Ticks with the same levels have these in common: as many kinds of ticks as there are levels.
+    Ticks with the same levels share these: there are as many kinds of ticks as levels.
     """
     left = ((shift, delta * remains * math.exp(-log_theta) * _INWARD) for shift, remains in _SHIFTS)
     return tuple(
@@ -263,7 +260,7 @@ def _log_theta(variance: float) -> float:
 
 _CHUNK_TICKS = 1 << 14
 _GROUPS_PER_OCTAVE = 700  # of the variance: 0.1 % each
-# Far above what numpy's exp and sqrt lose over a sum of this length.
+# Far above the error of numpy's exp and sqrt over a sum of this length.
 _SUM_OUTWARD = 1 + 1e-9
 
 Floats = NDArray[np.float64]
@@ -278,7 +275,7 @@ def make_discovery(
     schedule: str = "per_tick",
     every: int | None = None,
 ) -> Discovery:
-    """Return thresholds by a schedule, "per_tick", "constant" or "every"; equal ones are one.
+    """Return cached thresholds by a schedule: "per_tick", "constant" or "every".
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -294,13 +291,13 @@ def make_discovery(
 
 @dataclass(frozen=True, slots=True)
 class _Noise:
-    """Upper bounds on what the tails of groups of ticks depend on.
+    """Upper bounds on the parameters of the tails of groups of ticks.
 
     Attributes:
         variance: (n,), of v_t.
         square: (n,), of q_t.
         log_theta: (n, smoothing variances).
-        ticks: (n,), how many ticks.
+        ticks: (n,), number of ticks.
     """
 
     variance: Floats
@@ -332,7 +329,6 @@ class ConstantDiscovery(Discovery):
         return super().public() | {"schedule": "constant"}
 
     def delta_at(self, t: int) -> float:
-        """Return the bound on what tick t spends on one item."""
         check_tick("discovery", t, self._horizon)
         return float(
             _tails(self._noise_of(t, 1), self._threshold + self._margin - self.max_count)[0]
@@ -358,7 +354,7 @@ class ConstantDiscovery(Discovery):
         return high
 
     def _noise_of(self, first: int, ticks: int = _CHUNK_TICKS) -> _Noise:
-        """Return the noise of some ticks, by the counter's public parameters or its terms."""
+        """Return the noise of some ticks, from the counter's public parameters or its terms."""
         t = np.arange(first, min(first + ticks, self._horizon + 1), dtype=np.int64)
         variance, square = np.zeros(len(t)), np.zeros(len(t))
         log_theta = np.zeros((len(t), len(_SMOOTHING_VARIANCES)))
@@ -368,7 +364,7 @@ class ConstantDiscovery(Discovery):
             variance[:] += times * coefficient**2 * constants[0]
             square[:] += times * coefficient**2
             there = np.where(coefficient > 0, times, 0.0)
-            # A term that is not there adds 0, also where theta has no bound (inf).
+            # An absent term adds 0, also where theta has no bound (inf).
             for column, value in enumerate(constants[1:]):
                 log_theta[there > 0, column] += there[there > 0] * value
 
@@ -423,7 +419,7 @@ def _normal_tail(z: Floats) -> Floats:
 
 
 def _grouped(parts: Iterator[_Noise]) -> _Noise:
-    """Take ticks of nearly equal variance together, in each part and then in all."""
+    """Group ticks of nearly equal variance, within every part and then over all."""
     groups = [_group(part) for part in parts]
     joined = (
         np.concatenate([getattr(one, column.name) for one in groups]) for column in fields(_Noise)
@@ -432,7 +428,7 @@ def _grouped(parts: Iterator[_Noise]) -> _Noise:
 
 
 def _group(noise: _Noise) -> _Noise:
-    """Return a row for each variance up to 0.1 %, with the largest figures of those it replaces."""
+    """Return a row per 0.1 % of variance, with the largest figures of the rows it replaces."""
     names = np.floor(np.log2(noise.variance) * _GROUPS_PER_OCTAVE)
     order = np.argsort(names, kind="stable")
     starts = np.flatnonzero(np.diff(names[order], prepend=names[order][0] - 1))

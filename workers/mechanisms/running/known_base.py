@@ -1,4 +1,4 @@
-"""KnownBase: a counter for each item of a declared domain, every one shown at every tick.
+"""KnownBase: a counter for every item of a declared domain, all shown at every tick.
 
 Source: paper 000 Alg. 2, with the counter of the configuration (000's tree, or haar).
 
@@ -6,7 +6,8 @@ Source: paper 000 Alg. 2, with the counter of the configuration (000's tree, or 
     Dinf  max_count    most that one event adds to one item
     rho   zCDP of the whole epoch; each item's counter gets rho / (D0 Dinf^2)
 
-Items outside the domain are never released; nothing depends on which occur: no threshold.
+Items outside the domain are never released. No threshold is needed, since nothing depends on which
+items occur.
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ class KnownBase(OnCounters, Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        """Show all items of the domain with their noisy counts; see `Mechanism.step`."""
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)

@@ -6,33 +6,33 @@
     cell        (level j, block q): ticks q r^j + 1 .. (q + 1) r^j
     h_cell      the histogram of the cell's own contributions
 
-    release(t) = sum, over the cells that t's base-r digits name, of what the one-shot algorithm
-                 made of h_cell
+    release(t) = sum, over the cells named by t's base-r digits, of the one-shot release of h_cell
 
 The cells of t are complete by t, so the state is the open cells' histograms, one a level, and the
-sums of the released ones: not the stream, as 000 says. A cell that is never named (the last block
+sums of the released ones; not the stream, as 000 says. A cell that is never named (the last block
 of its parent) is not released. Each cell's algorithm gets rho / L_r and delta_discovery / L_r. An
-item that a cell does not show counts as 0 in it, so over an unknown domain counts are low by what
-was cut off; what the cells show is at most each threshold short.
+item that a cell does not show counts as 0 in it, so over an unknown domain counts are low by the
+hidden amounts; an item shown by some cells lacks at most one threshold for every other cell.
 
 Settings: restricted (`known_gauss`, `unk_gauss`, `positive_gauss`, `positive_laplace`,
 `limit_dom_laplace`: cost grows with D0) or unrestricted (`known_gumbel`, `limit_dom`: cost grows
-with k), over a known or an unknown domain. A user's item may come in parts, at most Dinf of them,
-in as many cells of a level: as with `OneShot` these cost no more rho than one of Dinf, and
-discovery and samplers are charged for each (`Parameters.releases`). Source: 000 Alg. 7 and Theorem
-3; its sqrt(L_r) tau and delta / L_r a cell are the same split.
+with k), over a known or an unknown domain. A user's item may be split into at most Dinf parts, in
+as many cells of a level: as with `OneShot` these cost no more rho than one of Dinf, and discovery
+and samplers are charged for each (`Parameters.releases`).
 
-What MetaAlgo remembers of each level: open cells' exact counts, released cells' noisy ones.
+State of every level: exact counts of open cells, noisy counts of released ones.
 
     open[j]     int64 (n,)   exact counts of the open cell of level j, less those of open cells of
                              lower levels; j = 1..L-1 (sensitive)
-    sums[j]     int64 (n,)   sum of the noisy counts of the released cells of level j that the
-                             present digits name; j = 0..L-1
-    has[j]      bool  (n,)   whether a cell of those showed the item
+    sums[j]     int64 (n,)   sum of the noisy counts of the released cells of level j named by the
+                             current digits; j = 0..L-1
+    has[j]      bool  (n,)   whether one of those cells showed the item
 
-Stored in blocks of rows, "mo<level>/<block>" and "mn<level>/<block>", each written only when
-changed: a version byte, the number of rows (uint16), then the counts little-endian and, for noisy
-ones, the flags; no rows where all are 0.
+Stored in blocks of rows, "mo<level>/<block>" and "mn<level>/<block>", written only when changed: a
+version byte, the number of rows (uint16), then the counts little-endian and, for noisy ones, the
+flags; no rows where all are 0.
+
+Source: 000 Alg. 7 and Theorem 3; its sqrt(L_r) tau and delta / L_r a cell are the same split.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from workers.mechanisms.one_shot.one_shot import check_horizon, domain_hash, one
 from workers.runtime.errors import StateRefused
 
 BLOCK_ROWS = 4096
-# 2: says how many rows it has, so that one that lost some is seen.
+# 2: includes the number of rows, so that truncated blocks are detected.
 _VERSION = 2
 _HEAD = struct.Struct("<BH")
 _COUNT = np.dtype("<i8")
 
 
 class MetaState(State):
-    """See the module. Sensitive: its repr shows no counts."""
+    """Counts of open and released cells, see the module. Sensitive: its repr shows no counts."""
 
     def __init__(self, levels: int) -> None:
         super().__init__()
@@ -78,11 +78,10 @@ class MetaState(State):
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes held beside the ledger."""
         return sum(column.nbytes for kind in (self._open, self._sums, self._has) for column in kind)
 
     def grow(self) -> None:
-        """Make room for every row of the ledger."""
+        """Extend the arrays to every row of the ledger."""
         n = self.ledger.n
         self._open = [grown(column, n) for column in self._open]
         self._sums = [grown(column, n) for column in self._sums]
@@ -95,7 +94,7 @@ class MetaState(State):
         self._mark("o", level, rows)
 
     def close(self, level: int) -> NDArray[np.int64]:
-        """Return the exact counts of a cell that is complete; its successor is empty."""
+        """Return the exact counts of a complete cell; the next cell starts empty."""
         n = self.ledger.n
         counts = self._open[level][:n].copy()
         self._open[level][:n] = 0
@@ -103,7 +102,6 @@ class MetaState(State):
         return counts
 
     def add_noisy(self, level: int, rows: Rows, counts: NDArray[np.int64]) -> None:
-        """Add what a cell of a level showed."""
         n = self.ledger.n
         shown = slice(n) if len(rows) == n else rows  # all of them: a third of the time
         self._sums[level][shown] += counts
@@ -111,13 +109,13 @@ class MetaState(State):
         self._mark("n", level, rows)
 
     def forget(self, level: int) -> None:
-        """Forget what a level showed: its present digit has become 0."""
+        """Clear a level's noisy sums: its current digit is now 0."""
         self._mark("n", level, np.flatnonzero(self._has[level]))
         self._sums[level][:] = 0
         self._has[level][:] = False
 
     def shown(self) -> tuple[Rows, NDArray[np.int64]]:
-        """Return the rows that a cell of the present digits showed, with their noisy sums."""
+        """Return the rows shown by a cell of the current digits, with their noisy sums."""
         n = self.ledger.n
         has = np.zeros(n, dtype=np.bool_)
         total = np.zeros(n, dtype=np.int64)
@@ -171,7 +169,7 @@ class Meta(OnSplit, Domained):
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
     delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
-    streams that may react to what was released.
+    streams that may react to released values.
     """
 
     kind = "meta"
@@ -208,7 +206,7 @@ class Meta(OnSplit, Domained):
         }
 
     def cells(self, t: int) -> int:
-        """Return how many cells' noisy histograms are added at t: the sum of its digits."""
+        """Return the number of noisy histograms added at t: the sum of its digits."""
         check_horizon(self.kind, t, self._horizon)
         total = 0
         while t:
@@ -217,22 +215,22 @@ class Meta(OnSplit, Domained):
         return total
 
     def sd(self, t: int) -> float:
-        """Return that of an item which every cell of t shows; others have less."""
+        """Return the sd of an item shown by every cell of t; other items have less."""
         return self.algorithm.sd * math.sqrt(self.cells(t))
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return that of an item which every cell of both ticks shows, as `known_gauss` does."""
+        """Return it for an item shown by every cell of both ticks, as with `known_gauss`."""
         return self.algorithm.sd * math.sqrt(len(self._named(t) ^ self._named(since)))
 
     def _named(self, t: int) -> set[tuple[int, int]]:
-        """Return the cells that t's digits name; none at tick 0."""
+        """Return the cells named by t's digits; none at tick 0."""
         if t:
             check_horizon(self.kind, t, self._horizon)
         found = blocks_up_to(t, self.radix, self.levels)
         return {(level, block) for level, first, last in found for block in range(first, last)}
 
     def threshold(self, t: int) -> int | None:
-        """Return a cell's own: an item is shown once one cell shows it."""
+        """Return the threshold of a single cell: an item is shown once one cell shows it."""
         check_horizon(self.kind, t, self._horizon)
         return self.algorithm.threshold
 
@@ -245,7 +243,7 @@ class Meta(OnSplit, Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        """Release the largest cell that is complete with t, and add up; see `Mechanism.step`."""
+        """Release the largest cell complete at t, and add up; see `Mechanism.step`."""
         check_horizon(self.kind, t, self._horizon)
         if not isinstance(state, MetaState):
             raise TypeError(f"state = {state!r}: must be the mechanism's own")

@@ -1,10 +1,10 @@
-"""SparseGumb: the k most frequent items of a declared domain, chosen again at most s times.
+"""SparseGumb: the k most frequent items of a declared domain, reselected at most s times.
 
 Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends while nothing is above
 (here: one test a tick), and its Sparse Vector term is charged 2/tau^2 (here: "accounting").
 
     k        top_k        items shown of each stream key
-    s        switches     most times that the shown are chosen again
+    s        switches     most reselections of the shown items
     Dinf     max_count    most that one event adds to one item, however many items it touches
     tau^2    kappa Dinf^2 / rho, kappa = k + 1/8 (accounting "tight") or k + 2 ("paper")
     tau_1    sqrt(s) tau: threshold noise of scale b_1 = 2 tau_1, test noise of scale b_2 = 4 tau_1
@@ -13,9 +13,10 @@ Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends whi
     eta_t    eta, or the default ceil(2 sd(t) + b_2 ln(d (t + 1))), d the size of the domain
     Y, Z     one-sided geometric noise of scale b_2, b_1 ("tight"); discrete Laplace ("paper")
 
-Tick 1 of a stream key chooses k items by the exponential mechanism. Each later tick, while switches
-are left: is some item outside with count + Y above (the least published count inside) + eta_t + Z?
-Then k are chosen again, a switch is used, and Z drawn again. With none left, counts just go on.
+Tick 1 of a stream key chooses k items by the exponential mechanism. Every later tick, while
+switches are left, tests whether some item outside has count + Y above (the least published count
+inside) + eta_t + Z. If so, k items are chosen again, a switch is used, and Z is redrawn. With no
+switches left, counts just continue.
 
 Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts
 move one way, by 0..Dinf):
@@ -23,19 +24,19 @@ move one way, by 0..Dinf):
     picks      k Dinf^2 / (2 tau^2): k (s + 1), each (Dinf / b)-bounded range
     tests      Dinf^2 / (8 tau^2): at most s, each stopping time (e_1 + 2 e_2)-bounded range,
                e_i = Dinf / b_i
-The tests: let P be the chance of stopping at one given tick, P' with the event. More counts stop
-earlier: P' <= e^e_2 P, from the test that stops alone; with Z moved by Dinf, every test before
+The tests: let P be the chance of stopping at a given tick, P' with the event. Larger counts stop
+earlier: P' <= e^e_2 P, from the stopping test alone; with Z moved by Dinf, every earlier test
 passes as often and the last at least e^-e_2 as often: P' >= e^-(e_1 + e_2) P.
-(Never to stop: between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this
+(Never stopping: between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this
 holds for geometric noise on 0, 1, ... too: P(Y > x - 1) <= e^(1/b) P(Y > x), and
 P(Z = z) e^(-1/b) = P(Z = z + 1) for z >= 0. eps-bounded range is eps^2/8 zCDP.
 
-What SparseGumb remembers of each stream key, and the noise it takes.
+State of every stream key:
 
-    block "m<key>"   version (1 byte), 2; switches used and number of the chosen (uint32 each); the
-                     chosen, places in the domain in the order picked (uint32 each)
+    block "m<key>"   version (1 byte), 2; switches used and number of chosen items (uint32 each);
+                     the chosen places in the domain in the order picked (uint32 each)
 
-Cells of the noise, apart from those of the counters (whose upper half stays below 2^16):
+Noise cells, apart from those of the counters (whose upper half stays below 2^16):
     (0x20 << 56, t)            of a row: the noise of its test at tick t
     (0x21 << 56, n)            of a stream key: the noise of the test's threshold after n switches
     (0x22 << 56 | i, n)        of a stream key: the word of pick i of its n-th choice, the first is
@@ -77,7 +78,7 @@ from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, selection_tv
 from workers.runtime.errors import StateRefused
 
-# 2: says how many are chosen, so that a block that lost some is seen.
+# 2: includes the number of chosen items, so that truncated blocks are detected.
 STATE_VERSION = 2
 TEST, THRESHOLD, PICK = 0x20 << 56, 0x21 << 56, 0x22 << 56
 
@@ -85,7 +86,7 @@ _HEAD = struct.Struct("<BII")
 
 
 class SparseState(State):
-    """The chosen of every stream key. Public in itself: all of it can be read off the snapshots."""
+    """The chosen items of every stream key. Not sensitive: snapshots reveal all of it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class SparseState(State):
         self._changed: set[int] = set()
 
     def choose(self, key: int, chosen: Sequence[int], used: int) -> None:
-        """Note a choice of places in the domain, and how many switches it makes."""
+        """Record the chosen places in the domain, and the number of switches used."""
         self.chosen[key], self.used[key] = tuple(chosen), used
         self._changed.add(key)
 
@@ -133,32 +134,30 @@ class SparseNoise:
     ) -> None:
         self._stream, self._counter = stream, counter
         self._test, self._threshold = test, threshold
-        # A sqrt counter's noise depends on its ticks before; others are drawn for the chosen alone.
+        # A sqrt counter's noise depends on its earlier ticks; other counters draw for chosen rows
+        # only.
         self._columns = counter.columns(stream) if counter.kind == "sqrt" else None
 
     def __repr__(self) -> str:
         return f"SparseNoise({self._counter!r})"
 
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Return the counters' noise of each row at tick t."""
         return self._counter.draw(self._stream, t, tags)
 
     def chosen(self, t: int, tags: Tags, rows: Rows) -> NDArray[np.int64]:
-        """Return the noise of some rows at tick t, of counters that ran from tick 1."""
+        """Return the noise of some rows at tick t, from counters that started at tick 1."""
         if self._columns is not None:
             return self._columns.at(t, tags)[rows]
         return self._counter.draw(self._stream, t, tags.take(rows, axis=0))
 
     def test(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Return the noise of each row's test at tick t."""
         return self._test.values(self._stream, (TEST, t), tags)
 
     def threshold(self, key_tag: Tags, used: int) -> int:
-        """Return the noise of a stream key's threshold after a number of switches."""
+        """Return the noise of a stream key's threshold after `used` switches."""
         return int(self._threshold.values(self._stream, (THRESHOLD, used), key_tag)[0])
 
     def picks(self, key_tag: Tags, choice: int, k: int) -> list[tuple[int, int]]:
-        """Return the words of one choice of k."""
         words = (self._stream.words(key_tag, (PICK | i, choice))[0].tolist() for i in range(k))
         return [(upper, lower) for upper, lower in words]
 
@@ -172,9 +171,9 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
     Attributes:
         domain: the labels of the domain.
         top_k: items shown of each stream key.
-        switches: most times the shown are chosen again, for each stream key.
-        eta: how far an item outside must lie above the least one shown to cause a switch; None is
-            the default of the module.
+        switches: most reselections per stream key.
+        eta: margin by which an outside item must exceed the least shown one to cause a switch; None
+            is the default of the module.
         accounting: "tight", or "paper" for Theorem 4 as printed.
     """
 
@@ -205,8 +204,8 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
 class SparseGumb(OnSplit, Domained):
     """Continual top k with at most s switches for each stream key.
 
-    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event,
-    whatever number of items it has, over all ticks of an epoch together.
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event with
+    any number of items, over all ticks of an epoch together.
     """
 
     kind = "sparse_gumb"
@@ -251,7 +250,7 @@ class SparseGumb(OnSplit, Domained):
             "scales": [str(self._pick_scale), str(self._threshold_scale), str(self._test_scale)],
             "versions": [TABLE_VERSION, SELECTION_VERSION],
             "counter": self._counter.public(),
-            # In its order: the state names items by their place.
+            # In declared order: the state identifies items by their place.
             "domain": hashlib.blake2b(repr(self._domain).encode(), digest_size=16).hexdigest(),
         }
 
@@ -259,11 +258,11 @@ class SparseGumb(OnSplit, Domained):
         return self._counter.sd(t)
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return it for an item chosen at both ticks: its counter ran from tick 1."""
+        """Return it for an item chosen at both ticks: its counter started at tick 1."""
         return self._counter.difference_sd(t, since)
 
     def eta(self, t: int) -> int:
-        """Return how far above the least one shown an item outside must lie at tick t."""
+        """Return the margin by which an outside item must exceed the least shown one at tick t."""
         if self.config.eta is not None:
             return self.config.eta
         return math.ceil(
@@ -279,7 +278,7 @@ class SparseGumb(OnSplit, Domained):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
-        """Show the chosen of each stream key with their noisy counts; see `Mechanism.step`."""
+        """Show every stream key's chosen items with their noisy counts; see `Mechanism.step`."""
         if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
             raise TypeError("sparse_gumb: the state and the noise must be its own")
         columns, s = state.ledger, self.config.switches
@@ -320,7 +319,7 @@ class SparseGumb(OnSplit, Domained):
         state.choose(key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used)
 
     def _rows(self, state: SparseState, keys: Sequence[int]) -> NDArray[np.int64]:
-        """Return the chosen's rows, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
+        """Return the chosen rows, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
         places = np.array([state.chosen[key] for key in keys], dtype=np.int64).reshape(
             len(keys), self.config.top_k
         )
@@ -329,14 +328,14 @@ class SparseGumb(OnSplit, Domained):
     def _counts(
         self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise
     ) -> NDArray[np.int64]:
-        """Return their noisy counts, (keys, k)."""
+        """Return the noisy counts of the chosen rows, (keys, k)."""
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
         noisy: NDArray[np.int64] = state.ledger.counts[rows] + drawn
         return noisy
 
     def _tv(self) -> float:
-        """Return the distance from the laws of all draws whose true value one event may change."""
+        """Return the samplers' distance over all draws with a true value one event may change."""
         config, d = self.config, len(self._domain)
         shown = config.top_k * (config.switches + 1)
         tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
@@ -347,17 +346,16 @@ class SparseGumb(OnSplit, Domained):
 
 
 def tau_squared_of(config: SparseGumbConfig, own: Split) -> Fraction:
-    """Return tau^2, what a budget buys."""
+    """Return the tau^2 that a budget allows."""
     kappa = config.top_k + (Fraction(1, 8) if config.accounting == "tight" else Fraction(2))
     return kappa * config.max_count**2 / Fraction(own.rho)
 
 
 def rho_of_item(config: SparseGumbConfig, tau_squared: Fraction) -> float:
-    """Return what one unit of change of one item's counter may cost, rounded down."""
+    """Return the zCDP of a unit change in one item's counter, rounded down."""
     return math.nextafter(float(1 / (2 * (config.switches + 1) * tau_squared)), 0.0)
 
 
 def _root_up(value: Fraction) -> Fraction:
-    """Return the square root, rounded up to 2^-40."""
     root = math.isqrt(math.ceil(value * (1 << 80)))
     return Fraction(root + 1, 1 << 40)
