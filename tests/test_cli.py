@@ -23,7 +23,7 @@ from tests.admin import admin_of
 from tests.settings.test_settings import GOOD
 from tests.worker.harness import until
 from workers.cli import cli, execute
-from workers.commands.printing import explain
+from workers.commands.failures import explain
 from workers.kafka.clients import Connection
 from workers.kafka.topics import default_partitions
 from workers.runtime.errors import Fenced, SettingsError

@@ -27,12 +27,12 @@ from typing import Any
 import click
 
 from workers.commands.event_commands import check, rejects
+from workers.commands.failures import explain, say_as_text
 from workers.commands.init.init import init
 from workers.commands.key import key
 from workers.commands.options import PATH, PORT, config_option
 from workers.commands.options import load_settings as _load
 from workers.commands.options import only_one_line as _only_one_line
-from workers.commands.printing import explain, say_as_text
 from workers.commands.retire import retire
 
 # The `sqrt` counter multiplies small matrices at every tick; BLAS threads cost four times what they

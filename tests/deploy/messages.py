@@ -60,8 +60,7 @@ SPOKEN = {
     "workers/commands/audit.py": {"_unlike"},
     "workers/commands/topics.py": {"_no_events"},
     "workers/privacy/phrasing.py": {"cautions"},
-    "workers/settings/topic_names.py": {"topic_complaints"},
-    "workers/settings/settings.py": {"_complaints", "_user_complaints"},
+    "workers/settings/settings.py": {"topic_complaints", "_complaints", "_user_complaints"},
     "workers/mechanisms/config/views.py": {
         "path_complaints",
         "_complaints",

@@ -10,8 +10,7 @@ import pytest
 from workers.agents.topics import matching
 from workers.mechanisms.config.histogram import KnownBaseConfig, Lane, UnkBaseConfig
 from workers.runtime.errors import SettingsError
-from workers.settings.settings import Settings, load
-from workers.settings.topic_names import TopicNames
+from workers.settings.settings import Settings, TopicNames, load
 
 GOOD = """
 [worker]

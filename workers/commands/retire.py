@@ -21,7 +21,7 @@ def retire(context: click.Context, config: Path, name: str) -> int:
     """
     settings = load_settings(config)
     only_one_line(context)
-    from workers.agents.state import retire as end
+    from workers.agents.retiring import retire as end
     from workers.agents.topics import connection_of
 
     found = end(settings, connection_of(settings), name)

@@ -32,8 +32,7 @@ from workers.privacy.ceiling import (
     topics_of,
 )
 from workers.runtime.errors import CeilingReached, StateRefused
-from workers.settings.settings import Settings, internal_topics
-from workers.settings.topic_names import TopicNames
+from workers.settings.settings import Settings, TopicNames, internal_topics
 
 logger = logging.getLogger(__name__)
 

@@ -240,9 +240,9 @@ def test_a_run_that_is_killed_anywhere_and_started_again_sends_none_twice(
         reject(site, 0, good(i), offset=i)
     killing = f"""
 import os, signal, sys
-from workers.commands.rejects import retry
+from workers.commands import rejects
 from workers.kafka.transaction import Transactions
-retry.RECORDS_MAX = 10
+rejects.RECORDS_MAX = 10
 where, runs = {where!r}, []
 run, insist = Transactions.run, Transactions._insist
 def die(): os.kill(os.getpid(), signal.SIGKILL)

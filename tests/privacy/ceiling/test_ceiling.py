@@ -24,8 +24,7 @@ from workers.privacy.ceiling_check import check_ceiling
 from workers.privacy.ceiling_guard import overlap
 from workers.privacy.total import Part, epsilon_at, together
 from workers.runtime.errors import SettingsError
-from workers.settings.settings import PrivacySettings, Settings
-from workers.settings.topic_names import TopicNames
+from workers.settings.settings import PrivacySettings, Settings, TopicNames
 
 pytestmark = pytest.mark.slow
 

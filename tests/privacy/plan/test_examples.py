@@ -53,6 +53,7 @@ def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     own = tmp_path / "settings.toml"
     shutil.copy(path, own)
     settings = load(own)
+    (tmp_path / settings.worker.key_file).parent.mkdir(exist_ok=True)
     (tmp_path / settings.worker.key_file).write_bytes(bytes(range(32)))
     (tmp_path / settings.worker.key_file).chmod(0o600)
     given, out = tmp_path / "events.jsonl", tmp_path / "snapshots.jsonl"
