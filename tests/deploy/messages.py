@@ -201,7 +201,7 @@ def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
     elif name == "fail" and len(call.args) == 2:
         yield call.args[1]
     elif (
-        (name == "log" or (name == "say" and file == "workers/commands/printing.py"))
+        (name == "log" or (name == "say" and file == "workers/commands/failures.py"))
         and call.args
         and isinstance(call.args[0], ast.JoinedStr)
     ):

@@ -149,7 +149,10 @@ def test_one_event_in_one_epoch_is_the_total_of_the_plan() -> None:
     times=st.integers(1, 400),
 )
 def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> None:
-    """More events, epochs or histograms: neither figure falls."""
+    """More events or epochs: neither figure falls. Another histogram adds its delta to the total,
+    where epsilon alone can be slightly less: (1, 1e-12) and (0.125, 1e-12) cost a person with two
+    events 2.0386 at 4.0e-12, the first alone 2.0493 at 2.5e-12.
+    """
 
     def figures(
         events: int, epochs: int, some: Sequence[tuple[float, float]]
@@ -161,7 +164,7 @@ def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> Non
     assert grid == sorted(grid) and [d for _, d in grid] == sorted(d for _, d in grid)
     assert figures(2, times, parts) <= figures(2, times + 1, parts)
     assert figures(2, times, parts)[1] <= figures(2, times + 1, parts)[1]
-    assert figures(2, times, parts[:1])[0] <= figures(2, times, parts)[0] * (1 + 1e-9)
+    assert figures(2, times, parts[:1])[1] <= figures(2, times, parts)[1] * (1 + 1e-9)
 
 
 def test_pure_epsilon_is_multiplied_or_composed_whichever_is_less() -> None:
