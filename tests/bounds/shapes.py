@@ -131,13 +131,13 @@ class Kind:
     key_bytes: int = 0
     null: bool = False
 
-    def value(self, rng: random.Random) -> bytes | None:
-        """Return a record's value."""
+    def value(self, rng: random.Random, most: int) -> bytes | None:
+        """Return a record's value, no field of which is larger than so many bytes."""
         if self.null:
             return None
-        made = {name: ATOMS[atom](size, rng) for name, atom, size in self.fields}
+        made = {name: ATOMS[atom](min(size, most), rng) for name, atom, size in self.fields}
         made = {"key": b'"s1"', "ts": b"%d" % NOW_MS, **made}
-        size = self.habit_size
+        size = min(self.habit_size, most)
         colon, comma = (b" : ", b" , ") if self.habit == "spaced" else (b":", b",")
         parts = [
             b'"' + name.encode() + b'"' + colon + value for name, value in made.items() if value
@@ -169,8 +169,8 @@ class Shape:
     codec: str = "none"
     seed: int = 0
 
-    def records(self) -> tuple[list[bytes | None], list[bytes | None]]:
-        """Return keys and values of a batch."""
+    def records(self, most: int = BATCH_BYTES) -> tuple[list[bytes | None], list[bytes | None]]:
+        """Return keys and values of a batch; it ends, and no field is larger, at so many bytes."""
         rng = random.Random(self.seed)
         values: list[bytes | None] = []
         keys: list[bytes | None] = []
@@ -178,9 +178,9 @@ class Shape:
         for _ in range(self.rounds):
             for kind in self.kinds:
                 for _ in range(kind.times):
-                    value = kind.value(rng)
+                    value = kind.value(rng, most)
                     size += len(value or b"") + kind.key_bytes + 8
-                    if values and (size > BATCH_BYTES or len(values) >= RECORDS):
+                    if values and (size > most or len(values) >= RECORDS):
                         return keys, values
                     values.append(value)
                     keys.append(b"k" * kind.key_bytes if kind.key_bytes else None)
@@ -210,6 +210,22 @@ def begins() -> list[Shape]:
             )
     found.append(Shape((Kind((), null=True),), RECORDS))
     found.append(Shape((Kind((), null=True, key_bytes=1_000),), RECORDS))
+    return found
+
+
+def together() -> list[Shape]:
+    """Return shapes with every atom in one batch: for each field, and for each habit in `items`.
+
+    A few batches tell whether anything is bad; the climb then drops what is not.
+    """
+    found = []
+    for size in (6_000, 100):
+        for name, habit in [
+            *((name, "plain") for name in FIELDS),
+            *(("items", habit) for habit in HABITS[1:]),
+        ]:
+            kinds = tuple(Kind(((name, atom, size),), habit, size) for atom in ATOMS)
+            found.append(Shape(kinds, RECORDS))
     return found
 
 
@@ -247,7 +263,8 @@ def changed(shape: Shape, rng: random.Random) -> Shape:
             rng.randrange(len(kinds) + 1), replace(other, times=rng.choice((1, 1, 10, 1_000)))
         )
     elif choice == 9 and len(kinds) > 1:
-        del kinds[at]
+        most = max(1, len(kinds) // 2)
+        del kinds[at : at + rng.choice((1, most))]
     else:
         kinds[at] = replace(
             kind, key_bytes=rng.choice((0, 0, 5, 1_000, 2_000)), null=rng.random() < 0.05

@@ -22,8 +22,9 @@ from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.bounds import shapes
 from tests.bounds.encoded import OneSchema, encode_all
-from tests.bounds.shapes import CODECS, NOW_MS, Shape
+from tests.bounds.shapes import CODECS, NOW_MS, Kind, Shape, of
 from tests.worker.harness import known, toml, unk
 from workers.agents.rekey import RekeyShard
 from workers.agents.topics import SourcePartition, Topics
@@ -50,6 +51,15 @@ KEY = NoiseKey(bytes(range(32)))
 #: A producer's largest request, uncompressed: where a record batch ends.
 BATCH_BYTES = 1_000_000
 _KINDS = [f"kind{i}" for i in range(50)]
+_ORDINARY = Shape(
+    (
+        of(items=("words", 20), user=("word", 1)),
+        Kind((("items", "words", 20),), "names twice"),
+        of(items=("depth", 2_000)),
+        Kind((), null=True),
+    ),
+    rounds=50,
+)
 _BUCKETS = {"from": 0, "to": 999, "count": 999}
 
 
@@ -113,6 +123,7 @@ class Cost:
         return self.cpu_ns / self.nbytes
 
 
+@lru_cache(maxsize=16)
 def settings_of(variant: str) -> Settings:
     """Return the settings of a variant."""
     given = VARIANTS[variant]
@@ -218,9 +229,19 @@ def _feed(shard: Shard, raw: bytes) -> None:
 class Stages:
     """The stages of one variant of settings and one format; each call begins with fresh ones."""
 
-    def __init__(self, variant: str, form: str = "json") -> None:
-        self.variant, self.form = variant, form
+    def __init__(self, variant: str, form: str = "json", most: int = shapes.BATCH_BYTES) -> None:
+        """
+        Args:
+            variant: of the settings.
+            form: how the records are encoded.
+            most: bytes of a batch, about.
+        """
+        self.variant, self.form, self.most = variant, form, most
         self._settings = settings_of(variant)
+
+    def warm(self) -> None:
+        """Run every stage once: a first run loads kernels, or compiles them, and makes tables."""
+        self.run(_ORDINARY)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -241,7 +262,16 @@ class Stages:
             memory: whether memory is traced, which takes time; else `peak` is 0.
             only: the stage whose cost is wanted; None: all. Those before it run as well.
         """
-        keys, values = shape.records()
+        # As in a worker, collections pass over what was there before; one of all would take longer than most batches.
+        gc.freeze()
+        try:
+            return self._run(shape, memory, only)
+        finally:
+            gc.collect()
+            gc.unfreeze()
+
+    def _run(self, shape: Shape, memory: bool, only: str | None) -> dict[str, Cost]:
+        keys, values = shape.records(self.most)
         if self.form != "json":
             values = encode_all(self.form, values)
         if only in ("check", "replay"):
@@ -341,7 +371,6 @@ def _size(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:
 
 
 def _measured(work: Callable[[], object], nbytes: int, memory: bool) -> Cost:
-    gc.collect()
     if not memory:
         begun = time.thread_time_ns()
         work()
