@@ -1,4 +1,6 @@
-"""Topics, events with known totals, worker processes and what they published, for the tests of the Kafka layer."""
+"""Topics, events with known totals, worker processes and their output, for tests of the Kafka
+layer.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,11 @@ PATIENCE_S = 300.0
 
 
 def unique(prefix: str) -> str:
-    """Return a name no other test or run has."""
     return f"{prefix}-{uuid.uuid4().hex[:10]}"
 
 
 def create_topic(connection: Connection, name: str, partitions: int = 1, **config: str) -> None:
-    """Create a topic; underscores in the names of `config` stand for dots."""
+    """Create a topic; underscores in the names of `config` replace dots."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values():
@@ -40,7 +41,7 @@ def create_topic(connection: Connection, name: str, partitions: int = 1, **confi
 
 
 def end_of(connection: Connection, topic: str, partition: int = 0) -> int:
-    """Return the offset that the next message of a partition has, whatever transaction is open."""
+    """Return the offset of the next message of a partition, even while a transaction is open."""
     consumer = connection.consumer(**{"isolation.level": "read_uncommitted"})
     try:
         _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
@@ -57,7 +58,7 @@ def read(
     *,
     since: int = 0,
 ) -> list[Message]:
-    """Return every message of a partition, from the offset `since` on."""
+    """Return every message of a partition from offset `since` on."""
     consumer = connection.consumer(
         **{
             "enable.partition.eof": True,
@@ -104,7 +105,7 @@ def settled(connection: Connection, topic: str, partition: int = 0) -> None:
 
 
 def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait until `done()`; `TimeoutError` naming `what` otherwise."""
+    """Wait until `done()`; raise `TimeoutError` naming `what` otherwise."""
     deadline = time.monotonic() + patience_s
     while not done():
         if time.monotonic() > deadline:
@@ -113,7 +114,7 @@ def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE
 
 
 class Scene:
-    """One worker name with its topics, the events sent to it and the processes started for it."""
+    """A worker name with its topics, the events sent to it and its processes."""
 
     def __init__(self, connection: Connection, directory: Path, *, create: bool = True) -> None:
         self.connection = connection
@@ -148,7 +149,9 @@ class Scene:
             raise TimeoutError("sending events")
 
     def worker(self, label: str, **options: Any) -> Worker:
-        """Start a worker process with its own data directory; it is slow while the file `brake` is there."""
+        """Start a worker process with its own data directory; it is slow while the file `brake`
+        exists.
+        """
         started = Worker(self, label, options)
         self.workers.append(started)
         return started
@@ -171,14 +174,15 @@ class Scene:
         )
 
     def wait_exact(self) -> None:
-        """Wait until the totals cover every event sent, then see that they are exact and that none came twice."""
+        """Wait until the totals cover every event sent, then check that they are exact, without
+        duplicates.
+        """
         expected = self.expected.total()
         wait_until(lambda: self.totals().total() >= expected, f"{expected} events counted")
         assert self.totals() == self.expected
         assert self.contributed() == expected
 
     def close(self) -> None:
-        """End the processes that are left."""
         for worker in self.workers:
             if worker.process.poll() is None:
                 worker.process.kill()
@@ -208,12 +212,9 @@ class Worker:
             )
 
     def text(self) -> str:
-        """Return what it has logged."""
         return self.log.read_text(errors="replace")
 
     def wait_for(self, marker: str, times: int = 1) -> None:
-        """Wait until the log holds `marker`."""
-
         def logged() -> bool:
             if self.process.poll() is not None and self.text().count(marker) < times:
                 raise RuntimeError(f"ended with {self.process.returncode}: {self.text()[-3000:]}")
@@ -222,18 +223,17 @@ class Worker:
         wait_until(logged, f"{marker!r} in {self.text()[-1500:]}")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         self.process.send_signal(number)
 
     def end(self) -> int:
-        """SIGTERM; return the exit status."""
+        """Send SIGTERM and return the exit status."""
         self.signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
 
 @contextmanager
 def scene(connection: Connection, directory: Path, *, create: bool = True) -> Iterator[Scene]:
-    """Yield a scene on a cluster; its processes are ended."""
+    """Yield a scene on a cluster, and end its processes."""
     made = Scene(connection, directory, create=create)
     try:
         yield made

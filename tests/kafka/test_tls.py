@@ -1,4 +1,6 @@
-"""Every client through TLS, SCRAM and ACLs: what works, with no more rights than deploy/acls.md gives, and what a mistake looks like."""
+"""Every client through TLS, SCRAM and ACLs: success with only the rights of deploy/acls.md, and the
+messages after a mistake.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
 
 
 class SecureSite(Site):
-    """A site whose commands come in as a principal of this site."""
+    """A site whose commands connect as one of its principals."""
 
     def __init__(self, secure: Secure, directory: Path) -> None:
         super().__init__(
@@ -52,7 +54,9 @@ class SecureSite(Site):
         (directory / "password").chmod(0o600)
 
     def user(self, role: str, without: tuple[str, str] = ("nothing", "")) -> str:
-        """Makes a principal with the rights that the table gives a role, but for one operation on what a word names."""
+        """Create a principal with a role's rights from the table, except one operation on the
+        resources that match a word.
+        """
         name = f"{role}-{uuid.uuid4().hex[:8]}"
         self.secure.add_user(name, PASSWORD)
         names = {"<name>": self.name, "<events>": self.topic, "<reader>": f"{self.name}-readers"}
@@ -73,7 +77,7 @@ class SecureSite(Site):
     def come_in_as(
         self, user: str, password: str = '{ file = "password" }', ca: Path | None = None
     ) -> None:
-        """What the settings say from now on."""
+        """Change the credentials in the settings."""
         client = {
             "security.protocol": '"SASL_SSL"',
             "ssl.ca.location": json.dumps(str(ca or self.secure.ca)),
@@ -98,7 +102,9 @@ def site(secure: Secure, tmp_path: Path) -> SecureSite:
 def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others(
     site: SecureSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Faust's consumer, producers, admin and readers are three libraries; each must log in, and the table must suffice."""
+    """Faust's consumer, the producers, admin and readers use three libraries; all must log in, and
+    the table must suffice.
+    """
     monkeypatch.setenv("QUIETCOUNT_TEST_PASSWORD", PASSWORD)
     site.come_in_as(site.user("admin"), '{ env = "QUIETCOUNT_TEST_PASSWORD" }')
     created = quietcount("topics", "-c", str(site.config), "--create")
@@ -139,7 +145,7 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
 
 
 def read_one(site: SecureSite, user: str, topic: str) -> Message:
-    """The first message, or error, that a consumer in a group gets."""
+    """Return the first message or error that a consumer in a group gets."""
     consumer = Consumer(
         {
             "bootstrap.servers": site.secure.bootstrap,
@@ -204,7 +210,9 @@ def test_a_dashboard_that_is_not_let_in_says_why(
     state: str,
     word: str,
 ) -> None:
-    """It waits for a Kafka that is away, so only its log and its page can tell that this one will never let it in."""
+    """The dashboard retries an absent Kafka, so only its log and page can tell that this one will
+    never let it in.
+    """
     site.come_in_as(site.user("reader"), ca=site.secure.ca if trusted else site.secure.other_ca)
     (site.directory / "password").write_text(password)
     with (
@@ -217,7 +225,7 @@ def test_a_dashboard_that_is_not_let_in_says_why(
 
 
 def test_a_client_without_tls_is_told_to_look_at_the_protocol(site: SecureSite) -> None:
-    """The broker says nothing at all to it."""
+    """The broker does not answer such a client at all."""
     site.document["kafka"] = {"bootstrap": site.secure.bootstrap}
     done = quietcount("topics", "-c", str(site.write(site.document)))
     assert done.returncode == 2
