@@ -1,4 +1,6 @@
-"""Two worker stages through Faust on a real broker: whatever happens to the processes, every event counts once."""
+"""Two worker stages through Faust on a real broker: every event counts once, whatever happens to
+the processes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
-    """A killed worker leaves open transactions and a state copy behind; neither may lose or repeat an event."""
+    """A killed worker leaves open transactions and a state copy behind; neither may lose or repeat
+    an event.
+    """
     counting.send(24000)
     counting.brake.touch()
     first = counting.worker("a")
@@ -40,7 +44,9 @@ def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
 
 
 def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> None:
-    """A frozen worker wakes up in the middle of its work, after another one took over: it must not publish."""
+    """A frozen worker wakes up in the middle of its work, after another one took over: it must not
+    publish.
+    """
     counting.send(24000)
     counting.brake.touch()
     frozen = counting.worker("frozen")
@@ -59,7 +65,7 @@ def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> No
 
 
 def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
-    """Rolling restarts are the operator's daily business: exit 0, and the other worker goes on exactly."""
+    """Rolling restarts are routine: the worker exits with 0, and the other one continues exactly."""
     counting.brake.touch()
     leaving = counting.worker("leaving")
     leaving.wait_for("took over")
@@ -78,7 +84,9 @@ def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
 
 
 def test_a_stranger_with_our_transactional_id_makes_the_worker_leave(counting: Scene) -> None:
-    """Two groups with the same ids must not take turns for ever: the older one says so and exits 75."""
+    """Two groups with the same ids must not alternate forever: the older one logs it and exits with
+    75.
+    """
     worker = counting.worker("a", fenced_grace_s=1.0)
     worker.wait_for("took over")
     strangers = []
@@ -129,7 +137,7 @@ def test_the_clock_comes_when_the_log_is_read_to_its_end(counting: Scene) -> Non
 
 
 def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
-    """Operators watch lag with the tools they have, which read the group's offsets."""
+    """Operators' lag tools read the group's offsets."""
     counting.send(300)
     worker = counting.worker("a")
     counting.wait_exact()

@@ -1,4 +1,6 @@
-"""One worker over several events topics, on a real broker: counts, kills, audit, rejects, refused changes, regular expressions."""
+"""One worker over several events topics, on a real broker: counts, kills, audit, rejects, refused
+changes, regular expressions.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def event(label: str, at: int) -> dict[str, object]:
 
 
 def run_once(site: Site, label: str = "a") -> None:
-    """A run in which every source partition has something to count, and commits."""
+    """Run a worker that commits events of every source partition."""
     at = now_ms()
     for source in range(site.partitions):
         site.produce(source, [event(label, at)])
@@ -41,7 +43,7 @@ def run_once(site: Site, label: str = "a") -> None:
 
 
 def counted(site: Site) -> dict[str, int]:
-    """What the contributions hold of each label."""
+    """Return the contributed counts by label."""
     total: dict[str, int] = {}
     for what, n in site.contributed().items():
         total[what.label] = total.get(what.label, 0) + n
@@ -56,7 +58,9 @@ def site(bootstrap: str, tmp_path: Path) -> Site:
 def test_after_kills_every_event_of_two_topics_counts_once_in_its_own_tick(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A source partition under another's number would be counted twice, or go on where the other one was."""
+    """A source partition under another's number would be counted twice, or resume at the other's
+    position.
+    """
     figures = chaos(
         bootstrap, tmp_path, events=20_000, kills=2, seed=11, gap_s=(3.0, 6.0), topics=TOPICS
     )
@@ -141,7 +145,9 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A topic that appears later would shift the numbers of all that follow it; and nobody may take it for counted."""
+    """A later topic would shift the numbers of all that follow; and nobody may assume that it is
+    counted.
+    """
     site = Site(bootstrap, tmp_path, [unk()], topics=(1, 2), owners=1, create=False)
     site.set(
         "events", topic=f"^{site.name}.*"
