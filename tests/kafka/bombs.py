@@ -1,4 +1,4 @@
-"""Record batches that are short and expand to much, made piece by piece."""
+"""Short record batches that expand to much, generated piece by piece."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record(
     *,
     longer: int = 0,
 ) -> Iterator[bytes]:
-    """Yield the bytes of one record, whose value has `longer` more bytes of `a` at its end."""
+    """Yield the bytes of one record, with `longer` more bytes of `a` at the end of its value."""
 
     def text(content: bytes | None) -> bytes:
         return varint(-1) if content is None else varint(len(content)) + content
@@ -96,7 +96,7 @@ PACK: dict[str, Callable[[Iterable[bytes]], bytes]] = {
 def batch(
     codec: str, pieces: Iterable[bytes], number: int, base: int = 0, *, packed: bytes | None = None
 ) -> bytes:
-    """Return a record batch whose header claims `number` records; `packed` in place of the pieces."""
+    """Return a record batch whose header claims `number` records; `packed` replaces the pieces."""
     payload = PACK[codec](pieces) if packed is None else packed
     made = bytearray(
         _HEADER.pack(

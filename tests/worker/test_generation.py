@@ -1,4 +1,6 @@
-"""No event is released under two generations, not even where a transaction was aborted: for readers of uncommitted records."""
+"""No event is released under two generations, even to readers of uncommitted records after an
+aborted transaction.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.waits
 
 
 class Died(Exception):
-    """The process ends here."""
+    """Raised where the process ends."""
 
 
 def contribute_up_to_now(factory: Factory) -> None:
@@ -37,7 +39,7 @@ def contribute_up_to_now(factory: Factory) -> None:
 
 
 def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Release all that is complete, and leave its transaction open with the snapshots in the log."""
+    """Release all complete ticks, and leave the transaction open with the snapshots in the log."""
     shard = factory.release(0)
     assert (
         shard.merge.turns is factory.contribute(factory.sources.topics[0], 0)._turns
@@ -66,7 +68,7 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
 
 
 def ends(site: Site, topic: str, isolation: str) -> dict[str, set[int]]:
-    """The ends of the ticks that each mechanism published, by its id."""
+    """Return the ends of every mechanism's published ticks, by its id."""
     found: dict[str, set[int]] = defaultdict(set)
     for message in read(site.connection, topic, 0, isolation):
         body = json.loads(message.value() or b"{}")
@@ -75,14 +77,16 @@ def ends(site: Site, topic: str, isolation: str) -> dict[str, set[int]]:
 
 
 def published_after(site: Site, topic: str, time_ms: int) -> bool:
-    """Whether a tick that ends later was published."""
+    """Tell whether a tick that ends later was published."""
     return any(max(times) > time_ms for times in ends(site, topic, "read_committed").values())
 
 
 def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same tick under other noise is a second measurement of every event in it, for who reads uncommitted records."""
+    """To readers of uncommitted records, the same tick under other noise is a second measurement of
+    all its events.
+    """
     site = Site(
         bootstrap, tmp_path, [known("items", keys=["k"]), known(keys=["k"])], partitions=1, owners=1
     )

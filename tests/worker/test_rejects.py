@@ -16,7 +16,7 @@ GOOD_BETWEEN = 5
 
 
 def broken(at: int) -> list[tuple[object, str]]:
-    """Records that are no events, with the reason that must be given."""
+    """Return invalid records with their expected reasons."""
 
     def event(**changes: Any) -> dict[str, Any]:
         made = {"key": "k", "items": ["a"], "ts": at} | changes
@@ -99,7 +99,7 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
 
 
 def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Path) -> None:
-    """With `$key` and without a time field the record itself brings what can be broken."""
+    """With `$key` and without a time field, the record itself can be invalid."""
     site = Site(
         bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"key": "$key"}
     )
