@@ -32,9 +32,7 @@ def event_reader(events: EventsSettings, user: str | None = None) -> EventReader
 
 
 def reader(*, users: bool = False) -> SourceReader:
-    """Return a reader that allows any stream key, any time, and a user in "user" if there are
-    users.
-    """
+    """Return a reader for any stream key and time; the user is in "user", if any."""
     return SourceReader(event_reader(FIELDS, "user" if users else None), ANY, earliest_ms=0)
 
 

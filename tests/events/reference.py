@@ -75,9 +75,7 @@ def steps_of(path: str) -> Sequence[tuple[str, bool]]:
 
 
 def walk(value: Any, names: Sequence[str]) -> Any:
-    """Return the value at the end of these names; NOTHING if a name or an object on the way is
-    absent or null.
-    """
+    """Return the value at the end of a path; NOTHING if a step is absent or null."""
     for name in names:
         if value is None or value is NOTHING:
             return NOTHING

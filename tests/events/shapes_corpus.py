@@ -67,9 +67,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Settings, a reader of them, the names of the histograms' views, and the roles of a matching
-    event.
-    """
+    """Settings, their reader, the view names, and the roles of a matching event."""
 
     events: dict[str, Any]
     histograms: list[dict[str, Any]]

@@ -152,9 +152,7 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("undeclared", [False, True])
 def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool) -> None:
-    """They share labels, but every view selects its own events, also where some events are
-    rejected.
-    """
+    """They share labels, but every view selects its own events."""
     rng, key, items = np.random.default_rng(seed), parse("key"), parse("items")
     kinds = [("a",), ("b", "c"), ("c",)][: 1 + seed % 3]
     views = {
@@ -209,9 +207,7 @@ def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool
 def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(
     last: bool, wanted: list[int], others: int
 ) -> None:
-    """A map keeps the last value of a name; a list of structures stays a list. Long events use
-    another lookup.
-    """
+    """A map keeps a name's last value, a list all. Long events use another lookup."""
     coder = Coder(Names())
     data = b"".join(b"%02d" % i for i in range(40))
     places = np.stack((np.arange(0, 80, 2), np.arange(2, 82, 2)), axis=1)

@@ -166,9 +166,7 @@ def corpus() -> Iterator[tuple[str, list[bytes]]]:
 
 
 def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
-    """Return the kernel `logs` as plain Python, with `old` replaced by `new` in the scanner's
-    source.
-    """
+    """Return uncompiled `logs` with `old` replaced by `new` in the scanner's source."""
     logs: Callable[..., Any] = plain_python((log, json_parts, json_scanner), old, new)[
         json_scanner
     ]["logs"]
@@ -380,9 +378,7 @@ def test_each_defect_would_be_seen(defect: str) -> None:
 def test_an_expected_name_stands_there_as_json_writes_it(
     name: str, written: bytes, wrong: bytes
 ) -> None:
-    """The scanner compares the previous record's name byte for byte; a name that JSON must escape
-    never matches.
-    """
+    """Names are compared byte for byte; one that JSON must escape never matches."""
     root = build([Wanted((name,), None, 0), Wanted(("k",), None, 1)])
     right = b'{"%b":17,"k":1}' % written
     found = Scanner(root).read(Records.of([right, right, b'{"%b":17,"k":1}' % wrong, right]))
@@ -601,9 +597,7 @@ def test_records_that_share_bytes_are_decoded_too() -> None:
 
 
 def test_every_character_can_be_escaped() -> None:
-    """Covers every single UTF-16 unit except surrogate halves, and every edge of the surrogate
-    pairs.
-    """
+    """Every UTF-16 unit except surrogate halves, and every edge of the pairs."""
     units = [f"\\u{unit:04{digits}}" for unit in range(1 << 16) for digits in "xX"]
     edges = [
         f"\\u{first:x}\\u{second:x}"

@@ -173,9 +173,7 @@ def sent(shard: Any) -> tuple[list[Outgoing], list[list[Change]]]:
 def shards(
     directory: Directory,
 ) -> Iterator[tuple[ContributeShard, list[Outgoing], list[list[Change]]]]:
-    """Yield successive owners of a partition, resuming from the last commit; all commit after every
-    part.
-    """
+    """Yield successive owners of a partition; all commit after every part."""
     stored: list[Change] = []
     while True:
         shard = Scene(directory).contribute[0]

@@ -174,9 +174,7 @@ class _Numbers:
 
 @pytest.mark.parametrize("length", [1, 7, 60])
 def test_whatever_room_ends_first_there_is_more_of_it(length: int) -> None:
-    """Labels fill most rows of a log here, and all need decoded text: both rooms are too small at
-    first.
-    """
+    """Most rows are labels that need decoded text: both rooms are too small at first."""
     reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
     lengths = [length] * 30 + [1]
     spans, rejects = one(
@@ -188,9 +186,7 @@ def test_whatever_room_ends_first_there_is_more_of_it(length: int) -> None:
 
 
 def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
-    """`$key` and a missing timestamp field mean the record's own; errors in the value take
-    precedence.
-    """
+    """`$key` and a missing time field mean the record's own; errors in the value come first."""
     reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
     values = [
         b'{"q":"a"}',

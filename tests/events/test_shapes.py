@@ -354,9 +354,7 @@ def test_readers_agree_on_both_sides_of_each_bound() -> None:
 
 
 def plain_see(old: str = "", new: str = "") -> Any:
-    """Return the kernel `see` as plain Python, with `old` replaced by `new` in the source of the
-    view logic.
-    """
+    """Return uncompiled `see` with `old` replaced by `new` in the source of the view logic."""
     return plain_python((log, json_parts, log_values, view_kernels), old, new)[view_kernels]["see"]
 
 

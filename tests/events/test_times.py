@@ -79,9 +79,7 @@ def test_seconds_read_as_milliseconds_begin_no_epoch_of_1970() -> None:
 def counted(
     times: list[int], cuts: list[int], most: int | None
 ) -> tuple[list[int], int | None, list[bytes]]:
-    """Return the events that are too far behind, the watermark, and the contributions, for this
-    division into batches.
-    """
+    """Return the events too far behind, the watermark, and the contributions."""
     intake, by = Intake([unk(tick_ms=10).lane], 3, KEY, max_behind_ms=most), reader()
     rejected: list[int] = []
     bounds = sorted({0, len(times), *(cut % (len(times) + 1) for cut in cuts)})
@@ -116,9 +114,7 @@ def test_what_is_too_far_behind_does_not_depend_on_where_batches_end(
 
 
 def test_an_event_counts_up_to_max_behind_and_no_further() -> None:
-    """An event at the bound counts in the open tick; beyond it is a reject, and without a bound it
-    counts.
-    """
+    """The bound itself counts in the open tick; without a bound all events count."""
     late = [1_000, 1_000 - DAY_MS % 997]
     behind = late[0] - 3 - late[1]
     assert counted(late, [], behind + 3)[0] == []

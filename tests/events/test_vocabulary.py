@@ -157,9 +157,7 @@ def test_a_place_outside_the_data_is_refused() -> None:
 
 
 def test_tags_are_the_same_however_many_are_remembered() -> None:
-    """A tag is an item's identity and its noise: it must be the same whether cached, computed
-    singly or in bulk.
-    """
+    """A tag is an item's identity and its noise: the same if cached, single or in bulk."""
     key, rng = NoiseKey(bytes(32)), np.random.default_rng(2)
     names, labels = Vocabulary(), Vocabulary()
     names.codes_of(Texts.of([b"a", "\u00e4".encode(), b""]))
@@ -195,9 +193,7 @@ def test_views_whose_codes_mean_the_same_share_what_is_remembered() -> None:
 
 @pytest.mark.parametrize("behind", [b"", b"\xff" * 9])
 def test_texts_that_look_like_recent_ones_are_told_apart(behind: bytes) -> None:
-    """Lookup starts at the last text with the same first and last bytes, which must not make them
-    equal.
-    """
+    """Lookup starts at the last text with the same first and last bytes."""
     like = [b"12345678" + b"x" * n + b"12345678" for n in range(20)] + [
         b"a\0",
         b"a",

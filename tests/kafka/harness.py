@@ -149,9 +149,7 @@ class Scene:
             raise TimeoutError("sending events")
 
     def worker(self, label: str, **options: Any) -> Worker:
-        """Start a worker process with its own data directory; it is slow while the file `brake`
-        exists.
-        """
+        """Start a worker with its own data directory; it is slow while file `brake` exists."""
         started = Worker(self, label, options)
         self.workers.append(started)
         return started
@@ -174,9 +172,7 @@ class Scene:
         )
 
     def wait_exact(self) -> None:
-        """Wait until the totals cover every event sent, then check that they are exact, without
-        duplicates.
-        """
+        """Wait until the totals cover every event, then check that they are exact."""
         expected = self.expected.total()
         wait_until(lambda: self.totals().total() >= expected, f"{expected} events counted")
         assert self.totals() == self.expected

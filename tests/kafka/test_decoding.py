@@ -83,9 +83,7 @@ async def expected(bootstrap: str, topic: str, start: int) -> tuple[list[Row], i
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "snappy", "zstd"])
 def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str) -> None:
-    """Covers aborted records, transaction markers, null keys and values, and a start inside a
-    record batch.
-    """
+    """Covers aborted records, markers, nulls, and a start inside a record batch."""
     connection, topic = Connection(bootstrap), unique("columns")
     create_topic(connection, topic)
     producer = connection.producer(topic, **{"compression.type": compression, "linger.ms": 100})

@@ -48,9 +48,7 @@ def batch_of(start: int, end: int, visible: set[int]) -> Batch:
 def test_records_and_ends_are_met_in_the_order_of_the_log(
     visible: set[int], ends: list[int], cuts: list[int], data: st.DataObject
 ) -> None:
-    """An end may be noted at any time before the shard gets there, and batch boundaries have no
-    effect.
-    """
+    """Neither the time an end is noted nor batch boundaries matter."""
     shard = Recorder()
     noted = [End(1000 + i, offset) for i, offset in enumerate(ends)]
     waiting = list(noted)
@@ -73,9 +71,7 @@ def test_records_and_ends_are_met_in_the_order_of_the_log(
 
 
 def test_an_end_that_was_noted_too_late_is_met_at_once() -> None:
-    """Records may arrive and be processed before the broker's answer is noted; nothing may wait
-    forever.
-    """
+    """Records may be processed before the answer is noted; nothing may wait forever."""
     shard = Recorder()
     shard.feed(batch_of(0, 5, set(range(5))))
     shard.ends.note(End(1000, 3))

@@ -92,9 +92,7 @@ def test_the_hand_over_tells_the_consumer_and_that_its_thread() -> None:
 def test_a_consumer_that_cannot_leave_in_time_is_closed_and_says_nothing(
     ended_by: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelling the leave may also cancel the closing of connections: that once ended a worker
-    with a traceback.
-    """
+    """Cancelling the leave may cancel the closing too: that once ended with a traceback."""
     closed: list[bool] = []
 
     async def hang(_: object) -> None:

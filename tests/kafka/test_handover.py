@@ -161,9 +161,7 @@ def test_acquire_says_where_to_read_on() -> None:
 def test_a_stored_position_outside_the_log_is_refused(
     stored: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Records were removed uncounted, or offsets were reassigned; continuing would be silently
-    wrong.
-    """
+    """Records were removed uncounted, or offsets reassigned."""
 
     async def scenario(stage: Stage) -> None:
         stage.log.log = {EVENTS[0]: (10, 50)}
@@ -214,9 +212,7 @@ def test_what_waits_for_a_shard_is_bounded() -> None:
 
 
 def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is_by_then() -> None:
-    """Processing time depends on event content, so it must not decide in which tick another event
-    counts.
-    """
+    """Processing time depends on content, so it must not decide the tick of another event."""
 
     async def scenario(stage: Stage) -> None:
         await stage.handover.acquire(EVENTS)
@@ -304,9 +300,7 @@ def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten() -> None:
 def test_a_failure_ends_the_worker_with_its_status(
     where: str, failure: Exception, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Refusals are one message for the operator; any other failure is a defect and shows its
-    traceback.
-    """
+    """Refusals are one message; any other failure is a defect and shows its traceback."""
 
     async def scenario(stage: Stage) -> None:
         if where == "open":

@@ -29,9 +29,7 @@ def test_a_shard_that_stands_still_falls_behind_from_the_first_record_it_did_not
 
 
 def test_what_was_there_at_the_start_has_been_reached_only_when_it_was_read() -> None:
-    """A worker that has just started on a long backlog is not caught up, though it has not been
-    behind for long.
-    """
+    """A worker just started on a long backlog is not caught up."""
     lag = Lag()
     lag.sample(0.0, 0, Reading(0, 0, 5000))
     assert not lag.reached

@@ -84,9 +84,7 @@ def abort() -> None:
 def late(
     cluster: Cluster, proxy: Proxy, shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> list[int]:
-    """Deliver held requests in the middle of the next transaction, which is aborted and then given
-    up.
-    """
+    """Deliver held requests during the next transaction, which is aborted and given up."""
     errors: list[int] = []
 
     class GivenUp(Exception):
@@ -109,9 +107,7 @@ def late(
 def test_a_late_commit_does_not_commit_the_next_transaction(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka sent EndTxn twice; the first one arrives while the next transaction is open, which
-    is then aborted.
-    """
+    """librdkafka sent EndTxn twice; the first arrives in the next transaction, then aborted."""
     shard = cluster.shard()
     proxy.rule = first(END_TXN, Fate.HOLD)
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
@@ -129,9 +125,7 @@ def test_a_late_commit_does_not_commit_the_next_transaction(
 def test_a_late_abort_does_not_abort_the_next_transaction(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt's abort arrives in the middle of its retry; the rest must not commit without its
-    beginning.
-    """
+    """An abort arrives during the retry, whose rest must not commit without its beginning."""
     shard = cluster.shard()
     proxy.rule = first(END_TXN, Fate.HOLD)
     errors: list[int] = []
@@ -225,9 +219,7 @@ def test_a_commit_that_was_answered_at_once_costs_nothing_more(
 def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new epoch fences any owner that came in between; resuming from the old state would undo its
-    commit.
-    """
+    """It fences an owner in between; resuming from old state would undo that owner's commit."""
     old = cluster.shard()
     renew = old.transactions.renew
     monkeypatch.setattr(old.transactions, "renew", lambda: None)  # it stands still here
@@ -270,9 +262,7 @@ def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
 def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka #3297: an EndTxn for a transaction that is no longer open is a fatal error, which
-    looks like being fenced.
-    """
+    """librdkafka #3297: EndTxn for a closed transaction is fatal, which looks like fencing."""
     shard = cluster.shard()
     sent: list[Request] = []
 
@@ -297,9 +287,7 @@ def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
 def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
     cluster: Cluster, proxy: Proxy
 ) -> None:
-    """librdkafka #3928: InitProducerId was sent twice; the first one arrives when the second is at
-    work.
-    """
+    """librdkafka #3928: InitProducerId was sent twice; the first arrives during later work."""
     proxy.rule = first(INIT_PRODUCER_ID, Fate.HOLD)
     shard = cluster.shard()
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
@@ -353,9 +341,7 @@ def test_a_transaction_without_owner_in_the_state_stops_a_take_over(cluster: Clu
 
 
 def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(cluster: Cluster) -> None:
-    """librdkafka freed its error twice and ended the process; a worker should report the error and
-    continue.
-    """
+    """librdkafka freed its error twice and ended the process."""
     partitions, bootstrap = 40, cluster.connection.bootstrap
     out, state = f"{cluster.name}.many", f"{cluster.name}.many-state"
     for topic in (out, state):
@@ -376,9 +362,7 @@ def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(cluste
 
 
 def test_no_transaction_is_torn_by_requests_that_arrive_late(proxy: Proxy, tmp_path: Path) -> None:
-    """A seed decides which librdkafka requests are held, lost, repeated, delayed or swapped; see
-    `late_end_txn`.
-    """
+    """A seed decides the fate of every librdkafka request; see `late_end_txn`."""
     transactions = int(os.environ.get("QUIETCOUNT_LATE_TRANSACTIONS", "300"))
     report = late_end_txn.run(proxy, tmp_path, transactions, seed=1)
     assert report.wrong == []

@@ -142,9 +142,7 @@ def test_a_fenced_shard_publishes_nothing(cluster: Cluster) -> None:
 def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(
     cluster: Cluster,
 ) -> None:
-    """A kill between the commit and the RocksDB write leaves the copy behind: never ahead, never
-    wrong.
-    """
+    """A kill between commit and RocksDB write leaves the copy behind, never ahead or wrong."""
     shard = cluster.shard()
     shard.transact([], [(b"offset", b"1"), (b"a", b"1"), (b"b", b"1")], 1)
     shard.store.close()  # the process dies here, as far as RocksDB can tell
@@ -177,9 +175,7 @@ def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluste
 def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_ever(
     cluster: Cluster,
 ) -> None:
-    """Retrying cannot make the message smaller: the worker must stop with the reason instead of
-    looping.
-    """
+    """The message stays too large: stop with the reason instead of looping."""
     small = f"{cluster.name}.small"
     create_topic(cluster.connection, small, max_message_bytes="1000")
     shard = cluster.shard()
@@ -222,9 +218,7 @@ class FailsOnce(Keeper):
 def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """The event loop learns of a failure later: queued work would commit half a batch, or spin on a
-    dead producer.
-    """
+    """Queued work would commit half a batch, or spin on a dead producer."""
     shard = Cluster(bootstrap, tmp_path).shard(FailsOnce)
     batch = Batch(0, 1, Records.of([b"x"]))
     with pytest.raises(ValueError, match="injected"):

@@ -90,9 +90,7 @@ def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
 def test_a_copy_that_cannot_be_read_any_more_is_said_and_gone_when_it_is_closed(
     tmp_path: Path,
 ) -> None:
-    """State truncated at the damage would be published as complete, and kept files would repeat the
-    failure.
-    """
+    """Truncated state would be published as complete; kept files would repeat the failure."""
     store = Store(tmp_path / "copy", LOG).open()
     store.write([(bytes([i]), bytes(range(256)) * 20) for i in range(200)], 5)
     store.close()
@@ -223,9 +221,7 @@ def test_a_copy_that_may_have_missed_tombstones_is_read_anew(
 def test_a_changelog_that_was_made_again_while_the_process_ran_is_refused(
     bootstrap: str, path: Path | None
 ) -> None:
-    """The topic id is in the mechanism id: new state under the old id gives other data the same
-    noise.
-    """
+    """The topic id is in the mechanism id: reused, it gives other data the same noise."""
     connection, name = Connection(bootstrap), unique("state")
     create_topic(connection, name, cleanup_policy="compact")
     store = Store(path, Changelog(name, 0, current_id(connection, name)))

@@ -102,9 +102,7 @@ def site(secure: Secure, tmp_path: Path) -> SecureSite:
 def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others(
     site: SecureSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Faust's consumer, the producers, admin and readers use three libraries; all must log in, and
-    the table must suffice.
-    """
+    """Three libraries must log in, and the table must suffice."""
     monkeypatch.setenv("QUIETCOUNT_TEST_PASSWORD", PASSWORD)
     site.come_in_as(site.user("admin"), '{ env = "QUIETCOUNT_TEST_PASSWORD" }')
     created = quietcount("topics", "-c", str(site.config), "--create")
@@ -210,9 +208,7 @@ def test_a_dashboard_that_is_not_let_in_says_why(
     state: str,
     word: str,
 ) -> None:
-    """The dashboard retries an absent Kafka, so only its log and page can tell that this one will
-    never let it in.
-    """
+    """It retries an absent Kafka, so only its log and page can tell."""
     site.come_in_as(site.user("reader"), ca=site.secure.ca if trusted else site.secure.other_ca)
     (site.directory / "password").write_text(password)
     with (

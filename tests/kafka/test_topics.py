@@ -66,9 +66,7 @@ def test_owners_that_contradict_existing_topics_are_refused() -> None:
 def test_an_events_topic_yet_to_come_gets_the_partitions_that_the_state_was_made_for(
     rekey: bool,
 ) -> None:
-    """Another number would be refused at the start, since the state has one partition per source
-    partition.
-    """
+    """Another number would be refused at the start."""
     state = "w.rekey-state" if rekey else "w.contribute-state"
     existing = {name: Existing(name, n) for name, n in (("e1", 4), (state, 10))}
     planned = {
@@ -137,9 +135,7 @@ def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
     "short", ["contributions", "contribute-state", "release-state", "rejects", "products"]
 )
 def test_every_topic_that_takes_too_short_batches_is_refused(bootstrap: str, short: str) -> None:
-    """Long labels in the data would make a message that the topic never accepts, and the worker
-    would fail with it repeatedly.
-    """
+    """Long labels would make a message that the topic never accepts."""
     connection, name = Connection(bootstrap), unique("topics")
     plan = plan_topics(name, [f"{name}.events"], 2, 2, [f"{name}.products"], {})
     for topic in plan:
@@ -210,9 +206,7 @@ def test_several_events_topics_have_a_state_partition_for_each_of_their_partitio
 
 
 def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_then() -> None:
-    """Users are hashed onto them: another number would separate a user's later events from the
-    earlier ones.
-    """
+    """Another number would separate a user's later events from the earlier ones."""
 
     def planned(existing: dict[str, Existing], users: int | None) -> dict[str, int]:
         plan = plan_topics(

@@ -27,9 +27,7 @@ def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
 
 
 def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
-    """A killed worker leaves open transactions and a state copy behind; neither may lose or repeat
-    an event.
-    """
+    """Neither open transactions nor a stale copy may lose or repeat an event."""
     counting.send(24000)
     counting.brake.touch()
     first = counting.worker("a")
@@ -44,9 +42,7 @@ def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
 
 
 def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> None:
-    """A frozen worker wakes up in the middle of its work, after another one took over: it must not
-    publish.
-    """
+    """It wakes up in the middle of its work, after a take-over: it must not publish."""
     counting.send(24000)
     counting.brake.touch()
     frozen = counting.worker("frozen")
@@ -84,9 +80,7 @@ def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
 
 
 def test_a_stranger_with_our_transactional_id_makes_the_worker_leave(counting: Scene) -> None:
-    """Two groups with the same ids must not alternate forever: the older one logs it and exits with
-    75.
-    """
+    """Two groups must not alternate forever: the older one logs it and exits with 75."""
     worker = counting.worker("a", fenced_grace_s=1.0)
     worker.wait_for("took over")
     strangers = []

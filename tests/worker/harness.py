@@ -59,9 +59,7 @@ class Contributed(NamedTuple):
 
 
 def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
-    """Poll until the result is truthy, and return it; retry when a reader gives up on a busy
-    broker.
-    """
+    """Poll until the result is truthy, and return it; retry if a reader gives up."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -138,9 +136,7 @@ class Worker:
         self.process.wait()
 
     def stop(self) -> int:
-        """Send SIGTERM once the worker is at work (Python cannot handle it sooner); return the exit
-        status.
-        """
+        """Send SIGTERM once the worker can handle it; return the exit status."""
         until(
             lambda: "took over" in self.output() or not self.running(),
             "it has taken partitions over",
@@ -154,9 +150,7 @@ class Worker:
 
 
 class Site:
-    """A worker name on a broker, with its own events topic, settings file, key and data
-    directories.
-    """
+    """A worker name with its own events topic, settings file, key and data directories."""
 
     def __init__(
         self,
@@ -172,9 +166,7 @@ class Site:
         privacy: Toml | None = None,
         create: bool = True,
     ) -> None:
-        """`topics`: partitions of each of several events topics; source partitions are then
-        numbered across all.
-        """
+        """`topics`: partitions by events topic; source partitions are numbered across all."""
         self.directory = directory
         self.connection = Connection(bootstrap)
         self.name = f"t{uuid.uuid4().hex[:12]}"
@@ -283,9 +275,7 @@ class Site:
         self.config = self.write(self.document)
 
     def create_topics(self) -> None:
-        """Run `quietcount topics --create` in this process: starting Python takes longer than the
-        work.
-        """
+        """Run `quietcount topics --create` in this process, which is faster."""
         assert show_topics(self.settings, create=True) == 0
 
     def worker(self, data: str = "data", runner: Sequence[str] | None = None) -> Worker:
@@ -309,9 +299,7 @@ class Site:
         return quietcount("audit", "-c", str(self.config), *further)
 
     def assert_clean(self, *further: str) -> None:
-        """Assert that audit finds nothing, every snapshot page is there once, and no tick is
-        missing.
-        """
+        """Assert that audit finds nothing, and no page or tick is missing or repeated."""
         done = self.audit(*further)
         assert done.returncode == 0, done.stdout + done.stderr
         assert_contiguous(self.snapshots())
@@ -325,9 +313,7 @@ class Site:
         flush: bool = True,
         topic: str | None = None,
     ) -> None:
-        """Send events (objects become JSON, bytes are unchanged) to one source partition, or one of
-        `topic`.
-        """
+        """Send events (objects become JSON, bytes are unchanged) to one partition."""
         place = self.places[partition] if topic is None else (topic, partition)
         for event in events:
             value = (
@@ -376,9 +362,7 @@ class Site:
         return reached
 
     def wait_published(self, time_ms: int, patience_s: float = PATIENCE_S) -> None:
-        """Wait until every stream key of every histogram has a snapshot of a tick that ends after
-        `time_ms`.
-        """
+        """Wait for a snapshot of a tick after `time_ms`, for every key and histogram."""
 
         until(
             lambda: min(self.published_to().values()) > time_ms,
@@ -424,9 +408,7 @@ class Site:
 
 
 def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:
-    """Assert that every (histogram, key, id, tick, page) is there once, with no tick missing
-    between the first and last of a key.
-    """
+    """Assert that no page is repeated, and no tick between a key's first and last missing."""
     pages: dict[tuple[str, str, str, int], list[int]] = {}
     starts: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for s in snapshots:

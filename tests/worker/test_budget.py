@@ -59,9 +59,7 @@ def burst(site: Site) -> None:
 def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     bootstrap: str, tmp_path: Path, command: Command
 ) -> None:
-    """A generation or histogram that left the settings was still published: its price must not
-    vanish.
-    """
+    """What left the settings was still published: its price must not vanish."""
     site = Site(
         bootstrap,
         tmp_path,

@@ -20,9 +20,7 @@ pytestmark = pytest.mark.waits
 def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Either histogram fits alone; in the epoch in which they meet, both are too much. No epoch
-    ends during the test.
-    """
+    """Either histogram fits alone, both are too much. No epoch ends during the test."""
     privacy = {"unit": "user", "max_epsilon": 4.0, "max_delta": 1e-4, "period": "epoch"}
     users: dict[str, Any] = {"max_items": 1, "epsilon": 1.0, "max_items_per_user": 1}
     site = Site(

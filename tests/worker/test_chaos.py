@@ -24,18 +24,14 @@ LATE = {
 def test_after_kills_at_random_moments_every_event_counts_once_and_every_tick_is_published_once(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """An event counted twice breaks the guarantee; a tick published twice with other data reveals
-    the data.
-    """
+    """Double counts break the guarantee; a republished tick with other data reveals data."""
     figures = chaos(bootstrap, tmp_path, events=40_000, kills=3, seed=7, gap_s=(3.0, 9.0))
     assert figures["kills"] == 3
     assert figures["snapshots"] > 500
 
 
 def test_no_tick_is_torn_where_the_network_delivers_commits_late(tmp_path: Path) -> None:
-    """Both stages use a proxy that breaks connections and holds requests: the audit is clean and
-    the sums are exact.
-    """
+    """A proxy breaks connections and holds requests: audit is clean, sums are exact."""
     with proxied_broker() as proxy:
         proxy.rule = faults = Faults(proxy, 3, LATE)
         bootstrap = f"127.0.0.1:{proxy.port}"

@@ -13,9 +13,7 @@ pytestmark = pytest.mark.waits
 
 
 def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path: Path) -> None:
-    """A quiet shop must not hold up the histograms of all others, and empty ticks are published as
-    well.
-    """
+    """A quiet shop must not hold up all others; empty ticks are published as well."""
     site = Site(bootstrap, tmp_path, [known(keys=["k", "silent"])])
     at = time.time_ns() // 1_000_000
     site.produce(
@@ -34,9 +32,7 @@ def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path:
 def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A closed tick never changes, no event is lost, and one wrong clock must not close the ticks
-    of all.
-    """
+    """A closed tick never changes, and one wrong clock must not close the ticks of all."""
     site = Site(
         bootstrap,
         tmp_path,

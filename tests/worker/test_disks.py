@@ -26,9 +26,7 @@ LABELS = 10_000
 
 
 def limit(worker: Worker, most_bytes: int) -> None:
-    """Limit the file size of a worker: the system's error is that of a full disk, except for its
-    wording.
-    """
+    """Limit the file size; the system's error differs from a full disk's in wording only."""
     resource.prlimit(
         worker.process.pid, resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY)
     )
@@ -47,9 +45,7 @@ def send(site: Site, number: int) -> int:
 def test_a_disk_that_is_full_or_gone_costs_the_copy_until_there_is_room(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """All essential state is in Kafka: a worker that ended because of its copy would end again at
-    every restart.
-    """
+    """A worker that ended because of its copy would end again at every restart."""
     site = Site(
         bootstrap, tmp_path, [unk(max_items=10)], partitions=2, owners=1, worker={"metrics_port": 0}
     )

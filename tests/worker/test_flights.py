@@ -33,9 +33,7 @@ Event = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def departures() -> list[Event]:
-    """Return the flights by scheduled departure, moved by whole days so that the last one was
-    yesterday.
-    """
+    """Return flights by scheduled departure, moved by whole days to end yesterday."""
     columns = ["year", "month", "day", "hour", "minute", "origin", "dest", "carrier"]
     rows = flights[columns].sort_values(columns[:5], kind="stable").itertuples(index=False)
     moments = [
@@ -75,9 +73,7 @@ def histograms(departures: list[Event]) -> list[Mapping[str, object]]:
 def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
     bootstrap: str, tmp_path: Path, departures: list[Event], histograms: list[Mapping[str, object]]
 ) -> None:
-    """End to end, nothing is lost, duplicated or in the wrong tick, and noise comes from the key
-    alone.
-    """
+    """Nothing is lost, duplicated or in the wrong tick; noise comes from the key alone."""
     site = Site(bootstrap, tmp_path, histograms, events={"key": "origin", "items": "what"})
     for partition in range(PARTITIONS):
         site.produce(partition, departures[partition::PARTITIONS], flush=False)
@@ -120,9 +116,7 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
 def check(
     settings: Settings, key: NoiseKey, events: list[Event], released: Iterable[Mapping[str, Any]]
 ) -> set[str]:
-    """Compare every released snapshot with exact counts and noise computed here; return the
-    mechanism ids.
-    """
+    """Check every released snapshot against recomputed counts and noise; return the ids."""
     by_place: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for snapshot in released:
         by_place[snapshot["histogram"], snapshot["key"]].append(snapshot)

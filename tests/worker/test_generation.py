@@ -84,9 +84,7 @@ def published_after(site: Site, topic: str, time_ms: int) -> bool:
 def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To readers of uncommitted records, the same tick under other noise is a second measurement of
-    all its events.
-    """
+    """The same tick under other noise is a second measurement of all its events."""
     site = Site(
         bootstrap, tmp_path, [known("items", keys=["k"]), known(keys=["k"])], partitions=1, owners=1
     )

@@ -20,9 +20,7 @@ def now_ms() -> int:
 
 
 def burst(site: Site, number: int) -> int:
-    """Send current events to every partition; return the time when all are there: on a busy broker
-    this may take several ticks.
-    """
+    """Send current events to every partition; return the time when all are there."""
     at = now_ms()
     for partition in range(site.partitions):
         site.produce(
@@ -69,9 +67,7 @@ def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(
 def test_worker_whose_transactional_id_is_taken_by_a_stranger_exits_75(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Two workers that both believe to own a partition must not both publish, and a supervisor must
-    learn of it.
-    """
+    """Two owners must not both publish, and a supervisor must learn of it."""
     site = Site(bootstrap, tmp_path, [unk()])
     with site.worker() as worker:
         site.wait_published(burst(site, 100))

@@ -24,9 +24,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 
 def fillers(at: int) -> list[object]:
-    """Return events with labels of 1,024 bytes that lz4 cannot compress, under a stream key of
-    control characters.
-    """
+    """Return events with incompressible labels of 1,024 bytes, under one control-character key."""
     rng = random.Random(1)
     return [
         {"key": "\x01" * 900, "items": ["".join(rng.choices(LETTERS, k=1_024))], "ts": at}
@@ -38,9 +36,7 @@ def fillers(at: int) -> list[object]:
 def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_single_label(
     bootstrap: str, tmp_path: Path, mechanism: str
 ) -> None:
-    """A count of 1 is below every threshold: if one more label stopped the worker, its silence
-    would reveal the label.
-    """
+    """A count of 1 is below every threshold; a stopped worker would reveal the label."""
     histogram = {
         "unk_base": unk("items"),
         "meta": unk("items", mechanism="meta", algorithm="unk_gauss", kbar=100),

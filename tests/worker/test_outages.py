@@ -94,9 +94,7 @@ class Counted:
         return at
 
     def assert_exact(self) -> None:
-        """Assert that every event counts once, every tick is published once and correctly, and
-        every reject is there once.
-        """
+        """Assert that every event, tick and reject is there exactly once and correct."""
         found: Counter[str] = Counter()
         for what, count in self.site.contributed().items():
             found[what.label] += count

@@ -90,9 +90,7 @@ def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) ->
 def test_broker_that_does_not_answer_is_waited_for_and_named_by_the_worker_and_refused_by_commands(
     bare: Site,
 ) -> None:
-    """A wrong address looks like an absent Kafka, for which a worker waits: the line must show the
-    address.
-    """
+    """A wrong address looks like an absent Kafka: the line must show the address."""
     bare.document["kafka"]["bootstrap"] = "127.0.0.1:1"
     done = quietcount("topics", "-c", str(bare.write(bare.document)))
     assert_refused(done, "kafka.bootstrap", "127.0.0.1:1")
@@ -125,9 +123,7 @@ def test_another_key_file_on_old_state_is_refused(ran: Site) -> None:
 
 
 def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
-    """A changed mechanism on old state would publish the same counts under a promise that does not
-    hold.
-    """
+    """It would publish the same counts under a promise that does not hold."""
     site = ran
     histogram: dict[str, Any] = site.document["histogram"][0]
     histogram["epsilon"] = 2.0
@@ -158,9 +154,7 @@ def test_foreign_message_among_the_contributions_is_refused(ran: Site) -> None:
 
 
 def test_changed_number_of_partitions_is_refused(ran: Site) -> None:
-    """Another number of partitions moves events and owners, so past counts can no longer be
-    attributed.
-    """
+    """Events and owners move, so past counts can no longer be attributed."""
     enlarge(ran, ran.topic, 3)
     assert_refused(ran.run_to_end(), ran.topic, "3 partitions")
 
@@ -196,9 +190,7 @@ def enlarge(site: Site, topic: str, partitions: int) -> None:
 
 
 def test_partition_that_appears_while_the_worker_runs_is_refused_too(site: Site) -> None:
-    """The group assigns a new partition minutes later, after a metadata refresh; its events belong
-    to no known source.
-    """
+    """It is assigned after a metadata refresh; its events belong to no known source."""
     settings = site.settings
     topics = check_topics(settings, site.connection)
     factory = Factory(settings, site.connection, topics, site.key, None)

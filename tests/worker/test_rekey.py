@@ -123,9 +123,7 @@ def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Cont
 
 
 def assert_sent_on(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
-    """Assert that every event is once in its user's partition, keyed by user, and that events of
-    one origin are in order.
-    """
+    """Assert that every event is once in its user's partition, in the order of its origin."""
     number = {msgspec.json.encode(event): (origin, i) for i, (origin, event) in enumerate(sent)}
     last: dict[tuple[int, int], int] = {}
     found = by_user(site)
@@ -147,9 +145,7 @@ def send(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
 def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Duplicated or partial copies break the counts; a lagging partition with late events breaks
-    the ticks.
-    """
+    """Duplicated copies break the counts; late events of a lagging partition break ticks."""
     rng = random.Random(7)
     site = site_of(bootstrap, tmp_path)
     now = time.time_ns() // 1_000_000
@@ -231,9 +227,7 @@ def counted(site: Site) -> Counter[tuple[str, str]]:
 def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A stream key that is the record key must survive re-keying; events that no histogram uses
-    need no user.
-    """
+    """Record keys used as stream keys must survive; unused events need no user."""
     site = Site(
         bootstrap,
         tmp_path,
@@ -331,9 +325,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
 def test_a_state_of_other_topics_or_without_this_stage_is_refused(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Users would land in other partitions, or events would be sent twice; both break the guarantee
-    to users.
-    """
+    """Users would land in other partitions, or events would be sent twice."""
     site = site_of(bootstrap, tmp_path)
     at = time.time_ns() // 1_000_000 - 5_000
     site.produce(0, [event("ann", "item-1", at)])

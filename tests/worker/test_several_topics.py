@@ -58,9 +58,7 @@ def site(bootstrap: str, tmp_path: Path) -> Site:
 def test_after_kills_every_event_of_two_topics_counts_once_in_its_own_tick(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A source partition under another's number would be counted twice, or resume at the other's
-    position.
-    """
+    """Mixed-up numbers would count twice, or resume at another's position."""
     figures = chaos(
         bootstrap, tmp_path, events=20_000, kills=2, seed=11, gap_s=(3.0, 6.0), topics=TOPICS
     )
@@ -145,9 +143,7 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A later topic would shift the numbers of all that follow; and nobody may assume that it is
-    counted.
-    """
+    """A later topic would shift the numbers, and nobody may assume that it is counted."""
     site = Site(bootstrap, tmp_path, [unk()], topics=(1, 2), owners=1, create=False)
     site.set(
         "events", topic=f"^{site.name}.*"

@@ -157,9 +157,7 @@ def replayed(settings: Settings, key: NoiseKey, opening: Callable[[], Any]) -> t
 def test_every_way_in_counts_what_plain_python_counts(
     bootstrap: str, tmp_path: Path, unit: str
 ) -> None:
-    """One worker runs five histograms over different fields; an invalid field rejects its own event
-    and no other.
-    """
+    """An invalid field rejects its own event and no other."""
     site = Site(
         bootstrap,
         tmp_path,

@@ -50,9 +50,7 @@ STEPS = "no whole number of ticks of …; nearest: …"
 
 
 def said(output: str, message: str) -> str:
-    """Return the only line that matches this message, which docs/operations.md must contain
-    verbatim.
-    """
+    """Return the only line that matches; docs/operations.md must contain the message."""
     documented = [
         cell
         for row in rows("## Messages", GUIDE.read_text())
@@ -112,9 +110,7 @@ def ends(site: Site) -> dict[str, list[int]]:
 def test_a_histogram_that_leaves_the_settings_is_refused_before_anything_is_written(
     without: Site,
 ) -> None:
-    """Stage 1 of one worker must not continue without the histogram until stage 2 of another one
-    notices.
-    """
+    """Stage 1 must not continue without it until stage 2 of another worker notices."""
     before = ends(without)
     without.produce(0, [{"key": "k", "items": "b", "ts": time.time_ns() // 1_000_000}])
     assert "'known'" in refused(without.run_to_end(), LEFT)
@@ -209,9 +205,7 @@ def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> N
 
 
 def test_topics_is_3_where_something_is_missing(bootstrap: str, tmp_path: Path) -> None:
-    """A script must not start a worker without its topics, and must distinguish missing from wrong
-    topics.
-    """
+    """Scripts must distinguish missing topics from wrong ones."""
     bare = Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
     bare.create_events()
     shown = quietcount("topics", "-c", str(bare.config))
@@ -222,9 +216,7 @@ def test_topics_is_3_where_something_is_missing(bootstrap: str, tmp_path: Path) 
 
 
 def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
-    """Its groups and transactions have no topics for the first seconds; an operator who sees ERROR
-    looks for a fault.
-    """
+    """Groups and transactions lack topics for seconds; ERROR would suggest a fault."""
     with local_broker(
         "offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n"
     ) as address:

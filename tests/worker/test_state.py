@@ -29,9 +29,7 @@ def burst(site: Site) -> None:
 def test_state_is_recovered_without_and_from_an_old_local_copy(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """After a machine is replaced, or a disk restored from a backup, the output must be the same
-    bytes.
-    """
+    """After a replaced machine or restored disk the output must be the same bytes."""
     site = Site(bootstrap, tmp_path, [unk(), known(keys=["k0", "k1", "k2", "k3", "k4"])])
     data, old = tmp_path / "data", tmp_path / "old"
     with site.worker() as worker:

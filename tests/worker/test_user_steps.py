@@ -78,9 +78,7 @@ STEPS: list[Callable[[Any], None]] = [
 
 
 def visits_of(seed: int) -> list[Visit]:
-    """Return visits of four users in four epochs, with more pairs and more repeats of a pair than
-    may count.
-    """
+    """Return visits of four users in four epochs, exceeding every cap."""
     rng = random.Random(seed)
     return [
         (

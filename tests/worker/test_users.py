@@ -77,9 +77,7 @@ def expected(
 def test_each_user_counts_at_most_m_times_an_epoch_through_kills(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A cap that is lost in a crash, or committed apart from its counts, breaks the guarantee to
-    users.
-    """
+    """A cap lost in a crash, or committed apart from its counts, breaks the guarantee."""
     rng = random.Random(11)
     site = Site(
         bootstrap,

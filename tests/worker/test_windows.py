@@ -19,9 +19,7 @@ pytestmark = pytest.mark.waits
 def test_they_may_change_at_a_restart_and_audit_compares_everything_else(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Nothing is charged again; a forged count is detected, and forged window metadata changes no
-    count.
-    """
+    """Nothing is charged again; forged counts are found; window metadata changes no count."""
     site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1)
     seen: list[tuple[int, ...]] = []
     for windows in ([], ["1s"], ["2s", "5s"]):
