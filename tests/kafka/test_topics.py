@@ -169,7 +169,7 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
 
 
 def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The embedded cluster has no controller to ask for an id; the demo must start all the same."""
+    """It has no controller to ask: only a caller told that it is embedded starts without ids."""
     with EmbeddedCluster() as cluster:
         plan = plan_topics("demo", ["demo.events"], PARTITIONS, None, ["demo.products"], {})
         names = [topic.name for topic in plan]
