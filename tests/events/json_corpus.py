@@ -446,7 +446,6 @@ class Generator:
         self._random = random.Random(seed)
 
     def value(self, depth: int = 0) -> bytes:
-        """Return any value, usually a valid one."""
         kind = self._random.random()
         choice = self._random.choice
         if kind < 0.3 or depth > 3:

@@ -165,7 +165,6 @@ class Shapes(Generator):
         return f'"{"".join(parts)}"'.encode()
 
     def label(self) -> bytes:
-        """Return a quoted label, usually a plain one."""
         made = super().label()
         try:
             return made if self._random.random() < 0.8 else self.quoted(json.loads(made))
@@ -205,14 +204,10 @@ class Shapes(Generator):
 
 
 class Whole(str):
-    """The digits of an integer."""
-
     __slots__ = ()
 
 
 class Number(str):
-    """A number literal with a point or an exponent."""
-
     __slots__ = ()
 
 

@@ -27,7 +27,6 @@ FIELDS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
 
 
 def event_reader(events: EventsSettings, user: str | None = None) -> EventReader:
-    """Return a reader for `[events]` alone."""
     return EventReader(shape_of(events, user), max_bytes=events.max_bytes)
 
 
@@ -37,7 +36,6 @@ def reader(*, users: bool = False) -> SourceReader:
 
 
 def one(parts: Iterable[tuple[T, list[Reject], int]]) -> tuple[T, list[Reject]]:
-    """Return events and rejects of a batch that is read in one part."""
     [(found, rejects, _)] = parts
     return found, rejects
 

@@ -61,8 +61,7 @@ class Found(NamedTuple):
     views: tuple[Looked | None, ...]
 
 
-class Refused(Exception):
-    """Raised where a record is not an event."""
+class Refused(Exception): ...
 
 
 @cache
@@ -90,7 +89,6 @@ def at(value: Any, path: str) -> Any:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value as a label; None if it cannot be one."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else None
@@ -176,7 +174,6 @@ def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[st
 
 
 def time_of(value: Any, unit: str) -> int:
-    """Return ms since 1970, rounded down."""
     found: int | Fraction = -1
     if unit == "iso":
         if (
@@ -204,7 +201,6 @@ def time_of(value: Any, unit: str) -> int:
 
 
 def is_name(key: bytes | None) -> str:
-    """Return a record key as text."""
     try:
         text = None if key is None else key.decode()
     except UnicodeDecodeError:
@@ -229,8 +225,6 @@ def views_of(
 
 
 def plain(value: bytes) -> Any:
-    """Return a JSON record as Python's own reader parses it."""
-
     def refuse(word: str) -> Any:
         raise Refused(word)
 

@@ -154,7 +154,6 @@ def test_a_label_is_no_longer_than_a_label_may_be() -> None:
 
 
 def depth_of(value: bytes) -> int:
-    """Return the nesting depth of brackets outside strings."""
     depth = deepest = 0
     rest = iter(value)
     inside = False

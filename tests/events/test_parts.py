@@ -48,7 +48,6 @@ def small(monkeypatch: pytest.MonkeyPatch, rows: int = 3, declined: int = 700) -
 def joined(
     reader: EventReader, records: Records, *, scanned: bool, form: Any = None
 ) -> tuple[list[Row], list[Reject], list[int]]:
-    """Return events and rejects of all parts, and the end of every part."""
     rows: list[Row] = []
     rejects: list[Reject] = []
     stops: list[int] = []
@@ -152,8 +151,7 @@ def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
     ]
 
 
-class Killed(Exception):
-    """Raised where the process ends."""
+class Killed(Exception): ...
 
 
 def sent(shard: Any) -> tuple[list[Outgoing], list[list[Change]]]:
@@ -248,7 +246,6 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
 
 
 def stop_after(shard: ContributeShard, parts: int) -> Any:
-    """Return a hook that ends the process after this many parts."""
     left = [parts]
 
     def goes_on() -> None:

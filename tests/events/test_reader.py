@@ -60,7 +60,6 @@ BROKEN = {
 
 
 def nested(depth: int, name: bytes = b"deep") -> bytes:
-    """Return an event nested `depth` levels deep in total."""
     return b'{"%b":%b%b,' % (name, b"[" * (depth - 1), b"]" * (depth - 1)) + GOOD[1:]
 
 

@@ -21,7 +21,6 @@ DAY_MS = 86_400_000
 
 
 def reasons(value: object, unit: str = "ms") -> list[str]:
-    """Return the reject reasons of an event with this time."""
     fields = FIELDS.__class__(
         topic="t",
         key="key",

@@ -85,8 +85,6 @@ class Contribute(Shard):
 
 
 class Release(Shard):
-    """Stage 2: totals of all contributions."""
-
     totals = ""
 
     def restore(self) -> None:

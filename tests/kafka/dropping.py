@@ -21,8 +21,6 @@ TIMEOUT_MS = 1_000
 
 
 class Nobody:
-    """An owner that is never given up."""
-
     def check_open(self) -> None: ...
 
     def goes_on(self) -> None: ...

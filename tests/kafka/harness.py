@@ -58,7 +58,6 @@ def read(
     *,
     since: int = 0,
 ) -> list[Message]:
-    """Return every message of a partition from offset `since` on."""
     consumer = connection.consumer(
         **{
             "enable.partition.eof": True,
@@ -86,7 +85,6 @@ def read(
 
 
 def settled(connection: Connection, topic: str, partition: int = 0) -> None:
-    """Wait until no transaction is open: a commit returns before its marker is in every partition."""
     where = TopicPartition(topic, partition)
     consumers = [
         connection.consumer(**{"isolation.level": f"read_{kind}"})
@@ -105,7 +103,6 @@ def settled(connection: Connection, topic: str, partition: int = 0) -> None:
 
 
 def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait until `done()`; raise `TimeoutError` naming `what` otherwise."""
     deadline = time.monotonic() + patience_s
     while not done():
         if time.monotonic() > deadline:
@@ -155,7 +152,6 @@ class Scene:
         return started
 
     def totals(self) -> Counter[str]:
-        """Return the last totals of all owners."""
         total: Counter[str] = Counter()
         for owner in range(OWNERS):
             messages = read(self.connection, f"{self.name}.totals", owner)
@@ -164,7 +160,6 @@ class Scene:
         return total
 
     def contributed(self) -> int:
-        """Return how many events stage 1 has committed."""
         return sum(
             sum(json.loads(message.value() or b"{}").values())
             for owner in range(OWNERS)
@@ -186,8 +181,6 @@ class Scene:
 
 
 class Worker:
-    """A process of tests/kafka/counting.py and its log."""
-
     def __init__(self, scene: Scene, label: str, options: dict[str, Any]) -> None:
         self.log = scene.directory / f"{label}.log"
         arguments = {
@@ -222,14 +215,12 @@ class Worker:
         self.process.send_signal(number)
 
     def end(self) -> int:
-        """Send SIGTERM and return the exit status."""
         self.signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
 
 @contextmanager
 def scene(connection: Connection, directory: Path, *, create: bool = True) -> Iterator[Scene]:
-    """Yield a scene on a cluster, and end its processes."""
     made = Scene(connection, directory, create=create)
     try:
         yield made

@@ -71,7 +71,6 @@ class Secure:
     other_ca: Path
 
     def connection(self) -> Connection:
-        """Return the super-user's connection."""
         return Connection(self.inside)
 
     def add_user(self, name: str, password: str) -> None:
@@ -84,7 +83,6 @@ class Secure:
             future.result(120)
 
     def allow(self, rules: list[Rule], user: str) -> None:
-        """Give a user the rights of these rules."""
         bindings = [
             AclBinding(
                 getattr(
@@ -212,7 +210,6 @@ def _authority(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 
 def _signed(authority: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a broker's private key and certificate as PEM."""
     own = ec.generate_private_key(ec.SECP256R1())
     names = x509.SubjectAlternativeName(
         [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]

@@ -31,7 +31,6 @@ def test_settings_the_worker_depends_on_cannot_be_changed(name: str) -> None:
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    """Reprs end up in logs."""
     assert "hush" not in repr(Connection("a:1", SASL))
 
 
@@ -42,7 +41,6 @@ def test_an_empty_address_is_refused() -> None:
 
 
 def test_plaintext_needs_no_credentials() -> None:
-    """The default of both libraries."""
     assert faust_credentials(Connection("a:1")) is None
 
 

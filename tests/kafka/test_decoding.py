@@ -27,13 +27,11 @@ Row = tuple[int, int, bytes | None, bytes | None]
 
 
 def whole(fetched: FetchedRecords) -> Records:
-    """Return the records of an ordinary fetch, which is one part."""
     [part] = fetched.parts()
     return part.records
 
 
 def rows_of(records: ColumnRecords, most: int) -> list[Row]:
-    """Read everything in steps of `most`."""
     rows: list[Row] = []
     while records.has_more():
         for part in records.take(0, most).parts():
@@ -46,7 +44,6 @@ def rows_of(records: ColumnRecords, most: int) -> list[Row]:
 
 
 def offsets(records: ColumnRecords, most: int = 100) -> list[int]:
-    """Return the offsets of one take."""
     found: list[int] = whole(records.take(0, most)).offsets.tolist()
     return found
 

@@ -34,7 +34,6 @@ class Recorder(Shard):
 
 
 def batch_of(start: int, end: int, visible: set[int]) -> Batch:
-    """Return the records of `visible` between two positions."""
     offsets = [offset for offset in range(start, end) if offset in visible]
     return Batch(start, end, Records.of([b""] * len(offsets), offsets=offsets))
 

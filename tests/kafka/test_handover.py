@@ -33,8 +33,6 @@ EVENTS: list[Partition] = [("events", 0), ("events", 1)]
 
 
 class Log:
-    """Log reader with fixed answers."""
-
     def __init__(self) -> None:
         self.log: dict[Partition, tuple[int, int]] = {}
         self.at: dict[Partition, int] = {}
@@ -105,7 +103,6 @@ class Stage:
         return shard
 
     def batch(self, partition: int, start: int, end: int, *offsets: int) -> FetchedRecords:
-        """Return a batch as the transport would: counted as in flight."""
         at = list(offsets or (start,))
         n = len(at)
         records = Records.of([b"x"] * n, offsets=at)
@@ -136,7 +133,6 @@ def run(scenario: Callable[[Stage], Awaitable[None]], **options: float) -> Stage
 
 
 async def settle(done: Callable[[], bool]) -> None:
-    """Let tasks and threads run until `done()`."""
     for _ in range(20_000):
         if done():
             return

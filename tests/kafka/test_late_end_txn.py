@@ -39,7 +39,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    """A proxy in front of a broker, for the tests of this file."""
     with proxied_broker(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms=200\n"
     ) as made:

@@ -23,7 +23,6 @@ TABLES = records.crc_tables()
 
 
 def batch(base: int, count: int) -> bytes:
-    """Return a record batch with null and empty keys and values, and headers."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i in range(count):
         key, value = (None, b"", b"k%d" % i)[i % 3], (b"value" * (i * 40), None, b"")[i % 4 % 3]

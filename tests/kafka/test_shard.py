@@ -53,8 +53,6 @@ def abort_once(transactions: Transactions, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Cluster:
-    """An output and a state topic on the real broker, and shards on them."""
-
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self.connection = Connection(bootstrap)
         self.directory = directory
@@ -73,18 +71,15 @@ class Cluster:
         return made
 
     def published(self, isolation: str = "read_committed") -> list[bytes | None]:
-        """Return the values of the output topic."""
         return [message.value() for message in self.messages(self.output, isolation)]
 
     def messages(self, topic: str, isolation: str = "read_committed") -> list[Message]:
-        """Return the messages of a topic, once all commits are visible."""
         settled(self.connection, topic)
         return read(self.connection, topic, 0, isolation)
 
 
 @pytest.fixture
 def cluster(bootstrap: str, tmp_path: Path) -> Cluster:
-    """Separate topics for every test."""
     return Cluster(bootstrap, tmp_path)
 
 

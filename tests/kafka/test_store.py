@@ -28,7 +28,6 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 
 def test_it_holds_what_was_written(path: Path | None) -> None:
-    """Both kinds of copy obey one contract."""
     store = Store(path, LOG).open()
     store.write(
         [(b"b", b"2"), (b"a\xff", b"1"), (b"a", b""), (b"c", b"3"), (b"c", None), (b"b", b"4")], 6
@@ -119,8 +118,6 @@ def test_a_copy_in_use_is_left_alone(tmp_path: Path) -> None:
 
 
 class Log:
-    """A compacted topic on the real broker, with a plain writer."""
-
     def __init__(self, bootstrap: str) -> None:
         self.connection = Connection(bootstrap)
         self.name = unique("changelog")
@@ -141,13 +138,11 @@ class Log:
         assert self.producer.flush(120) == 0
 
     def store(self, path: Path | None) -> Store:
-        """Return a copy that is not yet loaded."""
         return Store(path, Changelog(self.name, 0))
 
 
 @pytest.fixture
 def log(bootstrap: str) -> Log:
-    """A separate changelog for every test."""
     return Log(bootstrap)
 
 

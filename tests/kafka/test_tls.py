@@ -30,7 +30,6 @@ PASSWORD = "Planted, with a space"
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    """One broker for all of these tests."""
     with secure_broker(tmp_path_factory.mktemp("secure")) as broker:
         yield broker
 
@@ -77,7 +76,6 @@ class SecureSite(Site):
     def come_in_as(
         self, user: str, password: str = '{ file = "password" }', ca: Path | None = None
     ) -> None:
-        """Change the credentials in the settings."""
         client = {
             "security.protocol": '"SASL_SSL"',
             "ssl.ca.location": json.dumps(str(ca or self.secure.ca)),
@@ -95,7 +93,6 @@ class SecureSite(Site):
 
 @pytest.fixture
 def site(secure: Secure, tmp_path: Path) -> SecureSite:
-    """A site that has never run."""
     return SecureSite(secure, tmp_path)
 
 
@@ -143,7 +140,6 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
 
 
 def read_one(site: SecureSite, user: str, topic: str) -> Message:
-    """Return the first message or error that a consumer in a group gets."""
     consumer = Consumer(
         {
             "bootstrap.servers": site.secure.bootstrap,

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
-    """A scene on the real broker."""
     with scene(Connection(bootstrap), tmp_path) as made:
         yield made
 

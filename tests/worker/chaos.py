@@ -48,7 +48,6 @@ class Oracle:
     total: Counter[Contributed] = field(default_factory=Counter)
 
     def take(self, partition: int, event: dict[str, Any]) -> None:
-        """Add one event; late ones count in the tick that is open at the partition's watermark."""
         at, before = event["ts"], self.watermarks[partition]
         mark = at if before is None else max(before, at - GRACE_MS)
         self.watermarks[partition] = mark
@@ -64,7 +63,6 @@ class Oracle:
 
 
 def make_event(rng: random.Random, at: int) -> dict[str, Any]:
-    """Return an event: a list with repeats, or counts, of Zipf-like labels."""
     labels = [
         LABELS[min(int(rng.paretovariate(0.9)) - 1, len(LABELS) - 1)]
         for _ in range(rng.choice((1, 2, 2, 3, 4)))
@@ -175,7 +173,6 @@ def chaos(
 
 
 def check(site: Site, oracle: Oracle) -> dict[str, Any]:
-    """Assert that all sums are exact, everything is published once, and audit agrees."""
     found = site.contributed()
     wrong = [(what, found[what], n) for what, n in oracle.total.items() if found[what] != n]
     extra = [(what, n) for what, n in found.items() if what not in oracle.total]

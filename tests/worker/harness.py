@@ -243,7 +243,6 @@ class Site:
 
     @property
     def partitions(self) -> int:
-        """Return the number of source partitions."""
         return len(self.places)
 
     @property
@@ -270,7 +269,6 @@ class Site:
         until(visible, f"{topic} appears")
 
     def set(self, section: str, **changes: object) -> None:
-        """Change settings."""
         self.document[section] |= changes
         self.config = self.write(self.document)
 
@@ -291,11 +289,9 @@ class Site:
         return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
 
     def run_to_end(self) -> subprocess.CompletedProcess[str]:
-        """Run a worker that is expected to exit by itself."""
         return quietcount("run", "-c", str(self.write(self.document)))
 
     def audit(self, *further: str) -> subprocess.CompletedProcess[str]:
-        """Run `quietcount audit`."""
         return quietcount("audit", "-c", str(self.config), *further)
 
     def assert_clean(self, *further: str) -> None:
@@ -330,13 +326,11 @@ class Site:
             assert self._producer.flush(PATIENCE_S) == 0
 
     def read(self, topic: str) -> Iterator[Message]:
-        """Return all committed records of a topic, partition by partition."""
         found = self.admin.list_topics(timeout=60).topics[topic]
         for partition in sorted(found.partitions):
             yield from read_partition(self.connection, topic, partition)
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """Return all published snapshots, in partition order."""
         settings = self.settings
         topics = [settings.output_topic(histogram) for histogram in settings.histograms]
         return [
@@ -371,7 +365,6 @@ class Site:
         )
 
     def contributed(self) -> Counter[Contributed]:
-        """Return the sums of the contributions topic."""
         total: Counter[Contributed] = Counter()
         for message in self.read(self.settings.contributions_topic):
             for section in decode(message.value() or b"").sections:
@@ -445,7 +438,6 @@ def toml(document: Mapping[str, Any]) -> str:
 
 
 def toml_value(value: object) -> str:
-    """Return a value as TOML: strings and numbers as in JSON, dates unquoted."""
     if isinstance(value, Bare):
         return value
     if isinstance(value, Mapping):

@@ -29,7 +29,6 @@ _HELD_S = 10.0
 
 
 def switch_at_random(seed: int) -> None:
-    """Set a new switch interval every tenth of a second, forever."""
     rng = random.Random(seed)
     while True:
         sys.setswitchinterval(math.exp(rng.uniform(math.log(LEAST_S), math.log(MOST_S))))

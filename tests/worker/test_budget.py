@@ -26,7 +26,6 @@ class Command:
         self._capsys = capsys
 
     def __call__(self, config: Path, *options: str) -> tuple[int, str, str]:
-        """Return (exit code, standard output, standard error)."""
         self._capsys.readouterr()
         status = execute(["budget", "-c", str(config), *options])
         return status, *self._capsys.readouterr()
@@ -44,7 +43,6 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def burst(site: Site) -> None:
-    """Send current events and wait until they are published."""
     at = time.time_ns() // 1_000_000
     for partition in range(site.partitions):
         site.produce(

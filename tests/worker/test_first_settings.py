@@ -181,13 +181,11 @@ def test_what_init_writes_counts_right(
 
 @pytest.fixture(scope="module")
 def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a real Schema Registry."""
     with registry_server(tmp_path_factory.mktemp("registry")) as server:
         yield server.url
 
 
 def fill(bootstrap: str, topic: str, kind: str, encode: Encode) -> list[Keyed]:
-    """Make and return topics with three hours of events, the last an hour ago."""
     connection = Connection(bootstrap)
     admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
@@ -218,7 +216,6 @@ def snapshots(settings: Settings) -> list[dict[str, Any]]:
 
 
 def published_to(settings: Settings) -> int:
-    """Return the end of the last tick published for every stream key, in ms."""
     ends: dict[str, int] = {}
     for snapshot in snapshots(settings):
         ends[snapshot["key"]] = max(snapshot["end"], ends.get(snapshot["key"], 0))

@@ -25,8 +25,7 @@ from workers.kafka.records import Batch, Records
 pytestmark = pytest.mark.waits
 
 
-class Died(Exception):
-    """Raised where the process ends."""
+class Died(Exception): ...
 
 
 def contribute_up_to_now(factory: Factory) -> None:
@@ -68,7 +67,6 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
 
 
 def ends(site: Site, topic: str, isolation: str) -> dict[str, set[int]]:
-    """Return the ends of every mechanism's published ticks, by its id."""
     found: dict[str, set[int]] = defaultdict(set)
     for message in read(site.connection, topic, 0, isolation):
         body = json.loads(message.value() or b"{}")
@@ -77,7 +75,6 @@ def ends(site: Site, topic: str, isolation: str) -> dict[str, set[int]]:
 
 
 def published_after(site: Site, topic: str, time_ms: int) -> bool:
-    """Tell whether a tick that ends later was published."""
     return any(max(times) > time_ms for times in ends(site, topic, "read_committed").values())
 
 

@@ -31,7 +31,6 @@ def burst(site: Site, number: int) -> int:
 
 
 def total(site: Site) -> int:
-    """Return the sum of one lane's contributions."""
     counted = site.contributed()
     lane = next(iter(counted)).lane
     return sum(n for what, n in counted.items() if what.lane == lane)

@@ -59,7 +59,6 @@ def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_s
 
 
 def goes_on(site: Site, at: int) -> None:
-    """Restart the worker and wait for its next publication."""
     site.produce(0, [{"key": "other", "items": ["a"], "ts": at}])
     with site.worker() as worker:
         until(

@@ -35,7 +35,6 @@ def ask(worker: Worker, path: str) -> tuple[int, str]:
 
 
 def metrics(worker: Worker) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Return a worker's metrics by series name."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(ask(worker, "/metrics")[1]):
         for sample in family.samples:
@@ -44,7 +43,6 @@ def metrics(worker: Worker) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def total(name: str, *workers: Worker, **labels: str) -> float:
-    """Sum a series over workers."""
     return sum(
         value
         for worker in workers
@@ -54,7 +52,6 @@ def total(name: str, *workers: Worker, **labels: str) -> float:
 
 
 def owned(worker: Worker, stage: str) -> set[str]:
-    """Return the partitions of a stage that a worker reports as its own."""
     return {
         labels["partition"]
         for labels, _ in metrics(worker).get("quietcount_commit_age_seconds", [])

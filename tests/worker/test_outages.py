@@ -43,14 +43,12 @@ LIVING = "broker.session.timeout.ms=3600000\n"
 
 @pytest.fixture
 def kafka() -> Iterator[OwnBroker]:
-    """A broker that may be killed, apart from the other tests'."""
     with own_broker(PROPERTIES, port=fixed_port()) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def living() -> Iterator[OwnBroker]:
-    """A broker that may be frozen, and is never killed."""
     with own_broker(PROPERTIES + LIVING, port=fixed_port()) as running:
         yield running
 
@@ -129,7 +127,6 @@ def away(worker: Worker) -> bool:
 
 @contextmanager
 def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
-    """Run `quietcount dashboard`: its process, address and log."""
     log = site.directory / "dashboard.log"
     command = [
         sys.executable,
@@ -159,7 +156,6 @@ def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
 
 
 def away_seconds(url: str) -> float:
-    """Return the outage seconds of the dashboard's metrics."""
     with urllib.request.urlopen(url + "metrics", timeout=60) as answer:
         [value] = re.findall(
             r"^quietcount_kafka_away_seconds\{.*\} (.*)$", answer.read().decode(), re.MULTILINE

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.waits
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Assert exit 2, and one line on stderr with these words."""
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     lines = [
@@ -35,13 +34,11 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 
 @pytest.fixture
 def site(bootstrap: str, tmp_path: Path) -> Site:
-    """A site that has never run, with its topics."""
     return Site(bootstrap, tmp_path, [unk()], partitions=2, owners=1)
 
 
 @pytest.fixture
 def bare(bootstrap: str, tmp_path: Path) -> Site:
-    """A site without topics, for refusals that come before any topic is read."""
     return Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
 
 
@@ -56,7 +53,6 @@ def ran(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def run_once(site: Site) -> None:
-    """Run a worker that leaves state behind."""
     at = time.time_ns() // 1_000_000
     site.produce(0, [{"key": "k", "items": "a", "ts": at}])
     with site.worker() as worker:
@@ -180,7 +176,6 @@ def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
 
 
 def enlarge(site: Site, topic: str, partitions: int) -> None:
-    """Add partitions to a topic, and wait until every client sees them."""
     for future in site.admin.create_partitions([NewPartitions(topic, partitions)]).values():
         future.result()
     until(

@@ -16,8 +16,6 @@ GOOD_BETWEEN = 5
 
 
 def broken(at: int) -> list[tuple[object, str]]:
-    """Return invalid records with their expected reasons."""
-
     def event(**changes: Any) -> dict[str, Any]:
         made = {"key": "k", "items": ["a"], "ts": at} | changes
         return {name: value for name, value in made.items() if value is not ...}

@@ -87,7 +87,6 @@ def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]
 
 
 def by_user(site: Site) -> list[Any]:
-    """Return the records of the re-keyed topic without markers, by partition."""
     return [
         message for message in site.read(site.settings.by_user_topic) if message.value() is not None
     ]
@@ -170,8 +169,6 @@ def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
 
 
 class Collected:
-    """Replay contributions, in place of a merge."""
-
     def __init__(self, key: NoiseKey) -> None:
         self.total: Counter[Contributed] = Counter()
         self._key = key
@@ -196,7 +193,6 @@ class Collected:
 
 
 def replayed(site: Site) -> dict[Contributed, int]:
-    """Return the contributions of `replay --topic`."""
     collected = Collected(site.key)
     with open_topic(site.settings, None, None) as source:
         offline = Offline(
@@ -217,7 +213,6 @@ def event(who: object, label: object, at: int, **more: object) -> dict[str, obje
 
 
 def counted(site: Site) -> Counter[tuple[str, str]]:
-    """Return the contributed counts by stream key and label."""
     total: Counter[tuple[str, str]] = Counter()
     for what, n in site.contributed().items():
         total[what.key, what.label] += n

@@ -90,8 +90,6 @@ def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 class Run(Worker):
-    """A `quietcount` process with options of its own."""
-
     def __init__(self, site: Site, name: str, *arguments: str, code: str | None = None) -> None:
         self.log = site.directory / f"{name}.log"
         start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "workers.cli"]
@@ -121,7 +119,6 @@ def assert_silent(site: Site, text: str) -> None:
 
 
 def objects(text: str) -> list[dict[str, object]]:
-    """Return every line of a JSON log."""
     found = [json.loads(line) for line in text.splitlines()]
     for entry in found:
         assert {"time", "level", "logger", "message"} <= entry.keys()

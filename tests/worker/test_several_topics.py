@@ -33,7 +33,6 @@ def event(label: str, at: int) -> dict[str, object]:
 
 
 def run_once(site: Site, label: str = "a") -> None:
-    """Run a worker that commits events of every source partition."""
     at = now_ms()
     for source in range(site.partitions):
         site.produce(source, [event(label, at)])
@@ -43,7 +42,6 @@ def run_once(site: Site, label: str = "a") -> None:
 
 
 def counted(site: Site) -> dict[str, int]:
-    """Return the contributed counts by label."""
     total: dict[str, int] = {}
     for what, n in site.contributed().items():
         total[what.label] = total.get(what.label, 0) + n

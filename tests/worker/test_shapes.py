@@ -78,7 +78,6 @@ for _histogram in HISTOGRAMS:
 
 
 def generated(rng: random.Random, unit: str, now_ms: int) -> Iterator[Event]:
-    """Yield events in order of their times; the last tick ends before now."""
     start = now_ms // TICK_MS * TICK_MS - (TICKS + 1) * TICK_MS
     for i in range(TICKS * EACH):
         at = start + i * TICK_MS // EACH
@@ -100,7 +99,6 @@ def generated(rng: random.Random, unit: str, now_ms: int) -> Iterator[Event]:
 
 
 def written(at_ms: int, unit: str) -> object:
-    """Return a time in this unit's notation."""
     if unit == "iso":
         return (
             datetime.fromtimestamp(at_ms / 1000, tz=UTC)
@@ -134,7 +132,6 @@ def reference(events: list[Event]) -> Counts:
 
 
 def exact(histograms: list[Any], keys: tuple[str, ...] = ("17", "18", "true", "all")) -> Counts:
-    """Return the running counts of histograms."""
     found: Counts = Counter()
     for histogram in histograms:
         assert isinstance(histogram, Histogram)
@@ -146,7 +143,6 @@ def exact(histograms: list[Any], keys: tuple[str, ...] = ("17", "18", "true", "a
 
 
 def replayed(settings: Settings, key: NoiseKey, opening: Callable[[], Any]) -> tuple[Counts, int]:
-    """Return the counts of a replay, and its number of rejects."""
     histograms = fresh_histograms(settings, key)
     with opening() as source:
         summary = replay(settings, key, source, lambda _: None, histograms=histograms)

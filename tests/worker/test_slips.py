@@ -64,13 +64,11 @@ def said(output: str, message: str) -> str:
 
 
 def refused(done: subprocess.CompletedProcess[str], message: str) -> str:
-    """Assert a refusal: exit 2, and that line alone."""
     assert_refused(done)
     return said(done.stderr, message)
 
 
 def run_once(site: Site, label: str = "a") -> None:
-    """Run a worker that publishes a current event."""
     at = time.time_ns() // 1_000_000
     site.produce(0, [{"key": "k", "items": label, "ts": at}])
     with site.worker() as worker:
@@ -90,7 +88,6 @@ def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 @pytest.fixture
 def without(site: Site) -> Iterator[Site]:
-    """The site without the second histogram in its settings."""
     both = site.document["histogram"]
     site.document["histogram"] = both[:1]
     site.config = site.write(site.document)

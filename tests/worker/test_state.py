@@ -14,7 +14,6 @@ pytestmark = pytest.mark.waits
 
 
 def burst(site: Site) -> None:
-    """Send current events to every partition; wait until they are published."""
     at = time.time_ns() // 1_000_000
     for partition in range(site.partitions):
         site.produce(

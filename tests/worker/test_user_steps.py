@@ -31,8 +31,7 @@ LANES = [lane._replace(start_ms=BEGIN_MS) for lane in (LANE, ENDLESS, WEIGHTED)]
 SIZE = 12
 
 
-class Killed(Exception):
-    """Raised where the process ends."""
+class Killed(Exception): ...
 
 
 def kill(*_: object) -> None:

@@ -34,7 +34,6 @@ A_COUNT, GAPS = 400, (255, 256)
 
 
 def one_key_an_owner(prefix: str) -> list[str]:
-    """Return stream keys, one on every owner partition."""
     found: dict[int, str] = {}
     number = 0
     while len(found) < OWNERS:
@@ -202,7 +201,6 @@ def _events(key: str, time_ms: int, a: int, b: int) -> Iterator[dict[str, Any]]:
 
 
 def _labels(body: dict[str, Any]) -> list[str]:
-    """Return the labels of a snapshot."""
     return (
         [str(label) for label, _ in body["items"]]
         if "items" in body
