@@ -1,5 +1,4 @@
-"""Random and mutated records of every shape on which the tree scanner must agree with the general
-reader and a plain Python walk over `json.loads`.
+"""Random records on which the tree scanner must agree with the general reader and `json.loads`.
 
 `python -m tests.events.json_log_corpus [--records N] [--seed S]` reads N records and prints the
 counts; exit 1 at the first difference.

@@ -1,8 +1,7 @@
-"""Reference definition of an event: plain Python over `json.loads`, written only from the settings'
-reference.
+"""Reference definition of an event: plain Python over `json.loads`.
 
-It takes settings as a file has them: dictionaries of texts and numbers. It is slow and shares no
-code with the package.
+Written only from the settings' reference; it shares no code with the package. It takes settings as
+a file has them: dictionaries of texts and numbers.
 """
 
 from __future__ import annotations

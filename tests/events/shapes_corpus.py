@@ -1,5 +1,4 @@
-"""Random settings and matching random events on which three readers must agree: the compiled one,
-the general one, and `tests/events/reference.py`.
+"""Random settings and events on which the compiled, general and reference readers must agree.
 
 `python -m tests.events.shapes_corpus [--events N] [--seed S]` reads N events and prints the counts;
 exit 1 at the first difference.

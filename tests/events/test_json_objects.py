@@ -1,5 +1,6 @@
-"""The general reader of JSON along a tree; `tests/events/json_log_corpus.py` compares it with
-Python's own.
+"""The general reader of JSON along a tree.
+
+`tests/events/json_log_corpus.py` compares it with Python's own.
 """
 
 from __future__ import annotations

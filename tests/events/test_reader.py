@@ -1,6 +1,4 @@
-"""Every kind of broken record gets its reason, and no valid neighbour is lost (interfaces.md,
-Events).
-"""
+"""Broken records get their reason, and no valid neighbour is lost (interfaces.md, Events)."""
 
 import sys
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
-"""Three readers agree on events of any shape; the compiled one reads plain events of every ordinary
-shape.
-"""
+"""Three readers agree on any shape; the compiled one reads plain events of every ordinary shape."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The reader of users against the full event reader and the rule in plain Python, compiled and
-uncompiled.
-"""
+"""The reader of users agrees with the full reader and the rule in plain Python."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The wall clock closes ticks at an offset, independent of the shard's speed and of how records are
-split into batches.
-"""
+"""The wall clock closes ticks at an offset, whatever the shard's speed and the batches."""
 
 from __future__ import annotations
 

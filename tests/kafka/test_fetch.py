@@ -1,4 +1,4 @@
-"""The fetching thread waits for records of the shards that have room, until another shard has room."""
+"""The fetching thread waits for shards that have room, until another shard has room."""
 
 from __future__ import annotations
 

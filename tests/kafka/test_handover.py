@@ -1,6 +1,4 @@
-"""Decisions of the hand-over, without a broker: which shard works, when the clock may advance, how
-the worker ends.
-"""
+"""Decisions of the hand-over, without a broker: which shard works, clock advances, exits."""
 
 from __future__ import annotations
 

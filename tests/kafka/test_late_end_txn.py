@@ -1,6 +1,4 @@
-"""EndTxn requests that arrive late, on a real broker behind a proxy: every transaction stays
-atomic.
-"""
+"""Late EndTxn requests on a real broker behind a proxy: every transaction stays atomic."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The local copy of a changelog partition may lag behind it, but is never ahead of it and never of
-another one.
-"""
+"""A local changelog copy may lag, but is never ahead of its partition or of another one."""
 
 from __future__ import annotations
 

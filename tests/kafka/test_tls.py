@@ -1,6 +1,4 @@
-"""Every client through TLS, SCRAM and ACLs: success with only the rights of deploy/acls.md, and the
-messages after a mistake.
-"""
+"""Every client through TLS, SCRAM and ACLs, with only the rights of deploy/acls.md."""
 
 from __future__ import annotations
 

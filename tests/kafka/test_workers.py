@@ -1,6 +1,4 @@
-"""Two worker stages through Faust on a real broker: every event counts once, whatever happens to
-the processes.
-"""
+"""Two worker stages through Faust on a real broker: every event counts once."""
 
 from __future__ import annotations
 

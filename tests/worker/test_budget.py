@@ -1,6 +1,4 @@
-"""`quietcount budget` on a real broker agrees with the published snapshots, through generations and
-on live topics.
-"""
+"""`quietcount budget` agrees with the published snapshots, through generations."""
 
 from __future__ import annotations
 

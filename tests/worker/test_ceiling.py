@@ -1,6 +1,4 @@
-"""A real worker with a ceiling: it ends before the epoch that would exceed it, loses nothing, and
-starts only when it may continue.
-"""
+"""A worker with a ceiling ends before the epoch that would exceed it, and loses nothing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A disk that is full, fails or disappears costs the local copy, not the worker; the copy recovers
-by itself.
-"""
+"""A disk that is full, fails or disappears costs only the local copy, which recovers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Every mechanism of the settings through a real Kafka, in one worker that is killed in between;
-audit proves every snapshot.
-"""
+"""Every mechanism in one worker that is killed in between; audit proves every snapshot."""
 
 import random
 import time

@@ -1,5 +1,4 @@
-"""`init`, `check` and `run` on topics of different shapes, with only the budget edited in the file:
-the histograms are right.
+"""`init`, `check` and `run` on topics of different shapes, with only the budget edited.
 
 Published counts are checked against a few lines of plain Python over the events.
 """

@@ -1,6 +1,4 @@
-"""No event is released under two generations, even to readers of uncommitted records after an
-aborted transaction.
-"""
+"""No event is released under two generations, even to readers of uncommitted records."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Filling the worker's blocks with the longest labels reveals nothing: publication continues,
-whatever the data.
-"""
+"""Filling blocks with the longest labels reveals nothing: publication continues."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Metrics and health of real workers: correct over a rebalance, with a separate port for every
-worker.
-"""
+"""Metrics and health of real workers: correct over a rebalance, one port per worker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Kafka outages on a separate broker: killed, frozen, absent at the start. A worker logs two lines,
-does not exit, and counts every event once.
-"""
+"""Kafka killed, frozen or absent: two log lines, no exit, and every event counts once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker whose settings do not fit its events, end to end: it reports this, and continues."""
+"""A worker whose settings do not fit its events reports this, and continues."""
 
 from __future__ import annotations
 

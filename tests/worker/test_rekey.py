@@ -1,6 +1,4 @@
-"""Events re-keyed by user, on a real broker: every event counts exactly once, in its original tick,
-through kills.
-"""
+"""Re-keying by user on a real broker: every event counts once, in its own tick, through kills."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""One worker over several events topics, on a real broker: counts, kills, audit, rejects, refused
-changes, regular expressions.
-"""
+"""One worker over several events topics, on a real broker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Mistakes in edited settings: a one-line answer for each, quoted verbatim in docs/operations.md,
-at no cost.
-"""
+"""Mistakes in edited settings get a one-line answer, verbatim in docs/operations.md."""
 
 from __future__ import annotations
 

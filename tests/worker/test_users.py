@@ -1,6 +1,4 @@
-"""User-level protection on a real broker: a user's contribution is bounded over batches of
-partitions, commits, kills and epochs.
-"""
+"""A user's contribution is bounded over partitions, commits, kills and epochs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Windows added and changed while a histogram runs: one series, one noise, and an audit that is not
-misled.
-"""
+"""Windows added and changed while a histogram runs: one series, one noise."""
 
 from __future__ import annotations
 

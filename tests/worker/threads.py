@@ -1,9 +1,8 @@
-"""One worker process with eight owner partitions, its threads interrupted constantly; audit is
-single-threaded.
+"""One worker process with eight owner partitions, its threads interrupted constantly.
 
 attack        every mechanism that picks, where one of two labels must never be picked; counts how
 often it was
-audited_run   every mechanism, random events; audit proves every snapshot
+audited_run   every mechanism, random events; audit, which has one thread, proves every snapshot
 """
 
 from __future__ import annotations
