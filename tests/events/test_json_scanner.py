@@ -564,7 +564,7 @@ def test_a_log_without_room_is_no_log() -> None:
 
 
 def test_what_is_decoded_lies_behind_the_bytes_of_the_batch() -> None:
-    """Decoded text comes only from records that were read; without any, the bytes are not copied."""
+    """Only records that were read have decoded text; without any, bytes are not copied."""
     values = [
         b'{"m":"\\u0061\\u0062"}',
         b'{"m":"\\u0063","x":}',
@@ -586,7 +586,7 @@ def test_what_is_decoded_lies_behind_the_bytes_of_the_batch() -> None:
 
 
 def test_records_that_share_bytes_are_decoded_too() -> None:
-    """The decoded text is then longer than the input, and there is room for one record at a time."""
+    """Decoded text is then longer than the input; there is room for one record at a time."""
     record = b'{"m":["\\n' + b"x" * 50 + b'"]}'
     values = np.array([[0, len(record)]] * 100)
     found = list(Json(ORDERS).scan(np.frombuffer(record, dtype=np.uint8), values))

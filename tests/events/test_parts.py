@@ -278,7 +278,7 @@ def calls(edges: Sequence[float], numbers: int) -> int:
 
 
 def test_what_a_number_costs_does_not_grow_with_the_edges() -> None:
-    """One record of 240,000 numbers took 13.6 s: Python compared every number with all 1,000 edges."""
+    """One record of 240,000 numbers took 13.6 s: Python compared each with all 1,000 edges."""
     few, many = calls([0.5], 4_000), calls(range(1_000), 4_000)
     assert many == few
     assert few < 30 * 4_000

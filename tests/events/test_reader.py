@@ -113,7 +113,7 @@ def test_what_is_allowed_is_read(products: bytes) -> None:
 
 
 def test_many_labels_get_room() -> None:
-    """An event has all the labels that fit into a record; the scanner resumes where its room ended."""
+    """All labels in a record are read; the scanner resumes where its room ended."""
     counts = [3, 0, 5_000, 1, 40_000, 2]
     values = [
         b'{"shop":"s1","products":[%b],"ts":%d}' % (b",".join([b'"a"'] * n), n) for n in counts
@@ -124,7 +124,7 @@ def test_many_labels_get_room() -> None:
 
 
 def test_amounts_are_said_to_be_1_only_where_they_are() -> None:
-    """The kernel writes no amounts before the first that is not 1; they must be there all the same."""
+    """The kernel writes no amounts before the first that is not 1; they must still be there."""
     reader = event_reader(EventsSettings(topic="t", key="$all", items="i"))
     single, two, repeated = b'{"i":{"x":1}}', b'{"i":{"x":1,"y":2}}', b'{"i":{"x":1,"x":3}}'
     # The general reader decides about duplicate names.

@@ -143,7 +143,7 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
 
 
 def test_first_texts_have_the_first_codes() -> None:
-    """A code tells whether a stream key is declared: an undeclared key must never get such a code."""
+    """Codes tell which stream keys are declared: no other key may get such a code."""
     vocabulary = Vocabulary(["b", "a"])
     assert [vocabulary.code_of(text) for text in ("a", "c", "b", "c")] == [1, 2, 0, 2]
     assert len(Vocabulary()) == 0

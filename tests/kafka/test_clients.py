@@ -1,4 +1,4 @@
-"""One description of the cluster for every client, and no client with less security than requested."""
+"""One description of the cluster for every client, and no client with too little security."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_a_batch_that_cannot_be_decompressed_is_refused_behind_others_too() -> N
 
 
 def test_a_start_inside_a_record_batch_skips_what_lies_before_it() -> None:
-    """Brokers answer with whole record batches: records before the position were counted already."""
+    """Brokers answer with whole record batches: earlier records were counted already."""
     assert offsets(columns(bytes(batch(10)), start=4)) == [4, 5, 6, 7, 8, 9]
 
 

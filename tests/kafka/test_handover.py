@@ -139,7 +139,7 @@ async def settle(done: Callable[[], bool]) -> None:
 
 
 def test_acquire_says_where_to_read_on() -> None:
-    """A stored position is the authority; without one, reading starts at the beginning of the log."""
+    """A stored position is the authority; without one, reading starts at the beginning."""
 
     async def scenario(stage: Stage) -> None:
         stage.log.log = {EVENTS[0]: (10, 50), EVENTS[1]: (10, 50)}
@@ -230,7 +230,7 @@ def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is_by_then() 
 
 
 def test_an_end_behind_which_nobody_may_see_a_record_is_reached_without_one() -> None:
-    """A log that ends in transaction markers yields no record that would advance the shard there."""
+    """A log that ends in transaction markers has no record that would advance the shard."""
 
     async def scenario(stage: Stage) -> None:
         await stage.handover.acquire(EVENTS[:1])

@@ -33,7 +33,7 @@ def batch(base: int, count: int) -> bytes:
 def found(
     way: dict[str, Any], data: bytes, rows: Sequence[tuple[int, ...]], at_once: int = 1_000
 ) -> tuple[int, list[tuple[Any, ...]]]:
-    """Return the bad batch, and offset, time, key and value of all records, found `at_once` at a time."""
+    """Return the bad batch, and all records (offset, time, key, value), found `at_once` at a time."""
     left, place = sum(row[records.NUMBER] for row in rows), np.array([0, 0, 0, -1, 0])
     all_found: list[tuple[Any, ...]] = []
 

@@ -1,4 +1,4 @@
-"""A local changelog copy may lag, but is never ahead of its partition or of another one."""
+"""A local changelog copy may lag, but is never ahead, and never of another changelog."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def read_one(site: SecureSite, user: str, topic: str) -> Message:
 
 @pytest.mark.parametrize("command", ["topics", "run", "audit"])
 def test_a_wrong_password_is_one_line_at_once(site: SecureSite, command: str) -> None:
-    """A password that was changed is the usual reason, and must not look like a broker that is away."""
+    """A changed password is the usual reason, and must not look like an absent broker."""
     site.come_in_as(site.user("worker"))
     (site.directory / "password").write_text("PlantedWrong")
     done = quietcount(command, "-c", str(site.config))
@@ -179,7 +179,7 @@ def test_a_wrong_password_is_one_line_at_once(site: SecureSite, command: str) ->
 def test_a_broker_whose_certificate_nobody_vouches_for_is_one_line_at_once(
     site: SecureSite, command: str
 ) -> None:
-    """No client may send its password to it, and the operator must know which setting to look at."""
+    """No client may send its password to it, and the message must name the setting."""
     site.come_in_as(site.user("worker"), ca=site.secure.other_ca)
     done = quietcount(command, "-c", str(site.config))
     assert done.returncode == 2

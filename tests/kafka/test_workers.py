@@ -58,7 +58,7 @@ def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> No
 
 
 def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
-    """Rolling restarts are routine: the worker exits with 0, and the other one continues exactly."""
+    """Rolling restarts are routine: exit status 0, and the other worker continues exactly."""
     counting.brake.touch()
     leaving = counting.worker("leaving")
     leaving.wait_for("took over")
@@ -118,7 +118,7 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
 
 
 def test_the_clock_comes_when_the_log_is_read_to_its_end(counting: Scene) -> None:
-    """Stage 1 commits by the clock alone here: without it the last events would never be counted."""
+    """Stage 1 commits by the clock alone here: otherwise the last events would never count."""
     counting.send(700)
     worker = counting.worker("a", by_clock=True)
     counting.wait_exact()

@@ -338,7 +338,7 @@ class Site:
         ]
 
     def published_to(self) -> dict[str, int]:
-        """Return the least end over the stream keys of every histogram, in ms; 0 without snapshots."""
+        """Return by histogram the least end over stream keys, in ms; 0 without snapshots."""
         settings, reached = self.settings, {}
         for histogram in settings.histograms:
             topic = settings.output_topic(histogram)

@@ -68,7 +68,7 @@ def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
 def test_times_that_no_event_can_have_neither_stop_a_worker_nor_begin_its_histograms(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """As first events they once did: seconds read as ms, and a time of 2001 with ticks of a second."""
+    """First events once did: seconds read as ms, and a time of 2001 with ticks of a second."""
     site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1)
     at = time.time_ns() // 1_000_000
     times = (at // 1_000, 1_000_000_000_000, at, 1_000_000_000_000, at * 1_000)

@@ -97,7 +97,7 @@ def honest(begin: int) -> Iterator[dict[str, object]]:
 def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Content must neither stop nor silence a worker with 1 GiB, nor affect the events beside it."""
+    """Content must neither stop nor silence a worker with 1 GiB, nor affect other events."""
     prices = {
         name: value
         for name, value in known("prices", max_items=1, items="price", buckets=EDGES).items()

@@ -64,7 +64,7 @@ def ready(worker: Worker) -> bool:
 def test_figures_stay_exact_and_gauges_move_when_partitions_do(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Operators sum over workers: nothing may be counted twice, and no partition reported by two."""
+    """Operators sum over workers: nothing may be counted twice, no partition reported by two."""
     site = Site(
         bootstrap, tmp_path, [unk(), known()], partitions=4, owners=2, worker={"metrics_port": 0}
     )
@@ -130,7 +130,7 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
 def test_a_port_that_another_worker_has_ends_the_second_one_with_one_line(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """With two workers on one settings file and machine, the line names the problem and the remedy."""
+    """When two workers share settings and machine, the line names the problem and the remedy."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1, worker={"metrics_port": 0})
     with site.worker() as worker:
         until(lambda: ask(worker, "/healthz")[0] == 200, "it listens")

@@ -164,7 +164,7 @@ def away_seconds(url: str) -> float:
 def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(
     kafka: OwnBroker, tmp_path: Path
 ) -> None:
-    """The kill comes in the middle of commits and of a rebalance; one worker starts without Kafka."""
+    """The kill hits commits and a rebalance; one worker starts without Kafka."""
     counted = Counted(kafka, tmp_path)
     site = counted.site
     at = counted.send("before", 2_000)

@@ -1,4 +1,4 @@
-"""Bad input, end to end: every kind goes to the rejects topic with its reason, and stops nothing."""
+"""Bad input, end to end: it goes to the rejects topic with its reason, and stops nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def broken(at: int) -> list[tuple[object, str]]:
 def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_around_it_count(
     bootstrap: str, tmp_path: Path, commit_interval: str
 ) -> None:
-    """One bad producer must not stop the histograms of all others, nor take a good event with it."""
+    """One bad producer must not stop the histograms of all others, nor lose a good event."""
     site = Site(
         bootstrap,
         tmp_path,

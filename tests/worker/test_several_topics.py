@@ -63,7 +63,7 @@ def test_after_kills_every_event_of_two_topics_counts_once_in_its_own_tick(
 
 
 def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(site: Site) -> None:
-    """An operator looks for the record there; and the next start must know what the numbers mean."""
+    """Operators look for the record there; the next start must know what the numbers mean."""
     at = now_ms()
     for source in range(3):
         site.produce(source, [b"broken", event(f"from-{source}", at)])
@@ -94,7 +94,7 @@ def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(
 
 
 def test_another_set_of_topics_is_refused(site: Site) -> None:
-    """The same numbers would mean other partitions: offsets of one topic would be used in another."""
+    """The same numbers would mean other partitions: offsets would be used in another topic."""
     eu, us = site.topics
     run_once(site)
     site.create_topic(f"{site.topic}-9", 1)

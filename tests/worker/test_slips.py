@@ -151,7 +151,7 @@ def test_a_changed_epsilon_is_answered_in_epsilon(site: Site) -> None:
 
 
 def test_a_key_that_is_missing_or_another_one_is_named_by_its_fingerprint(site: Site) -> None:
-    """On a new machine, with several key files or none, the operator must know which one to copy."""
+    """On a new machine, the operator must know which key file to copy."""
     key, elsewhere = site.directory / "key", site.directory / "elsewhere"
     own = quietcount("key", "fingerprint", str(key))
     assert own.returncode == 0 and re.fullmatch("[0-9a-f]{32}\n", own.stdout)

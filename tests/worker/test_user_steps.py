@@ -1,4 +1,4 @@
-"""User caps on a real broker, with a kill at every step of a commit: events count once, caps hold."""
+"""User caps with a kill at every step of a commit: events count once, caps hold."""
 
 from __future__ import annotations
 
