@@ -63,6 +63,7 @@ SHAPES: tuple[Callable[[str], tuple[bytes, int, int]], ...] = (in_one, in_many, 
 
 @pytest.fixture(autouse=True, scope="module")
 def _loaded() -> None:
+    """Load compiled code before measuring."""
     list(columns(batch("zstd", record(0, b"", longer=40 * MB), 1)).take(0, MOST).parts())
 
 

@@ -235,7 +235,7 @@ def test_a_client_without_tls_is_told_to_look_at_the_protocol(site: SecureSite) 
 def test_a_right_that_is_missing_ends_the_worker_with_one_line_that_says_which(
     site: SecureSite, resource: str, operation: str
 ) -> None:
-    """It must not be taken for a newer owner, nor for a broker that is away, nor wait for ever."""
+    """It must not look like a newer owner or an absent broker, nor wait forever."""
     site.create_topics()
     site.come_in_as(site.user("worker", without=(resource, operation)))
     site.produce(0, [{"key": "k", "items": ["a"], "ts": time.time_ns() // 1_000_000}])

@@ -41,12 +41,14 @@ LIVING = "broker.session.timeout.ms=3600000\n"
 
 @pytest.fixture
 def kafka() -> Iterator[OwnBroker]:
+    """A broker that may be killed."""
     with own_broker(PROPERTIES, port=fixed_port()) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def living() -> Iterator[OwnBroker]:
+    """A broker that may be frozen, and is never killed."""
     with own_broker(PROPERTIES + LIVING, port=fixed_port()) as running:
         yield running
 
