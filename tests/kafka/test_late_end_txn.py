@@ -184,7 +184,7 @@ def test_a_commit_that_was_answered_late_is_taken_for_one_that_was_sent_twice(
 def test_an_operator_cannot_make_a_second_request_come_too_soon_to_be_noticed(
     cluster: Cluster, proxy: Proxy
 ) -> None:
-    """An EndTxn counts as sent once if it was answered before librdkafka's retry timeout."""
+    """An EndTxn counts as sent once if it was answered well within librdkafka's retry backoff."""
     assert transaction._SENT_ONCE_S < 0.8 * transaction._RETRY_BACKOFF_MS / 1000
     quick = dict.fromkeys(("retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"), "1")
     cluster.connection = Connection(cluster.connection.bootstrap, quick)

@@ -223,7 +223,7 @@ class Site:
         return path
 
     def _horizon(self, histogram: Toml) -> object:
-        """Return the horizon; the default one is replaced if an epoch, counted from 1970, would end
+        """Replace the default horizon if one of its epochs, counted from 1970, would begin or end
         while a test runs.
         """
         if histogram["horizon"] != HORIZON or "start" in histogram:
@@ -401,7 +401,7 @@ class Site:
 
 
 def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:
-    """Assert that no page is repeated, and no tick between a key's first and last missing."""
+    """Assert that no page is missing or repeated, nor any tick between a key's first and last."""
     pages: dict[tuple[str, str, str, int], list[int]] = {}
     starts: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for s in snapshots:
