@@ -1,8 +1,7 @@
-"""Hostile JSON, and events made and mutated at random, about which the scanner and the general reader
-must say the same.
+"""Hostile, random and mutated JSON events on which the scanner and the general reader must agree.
 
-`python -m tests.events.json_corpus [--records N] [--seed S]` reads N records twice, with the
-scanner and without, and states what came of it; exit 1 at the first difference.
+`python -m tests.events.json_corpus [--records N] [--seed S]` reads N records with and without the
+scanner and prints the counts; exit 1 at the first difference.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Row = tuple[int, int, bytes | None, bytes | None, list[bytes], list[int]]
 BATCH = 4_000
 MAX_BYTES = 4_000
 NAMES = ("key", "items", "ts", "user")
-# Names beyond ASCII, with odd characters, and some that begin others.
+# Names beyond ASCII, with odd characters, and some that are prefixes of others.
 ODD_NAMES = (
     ("clé", "c", "cl", "žluťoučký"),
     ("/", "\x7f", " key", "a b"),
@@ -34,7 +33,7 @@ ODD_NAMES = (
 
 
 def settings() -> list[tuple[EventsSettings, str | None]]:
-    """Return settings of every kind, each with its user field."""
+    """Return settings of every kind, keyed with their user field."""
     found: list[tuple[EventsSettings, str | None]] = []
     kinds: Iterable[tuple[Sequence[str], str, bool, str | None]] = product(
         [NAMES], ("", "$key", "$all"), (True, False), (None, "", "$key")
@@ -54,11 +53,10 @@ def settings() -> list[tuple[EventsSettings, str | None]]:
 
 
 def readers() -> list[EventReader]:
-    """Return a reader for each of the `settings`."""
     return [event_reader(*each) for each in settings()]
 
 
-# Values, valid and not, and bytes that look like some.
+# Valid and invalid values, and bytes that resemble values.
 NUMBERS = [
     b"0",
     b"-0",
@@ -335,13 +333,12 @@ FIELDS = {
 
 
 def record(**values: bytes) -> bytes:
-    """Return an event with these values."""
     fields = FIELDS | {name.encode(): value for name, value in values.items()}
     return b"{" + b",".join(b'"%b":%b' % pair for pair in fields.items()) + b"}"
 
 
 def corpus() -> list[bytes]:
-    """Return records that have broken one reader of JSON or another, and some that are fine."""
+    """Return records that once broke some JSON reader, and some valid ones."""
     good = record()
     before = (
         b"\xef\xbb\xbf",
@@ -423,7 +420,7 @@ def corpus() -> list[bytes]:
     return odd
 
 
-# What a mutation puts into a record.
+# Tokens that a mutation inserts into a record.
 TOKENS = [
     *NUMBERS,
     *STRINGS[:12],
@@ -443,13 +440,12 @@ SPACES = [b""] * 30 + [b" ", b"  ", b"\t", b"\n", b"\r\n"]
 
 
 class Generator:
-    """Events of many shapes, most of them plain, and mutations of them."""
+    """Generator of mostly plain events of many shapes, and of mutations."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def value(self, depth: int = 0) -> bytes:
-        """Return any value, most often a valid one."""
         kind = self._random.random()
         choice = self._random.choice
         if kind < 0.3 or depth > 3:
@@ -473,7 +469,7 @@ class Generator:
         return choice(VALUES)
 
     def label(self) -> bytes:
-        """Return a label in its quotes, most often a plain one."""
+        """Return a quoted label, usually a plain one."""
         kind = self._random.random()
         if kind < 0.8:
             return b'"item%d"' % self._random.randrange(40)
@@ -482,7 +478,6 @@ class Generator:
         return self._random.choice(STRINGS)
 
     def items(self) -> bytes:
-        """Return the items of an event."""
         kind, number = self._random.random(), self._random.randrange(6)
         if kind < 0.2:
             return self.label()
@@ -495,7 +490,7 @@ class Generator:
         return b"{" + b",".join(pairs) + b"}"
 
     def event(self, names: Sequence[bytes]) -> bytes:
-        """Return an event in which the fields have these names."""
+        """Return an event whose fields have these names."""
         draw, choice = self._random.random, self._random.choice
         parts = [
             (names[0], self.label()),
@@ -526,7 +521,7 @@ class Generator:
         )
 
     def mutated(self, event: bytes, other: bytes) -> bytes:
-        """Return an event with one change; `other` is what it is spliced with."""
+        """Return an event with one mutation; `other` is spliced in."""
         pick = self._random.randrange
         at = pick(len(event) + 1)
         to = min(len(event), at + 1 + pick(1 + pick(12)))
@@ -549,7 +544,7 @@ class Generator:
         return event[:at] + self._random.choice(TOKENS) + event[at if kind == 7 else to :]
 
     def batch(self, names: Sequence[bytes], size: int) -> list[bytes]:
-        """Return events, of which a third are as they were made and the others changed up to four times."""
+        """Return events: a third unchanged, the rest mutated up to four times."""
         bases = [self.event(names) for _ in range(size // 4 + 1)]
         found = []
         for _ in range(size):
@@ -561,7 +556,7 @@ class Generator:
 
 
 def read_back(spans: EventSpans) -> list[Row]:
-    """Return each event as (record, time, stream key, user, labels, amounts)."""
+    """Return events as (record, time, stream key, user, labels, amounts)."""
     data = spans.data.tobytes()
     labels = [data[start:stop] for start, stop in spans.columns[0].labels.tolist()]
     amounts = spans.columns[0].amounts.tolist()
@@ -585,11 +580,11 @@ def read_back(spans: EventSpans) -> list[Row]:
 
 
 def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None, int, int]:
-    """Read records with the scanner and without.
+    """Read records with and without the scanner.
 
     Returns:
-        the first record about which the two say different things, with what they say; how many
-        records the scanner read; how many are events.
+        the first record on which the two disagree, with both results; the number of records the
+        scanner read; the number of events.
     """
     keys: list[bytes | None] = [
         None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)
@@ -627,7 +622,7 @@ def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None
 
 
 def mutations(records: int, seed: int) -> Iterator[tuple[EventReader, list[bytes]]]:
-    """Yield batches of `records` records in all, each with the reader for it."""
+    """Yield batches, `records` records in total, with the reader for each batch."""
     makers = [(event_reader(*each), each[0]) for each in settings()]
     generator, done = Generator(seed), 0
     while done < records:
@@ -642,7 +637,6 @@ def mutations(records: int, seed: int) -> Iterator[tuple[EventReader, list[bytes
 
 
 def main() -> int:
-    """Compare the two over mutated records, and say how many there were."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

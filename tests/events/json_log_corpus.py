@@ -1,8 +1,7 @@
-"""Records of every shape, made and mutated at random, about which the scanner along a tree must say what
-a walk in plain Python over `json.loads` says, and the general reader too.
+"""Random records on which the tree scanner must agree with the general reader and `json.loads`.
 
-`python -m tests.events.json_log_corpus [--records N] [--seed S]` reads N records and states what came of
-it; exit 1 at the first difference.
+`python -m tests.events.json_log_corpus [--records N] [--seed S]` reads N records and prints the
+counts; exit 1 at the first difference.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
 
 Logs = Callable[..., tuple[int, int, int]]
-# A row of a log: slot, kind, and the text, the word or the number that is there.
+# A row of a log: slot, kind, and its text, word or number.
 Row = tuple[int, int, str | int | None]
 
 BATCH = 2_000
@@ -49,7 +48,7 @@ NESTED_MAX = 512
 
 
 def tree(*paths: str, many: Sequence[str] = ()) -> Node:
-    """Return the tree of paths without quoted names, in the order of their slots; lists have slots from 1,000 on."""
+    """Return the tree of paths without quoted names, in slot order; list slots start at 1,000."""
     lists: dict[str, int] = {}
     wanted = []
     for slot, path in enumerate(paths):
@@ -98,10 +97,10 @@ TREES = {
 
 
 class Shapes(Generator):
-    """Records in the shape of a tree, most of them plain."""
+    """Generator of mostly plain records in the shape of a tree."""
 
     def object(self, node: Node) -> bytes:
-        """Return an object with most of the wanted fields, and others."""
+        """Return an object with most of the wanted fields and some others."""
         draw, choice = self._random.random, self._random.choice
         names = list(node.children)
         if len(names) > 12:
@@ -133,7 +132,7 @@ class Shapes(Generator):
         )
 
     def at(self, node: Node) -> bytes:
-        """Return what may be at a node; sometimes null, and sometimes anything."""
+        """Return a valid value for a node, sometimes null, and sometimes any value."""
         kind = self._random.random()
         if kind < 0.03:
             return b"null"
@@ -152,7 +151,7 @@ class Shapes(Generator):
         return self.items() if node.many else self.scalar()
 
     def quoted(self, text: str) -> bytes:
-        """Return a string as it may be written: as it is, in ASCII, or with any escape anywhere."""
+        """Return a string literal: unescaped, in ASCII, or with random escapes."""
         kind = self._random.random()
         if kind < 0.93:
             return json.dumps(text, ensure_ascii=kind > 0.9).encode()
@@ -165,7 +164,6 @@ class Shapes(Generator):
         return f'"{"".join(parts)}"'.encode()
 
     def label(self) -> bytes:
-        """Return a label in its quotes, most often a plain one."""
         made = super().label()
         try:
             return made if self._random.random() < 0.8 else self.quoted(json.loads(made))
@@ -173,7 +171,6 @@ class Shapes(Generator):
             return made
 
     def scalar(self) -> bytes:
-        """Return a text, a number or a word."""
         pick, kind = self._random.randrange, self._random.random()
         if kind < 0.4:
             return self.label()
@@ -194,7 +191,7 @@ class Shapes(Generator):
         return self._random.choice((b"true", b"false", b"null", b"0", b"1e5", b"-0", b"{}", b"[]"))
 
     def shaped(self, root: Node, size: int) -> list[bytes]:
-        """Return records, of which half are as they were made and the others changed up to four times."""
+        """Return records: half unchanged, the rest mutated up to four times."""
         bases = [self.object(root) for _ in range(size // 4 + 1)]
         found = []
         for _ in range(size):
@@ -206,35 +203,31 @@ class Shapes(Generator):
 
 
 class Whole(str):
-    """The digits of a whole number."""
-
     __slots__ = ()
 
 
 class Number(str):
-    """A number with a point or an exponent, as it is written."""
-
     __slots__ = ()
 
 
 class Pairs(list[tuple[str, Any]]):
-    """An object as it is written, with names that occur twice."""
+    """The pairs of an object, including duplicate names."""
 
 
 class NotPlainError(Exception):
-    """The scanner has to decline."""
+    """Raised where the scanner must decline."""
 
 
 def refuse(word: str) -> object:
-    """Refuse NaN and the like, which Python reads and JSON does not know."""
+    """Refuse NaN and similar constants, which Python reads but JSON does not allow."""
     raise ValueError(word)
 
 
 def rows_of(node: Node, value: object) -> Iterator[Row]:
-    """Yield the rows of a value at a node, by the words of the log; its numbers are texts.
+    """Yield the rows of a value at a node, as the log specifies; numbers are texts.
 
     Raises:
-        NotPlainError: no log says what is there.
+        NotPlainError: no log can express the value.
     """
     inner = bool(node.children) or node.elements is not None
     if node.many and not inner and isinstance(value, list):
@@ -265,7 +258,7 @@ def rows_of(node: Node, value: object) -> Iterator[Row]:
 
 
 def rows_of_object(node: Node, value: object) -> Iterator[Row]:
-    """Yield the rows of an object, which a record is whatever is wanted of it."""
+    """Yield the rows of an object; a record is always an object, whatever fields are wanted."""
     if not isinstance(value, Pairs):
         raise NotPlainError
     names = [name for name, _ in value if name in node.children]
@@ -277,7 +270,7 @@ def rows_of_object(node: Node, value: object) -> Iterator[Row]:
 
 
 def one(slot: int, value: object) -> Row:
-    """Return the row where one value is wanted."""
+    """Return the row of a single value."""
     if isinstance(value, Whole):
         return slot, WHOLE, str(value)
     if isinstance(value, Number):
@@ -308,7 +301,7 @@ class Scanner:
         self._room = 2
 
     def read(self, records: Records) -> list[list[Row] | None]:
-        """Return the rows of each record; None where it is declined."""
+        """Return the rows of every record; None where the scanner declines it."""
         n = len(records)
         data, values = fixed(records.data), fixed(records.values)
         number, rows = np.empty(n, dtype=np.int64), np.empty((2, 4), dtype=np.int64)
@@ -353,7 +346,7 @@ class Scanner:
 
 
 def row_back(content: bytes, slot: int, kind: int, start: int, stop: int) -> Row:
-    """Return a row with what is at its places, which must be as the log promises."""
+    """Return a row with the bytes at its positions; check that they are as the log promises."""
     if kind in (LIST, MAP):
         return slot, kind, start
     if kind == OTHER:
@@ -365,7 +358,7 @@ def row_back(content: bytes, slot: int, kind: int, start: int, stop: int) -> Row
 
 
 def part(node: Node, value: object) -> object:
-    """Return what is wanted of a decoded value, and all of it where it has another shape."""
+    """Return the wanted part of a decoded value, or all of it if it has another shape."""
     if node.many or (node.children and node.elements is not None):
         return value
     if node.children and isinstance(value, dict):
@@ -377,7 +370,7 @@ def part(node: Node, value: object) -> object:
     return value
 
 
-# What msgspec does not read though Python does: half a surrogate pair.
+# Half a surrogate pair: Python reads it, msgspec does not.
 NOT_READ = re.compile(rb"\\u[dD][89a-fA-F]")
 LOADS = json.JSONDecoder(
     object_pairs_hook=Pairs, parse_int=Whole, parse_float=Number, parse_constant=refuse
@@ -388,8 +381,10 @@ PLAIN_LOADS = json.JSONDecoder(parse_float=decimal, parse_constant=refuse)
 def difference(
     scanner: Scanner, decoder: JsonDecoder, values: Sequence[bytes]
 ) -> tuple[str | None, int, int]:
-    """Return the first record that scanner, general reader and `json.loads` do not agree about, with what they say;
-    how many records the scanner read, and how many it could have read by the words of the log."""
+    """Return the first record on which scanner, general reader and `json.loads` disagree, with
+    their results; the number of records the scanner read; and the number it could have read
+    according to the log's specification.
+    """
     records = Records.of(values)
     scanned = could = 0
     for value, depth, rows in zip(
@@ -402,7 +397,7 @@ def difference(
         expected: list[Row] | None = None
         said: object = ValueError
         try:
-            # Python reads a BOM; and deeper JSON not at all.
+            # Python reads a BOM, and reads deeper JSON not at all.
             text = value.decode().strip(" \t\r\n")
             loaded = LOADS.decode(text) if depth <= NESTED_MAX else refuse("too deep")
             said = PLAIN_LOADS.decode(text)
@@ -429,7 +424,7 @@ def difference(
 
 
 def skipped(value: bytes) -> bool:
-    """Tell whether a record holds what msgspec lets pass where nobody wants it, and Python nowhere."""
+    """Tell whether msgspec accepts an unwanted field that Python rejects."""
     try:
         value.decode()
     except UnicodeDecodeError:
@@ -438,7 +433,7 @@ def skipped(value: bytes) -> bool:
 
 
 def mutations(records: int, seed: int) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield batches of `records` records in all, each with the name of its tree."""
+    """Yield batches, `records` records in total, with the tree name of each batch."""
     shapes, done = Shapes(seed), 0
     while done < records:
         for name, root in TREES.items():
@@ -449,7 +444,6 @@ def mutations(records: int, seed: int) -> Iterator[tuple[str, list[bytes]]]:
 
 
 def main() -> int:
-    """Compare the three over mutated records, and say how many there were."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,6 +1,7 @@
-"""What an event is, said once more: plain Python over `json.loads`, written from the settings' reference and nothing else.
+"""Reference definition of an event: plain Python over `json.loads`.
 
-It knows settings as a file has them: dictionaries of texts and numbers. Slow, and without any code of the package.
+Written only from the settings' reference; it shares no code with the package. It takes settings as
+a file has them: dictionaries of texts and numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NOTHING: Any = object()
 STEP = re.compile(r'("(?:[^"\\]|\\.)*"|[^.\[]+)(\[\])?(?:\.|$)')
 
 
-# With 0 for each digit: `datetime.fromisoformat` reads more, such as weeks.
+# With 0 for every digit: `datetime.fromisoformat` reads more, such as weeks.
 CLOCKS = [
     "00:00",
     "00:00:00",
@@ -41,27 +42,30 @@ ISO = {
 
 
 class Looked(NamedTuple):
-    """What one histogram sees of an event: its key (None: "$all"), and its items in order, with how often each."""
+    """A histogram's view of an event: its key (None: "$all"), and its items in order, with their
+    counts.
+    """
 
     key: str | None
     items: list[tuple[str | int, int]]
 
 
 class Found(NamedTuple):
-    """An event: time in ms (None: the record's), user, and for each histogram what it sees (None: it does not look)."""
+    """An event: time in ms (None: the record's), user, and every histogram's view (None: not
+    selected).
+    """
 
     time: int | None
     user: str | None
     views: tuple[Looked | None, ...]
 
 
-class Refused(Exception):
-    """It is no event."""
+class Refused(Exception): ...
 
 
 @cache
 def steps_of(path: str) -> Sequence[tuple[str, bool]]:
-    """Return the names of a path, each with whether `[]` stands behind it."""
+    """Return the names of a path, and whether `[]` follows each."""
     return tuple(
         (json.loads(name) if name[0] == '"' else name, bool(many))
         for name, many in STEP.findall(path)
@@ -69,7 +73,7 @@ def steps_of(path: str) -> Sequence[tuple[str, bool]]:
 
 
 def walk(value: Any, names: Sequence[str]) -> Any:
-    """Return what is at the end of these names; NOTHING if a name or an object on the way is absent or null."""
+    """Return the value at the end of a path; NOTHING if a step is absent or null."""
     for name in names:
         if value is None or value is NOTHING:
             return NOTHING
@@ -84,7 +88,6 @@ def at(value: Any, path: str) -> Any:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value as a label; None: it is none."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else None
@@ -130,7 +133,7 @@ def times(value: Any) -> int:
 
 
 def one(value: Any, edges: Sequence[float] | None) -> str | int:
-    """Return one item: a label, or the number of a bucket."""
+    """Return one item: a label, or a bucket number."""
     if edges is None:
         return label(value)
     number = number_of(value)
@@ -170,7 +173,6 @@ def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[st
 
 
 def time_of(value: Any, unit: str) -> int:
-    """Return ms since 1970, rounded down."""
     found: int | Fraction = -1
     if unit == "iso":
         if (
@@ -198,7 +200,6 @@ def time_of(value: Any, unit: str) -> int:
 
 
 def is_name(key: bytes | None) -> str:
-    """Return a record key as text."""
     try:
         text = None if key is None else key.decode()
     except UnicodeDecodeError:
@@ -209,7 +210,7 @@ def is_name(key: bytes | None) -> str:
 def views_of(
     events: Mapping[str, Any], histograms: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return what each histogram looks at: its own settings, else those of [events]."""
+    """Return the fields of every histogram: its own settings, else those of [events]."""
     found = []
     for own in histograms:
         view = {
@@ -223,8 +224,6 @@ def views_of(
 
 
 def plain(value: bytes) -> Any:
-    """Return a JSON record as Python's own reader has it."""
-
     def refuse(word: str) -> Any:
         raise Refused(word)
 
@@ -241,7 +240,9 @@ def event(
     histograms: Sequence[Mapping[str, Any]],
     user: str | None,
 ) -> Found | str:
-    """Return the event that a record is, "rejected", or "skipped": nobody looks at it, and its time cannot be read."""
+    """Return the event of a record, "rejected", or "skipped": no histogram selects it, and its time
+    cannot be read.
+    """
     empty = events.get("missing") == "empty"
     looking = False
     try:

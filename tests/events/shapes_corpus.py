@@ -1,8 +1,7 @@
-"""Random settings, and random events near what they ask for, about which three readers must say the same: the compiled one,
-the general one, and `tests/events/reference.py`.
+"""Random settings and events on which the compiled, general and reference readers must agree.
 
-`python -m tests.events.shapes_corpus [--events N] [--seed S]` reads N events and states what came of it; exit 1 at the first
-difference.
+`python -m tests.events.shapes_corpus [--events N] [--seed S]` reads N events and prints the counts;
+exit 1 at the first difference.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ WORDS: tuple[Any, ...] = ("purchase", "view", "5", 5, True, "", "é", 0, -7)
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A path of the settings and what stands there in an event that fits; `one` draws it."""
+    """A path of the settings and its value in a matching event; `one` draws the value."""
 
     path: str
     one: One
@@ -67,7 +66,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Settings, with a reader of them, the names of the histograms' views, and what stands where in an event that fits."""
+    """Settings, their reader, the view names, and the roles of a matching event."""
 
     events: dict[str, Any]
     histograms: list[dict[str, Any]]
@@ -82,7 +81,7 @@ class Case:
 
 
 class Maker:
-    """Random settings and events."""
+    """Generator of random settings and events."""
 
     def __init__(self, seed: int) -> None:
         self.choose = random.Random(seed)
@@ -103,7 +102,7 @@ class Maker:
         )
 
     def looked(self) -> tuple[dict[str, Any], list[Role]]:
-        """Return items, perhaps with a count and buckets, and what an event has there."""
+        """Return items, perhaps with a count and buckets, and their values in an event."""
         choose = self.choose
         own: dict[str, Any] = {}
         one: One = a_label
@@ -132,7 +131,7 @@ class Maker:
         return own, [Role(own["items"], one), *roles]
 
     def where(self) -> tuple[list[dict[str, Any]], list[Role]]:
-        """Return conditions, and fields that now and then fulfil them."""
+        """Return conditions, and fields that sometimes satisfy them."""
         choose, conditions, roles = self.choose, [], []
         for _ in range(choose.choice((1, 1, 2))):
             condition: dict[str, Any] = {"field": self.path()}
@@ -202,7 +201,7 @@ class Maker:
         return Case(events, histograms, user, EventReader(settings.shape), names, roles)
 
     def record(self, case: Case) -> dict[str, Any]:
-        """Return an event that fits, as far as the settings' fields leave room for each other."""
+        """Return a matching event, as far as the settings' fields do not collide."""
         record: dict[str, Any] = {}
         roles = case.roles[:]
         if self.choose.random() < 0.5:
@@ -233,7 +232,7 @@ class Maker:
                 self._put(inner, rest, one)
 
     def changed(self, record: dict[str, Any]) -> Any:
-        """Return an event with one thing in it changed."""
+        """Return an event with one change."""
         choose = self.choose
         places = [*_places(record)]
         if not places:
@@ -260,7 +259,7 @@ class Maker:
         return record
 
     def batch(self, case: Case, size: int = BATCH) -> list[bytes]:
-        """Return records, of which half fit and the others are changed once or twice."""
+        """Return records: half match, the rest are changed once or twice."""
         found = []
         for _ in range(size):
             record: Any = self.record(case)
@@ -271,7 +270,7 @@ class Maker:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every place within a value, as what holds it and its name or number there."""
+    """Yield every place within a value, as its container and its name or index there."""
     inner = (
         value.items()
         if isinstance(value, dict)
@@ -287,7 +286,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 def document(
     events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None
 ) -> dict[str, Any]:
-    """Return a settings file with these fields, and with what else it needs."""
+    """Return a complete settings file with these fields."""
     bounds: dict[str, Any] = {
         "tick": "10s",
         "horizon": 10,
@@ -314,7 +313,7 @@ def document(
 def settings_or_none(
     events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None
 ) -> Settings | None:
-    """Return settings with these fields; None: they are refused."""
+    """Return settings with these fields; None if they are refused."""
     try:
         return settings_of(document(events, histograms, user), Path())
     except ValueError:
@@ -322,7 +321,7 @@ def settings_or_none(
 
 
 def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, Found | str]:
-    """Return what a reader said of each record; of those that are skipped nothing."""
+    """Return a reader's result for every record; nothing for skipped ones."""
     data = spans.data.tobytes()
     layout = case.reader.layout
 
@@ -367,7 +366,8 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
     """Read records in three ways.
 
     Returns:
-        the first record about which two say different things, with what they say; how many records the scanner read; how many are events.
+        the first record on which two readers disagree, with the results; the number of records the
+        scanner read; the number of events.
     """
     keys = [
         None if place % 40 == 0 else b"\xff" if place % 40 == 1 else b"k%d" % (place % 7)
@@ -401,7 +401,6 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
 
 
 def main() -> int:
-    """Compare the three over random events, and say how many there were."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)

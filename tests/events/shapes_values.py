@@ -1,4 +1,4 @@
-"""Values that events have and values that they should not have, drawn at random."""
+"""Random valid and invalid field values."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 One = Callable[[random.Random], Any]
-# `json.dumps` makes a new encoder at each call but for ASCII.
+# `json.dumps` reuses its encoder only for the ASCII default.
 WRITERS = tuple(json.JSONEncoder(ensure_ascii=ascii_only).encode for ascii_only in (False, True))
 
 
 class Raw(str):
-    """A value as it is written."""
+    """A value as literal JSON text."""
 
     __slots__ = ()
 
 
 def dumped(value: Any, choose: random.Random) -> str:
-    """Return a value as JSON, written in one of the ways that there are."""
+    """Return a value as JSON, in one of the possible notations."""
     if isinstance(value, Raw):
         return str(value)
     if isinstance(value, dict):
@@ -172,7 +172,7 @@ def some_of(values: Sequence[Any]) -> One:
 
 
 def many(one: One, *, objects: bool) -> One:
-    """Return what draws a value, a list of values, or an object of counts."""
+    """Return a generator of a value, a list of values, or an object of counts."""
 
     def drawn(choose: random.Random) -> Any:
         number, kind = choose.choice((0, 1, 2, 3, 9)), choose.random()

@@ -1,4 +1,4 @@
-"""Events as columns of codes count what a plain reading of their JSON counts."""
+"""Events as columns of codes give the same counts as plain Python over their JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EVENTS = st.lists(st.tuples(st.sampled_from("abc"), ITEMS, st.integers(0, 300)),
 
 
 def plainly(batches: list[list[Any]], grace_ms: int) -> tuple[Counter[Any], set[Any]]:
-    """Return counts by (lane, tick, key, label), and the (lane, tick, key)s that are named."""
+    """Return counts by (lane, tick, key, label), and the set of named (lane, tick, key)."""
     counts: Counter[Any] = Counter()
     named: set[Any] = set()
     mark = None
@@ -60,7 +60,7 @@ def plainly(batches: list[list[Any]], grace_ms: int) -> tuple[Counter[Any], set[
 
 
 def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any]]:
-    """Return the same of what commits after each second batch hand over, and look at the tags."""
+    """Return the same from commits after every second batch, and check the tags."""
     intake, sequences = Intake(LANES, grace_ms, KEY), [0]
     counts: Counter[Any] = Counter()
     named: set[Any] = set()
@@ -95,7 +95,7 @@ def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any
 def test_columns_count_what_the_events_say(
     batches: list[list[Any]], grace_ms: int, texts_max: int, held: int
 ) -> None:
-    """Bounding, ticks, sums and tags, whatever an event looks like, and wherever a vocabulary ends."""
+    """Covers bounding, ticks, sums and tags, for any event and any vocabulary boundary."""
     with patch.object(vocabulary, "TEXTS_MAX", texts_max), patch.object(pairs, "HELD", held):
         by = reader()
         assert counted([columns(batch, by) for batch in batches], grace_ms) == plainly(
@@ -121,7 +121,7 @@ def test_an_event_holds_each_label_once_in_the_order_of_first_occurrence() -> No
 
 
 def test_views_of_one_field_share_its_vocabulary() -> None:
-    """So a pair that both count is known to both; buckets of the field have codes of their own."""
+    """A pair counted by both is then known to both; buckets of the field have separate codes."""
     key, items, n = parse("key"), parse("items"), parse("n")
     views = {
         "all": View(key, items),
@@ -141,7 +141,7 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
     assert names["all"] is names["some"]
     assert len({id(each) for each in names.values()}) == 3
     texts = {name: list(names[name].texts(columns.labels)) for name, columns in found.views.items()}
-    # What is found for one is there for the other, which says what it looks at.
+    # Text found for one view is there for the other, and the names tell which fields it uses.
     assert texts["all"] == texts["some"] == [b"x", b"z", b"y", b"x"]
     assert texts["texts"] == [b"7", b"4"] and texts["buckets"] == [b">=5", b"[0,5)"]
     seen = found.views["some"].seen
@@ -152,7 +152,7 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("undeclared", [False, True])
 def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool) -> None:
-    """They share its labels; whether an event is one's own is for each of them, also where some events are rejected."""
+    """They share labels, but every view selects its own events."""
     rng, key, items = np.random.default_rng(seed), parse("key"), parse("items")
     kinds = [("a",), ("b", "c"), ("c",)][: 1 + seed % 3]
     views = {
@@ -207,7 +207,7 @@ def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool
 def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(
     last: bool, wanted: list[int], others: int
 ) -> None:
-    """A map keeps the last value of a name; a list of structures is a list. Long events are looked up elsewhere."""
+    """A map keeps a name's last value, a list all. Long events use another lookup."""
     coder = Coder(Names())
     data = b"".join(b"%02d" % i for i in range(40))
     places = np.stack((np.arange(0, 80, 2), np.arange(2, 82, 2)), axis=1)

@@ -1,4 +1,4 @@
-"""The compiled reader of JSON says what the general one says; with the compiler and without it."""
+"""The compiled reader of JSON agrees with the general one, compiled and uncompiled."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ EVENTS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
 
 
 def first_difference(records: int, every: int = 1) -> str | None:
-    """Return what the scanner and the general reader first differ in.
+    """Return the first difference between the scanner and the general reader.
 
     Args:
-        records: how many mutated ones are looked at after the corpus.
+        records: number of mutated records read after the corpus.
         every: 5 reads the corpus with one in five of the settings.
     """
     values = corpus()
@@ -47,7 +47,7 @@ def first_difference(records: int, every: int = 1) -> str | None:
 
 
 def test_the_readers_agree_about_hostile_json() -> None:
-    """What breaks readers of JSON, at each place in an event, with settings of each kind."""
+    """Covers hostile input at every place in an event, with all kinds of settings."""
     assert first_difference(0) is None
 
 
@@ -64,7 +64,7 @@ def test_the_readers_agree_about_mutated_events() -> None:
 
 
 def test_the_reader_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compiled is what one reads: nothing rests on how numba compiles it."""
+    """Correctness must not depend on how numba compiles the source."""
     plain = plain_python((log, json_parts, json_scanner, log_values, view_kernels))
     monkeypatch.setattr(json, "logs", plain[json_scanner]["logs"])
     monkeypatch.setattr(reader, "see", plain[view_kernels]["see"])
@@ -92,7 +92,7 @@ PLAIN = [
 
 
 def test_plain_events_are_not_declined() -> None:
-    """Text beyond ASCII, spaces, other fields and counts are as plain as can be."""
+    """Text beyond ASCII, spaces, other fields and counts are ordinary."""
     reader = event_reader(EVENTS, "user")
     for value in PLAIN:
         spans, rejects = one(reader.read(Records.of([value])))
@@ -100,7 +100,7 @@ def test_plain_events_are_not_declined() -> None:
 
 
 def test_utf8_is_what_cpython_says_it_is() -> None:
-    """Every first two bytes, and behind them every mixture of valid and invalid ones."""
+    """Covers every first two bytes, followed by all mixtures of valid and invalid ones."""
     tails = [
         b"",
         b"\x80",
@@ -140,7 +140,7 @@ def is_utf8(text: bytes) -> bool:
 
 
 def test_a_label_is_no_longer_than_a_label_may_be() -> None:
-    """Both sides of the greatest length, and where there is none."""
+    """Both sides of the greatest length, and without a limit."""
     records = Records.of([b"x" * 1024, b"x" * 1025, None, b"", "é".encode() * 512])
     assert json_parts.are_texts(records.data, records.values, 1_024).tolist() == [
         True,
@@ -154,7 +154,6 @@ def test_a_label_is_no_longer_than_a_label_may_be() -> None:
 
 
 def depth_of(value: bytes) -> int:
-    """Return how deep the brackets outside strings are nested."""
     depth = deepest = 0
     rest = iter(value)
     inside = False
@@ -188,7 +187,7 @@ def test_depth_is_that_of_brackets_outside_strings() -> None:
 
 
 def test_an_index_beyond_the_bytes_raises() -> None:
-    """A mistake of ours in where records lie must not read the memory behind them."""
+    """A bug in our record positions must not read memory past the bytes."""
     records = Records.of([record()])
     beyond = Records(
         records.data[:-9], records.keys, records.values, records.times, records.offsets

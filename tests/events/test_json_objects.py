@@ -1,4 +1,7 @@
-"""The general reader of JSON along a tree; `tests/events/json_log_corpus.py` holds it against Python's own."""
+"""The general reader of JSON along a tree.
+
+`tests/events/json_log_corpus.py` compares it with Python's own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ DECODER = JsonDecoder(tree("order.lines[].sku", "order.id", "tags[]", "meta", "t
 
 
 def test_only_what_is_wanted_is_there() -> None:
-    """A null is None, wherever it is."""
+    """A null is None at every level."""
     assert DECODER.decode(
         b'{"order":{"lines":[{"sku":"a","x":1},{}],"x":2},"x":3,"ts":null,"meta":{"a":[1]}}'
     ) == {"order": {"lines": [{"sku": "a"}, {}]}, "ts": None, "meta": {"a": [1]}}
@@ -40,7 +43,7 @@ def test_only_what_is_wanted_is_there() -> None:
     ],
 )
 def test_a_record_of_another_shape_is_there_whole(value: bytes, expected: object) -> None:
-    """So that one can say which field is not what it should be."""
+    """The message can then name the invalid field."""
     assert DECODER.decode(value) == expected
 
 
@@ -89,19 +92,19 @@ def test_numbers_are_what_is_written(text: str, expected: object) -> None:
     ],
 )
 def test_what_is_not_json_is_not_json(value: bytes) -> None:
-    """One reason for all, which shows nothing of the record; no other error leaves."""
+    """All cases give one reason, which shows nothing of the record; no other error escapes."""
     with pytest.raises(ValueError, match=r"^not JSON$") as caught:
         DECODER.decode(value)
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
 
 
 def test_what_nobody_wants_is_looked_at_less_closely() -> None:
-    """As msgspec does: invalid UTF-8, and a number of any length."""
+    """As in msgspec: invalid UTF-8, and numbers of any length, pass in unwanted fields."""
     assert DECODER.decode(b'{"x":"\xff","\xff":1,"ts":1,"y":' + b"9" * 5_000 + b"}") == {"ts": 1}
 
 
 def test_any_name_is_found() -> None:
-    """Whatever Python or msgspec think of it; in a process where nobody looked at the name before."""
+    """Covers names that Python or msgspec treat specially, also those new to the process."""
     names = [
         "a.b",
         "class",

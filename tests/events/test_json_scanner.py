@@ -1,4 +1,4 @@
-"""What the scanner of JSON logs is what a walk in plain Python finds; with the compiler and without it."""
+"""The scanner of JSON logs agrees with a plain Python walk, compiled and uncompiled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from workers.events.tree import Node, Wanted, build
 from workers.kafka.records import Records
 
 EVENTS = tree("key", "items", "ts", many=["items"])
-# Where each value, hostile or not, is put instead of @.
+# Positions for every value, hostile or not; it replaces @.
 PLACES = {
     "flat": [
         b"@",
@@ -97,7 +97,7 @@ NAMED = [
     b'{"items":{"@":1,"\\u0061":2}}',
     b'{"items":["@","@"],"key":"@","@":"@"}',
 ]
-# Behind and before escapes, other rules for strings must hold as ever; names may be written in several ways.
+# String rules must also hold before and after escapes; a name has several spellings.
 ESCAPED = [b"\\u0061" + part + b"\\n" for part in (*UTF8, *NOT_UTF8, *CONTROLS, *ESCAPES)]
 ESCAPED += [
     b"\\uD83D\\uDE00",
@@ -141,7 +141,7 @@ AROUND = [
 
 
 def corpus() -> Iterator[tuple[str, list[bytes]]]:
-    """Yield the name of a tree and hostile records for it."""
+    """Yield tree names with hostile records for each."""
     for name, places in PLACES.items():
         yield name, [place.replace(b"@", value) for place in places for value in (*VALUES, *LONG)]
         yield (
@@ -166,7 +166,7 @@ def corpus() -> Iterator[tuple[str, list[bytes]]]:
 
 
 def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
-    """Return the kernel `logs` as plain Python, with `old` replaced by `new` in the source of the scanner."""
+    """Return uncompiled `logs` with `old` replaced by `new` in the scanner's source."""
     logs: Callable[..., Any] = plain_python((log, json_parts, json_scanner), old, new)[
         json_scanner
     ]["logs"]
@@ -176,11 +176,11 @@ def plain_logs(old: str = "", new: str = "") -> Callable[..., Any]:
 def first_difference(
     records: int, logs: Callable[..., Any] | None = None, every: int = 1
 ) -> str | None:
-    """Return what scanner, general reader and `json.loads` first differ in.
+    """Return the first difference between scanner, general reader and `json.loads`.
 
     Args:
-        records: how many mutated ones are looked at after the corpus.
-        logs: the scanner; None: as it is compiled.
+        records: number of mutated records read after the corpus.
+        logs: the scanner; None for the compiled one.
         every: 5 reads one in five of the corpus.
     """
     readers = {name: (Scanner(root, logs), JsonDecoder(root)) for name, root in TREES.items()}
@@ -200,7 +200,7 @@ def test_hostile_and_mutated_records_are_logged_as_they_are() -> None:
 
 
 def test_the_scanner_does_not_decline_what_a_log_can_say() -> None:
-    """A scanner that declines everything would say nothing wrong."""
+    """A scanner that declines everything would never be wrong."""
     readers = {name: (Scanner(root), JsonDecoder(root)) for name, root in TREES.items()}
     scanned = could = 0
     for name, values in mutations(40_000, 4):
@@ -212,11 +212,11 @@ def test_the_scanner_does_not_decline_what_a_log_can_say() -> None:
 
 
 def test_the_scanner_as_plain_python_logs_the_same() -> None:
-    """What is compiled is what one reads: nothing rests on how numba compiles it."""
+    """Correctness must not depend on how numba compiles the source."""
     assert first_difference(4_000, plain_logs(), every=5) is None
 
 
-# Something the scanner must not do: what it says now, and what it would say.
+# Defects to plant in the scanner: current source and its replacement.
 DEFECTS = {
     "a wanted name twice": ("if seen[child, SEEN]:", "if False:"),
     "a name of items twice": (
@@ -352,7 +352,7 @@ CHOSEN = [*DEFECTS][:: 1 if os.environ.get("QUIETCOUNT_DEFECTS") == "all" else 8
 @pytest.mark.slow
 @pytest.mark.parametrize("defect", CHOSEN)
 def test_each_defect_would_be_seen(defect: str) -> None:
-    """A run over millions of records says something only if a disagreement would be seen."""
+    """A run over millions of records proves something only if it detects disagreements."""
     logs = plain_logs(*DEFECTS[defect])
     try:
         found = first_difference(10_000, logs)
@@ -378,7 +378,7 @@ def test_each_defect_would_be_seen(defect: str) -> None:
 def test_an_expected_name_stands_there_as_json_writes_it(
     name: str, written: bytes, wrong: bytes
 ) -> None:
-    """What was there in the record before is looked for as it is; a name that JSON must escape is never there so."""
+    """Names are compared byte for byte; one that JSON must escape never matches."""
     root = build([Wanted((name,), None, 0), Wanted(("k",), None, 1)])
     right = b'{"%b":17,"k":1}' % written
     found = Scanner(root).read(Records.of([right, right, b'{"%b":17,"k":1}' % wrong, right]))
@@ -386,7 +386,6 @@ def test_an_expected_name_stands_there_as_json_writes_it(
 
 
 def rows(root: Node, value: bytes) -> list[Row] | None:
-    """Return the rows of one record."""
     (found,) = Scanner(root).read(Records.of([value]))
     return found
 
@@ -481,12 +480,12 @@ LOGGED: dict[bytes, list[Row]] = {
 
 @pytest.mark.parametrize("value", LOGGED, ids=range(len(LOGGED)))
 def test_plain_records_are_logged(value: bytes) -> None:
-    """Rows come in the order of the record, so in that of the elements of each list."""
+    """Rows follow the order of the record, and so the order of list elements."""
     assert rows(ORDERS, value) == LOGGED[value]
 
 
 def test_items_have_as_many_names_as_can_be_compared() -> None:
-    """One more, and the general reader decides."""
+    """With one more name, the general reader decides."""
     for n, expected in ((64, 129), (65, None)):
         found = rows(ORDERS, b'{"m":{' + b",".join(b'"l%d":1' % i for i in range(n)) + b"}}")
         assert expected == (found and len(found))
@@ -537,12 +536,12 @@ DECLINED = [
 
 @pytest.mark.parametrize("value", DECLINED)
 def test_what_is_not_plain_is_left_to_the_general_reader(value: bytes) -> None:
-    """The scanner never says what it is not sure of."""
+    """The scanner declines every record it is not sure of."""
     assert rows(ORDERS, value) is None
 
 
 def test_a_record_is_read_alone() -> None:
-    """What one record left in the scratch, also a hostile one, means nothing to the next."""
+    """Scratch left by one record, even a hostile one, must not affect the next."""
     values = [
         b'{"m":1,"order":{"id":1',
         b'{"order":{"id":2},"m":3}',
@@ -555,7 +554,7 @@ def test_a_record_is_read_alone() -> None:
 
 
 def test_a_log_without_room_is_no_log() -> None:
-    """Neither a row beyond its end, nor one more behind that."""
+    """Nothing is written past the end of the log, neither one row nor more."""
     room = np.full((3, 4), 7, dtype=np.int64)
     assert put(room[:2], 1, 5, TEXT, 1, 2) == 2
     assert room.tolist() == [[7] * 4, [5, TEXT, 1, 2], [7] * 4]
@@ -565,7 +564,7 @@ def test_a_log_without_room_is_no_log() -> None:
 
 
 def test_what_is_decoded_lies_behind_the_bytes_of_the_batch() -> None:
-    """Only of records that were read, and only what they say; without any, the bytes are not copied."""
+    """Only records that were read have decoded text; without any, bytes are not copied."""
     values = [
         b'{"m":"\\u0061\\u0062"}',
         b'{"m":"\\u0063","x":}',
@@ -587,7 +586,7 @@ def test_what_is_decoded_lies_behind_the_bytes_of_the_batch() -> None:
 
 
 def test_records_that_share_bytes_are_decoded_too() -> None:
-    """Then there is more to write than there are bytes, and there is room for one record at a time."""
+    """Decoded text is then longer than the input; there is room for one record at a time."""
     record = b'{"m":["\\n' + b"x" * 50 + b'"]}'
     values = np.array([[0, len(record)]] * 100)
     found = list(Json(ORDERS).scan(np.frombuffer(record, dtype=np.uint8), values))
@@ -598,7 +597,7 @@ def test_records_that_share_bytes_are_decoded_too() -> None:
 
 
 def test_every_character_can_be_escaped() -> None:
-    """Each of UTF-16's units alone, which halves of pairs are not, and each edge of the pairs."""
+    """Every UTF-16 unit except surrogate halves, and every edge of the pairs."""
     units = [f"\\u{unit:04{digits}}" for unit in range(1 << 16) for digits in "xX"]
     edges = [
         f"\\u{first:x}\\u{second:x}"
@@ -613,7 +612,7 @@ def test_every_character_can_be_escaped() -> None:
 
 
 def test_an_index_beyond_the_bytes_raises() -> None:
-    """A mistake of ours in where records lie must not read the memory behind them."""
+    """A bug in our record positions must not read memory past the bytes."""
     records = Records.of([b'{"key":"k","items":["a"],"ts":12345678}'])
     beyond = Records(
         records.data[:-9], records.keys, records.values, records.times, records.offsets

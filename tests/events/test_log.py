@@ -1,4 +1,4 @@
-"""What is known of the logs of a batch as a whole."""
+"""Properties of the logs of a batch as a whole."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def test_logs_end_where_those_before_and_their_own_rows_end(way: Any) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_part_ends_with_the_declined_record_that_takes_the_last_of_its_room(way: Any) -> None:
-    """Only declined records take room: their bytes, and what is made of each."""
+    """Only declined records take room: their bytes, and the objects made from each."""
     number = np.array([2, DECLINED, 3, DECLINED, DECLINED])
     values = fixed(np.array([(0, 500), (500, 600), (600, 9_000), (9_000, 9_001), (9_001, 9_900)]))
     ends, status = np.empty(5, dtype=np.int64), np.empty(5, dtype=np.int8)
@@ -45,7 +45,7 @@ def test_a_part_ends_with_the_declined_record_that_takes_the_last_of_its_room(wa
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_widest_text_is_found(way: Any) -> None:
-    """One without a value is no wider than an empty one."""
+    """A log entry without a value is no wider than an empty one."""
     for places, most in (
         ([], 0),
         ([(-1, -1)], 0),
@@ -58,7 +58,7 @@ def test_the_widest_text_is_found(way: Any) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_outcomes_are_counted(way: Any) -> None:
-    """Whether all were read, and whether any is left to the general reader."""
+    """Counts show whether all were read, and whether any is left to the general reader."""
     status = np.array(
         [READ, DECLINED, 1, READ, READ, DECLINED, DECLINED, DECLINED, 1], dtype=np.int8
     )

@@ -1,4 +1,4 @@
-"""Every kind of broken record gets its reason and no valid one beside it is lost (interfaces.md, Events)."""
+"""Broken records get their reason, and no valid neighbour is lost (interfaces.md, Events)."""
 
 import sys
 from collections.abc import Iterator
@@ -58,7 +58,6 @@ BROKEN = {
 
 
 def nested(depth: int, name: bytes = b"deep") -> bytes:
-    """Return an event with `depth` levels in all."""
     return b'{"%b":%b%b,' % (name, b"[" * (depth - 1), b"]" * (depth - 1)) + GOOD[1:]
 
 
@@ -76,13 +75,13 @@ def test_a_broken_record_is_named_and_its_neighbours_are_read(value: bytes) -> N
 
 
 def test_a_record_without_value_is_rejected() -> None:
-    """A tombstone in the events topic is no event."""
+    """A tombstone in the events topic is not an event."""
     _, rejects = one(event_reader(SETTINGS).read(Records.of([None])))
     assert [r.reason for r in rejects] == ["no value"]
 
 
 def test_an_empty_batch_has_no_events() -> None:
-    """A fetch may bring nothing but control records."""
+    """A fetch may contain only control records."""
     spans, rejects = one(event_reader(SETTINGS).read(Records.of([])))
     assert (len(spans), rejects) == (0, [])
 
@@ -106,7 +105,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("products", ALLOWED, ids=lambda products: products[:20])
 def test_what_is_allowed_is_read(products: bytes) -> None:
-    """More than the bounds is no error, and a label of 1,024 bytes is a label."""
+    """Exceeding the limits is not an error, and a label of 1,024 bytes is valid."""
     value = b'{"extra":[1],"shop":"s1","products":' + products + b',"ts":5}'
     labels, amounts = ALLOWED[products]
     spans, rejects = one(event_reader(SETTINGS).read(Records.of([value])))
@@ -114,7 +113,7 @@ def test_what_is_allowed_is_read(products: bytes) -> None:
 
 
 def test_many_labels_get_room() -> None:
-    """An event has as many labels as fit into a record; the scanner goes on where its room ended."""
+    """All labels in a record are read; the scanner resumes where its room ended."""
     counts = [3, 0, 5_000, 1, 40_000, 2]
     values = [
         b'{"shop":"s1","products":[%b],"ts":%d}' % (b",".join([b'"a"'] * n), n) for n in counts
@@ -125,10 +124,10 @@ def test_many_labels_get_room() -> None:
 
 
 def test_amounts_are_said_to_be_1_only_where_they_are() -> None:
-    """The kernel writes none of those before the first that is not 1; they must be there all the same."""
+    """The kernel writes no amounts before the first that is not 1; they must still be there."""
     reader = event_reader(EventsSettings(topic="t", key="$all", items="i"))
     single, two, repeated = b'{"i":{"x":1}}', b'{"i":{"x":1,"y":2}}', b'{"i":{"x":1,"x":3}}'
-    # The general reader decides about a name that occurs twice.
+    # The general reader decides about duplicate names.
     for values, amounts in (
         ([single] * 3, [1] * 3),
         ([single, two, single], [1, 1, 2, 1]),
@@ -149,7 +148,7 @@ def test_amounts_are_said_to_be_1_only_where_they_are() -> None:
 
 
 class _Numbers:
-    """A format whose scanner found lists of whole numbers, of these lengths."""
+    """Format whose scanner found integer lists of these lengths."""
 
     def __init__(self, reader: EventReader, lengths: list[int]) -> None:
         slot = int(reader.layout.columns[0, ITEMS])
@@ -172,7 +171,7 @@ class _Numbers:
 
 @pytest.mark.parametrize("length", [1, 7, 60])
 def test_whatever_room_ends_first_there_is_more_of_it(length: int) -> None:
-    """Labels are most of a log's rows here, and each has a text that must be made: both rooms are too small at first."""
+    """Most rows are labels that need decoded text: both rooms are too small at first."""
     reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
     lengths = [length] * 30 + [1]
     spans, rejects = one(
@@ -184,7 +183,7 @@ def test_whatever_room_ends_first_there_is_more_of_it(length: int) -> None:
 
 
 def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
-    """`$key` and a missing timestamp field mean the record's own; what is wrong with the value comes first."""
+    """`$key` and a missing time field mean the record's own; errors in the value come first."""
     reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
     values = [
         b'{"q":"a"}',
@@ -214,7 +213,7 @@ def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
 
 
 def test_one_histogram_for_everything_needs_no_key() -> None:
-    """With `$all` events have no stream key of their own."""
+    """With `$all`, events have no stream key of their own."""
     spans, _ = one(
         event_reader(EventsSettings(topic="t", key="$all", items="q")).read(
             Records.of([b'{"q":"a"}'])
@@ -262,7 +261,7 @@ def test_a_user_is_a_string_a_whole_number_or_the_record_key() -> None:
 
 
 def test_how_deep_an_event_may_be_does_not_depend_on_the_interpreter() -> None:
-    """Lists in lists run into a limit of msgspec that differs between versions of CPython; ours comes first."""
+    """Nested lists hit a msgspec limit that varies between CPython versions; ours applies first."""
     reader = event_reader(SETTINGS)
     values = [nested(depth) for depth in (2, 33, 34, NESTED_MAX, NESTED_MAX + 1)]
     strings = [
@@ -275,7 +274,7 @@ def test_how_deep_an_event_may_be_does_not_depend_on_the_interpreter() -> None:
 
 
 def test_a_deep_event_is_read_deep_in_the_stack_too() -> None:
-    """A worker's reader is called from a dozen frames or more, each of which counts."""
+    """A worker calls its reader a dozen or more frames deep, and every frame counts."""
     found = []
 
     def read(frames: int) -> None:
@@ -291,9 +290,9 @@ def test_a_deep_event_is_read_deep_in_the_stack_too() -> None:
 
 
 def test_what_is_read_is_not_shown() -> None:
-    """Records and events hold what people did: a log line or a traceback must not."""
+    """Records and events hold personal data: a log line or a traceback must not show it."""
     records = Records.of([GOOD.replace(b'"a"', b'"bought-in-secret"')])
     shown = repr(records) + repr(one(event_reader(SETTINGS).read(records))[0])
-    # As text, and as the numbers of an array. A shorter text might be in the address of an object.
+    # As text, and as the numbers of an array. A shorter text might occur in an object's address.
     for secret in ("bought", str(list(b"bough"))[1:-1], str(list(b"bough")).replace(",", "")[1:-1]):
         assert secret not in shown

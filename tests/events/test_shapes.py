@@ -1,4 +1,4 @@
-"""Whatever shape events have, three readers agree; and plain events of every ordinary shape are read by the compiled one."""
+"""Three readers agree on any shape; the compiled one reads plain events of every ordinary shape."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def test_three_readers_agree_over_random_shapes() -> None:
         said, more, found = difference(case, maker.batch(case))
         assert said is None, said
         scanned, events, records = scanned + more, events + found, records + BATCH
-    # Readers that reject everything, or decline it, would agree as well.
+    # Readers that reject or decline everything would also agree.
     assert events > 0.6 * records
     assert scanned > 0.5 * records
 
 
 def case_of(events: dict[str, Any], *histograms: dict[str, Any], user: str | None = None) -> Case:
-    """Return settings as a test states them."""
+    """Return settings in the form that the tests use."""
     stated = list(histograms) or [{}]
     settings = settings_or_none(events, stated, user)
     assert settings is not None
@@ -49,7 +49,7 @@ def case_of(events: dict[str, Any], *histograms: dict[str, Any], user: str | Non
 NS, S = 1_795_296_236_471_000_123, 1_795_296_236.4719999
 PURCHASE = [{"field": "type", "in": ["purchase", 7, True]}]
 AT_A_TIME = {"key": "$all", "items": "i", "timestamp": "t"}
-# Settings, and an event as people have them.
+# Typical settings with a typical event.
 ORDINARY: dict[str, tuple[Case, dict[str, Any]]] = {
     "a label": (case_of({"key": "k", "items": "i"}), {"k": "a", "i": "x"}),
     "numbers as labels and keys": (
@@ -167,12 +167,12 @@ ORDINARY: dict[str, tuple[Case, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_plain_events_of_ordinary_shapes_are_read_by_the_scanner(name: str) -> None:
-    """A shape that falls to the general reader costs fifty times as much, for every event."""
+    """A shape that falls back to the general reader costs fifty times as much per event."""
     case, record = ORDINARY[name]
     choose = random.Random(1)
     values = [dumped(record, choose).encode() for _ in range(20)]
     said, _, events = difference(case, values)
-    # The record keys of the first two are none.
+    # The first two record keys are invalid.
     assert said is None and events >= 18
     spans, _ = one(case.reader.read(Records.of(values, [b"k"] * 20, range(20))))
     assert (len(spans), spans.declined) == (20, 0)
@@ -302,7 +302,7 @@ DECIMALS = (
 
 
 def probes() -> list[tuple[Case, list[bytes]]]:
-    """Return both sides of what is a time, a count, and a number at an edge."""
+    """Return values on both sides of the limits of times, counts and edges."""
     moments = [
         f"{day}{mark}{clock}{behind}"
         for day, clock, behind, mark in (
@@ -345,20 +345,20 @@ def probes() -> list[tuple[Case, list[bytes]]]:
 
 
 def test_readers_agree_on_both_sides_of_each_bound() -> None:
-    """What is drawn at random seldom lies at an edge."""
+    """Random values seldom hit an edge."""
     for case, values in probes():
         said, *_ = difference(case, values)
         assert said is None, said
 
 
 def plain_see(old: str = "", new: str = "") -> Any:
-    """Return the kernel `see` as plain Python, with `old` replaced by `new` in the source of what says what views see."""
+    """Return uncompiled `see` with `old` replaced by `new` in the source of the view logic."""
     return plain_python((log, json_parts, log_values, view_kernels), old, new)[view_kernels]["see"]
 
 
 @functools.cache
 def some() -> list[tuple[Case, list[bytes]]]:
-    """Return settings of many kinds with events of theirs."""
+    """Return many kinds of settings, with events for each."""
     maker = Maker(5)
     return [
         *probes(),
@@ -378,12 +378,12 @@ def first_difference() -> str | None:
 
 
 def test_views_as_plain_python_agree_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compiled is what one reads: nothing rests on how numba compiles it."""
+    """Correctness must not depend on how numba compiles the source."""
     monkeypatch.setattr(module, "see", plain_see())
     assert first_difference() is None
 
 
-# Something the kernel must not do: what it says now, and what it would say.
+# Defects to plant in the kernel: current source and its replacement.
 DEFECTS = {
     "a condition is any of its values": ("return int(found == (asks == IN))", "return 1"),
     "not_in means in": ("found == (asks == IN)", "found"),
@@ -557,7 +557,7 @@ DEFECTS = {
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_each_defect_would_be_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run over millions of events says something only if a disagreement would be seen."""
+    """A run over millions of events proves something only if it detects disagreements."""
     monkeypatch.setattr(module, "see", plain_see(*DEFECTS[defect]))
     try:
         found = first_difference()

@@ -1,4 +1,4 @@
-"""The tree of wanted paths, and the tree as the scanner of JSON takes it."""
+"""The tree of wanted paths, and its form for the JSON scanner."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_a_place_has_one_slot(wanted: list[Wanted], message: str) -> None:
 
 
 def test_items_stay_items_whoever_else_wants_them() -> None:
-    """The order of the wanted fields means nothing."""
+    """The order of the wanted fields has no effect."""
     both = [Wanted(("a",), None, 0, many=True), Wanted(("a",), None, 0)]
     assert build(both) == build(both[::-1]) == Node(children={"a": Node(0, many=True)})
 
 
 def test_the_tree_of_the_scanner_is_shared_and_its_scratch_is_not() -> None:
-    """Levels are the objects and lists that are walked in each other: what is held while they are."""
+    """Levels count nested objects and lists: the state held while they are walked."""
     made = JsonTree(tree("a.b[].c.d", "e"))
     assert made.levels == 5  # the record, a, b, its element, c; and what is at d is not walked
     with pytest.raises(ValueError, match="read-only"):
@@ -79,7 +79,7 @@ def test_the_tree_of_the_scanner_is_shared_and_its_scratch_is_not() -> None:
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 300])
 def test_any_number_of_names_can_be_wanted(n: int) -> None:
-    """Each is found, in whatever order; those nobody wants are not, though they look alike."""
+    """All are found in any order; similar unwanted names are not."""
     names = [f"field-{i % 7}-{i}" for i in range(n)]
     scanner = Scanner(tree(*names))
     parts = [

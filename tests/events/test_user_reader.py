@@ -1,4 +1,4 @@
-"""Whose events are, against the reader of whole events and the rule in plain Python, compiled and uncompiled."""
+"""The reader of users agrees with the full reader and the rule in plain Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPE = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="
 
 
 def users(found: Whose) -> list[bytes | None]:
-    """Each record's user, None where it has none."""
+    """Return every record's user; None if it has none."""
     return [
         found.data[start:stop].tobytes() if known else None
         for known, (start, stop) in zip(found.known.tolist(), found.users.tolist(), strict=True)
@@ -39,7 +39,7 @@ def rejects(found: Whose) -> list[tuple[int, str]]:
 def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says(
     compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scanner knows plain records only: what it takes for one must be it."""
+    """The scanner handles plain records only, so it must recognize them correctly."""
     if not compiled:
         monkeypatch.setattr("workers.events.user_reader.whose", uncompiled(whose))
     values = corpus()
@@ -84,7 +84,7 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
 
 
 def test_what_no_histogram_looks_at_needs_no_user_and_its_time_still_counts() -> None:
-    """A heartbeat without a user is no reject; its time says that the partition goes on."""
+    """A heartbeat without a user is not a reject; its time advances the partition."""
     events = EventsSettings(
         topic="t",
         key="key",
@@ -111,7 +111,7 @@ def test_what_no_histogram_looks_at_needs_no_user_and_its_time_still_counts() ->
 
 
 def test_a_user_that_is_the_record_key() -> None:
-    """It is looked at where it is; what has none is a reject where a histogram looks."""
+    """A record without the key is a reject if a histogram selects it."""
     reader = UserReader(
         shape_of(EventsSettings(topic="t", key="key", items="items"), "$key"), max_bytes=1_000
     )
@@ -136,7 +136,7 @@ def test_a_user_that_is_the_record_key() -> None:
 
 
 def test_users_may_be_numbers_and_escaped() -> None:
-    """As the whole reader has them: the same user is in the same partition, whoever sends it on."""
+    """As in the full reader: the same user must reach the same partition."""
     names = ["ann", "é", 'a"b', "\n", 0, -5, 10**18, 10**400, "x" * 1_024, "x" * 1_025]
     records = Records.of(
         [msgspec.json.encode({"key": "k", "items": "a", "ts": 1, "user": name}) for name in names]

@@ -1,4 +1,4 @@
-"""A text has the code that a dictionary says, compiled or not, however often the table grows."""
+"""Codes match those of a dictionary, compiled or not, however often the table grows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET = np.arange(16, dtype=np.uint8).view(np.uint64)
 
 
 def test_the_hash_is_siphash_1_3() -> None:
-    """A weaker one could be flooded. Expected: by the reference, with one and three rounds."""
+    """A weaker hash could be flooded. Expected values: the reference, with one and three rounds."""
 
     def rotated(x: int, n: int) -> int:
         return (x << n | x >> (64 - n)) & (2**64 - 1)
@@ -76,7 +76,7 @@ def test_the_hash_is_siphash_1_3() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=4))
 def test_codes_are_those_of_a_dictionary(batches: list[list[bytes]]) -> None:
-    """One text with two codes would be counted as two items; two texts with one code as one."""
+    """A text with two codes would count as two items; two texts with one code as one."""
     vocabulary, expected = Vocabulary(), dict[bytes, int]()
     for texts in batches:
         codes = vocabulary.codes_of(Texts.of(texts))
@@ -87,7 +87,7 @@ def test_codes_are_those_of_a_dictionary(batches: list[list[bytes]]) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_codes_are_the_same_where_the_table_is_too_large_for_a_cache(seed: int) -> None:
-    """Then slots are read ahead of the texts they are compared with, and some texts are new meanwhile."""
+    """Slots are then prefetched before the comparison, and some texts are added meanwhile."""
     rng, vocabulary, expected = np.random.default_rng(seed), Vocabulary(), dict[bytes, int]()
     for _ in range(12):
         texts = [b"%d" % n for n in rng.integers(0, 250_000, 30_000).tolist()]
@@ -143,21 +143,21 @@ def test_codes_are_the_same_uncompiled_and_with_all_texts_in_one_slot() -> None:
 
 
 def test_first_texts_have_the_first_codes() -> None:
-    """A stream key is declared if its code says so: one that is not must never have such a code."""
+    """Codes tell which stream keys are declared: no other key may get such a code."""
     vocabulary = Vocabulary(["b", "a"])
     assert [vocabulary.code_of(text) for text in ("a", "c", "b", "c")] == [1, 2, 0, 2]
     assert len(Vocabulary()) == 0
 
 
 def test_a_place_outside_the_data_is_refused() -> None:
-    """The loops trust places: this is where they are checked."""
+    """The loops rely on valid positions, so they are checked here."""
     for place in ([-1, 2], [0, 4], [3, 2]):
         with pytest.raises(IndexError, match="outside the data"):
             Vocabulary().codes(np.zeros(3, dtype=np.uint8), np.array([place]))
 
 
 def test_tags_are_the_same_however_many_are_remembered() -> None:
-    """A tag is an item's identity and its noise: remembered, made one by one or all at once it is one and the same."""
+    """A tag is an item's identity and its noise: the same if cached, single or in bulk."""
     key, rng = NoiseKey(bytes(32)), np.random.default_rng(2)
     names, labels = Vocabulary(), Vocabulary()
     names.codes_of(Texts.of([b"a", "\u00e4".encode(), b""]))
@@ -179,7 +179,7 @@ def test_tags_are_the_same_however_many_are_remembered() -> None:
 
 
 def test_views_whose_codes_mean_the_same_share_what_is_remembered() -> None:
-    """And only these: a code beside another vocabulary is another text."""
+    """Other views must not share: a code in another vocabulary is another text."""
     keys, labels, others = Vocabulary(), Vocabulary(), Vocabulary()
     digests = DigestsOfViews(NoiseKey(bytes(32)).tag_state)
     all_of_it, of_a_kind = digests.of("all", keys, labels), digests.of("of-a-kind", keys, labels)
@@ -193,7 +193,7 @@ def test_views_whose_codes_mean_the_same_share_what_is_remembered() -> None:
 
 @pytest.mark.parametrize("behind", [b"", b"\xff" * 9])
 def test_texts_that_look_like_recent_ones_are_told_apart(behind: bytes) -> None:
-    """A text is looked for first where one of the same first and last bytes was: that must not make it the same."""
+    """Lookup starts at the last text with the same first and last bytes."""
     like = [b"12345678" + b"x" * n + b"12345678" for n in range(20)] + [
         b"a\0",
         b"a",

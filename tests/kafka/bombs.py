@@ -1,4 +1,4 @@
-"""Record batches that are short and expand to much, made piece by piece."""
+"""Short record batches that expand to much, generated piece by piece."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ _PIECE = 1 << 20
 
 
 def varint(number: int) -> bytes:
-    """Return a zigzag number, as Kafka writes it."""
     bits = number << 1 if number >= 0 else ~(number << 1)
     found = bytearray()
     while bits > 127:
@@ -35,8 +34,6 @@ def record(
     *,
     longer: int = 0,
 ) -> Iterator[bytes]:
-    """Yield the bytes of one record, whose value has `longer` more bytes of `a` at its end."""
-
     def text(content: bytes | None) -> bytes:
         return varint(-1) if content is None else varint(len(content)) + content
 
@@ -80,7 +77,6 @@ def xerial(pieces: Iterable[bytes], block: int = 32 << 10) -> bytes:
 
 
 def raw_snappy(pieces: Iterable[bytes]) -> bytes:
-    """Return snappy as one block, as librdkafka sends it."""
     return bytes(cramjam.snappy.compress_raw(b"".join(pieces)))
 
 
@@ -96,7 +92,7 @@ PACK: dict[str, Callable[[Iterable[bytes]], bytes]] = {
 def batch(
     codec: str, pieces: Iterable[bytes], number: int, base: int = 0, *, packed: bytes | None = None
 ) -> bytes:
-    """Return a record batch whose header claims `number` records; `packed` in place of the pieces."""
+    """Return a record batch whose header claims `number` records; `packed` replaces the pieces."""
     payload = PACK[codec](pieces) if packed is None else packed
     made = bytearray(
         _HEADER.pack(
@@ -122,7 +118,6 @@ def batch(
 
 
 def columns(raw: bytes, *, check_crcs: bool = True, start: int = 0) -> ColumnRecords:
-    """Return a response of these bytes as `fetch` takes it."""
     partition = TopicPartition("t", 0)
     return ColumnRecords.of(
         PartitionRecords(

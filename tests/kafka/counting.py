@@ -1,7 +1,9 @@
-"""A worker as small as one can be: two stages of plain counts over the real hand-over, run by the tests as a process.
+"""A minimal worker: two stages of plain counts over the real hand-over, run by the tests as a
+process.
 
-Events are labels. Stage 1 adds up and commits {label: count} to `<name>.contributions`; stage 2 adds those up and
-publishes all its totals to `<name>.totals`. Whatever is killed, frozen or handed over, the last totals must be exact.
+Events are labels. Stage 1 adds up and commits {label: count} to `<name>.contributions`; stage 2
+adds those up and publishes all its totals to `<name>.totals`. The last totals must be exact after
+any kill, freeze or hand-over.
 
 Run as `python -m tests.kafka.counting '<options as JSON>'`.
 """
@@ -26,14 +28,14 @@ from workers.kafka.store import Changelog, Store
 from workers.kafka.transport import BatchSchema, create_app, run_app
 from workers.runtime.sizes import Change
 
-#: Stage 1 commits when this many records are pending, so that a test has many transactions.
+# Stage 1 commits when this many records are pending, so that a test has many transactions.
 COMMIT_RECORDS = 500
-#: How long stage 1 waits before each transaction while the file `brake` is there.
+# How long stage 1 waits before each transaction while the file `brake` exists.
 BRAKED_S = 4.0
 
 
 class Contribute(Shard):
-    """Stage 1: counts of what was read since the last commit."""
+    """Stage 1: counts of the records since the last commit."""
 
     owners = 2
     contributions = ""
@@ -83,8 +85,6 @@ class Contribute(Shard):
 
 
 class Release(Shard):
-    """Stage 2: totals of everything."""
-
     totals = ""
 
     def restore(self) -> None:
@@ -109,7 +109,6 @@ class Release(Shard):
 
 
 def main(options: dict[str, Any]) -> int:
-    """Run the worker that `options` describe."""
     logging.basicConfig(
         level="INFO", stream=sys.stdout, format="%(created).3f %(levelname)s %(name)s %(message)s"
     )

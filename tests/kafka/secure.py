@@ -1,7 +1,8 @@
-"""A Kafka with TLS, SCRAM and ACLs: its certificates, its users, its rules.
+"""A Kafka broker with TLS, SCRAM and ACLs: its certificates, users and rules.
 
-Clients come in at `localhost` through TLS and SCRAM-SHA-512; what nobody allowed is forbidden there. The broker's own listener without
-TLS belongs to a super-user, with which the tests set things up.
+Clients connect to `localhost` through TLS and SCRAM-SHA-512, where everything not allowed is
+forbidden. The broker's own listener without TLS belongs to a super-user, with which the tests set
+things up.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Secure:
         bootstrap: its address for TLS and SCRAM.
         inside: its address for the super-user.
         ca: certificate of the authority that signed the broker's.
-        other_ca: one of an authority that did not.
+        other_ca: certificate of an authority that did not.
     """
 
     bootstrap: str
@@ -70,11 +71,9 @@ class Secure:
     other_ca: Path
 
     def connection(self) -> Connection:
-        """The super-user's."""
         return Connection(self.inside)
 
     def add_user(self, name: str, password: str) -> None:
-        """Makes a SCRAM user."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         admin = admin_of(self.connection())
         wanted: list[UserScramCredentialAlteration] = [
@@ -84,7 +83,6 @@ class Secure:
             future.result(120)
 
     def allow(self, rules: list[Rule], user: str) -> None:
-        """Gives a user what the rules say."""
         bindings = [
             AclBinding(
                 getattr(
@@ -108,7 +106,8 @@ class Secure:
         admin = admin_of(self.connection())
         for future in admin.create_acls(bindings).values():
             future.result(120)
-        # The controller has taken them in; the broker itself follows, and it took in the user before.
+        # The controller has accepted the rules; the broker itself follows, and it accepted the user
+        # before.
         any_one: Any = None  # as librdkafka has it; its types say otherwise
         every = AclBindingFilter(
             ResourceType.ANY,
@@ -135,7 +134,7 @@ class Rule:
 
 
 def rules_of(document: Path, role: str, names: Mapping[str, str]) -> list[Rule]:
-    """The rows of a role in the document's table, with `<placeholders>` filled in.
+    """Return the rows of a role in the document's table, with `<placeholders>` filled in.
 
     A row: | role | resource | `name` | operations | ... |
     """
@@ -154,7 +153,7 @@ def rules_of(document: Path, role: str, names: Mapping[str, str]) -> list[Rule]:
 
 @contextmanager
 def secure_broker(directory: Path) -> Iterator[Secure]:
-    """Runs it; keys and certificates go to `directory`."""
+    """Run the broker; write keys and certificates to `directory`."""
     authority, key = _authority("Quietcount tests")
     other, _ = _authority("Somebody else")
     ca, other_ca, keystore = (
@@ -211,7 +210,6 @@ def _authority(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 
 def _signed(authority: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A broker's private key and certificate as PEM."""
     own = ec.generate_private_key(ec.SECP256R1())
     names = x509.SubjectAlternativeName(
         [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]

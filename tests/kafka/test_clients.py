@@ -1,4 +1,4 @@
-"""One description of the cluster for every client, and no client with less security than was asked for."""
+"""One description of the cluster for every client, and no client with too little security."""
 
 from __future__ import annotations
 
@@ -31,18 +31,16 @@ def test_settings_the_worker_depends_on_cannot_be_changed(name: str) -> None:
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    """Reprs end up in logs."""
     assert "hush" not in repr(Connection("a:1", SASL))
 
 
 def test_an_empty_address_is_refused() -> None:
-    """librdkafka would wait for ever for a broker that was never named."""
+    """librdkafka would wait forever for an unnamed broker."""
     with pytest.raises(SettingsError, match=r"kafka\.bootstrap"):
         Connection("  ")
 
 
 def test_plaintext_needs_no_credentials() -> None:
-    """The default of both libraries."""
     assert faust_credentials(Connection("a:1")) is None
 
 
@@ -96,6 +94,6 @@ def test_kerberos_is_the_mechanism_unless_another_is_named() -> None:
     ],
 )
 def test_security_that_cannot_be_translated_is_refused(client: dict[str, str], named: str) -> None:
-    """Ignoring one of these would connect with less than was asked for."""
+    """Ignoring one of these would connect with less security than requested."""
     with pytest.raises(SettingsError, match=named):
         faust_credentials(Connection("a:1", client))

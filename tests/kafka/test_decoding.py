@@ -1,4 +1,4 @@
-"""Columns show exactly the records that aiokafka's own path shows."""
+"""Columns show exactly the records of aiokafka's own path."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ Row = tuple[int, int, bytes | None, bytes | None]
 
 
 def whole(fetched: FetchedRecords) -> Records:
-    """Return the records of an ordinary fetch, which is one part."""
     [part] = fetched.parts()
     return part.records
 
 
 def rows_of(records: ColumnRecords, most: int) -> list[Row]:
-    """Read everything in steps of `most`."""
     rows: list[Row] = []
     while records.has_more():
         for part in records.take(0, most).parts():
@@ -46,13 +44,12 @@ def rows_of(records: ColumnRecords, most: int) -> list[Row]:
 
 
 def offsets(records: ColumnRecords, most: int = 100) -> list[int]:
-    """Return the offsets of what is taken at once."""
     found: list[int] = whole(records.take(0, most)).offsets.tolist()
     return found
 
 
 async def response(bootstrap: str, topic: str, start: int) -> ColumnRecords:
-    """Return what aiokafka fetched from `start` and nobody has read."""
+    """Return an unread aiokafka response fetched from `start`."""
     keep_bytes()
     partition = Partition(topic, 0)
     async with AIOKafkaConsumer(
@@ -66,7 +63,7 @@ async def response(bootstrap: str, topic: str, start: int) -> ColumnRecords:
 
 
 async def expected(bootstrap: str, topic: str, start: int) -> tuple[list[Row], int]:
-    """Return what aiokafka's own path makes of the same log, and the position it ends at."""
+    """Return the records of the same log from aiokafka's own path, and the final position."""
     partition = Partition(topic, 0)
     found: list[Any] = []
     async with AIOKafkaConsumer(
@@ -83,7 +80,7 @@ async def expected(bootstrap: str, topic: str, start: int) -> tuple[list[Row], i
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "snappy", "zstd"])
 def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str) -> None:
-    """Aborted records, transaction markers, null keys and values, and a start inside a record batch."""
+    """Covers aborted records, markers, nulls, and a start inside a record batch."""
     connection, topic = Connection(bootstrap), unique("columns")
     create_topic(connection, topic)
     producer = connection.producer(topic, **{"compression.type": compression, "linger.ms": 100})
@@ -111,7 +108,6 @@ def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str
 
 
 def batch(count: int) -> bytearray:
-    """Return one record batch."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i in range(count):
         builder.append(i, 1000 + i, None, b"value-%d" % i, [])
@@ -119,7 +115,6 @@ def batch(count: int) -> bytearray:
 
 
 def columns(raw: bytes, *, check_crcs: bool = True, start: int = 0) -> ColumnRecords:
-    """Return the columns of a response of these bytes."""
     response = PartitionRecords(
         Partition("t", 0), RecordSet(raw), None, start, None, None, check_crcs, READ_COMMITTED
     )
@@ -140,7 +135,7 @@ def test_a_record_batch_is_never_split() -> None:
 def test_batches_that_are_decompressed_together_hold_what_each_holds(
     kind: int, lengths: tuple[int, ...]
 ) -> None:
-    """Room is guessed by the first of them; where the others need more, nothing is cut off."""
+    """The first batch determines the initial room; batches that need more must not be cut off."""
     rng, raw, wanted = np.random.default_rng(0), b"", []
     for number, length in enumerate(lengths):
         builder = DefaultRecordBatchBuilder(2, kind if number != 1 else 0, 0, -1, -1, -1, 1 << 20)
@@ -159,7 +154,7 @@ def test_batches_that_are_decompressed_together_hold_what_each_holds(
 
 
 def test_a_batch_that_cannot_be_decompressed_is_refused_behind_others_too() -> None:
-    """Its CRC may be right: then whoever wrote it is wrong, and what it holds is not to be guessed."""
+    """With a valid CRC the producer itself is at fault, and the contents must not be guessed."""
     builder = DefaultRecordBatchBuilder(2, 3, 0, -1, -1, -1, 1 << 20)
     for i in range(100):
         builder.append(i, 1000 + i, None, b"value-%d" % i, [])
@@ -173,7 +168,7 @@ def test_a_batch_that_cannot_be_decompressed_is_refused_behind_others_too() -> N
 
 
 def test_a_start_inside_a_record_batch_skips_what_lies_before_it() -> None:
-    """Brokers answer with whole record batches: records before the position were counted already."""
+    """Brokers answer with whole record batches: earlier records were counted already."""
     assert offsets(columns(bytes(batch(10)), start=4)) == [4, 5, 6, 7, 8, 9]
 
 
@@ -187,7 +182,7 @@ def test_a_damaged_record_batch_is_refused() -> None:
 
 
 def test_taking_over_a_response_twice_goes_on_where_it_stood() -> None:
-    """A response that was not read to its end stays with the fetcher and is met again."""
+    """A response that was not fully read stays with the fetcher and comes up again."""
     records = columns(bytes(batch(10)))
     records.take(0, 100)
     assert ColumnRecords.of(records) is records
@@ -209,7 +204,7 @@ def test_the_bytes_of_a_response_go_with_it_and_wait_for_no_collection_of_cycles
 
 
 def legacy(magic: int, codec: int, count: int, base: int) -> bytes:
-    """Return a message set of an old format, as brokers stored it: with the offsets of the log."""
+    """Return a message set of an old format as brokers stored it: with the offsets of the log."""
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
     for i in range(count):
         builder.append(
@@ -242,7 +237,7 @@ def test_batches_of_old_formats_are_read_between_those_of_today(magic: int, code
 
 @pytest.mark.parametrize("cut", range(0, 200, 7))
 def test_bytes_that_are_no_records_are_refused(cut: int) -> None:
-    """With the check of the CRC off, a damaged length must never lead outside the record batch."""
+    """With the CRC check off, a damaged length must never lead outside the record batch."""
     raw = batch(10)
     for value in (0, 1, 0x7F, 0xFF):
         damaged = bytearray(raw)
@@ -258,7 +253,7 @@ def test_bytes_that_are_no_records_are_refused(cut: int) -> None:
 
 
 def test_other_consumers_in_the_process_read_as_before() -> None:
-    """Nobody who uses aiokafka beside the worker may notice that responses are kept as bytes."""
+    """Keeping responses as bytes must not affect other users of aiokafka in the process."""
     ours = PartitionRecords(
         Partition("t", 0), RecordSet(bytes(batch(10))), None, 0, None, None, True, READ_COMMITTED
     )

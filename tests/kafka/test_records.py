@@ -1,4 +1,4 @@
-"""Where the records of fetched batches lie, and whether their bytes are whole: compiled and as plain Python, as aiokafka says."""
+"""Positions and checksums of fetched records agree with aiokafka, compiled or not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ TABLES = records.crc_tables()
 
 
 def batch(base: int, count: int) -> bytes:
-    """Return a record batch with null and empty keys and values, and headers."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i in range(count):
         key, value = (None, b"", b"k%d" % i)[i % 3], (b"value" * (i * 40), None, b"")[i % 4 % 3]
@@ -34,7 +33,7 @@ def batch(base: int, count: int) -> bytes:
 def found(
     way: dict[str, Any], data: bytes, rows: Sequence[tuple[int, ...]], at_once: int = 1_000
 ) -> tuple[int, list[tuple[Any, ...]]]:
-    """Return which batch is bad, and offset, time, key and value of all records, found some at once."""
+    """Return the bad batch, and all records (offset, time, key, value), found `at_once` at a time."""
     left, place = sum(row[records.NUMBER] for row in rows), np.array([0, 0, 0, -1, 0])
     all_found: list[tuple[Any, ...]] = []
 
@@ -96,11 +95,11 @@ def test_records_of_several_batches_are_those_that_aiokafka_reads(way: dict[str,
 
 @pytest.mark.parametrize("way", WAYS, ids=["compiled", "plain"])
 def test_what_was_found_before_an_obstacle_stays_found(way: dict[str, Any]) -> None:
-    """A stream goes on at the record that was cut off, so no place may be lost at any cut."""
+    """A stream resumes at the truncated record, so no position may be lost at any cut."""
     made = batch(7, 12)
     wanted = [(r.offset, r.timestamp, r.key, r.value) for r in MemoryRecords(made).next_batch()]
     for stop in range(HEADER, len(made)):
-        # As in a stream, what lies behind the end is there, and means nothing.
+        # As in a stream, bytes past the end exist, but mean nothing.
         data = made[:stop] + b"\x81" * 10
         number, some = found(way, data, [(HEADER, stop, 7, 7, -1, 12)])
         assert number == 0
@@ -115,14 +114,14 @@ def test_what_was_found_before_an_obstacle_stays_found(way: dict[str, Any]) -> N
 
 
 def headers_at_start(data: bytes, at: int) -> tuple[int, int]:
-    """Return a record's length and where it begins to count."""
+    """Return a record's length and the position from which it counts."""
     length, at = uncompiled(records.varint)(np.frombuffer(data, dtype=np.uint8), at)
     return int(length), at
 
 
 @pytest.mark.parametrize("way", WAYS, ids=["compiled", "plain"])
 def test_offsets_that_do_not_ascend_are_no_records(way: dict[str, Any]) -> None:
-    """Reading goes on behind the last offset: others would be counted twice, or never."""
+    """Reading resumes after the last offset: other records would be counted twice, or never."""
     data = batch(0, 5) + batch(0, 5)
     half = len(data) // 2
     row = (HEADER, half, 0, 0, -1, 5)

@@ -1,4 +1,4 @@
-"""A shard's transactions on a real broker: all of it once, or nothing."""
+"""A shard's transactions on a real broker are atomic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 class Keeper(Shard):
-    """Keeps what it is told; its offset is in its state."""
+    """Keeper that records the batches it gets; its offset is in its state."""
 
     def restore(self) -> None:
         stored = self.store.get(b"offset")
@@ -53,8 +53,6 @@ def abort_once(transactions: Transactions, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 class Cluster:
-    """An output and a state topic on the real broker, and shards on them."""
-
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self.connection = Connection(bootstrap)
         self.directory = directory
@@ -73,18 +71,15 @@ class Cluster:
         return made
 
     def published(self, isolation: str = "read_committed") -> list[bytes | None]:
-        """Return the values of the output topic."""
         return [message.value() for message in self.messages(self.output, isolation)]
 
     def messages(self, topic: str, isolation: str = "read_committed") -> list[Message]:
-        """Return the messages of a topic, once all that was committed can be seen."""
         settled(self.connection, topic)
         return read(self.connection, topic, 0, isolation)
 
 
 @pytest.fixture
 def cluster(bootstrap: str, tmp_path: Path) -> Cluster:
-    """Topics of their own for each test."""
     return Cluster(bootstrap, tmp_path)
 
 
@@ -93,7 +88,7 @@ def say(cluster: Cluster, *values: bytes) -> Sequence[Outgoing]:
 
 
 def test_messages_and_state_become_visible_together(cluster: Cluster) -> None:
-    """The whole point: output, state and position in one transaction."""
+    """Output, state and position must share one transaction."""
     shard = cluster.shard()
     changes: list[Change] = [(b"offset", b"7"), (b"a", b"1"), (b"a", b"2"), (b"gone", None)]
     shard.transact(say(cluster, b"one", b"two"), changes, 7)
@@ -110,7 +105,7 @@ def test_messages_and_state_become_visible_together(cluster: Cluster) -> None:
 def test_an_aborted_transaction_is_repeated_and_published_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker may ask for an abort at any time: what was sent before it must never be seen."""
+    """The broker may require an abort at any time: records sent before it must never be visible."""
     shard = cluster.shard()
     abort_once(shard.transactions, monkeypatch)
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
@@ -142,7 +137,7 @@ def test_a_fenced_shard_publishes_nothing(cluster: Cluster) -> None:
 def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(
     cluster: Cluster,
 ) -> None:
-    """A kill between the commit and the RocksDB write leaves the copy behind: never ahead, never wrong."""
+    """A kill between commit and RocksDB write leaves the copy behind, never ahead or wrong."""
     shard = cluster.shard()
     shard.transact([], [(b"offset", b"1"), (b"a", b"1"), (b"b", b"1")], 1)
     shard.store.close()  # the process dies here, as far as RocksDB can tell
@@ -157,7 +152,7 @@ def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(
 
 
 def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluster) -> None:
-    """A killed owner's transaction must be aborted by the take-over and its changes must not be read."""
+    """The take-over must abort a killed owner's transaction and not read its changes."""
     dead = cluster.shard()
     dead.transact([], [(b"offset", b"1")], 1)
     producer = dead.transactions._producer
@@ -175,7 +170,7 @@ def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluste
 def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_ever(
     cluster: Cluster,
 ) -> None:
-    """Too large stays too large: the worker must stop with the reason instead of turning in circles."""
+    """The message stays too large: stop with the reason instead of looping."""
     small = f"{cluster.name}.small"
     create_topic(cluster.connection, small, max_message_bytes="1000")
     shard = cluster.shard()
@@ -218,7 +213,7 @@ class FailsOnce(Keeper):
 def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """The event loop hears of a failure later: what is queued behind it would commit half of a batch, or spin on a dead producer."""
+    """Queued work would commit half a batch, or spin on a dead producer."""
     shard = Cluster(bootstrap, tmp_path).shard(FailsOnce)
     batch = Batch(0, 1, Records.of([b"x"]))
     with pytest.raises(ValueError, match="injected"):
@@ -231,7 +226,7 @@ def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(
 
 
 def test_brokers_that_allow_only_short_transactions_are_refused_in_words(tmp_path: Path) -> None:
-    """librdkafka calls it a fatal error, which is also its way to say that a newer owner exists."""
+    """librdkafka reports a fatal error, which also signals a newer owner."""
     with local_broker("transaction.max.timeout.ms=60000\n") as address:
         cluster = Cluster(address, tmp_path)
         with pytest.raises(SettingsError, match="transaction.max.timeout.ms is below 300000"):

@@ -1,4 +1,4 @@
-"""The topics a worker needs: planned from what exists, created where missing, never altered."""
+"""The topics of a worker: planned from what exists, created where missing, never altered."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def partitions(**existing: int) -> dict[str, int]:
-    """Return planned partition counts by short name; underscores in `existing` stand for hyphens."""
+    """Return planned partition counts by short name; underscores in `existing` replace hyphens."""
     found = {f"w.{name.replace('_', '-')}": count for name, count in existing.items()}
     known = {name: Existing(name, count) for name, count in found.items()}
     plan = plan_topics("w", ["w.events"], None, None, ["w.products"], known)
@@ -30,7 +30,7 @@ def partitions(**existing: int) -> dict[str, int]:
 
 
 def test_partition_counts_follow_the_events_topic() -> None:
-    """One state partition for each source partition, or progress would be lost."""
+    """Every source partition needs its state partition, or progress would be lost."""
     assert partitions(events=6) == {
         "events": 6,
         "contributions": 6,
@@ -66,7 +66,7 @@ def test_owners_that_contradict_existing_topics_are_refused() -> None:
 def test_an_events_topic_yet_to_come_gets_the_partitions_that_the_state_was_made_for(
     rekey: bool,
 ) -> None:
-    """Another number would be refused at the start, and the state has one partition for each source partition."""
+    """Another number would be refused at the start."""
     state = "w.rekey-state" if rekey else "w.contribute-state"
     existing = {name: Existing(name, n) for name, n in (("e1", 4), (state, 10))}
     planned = {
@@ -82,7 +82,7 @@ def test_an_events_topic_yet_to_come_gets_the_partitions_that_the_state_was_made
 
 
 def test_contributions_are_kept_for_ever_and_state_is_compacted() -> None:
-    """The audit reads every contribution again; state is found by its last value."""
+    """The audit reads every contribution again; state is the last value of its key."""
     plan = {topic.name: topic for topic in plan_topics("w", ["e"], 4, 2, [], {})}
     assert plan["w.contributions"].config()["retention.ms"] == "-1"
     assert {name for name, topic in plan.items() if topic.cleanup_policy == "compact"} == {
@@ -92,7 +92,7 @@ def test_contributions_are_kept_for_ever_and_state_is_compacted() -> None:
 
 
 def test_create_makes_what_is_missing_and_alters_nothing(bootstrap: str) -> None:
-    """An operator's own settings of a topic are theirs."""
+    """An operator's own topic settings stay."""
     connection, name = Connection(bootstrap), unique("topics")
     events = f"{name}.events"
     create_topic(connection, events, 3, retention_ms="12345")
@@ -115,7 +115,7 @@ def test_create_makes_what_is_missing_and_alters_nothing(bootstrap: str) -> None
 
 
 def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
-    """A state topic that deletes by age forgets the progress, and then counts everything again."""
+    """A state topic that deletes by age loses progress, and then everything is counted again."""
     connection, name = Connection(bootstrap), unique("topics")
     create_topic(connection, f"{name}.contribute-state", 2, max_message_bytes="9000000")
     create_topic(
@@ -135,7 +135,7 @@ def test_topics_that_would_lose_state_are_reported(bootstrap: str) -> None:
     "short", ["contributions", "contribute-state", "release-state", "rejects", "products"]
 )
 def test_every_topic_that_takes_too_short_batches_is_refused(bootstrap: str, short: str) -> None:
-    """Long labels in the data would make a message that it never takes, and the worker would end with it, again and again."""
+    """Long labels would make a message that the topic never accepts."""
     connection, name = Connection(bootstrap), unique("topics")
     plan = plan_topics(name, [f"{name}.events"], 2, 2, [f"{name}.products"], {})
     for topic in plan:
@@ -161,7 +161,7 @@ def test_what_create_makes_is_long_enough_whatever_the_cluster_has() -> None:
 
 
 def test_a_broker_that_does_not_answer_is_named() -> None:
-    """The first mistake everybody makes: the message says which address and what to check."""
+    """This is the most common mistake: the message names the address and what to check."""
     with pytest.raises(
         SettingsError, match=r"kafka\.bootstrap = '127\.0\.0\.1:1'.*Check the address"
     ):
@@ -169,7 +169,7 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
 
 
 def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no controller to ask: the demo must start all the same, and nobody who was not told what it is."""
+    """It has no controller to ask: only a caller told that it is embedded starts without ids."""
     with EmbeddedCluster() as cluster:
         plan = plan_topics("demo", ["demo.events"], PARTITIONS, None, ["demo.products"], {})
         names = [topic.name for topic in plan]
@@ -184,7 +184,7 @@ def test_topics_of_the_embedded_cluster_have_no_id(monkeypatch: pytest.MonkeyPat
 
 
 def test_several_events_topics_have_a_state_partition_for_each_of_their_partitions() -> None:
-    """And as many owners, unless they were asked for."""
+    """The number of owners equals it too, unless configured."""
     existing = {
         name: Existing(name, n) for name, n in (("eu", 3), ("us", 2), ("w.contribute-state", 4))
     }
@@ -206,7 +206,7 @@ def test_several_events_topics_have_a_state_partition_for_each_of_their_partitio
 
 
 def test_events_by_user_have_partitions_of_their_own_number_which_stage_1_has_then() -> None:
-    """Users are hashed onto them: another number would put a user's later events where the earlier ones are not."""
+    """Another number would separate a user's later events from the earlier ones."""
 
     def planned(existing: dict[str, Existing], users: int | None) -> dict[str, int]:
         plan = plan_topics(

@@ -1,4 +1,4 @@
-"""Two worker stages through Faust on a real broker: whatever happens to the processes, every event counts once."""
+"""Two worker stages through Faust on a real broker: every event counts once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
-    """A scene on the real broker."""
     with scene(Connection(bootstrap), tmp_path) as made:
         yield made
 
 
 def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
-    """A killed worker leaves open transactions and a state copy behind; neither may lose or repeat an event."""
+    """Neither open transactions nor a stale copy may lose or repeat an event."""
     counting.send(24000)
     counting.brake.touch()
     first = counting.worker("a")
@@ -40,7 +39,7 @@ def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
 
 
 def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> None:
-    """A frozen worker wakes up in the middle of its work, after another one took over: it must not publish."""
+    """It wakes up in the middle of its work, after a take-over: it must not publish."""
     counting.send(24000)
     counting.brake.touch()
     frozen = counting.worker("frozen")
@@ -59,7 +58,7 @@ def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> No
 
 
 def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
-    """Rolling restarts are the operator's daily business: exit 0, and the other worker goes on exactly."""
+    """Rolling restarts are routine: exit status 0, and the other worker continues exactly."""
     counting.brake.touch()
     leaving = counting.worker("leaving")
     leaving.wait_for("took over")
@@ -78,7 +77,7 @@ def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
 
 
 def test_a_stranger_with_our_transactional_id_makes_the_worker_leave(counting: Scene) -> None:
-    """Two groups with the same ids must not take turns for ever: the older one says so and exits 75."""
+    """Two groups must not alternate forever: the older one logs it and exits with 75."""
     worker = counting.worker("a", fenced_grace_s=1.0)
     worker.wait_for("took over")
     strangers = []
@@ -119,7 +118,7 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
 
 
 def test_the_clock_comes_when_the_log_is_read_to_its_end(counting: Scene) -> None:
-    """Stage 1 commits by the clock alone here: without it the last events would never be counted."""
+    """Stage 1 commits by the clock alone here: otherwise the last events would never count."""
     counting.send(700)
     worker = counting.worker("a", by_clock=True)
     counting.wait_exact()
@@ -129,7 +128,7 @@ def test_the_clock_comes_when_the_log_is_read_to_its_end(counting: Scene) -> Non
 
 
 def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
-    """Operators watch lag with the tools they have, which read the group's offsets."""
+    """Operators' lag tools read the group's offsets."""
     counting.send(300)
     worker = counting.worker("a")
     counting.wait_exact()

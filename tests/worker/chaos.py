@@ -1,10 +1,13 @@
-"""Chaos: two workers are killed at random moments, again and again, while events come in; then everything must add up.
+"""Chaos test: two workers are killed at random moments while events come in; then all sums must be
+exact.
 
-The first part of the events is there before the workers start, dated into the minute before, some of them later than the
-grace allows; the rest comes in live, dated ahead of the clock. What each tick must hold is computed here, from the rule in
-interfaces and architecture alone. The suite runs a short version; the long one is
+Half of the events precede the workers; they are dated into the minute before, some later than the
+grace allows. The rest come in live, dated ahead of the clock. The expected contents of every tick
+follow from the rule in interfaces and architecture alone. The suite runs a short version; the long
+one is
 
-    python -m tests.worker.chaos --events 1000000 --kills 20 [--bootstrap B] [--seed N] [--directory D]
+    python -m tests.worker.chaos --events 1000000 --kills 20 [--bootstrap B] [--seed N] [--directory
+    D]
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from workers.mechanisms.config.histogram import Lane
 
 SOURCES, OWNERS = 4, 2
 GRACE_MS = 8_000
-#: Events are dated so far ahead of the clock. Else one would be late where sending it, or the broker, takes longer than the grace.
+# Lead of event times over the clock. Otherwise an event would be late where sending it, or the
+# broker, takes longer than the grace.
 AHEAD_MS = 20_000
 KEYS = [f"k{i}" for i in range(10)]
 LABELS = [f"item-{i}" for i in range(2_000)]
@@ -37,14 +41,13 @@ HISTOGRAMS = (
 
 @dataclass
 class Oracle:
-    """What the contributions must hold, computed event by event."""
+    """Expected contributions, computed event by event."""
 
     lanes: list[Lane]
     watermarks: list[int | None] = field(default_factory=lambda: [None] * SOURCES)
     total: Counter[Contributed] = field(default_factory=Counter)
 
     def take(self, partition: int, event: dict[str, Any]) -> None:
-        """Adds one event: late ones count in the tick that is open at the partition's watermark."""
         at, before = event["ts"], self.watermarks[partition]
         mark = at if before is None else max(before, at - GRACE_MS)
         self.watermarks[partition] = mark
@@ -60,7 +63,6 @@ class Oracle:
 
 
 def make_event(rng: random.Random, at: int) -> dict[str, Any]:
-    """An event: a list with repeats, or counts, of Zipf-like labels."""
     labels = [
         LABELS[min(int(rng.paretovariate(0.9)) - 1, len(LABELS) - 1)]
         for _ in range(rng.choice((1, 2, 2, 3, 4)))
@@ -72,7 +74,7 @@ def make_event(rng: random.Random, at: int) -> dict[str, Any]:
 def backlog(
     rng: random.Random, events: int, end_ms: int, span_ms: int
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Events of the past, nearly in order; one in twenty is late, some beyond the grace."""
+    """Return past events, nearly in order; one in twenty is late, some beyond the grace."""
     for i in range(events):
         at = end_ms - span_ms + span_ms * i // events
         late = rng.randrange(2 * GRACE_MS) if rng.random() < 0.05 else 0
@@ -89,12 +91,11 @@ def chaos(
     gap_s: tuple[float, float],
     topics: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Runs it, asserts everything, and returns figures.
+    """Run the test, assert everything, and return figures.
 
     Args:
-        bootstrap: broker.
         directory: for settings, data and logs.
-        events: how many, half of them before the workers start.
+        events: total number; half precede the workers.
         kills: how many times a worker is killed.
         seed: of events and kills.
         gap_s: least and most seconds from one kill to the next.
@@ -112,7 +113,8 @@ def chaos(
     )
     lanes = list(dict.fromkeys(histogram.lane for histogram in site.settings.histograms))
     oracle = Oracle(lanes)
-    # The backlog is of the past: an event dated ahead moves the watermark no further than to the clock.
+    # The backlog lies in the past: an event dated ahead moves the watermark no further than the
+    # clock.
     begun_ms = time.time_ns() // 1_000_000
     for partition, event in backlog(rng, events // 2, begun_ms - GRACE_MS, 60_000):
         site.produce(partition, [event], flush=False)
@@ -171,7 +173,6 @@ def chaos(
 
 
 def check(site: Site, oracle: Oracle) -> dict[str, Any]:
-    """Everything adds up, everything is published once, audit agrees."""
     found = site.contributed()
     wrong = [(what, found[what], n) for what, n in oracle.total.items() if found[what] != n]
     extra = [(what, n) for what, n in found.items() if what not in oracle.total]
@@ -193,7 +194,6 @@ def check(site: Site, oracle: Oracle) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The long version."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""`quietcount budget` on a real broker: what it states is what the published snapshots carry, through generations and on live topics."""
+"""`quietcount budget` agrees with the published snapshots, through generations."""
 
 from __future__ import annotations
 
@@ -18,19 +18,17 @@ pytestmark = pytest.mark.waits
 
 
 class Command:
-    """The command in this process: starting Python takes longer than all that it does."""
+    """The command in this process, since starting Python takes longer than the work."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
     def __call__(self, config: Path, *options: str) -> tuple[int, str, str]:
-        """(exit code, standard output, standard error)."""
         self._capsys.readouterr()
         status = execute(["budget", "-c", str(config), *options])
         return status, *self._capsys.readouterr()
 
     def json(self, site: Site) -> dict[str, Any]:
-        """What it says of a site."""
         status, out, err = self(site.config, "--json")
         assert status == 0, err
         found: dict[str, Any] = json.loads(out)
@@ -39,12 +37,10 @@ class Command:
 
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """`quietcount budget`."""
     return Command(capsys)
 
 
 def burst(site: Site) -> None:
-    """Events of this moment; waits until they are published."""
     at = time.time_ns() // 1_000_000
     for partition in range(site.partitions):
         site.produce(
@@ -59,7 +55,7 @@ def burst(site: Site) -> None:
 def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
     bootstrap: str, tmp_path: Path, command: Command
 ) -> None:
-    """A generation or histogram that the settings forgot was published all the same: its price must not vanish."""
+    """What left the settings was still published: its price must not vanish."""
     site = Site(
         bootstrap,
         tmp_path,
@@ -122,7 +118,7 @@ def test_budget_states_what_snapshots_carry_and_keeps_older_generations(
 
 
 def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, Any]]) -> None:
-    """Ids, prices and the ticks of every epoch."""
+    """Assert equal ids, prices and ticks of every epoch."""
     stated = {
         (h["name"], mechanism_id): (g, e)
         for h in found["histograms"]
@@ -131,7 +127,8 @@ def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, A
         for mechanism_id in e["ids"]
     }
     seen = {(s["histogram"], s["id"]) for s in snapshots}
-    # With public keys a new generation releases ticks before it has met a key: they are charged, and nobody can see them.
+    # With public keys a new generation releases ticks before it has met a key: they are charged,
+    # but not visible.
     assert seen <= set(stated)
     assert {name for name, _ in seen} == {name for name, _ in stated}
     for name, mechanism_id in seen:
@@ -155,7 +152,7 @@ def assert_equal_to_snapshots(found: dict[str, Any], snapshots: list[dict[str, A
 def test_budget_of_a_worker_that_never_ran_and_of_a_broker_that_is_away_is_one_clear_line(
     bootstrap: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Zero because nothing was spent, and no answer at all, must not look alike."""
+    """Zero because nothing was spent must not look like a missing answer."""
     site = Site(bootstrap, tmp_path, [unk()], create=False)
     status, out, _ = command(site.config)
     assert status == 0 and "never run here" in out and site.settings.release_state_topic in out

@@ -1,4 +1,4 @@
-"""What closes a tick: the events' time, and the wall clock where a partition is read to its end."""
+"""Ticks close by event time, and by the wall clock where a partition is read to its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.waits
 
 
 def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path: Path) -> None:
-    """A quiet shop must not hold up the histograms of all others, and empty ticks are published as well."""
+    """A quiet shop must not hold up all others; empty ticks are published as well."""
     site = Site(bootstrap, tmp_path, [known(keys=["k", "silent"])])
     at = time.time_ns() // 1_000_000
     site.produce(
@@ -32,7 +32,7 @@ def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path:
 def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A closed tick never changes, no event is lost, and a wrong clock must not close everybody's ticks."""
+    """A closed tick never changes, and one wrong clock must not close the ticks of all."""
     site = Site(
         bootstrap,
         tmp_path,
@@ -68,7 +68,7 @@ def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
 def test_times_that_no_event_can_have_neither_stop_a_worker_nor_begin_its_histograms(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """As first events they did: seconds read as ms, and a time of 2001 where ticks are a second wide."""
+    """First events once did: seconds read as ms, and a time of 2001 with ticks of a second."""
     site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1)
     at = time.time_ns() // 1_000_000
     times = (at // 1_000, 1_000_000_000_000, at, 1_000_000_000_000, at * 1_000)
@@ -93,7 +93,7 @@ def test_times_that_no_event_can_have_neither_stop_a_worker_nor_begin_its_histog
 def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Whether somebody's clock is fast must not show in the ticks of others: it once closed them early."""
+    """A fast clock must not show in the ticks of others: it once closed them early."""
     site = Site(
         bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"max_ahead": "1m"}
     )
@@ -114,6 +114,6 @@ def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(
         assert worker.stop() == 0
     ticks = {what.label: what.tick for what in site.contributed()}
     assert ticks.pop("ahead") == (at + 8_000) // 1_000 + 1
-    # The clock may have closed a tick before its event came, on a slow machine; nothing else may.
+    # On a slow machine the clock may have closed a tick before its event came; nothing else may.
     assert all(ticks[label] <= latest[label] for label in latest)
     site.assert_clean()

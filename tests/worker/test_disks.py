@@ -1,4 +1,4 @@
-"""A disk that is full, fails or goes away costs the local copy, not the worker; and comes back by itself."""
+"""A disk that is full, fails or disappears costs only the local copy, which recovers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ WITHOUT, AGAIN = (
     "Going on without this local copy, in memory",
     "can be written again: the local copy is there",
 )
-#: More than the log of a worker, and less than what the log of RocksDB takes for the labels below.
+# More than the log of a worker, and less than the log of RocksDB for the labels below.
 FULL_BYTES = 200_000
 LABELS = 10_000
 
 
 def limit(worker: Worker, most_bytes: int) -> None:
-    """Lets no file of a worker grow beyond this: what the system then says is as for a full disk, but for the word."""
+    """Limit the file size; the system's error differs from a full disk's in wording only."""
     resource.prlimit(
         worker.process.pid, resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY)
     )
 
 
 def send(site: Site, number: int) -> int:
-    """Sends events with labels that nobody has seen; returns their time, when they are published."""
+    """Send events with new labels; return their time, once they are published."""
     at = time.time_ns() // 1_000_000
     for i in range(LABELS // 10):
         items = [f"label {number} {i} {j}" for j in range(10)]
@@ -43,7 +43,7 @@ def send(site: Site, number: int) -> int:
 def test_a_disk_that_is_full_or_gone_costs_the_copy_until_there_is_room(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """All that counts is in Kafka: a worker that ends for its copy ends again at each restart."""
+    """A worker that ended because of its copy would end again at every restart."""
     site = Site(
         bootstrap, tmp_path, [unk(max_items=10)], partitions=2, owners=1, worker={"metrics_port": 0}
     )

@@ -1,4 +1,4 @@
-"""Every mechanism of the settings through a real Kafka, all in one worker that is killed in between; audit proves every snapshot."""
+"""Every mechanism in one worker that is killed in between; audit proves every snapshot."""
 
 import random
 import time
@@ -21,7 +21,7 @@ TICKS = 70  # the examples' horizon is 64: an epoch ends within
 def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """State, noise and budgets of each come back from the changelog as they were."""
+    """State, noise and budget of every mechanism are restored from the changelog unchanged."""
     histograms = []
     for name in (*MECHANISMS, "misra_gries_pure"):
         [histogram] = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())["histogram"]
@@ -54,7 +54,8 @@ def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(
     send(range(half))
     with site.worker() as worker:
         until(lambda: min(site.published_to().values()) > 0, "every histogram has published")
-        # One event counts in all of them: what that promises together is said before anything is published.
+        # One event counts in all of them: the joint guarantee is logged before anything is
+        # published.
         said = worker.output()
         assert (
             "WARNING" in said
@@ -64,9 +65,11 @@ def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(
         worker.kill()
     send(range(half, TICKS))
     with site.worker() as worker:
-        # The first one may have published up to now before it was killed; this tick is the second one's.
+        # The first one may have published up to now before it was killed; this tick is the second
+        # one's.
         site.wait_published(int(time.time() * 1000) + 1000)
         assert worker.stop() == 0
-    # One audit, of the kind that also writes exact counts: what it compares is the same, and it takes half of the test.
+    # One audit, of the kind that also writes exact counts: it compares the same, and it takes half
+    # of the test.
     site.assert_clean("--exact", str(tmp_path / "exact.jsonl"))
     assert {body["mechanism"] for body in site.snapshots()} == set(MECHANISMS)

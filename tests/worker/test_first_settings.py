@@ -1,6 +1,6 @@
-"""`init`, then `check`, then `run`, on topics of different shape, with nothing in the file edited but the budget: the histograms are right.
+"""`init`, `check` and `run` on topics of different shapes, with only the budget edited.
 
-What is published is held against counts that a few lines of plain Python make of the events.
+Published counts are checked against a few lines of plain Python over the events.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from workers.settings.settings import Settings, load
 pytestmark = pytest.mark.waits
 
 PARTITIONS = 2
-# So many events that ticks are an hour or less, and all of them are over.
+# Enough events that ticks are an hour or less, and all of them are over.
 EVENTS = 20_000
 AGO_MS = 3_600_000
 # The sensors' readings are in Avro.
@@ -137,7 +137,7 @@ CASES: dict[
 def test_what_init_writes_counts_right(
     kind: str, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """The way that a new user goes; a day that begins meanwhile begins an epoch."""
+    """This is the path of a new user; a day that begins meanwhile begins an epoch."""
     options, reference, guessed = CASES[kind]
     topic = f"{kind}-{uuid.uuid4().hex[:8]}"
     encode: Encode = lambda event: json.dumps(event).encode()  # noqa: E731
@@ -180,13 +180,11 @@ def test_what_init_writes_counts_right(
 
 @pytest.fixture(scope="module")
 def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a real Schema Registry."""
     with registry_server(tmp_path_factory.mktemp("registry")) as server:
         yield server.url
 
 
 def fill(bootstrap: str, topic: str, kind: str, encode: Encode) -> list[Keyed]:
-    """Makes a topic with three hours of events, the last of them an hour ago; returns them."""
     connection = Connection(bootstrap)
     admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
@@ -217,7 +215,6 @@ def snapshots(settings: Settings) -> list[dict[str, Any]]:
 
 
 def published_to(settings: Settings) -> int:
-    """The end of the last tick that is there for every stream key, ms."""
     ends: dict[str, int] = {}
     for snapshot in snapshots(settings):
         ends[snapshot["key"]] = max(snapshot["end"], ends.get(snapshot["key"], 0))
@@ -225,7 +222,7 @@ def published_to(settings: Settings) -> int:
 
 
 def assert_right(settings: Settings, counted: list[tuple[int, str, str, int]]) -> None:
-    """Each snapshot holds the counts of its epoch up to its tick, within its noise, and lacks none that passes."""
+    """Assert counts of the epoch within their noise, with no item above threshold missing."""
     [histogram] = settings.histograms
     assert isinstance(histogram.horizon, int)
     epoch_ms, seen, shown = histogram.tick_ms * histogram.horizon, 0, 0

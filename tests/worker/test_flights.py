@@ -1,7 +1,8 @@
-"""All departures of New York in 2013, through a real Kafka and through `replay`: noise apart, everything is exact.
+"""All 2013 departures of New York, through a real Kafka and through `replay`: exact except for the
+noise.
 
-Both the exact counts and the noise are computed here once more: the counts from the rows of the data set, the noise
-from the operator's key, the mechanism id that a snapshot names, and the labels.
+Exact counts and noise are both recomputed here: the counts from the rows of the data set, the noise
+from the operator's key, the mechanism id of a snapshot, and the labels.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Event = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def departures() -> list[Event]:
-    """The flights in order of their scheduled departure, moved by whole days so that the last one was yesterday."""
+    """Return flights by scheduled departure, moved by whole days to end yesterday."""
     columns = ["year", "month", "day", "hour", "minute", "origin", "dest", "carrier"]
     rows = flights[columns].sort_values(columns[:5], kind="stable").itertuples(index=False)
     moments = [
@@ -55,7 +56,7 @@ def departures() -> list[Event]:
 
 @pytest.fixture(scope="module")
 def histograms(departures: list[Event]) -> list[Mapping[str, object]]:
-    """One over an unknown domain, one over the carriers."""
+    """Return two histograms: over an unknown domain, and over the carriers."""
     carriers = sorted({event["what"][1] for event in departures})
     common = {
         "tick": "1d",
@@ -72,7 +73,7 @@ def histograms(departures: list[Event]) -> list[Mapping[str, object]]:
 def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
     bootstrap: str, tmp_path: Path, departures: list[Event], histograms: list[Mapping[str, object]]
 ) -> None:
-    """The whole path is one sum: nothing lost, nothing twice, nothing in the wrong tick, noise from the key alone."""
+    """Nothing is lost, duplicated or in the wrong tick; noise comes from the key alone."""
     site = Site(bootstrap, tmp_path, histograms, events={"key": "origin", "items": "what"})
     for partition in range(PARTITIONS):
         site.produce(partition, departures[partition::PARTITIONS], flush=False)
@@ -115,7 +116,7 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
 def check(
     settings: Settings, key: NoiseKey, events: list[Event], released: Iterable[Mapping[str, Any]]
 ) -> set[str]:
-    """Compares every released snapshot with exact counts and noise computed here; returns the mechanism ids."""
+    """Check every released snapshot against recomputed counts and noise; return the ids."""
     by_place: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for snapshot in released:
         by_place[snapshot["histogram"], snapshot["key"]].append(snapshot)

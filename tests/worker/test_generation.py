@@ -1,4 +1,4 @@
-"""No event is released under two generations, not even where a transaction was aborted: for readers of uncommitted records."""
+"""No event is released under two generations, even to readers of uncommitted records."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from workers.kafka.records import Batch, Records
 pytestmark = pytest.mark.waits
 
 
-class Died(Exception):
-    """The process ends here."""
+class Died(Exception): ...
 
 
 def contribute_up_to_now(factory: Factory) -> None:
@@ -37,7 +36,7 @@ def contribute_up_to_now(factory: Factory) -> None:
 
 
 def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Release all that is complete, and leave its transaction open with the snapshots in the log."""
+    """Release all complete ticks, and leave the transaction open with the snapshots in the log."""
     shard = factory.release(0)
     assert (
         shard.merge.turns is factory.contribute(factory.sources.topics[0], 0)._turns
@@ -66,7 +65,6 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
 
 
 def ends(site: Site, topic: str, isolation: str) -> dict[str, set[int]]:
-    """The ends of the ticks that each mechanism published, by its id."""
     found: dict[str, set[int]] = defaultdict(set)
     for message in read(site.connection, topic, 0, isolation):
         body = json.loads(message.value() or b"{}")
@@ -75,14 +73,13 @@ def ends(site: Site, topic: str, isolation: str) -> dict[str, set[int]]:
 
 
 def published_after(site: Site, topic: str, time_ms: int) -> bool:
-    """Whether a tick that ends later was published."""
     return any(max(times) > time_ms for times in ends(site, topic, "read_committed").values())
 
 
 def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same tick under other noise is a second measurement of every event in it, for who reads uncommitted records."""
+    """The same tick under other noise is a second measurement of all its events."""
     site = Site(
         bootstrap, tmp_path, [known("items", keys=["k"]), known(keys=["k"])], partitions=1, owners=1
     )

@@ -1,7 +1,8 @@
-"""A worker with little memory reads the worst content that is known to its end, beside honest events that all count.
+"""A worker with little memory reads the worst known content to its end, beside honest events that
+all count.
 
-The limit is on its data segment (Linux: all private memory that can be written, whether it was touched or not), so an
-allocation that is too large fails at once, as it would in a small container.
+The limit is on its data segment (Linux: all private writable memory, touched or not), so an
+allocation that is too large fails at once, as in a small container.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ EDGES = {"from": 0, "to": 999, "count": 999}
 
 
 def hostile(**fields: bytes) -> bytes:
-    """A record whose stream key is "hostile", with these fields as they are."""
+    """Return a record with the stream key "hostile" and these fields verbatim."""
     given = {
         "key": b'"hostile"',
         "items": b'["x"]',
@@ -52,7 +53,7 @@ def listed(one: bytes, number: int) -> bytes:
 
 
 def one_batch_of(values: list[bytes | None]) -> tuple[list[bytes | None], dict[str, object]]:
-    """Values, and what makes a producer send them as one record batch."""
+    """Return values, and producer options that send them as one record batch."""
     together: dict[str, object] = {
         "batch.size": 120_000_000,
         "message.max.bytes": 120_000_000,
@@ -63,7 +64,7 @@ def one_batch_of(values: list[bytes | None]) -> tuple[list[bytes | None], dict[s
 
 
 def many_long() -> tuple[list[bytes | None], dict[str, object]]:
-    """A gigabyte of ordinary producers' records that zstd makes small."""
+    """Return a gigabyte of ordinary producers' records that zstd makes small."""
     return [hostile(other=b'"' + b"a" * 990_000 + b'"')] * 1_000, {}
 
 
@@ -96,7 +97,7 @@ def honest(begin: int) -> Iterator[dict[str, object]]:
 def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """What it holds cannot stop or silence a worker with 1 GiB, and takes nothing from what stands beside it."""
+    """Content must neither stop nor silence a worker with 1 GiB, nor affect other events."""
     prices = {
         name: value
         for name, value in known("prices", max_items=1, items="price", buckets=EDGES).items()

@@ -1,4 +1,4 @@
-"""Metrics and health of real workers: right over a rebalance, and a port of their own each."""
+"""Metrics and health of real workers: correct over a rebalance, one port per worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.waits
 
 
 def ask(worker: Worker, path: str) -> tuple[int, str]:
-    """Status and body; 0 while the worker does not listen yet, or is too busy to answer."""
+    """Return status and body; 0 while the worker does not listen yet, or is too busy to answer."""
     found = re.search(r"http://127\.0\.0\.1:\d+", worker.output())
     if found is None:
         return 0, ""
@@ -33,7 +33,6 @@ def ask(worker: Worker, path: str) -> tuple[int, str]:
 
 
 def metrics(worker: Worker) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """What a worker shows, by name of the series."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(ask(worker, "/metrics")[1]):
         for sample in family.samples:
@@ -42,7 +41,6 @@ def metrics(worker: Worker) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def total(name: str, *workers: Worker, **labels: str) -> float:
-    """Sum of a series over workers."""
     return sum(
         value
         for worker in workers
@@ -52,7 +50,6 @@ def total(name: str, *workers: Worker, **labels: str) -> float:
 
 
 def owned(worker: Worker, stage: str) -> set[str]:
-    """Partitions of a stage that a worker shows as its own."""
     return {
         labels["partition"]
         for labels, _ in metrics(worker).get("quietcount_commit_age_seconds", [])
@@ -67,7 +64,7 @@ def ready(worker: Worker) -> bool:
 def test_figures_stay_exact_and_gauges_move_when_partitions_do(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """An operator adds two workers' figures up: nothing may be counted twice, and no partition shown by two."""
+    """Operators sum over workers: nothing may be counted twice, no partition reported by two."""
     site = Site(
         bootstrap, tmp_path, [unk(), known()], partitions=4, owners=2, worker={"metrics_port": 0}
     )
@@ -133,7 +130,7 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(
 def test_a_port_that_another_worker_has_ends_the_second_one_with_one_line(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Two workers with one settings file on one machine: say it, and say the way out."""
+    """When two workers share settings and machine, the line names the problem and the remedy."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1, worker={"metrics_port": 0})
     with site.worker() as worker:
         until(lambda: ask(worker, "/healthz")[0] == 200, "it listens")

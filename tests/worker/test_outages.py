@@ -1,4 +1,4 @@
-"""Kafka away, on a broker of its own: killed, frozen, not there at the start. Two lines, no exit, and every event counts once."""
+"""Kafka killed, frozen or absent: two log lines, no exit, and every event counts once."""
 
 from __future__ import annotations
 
@@ -31,29 +31,30 @@ pytestmark = pytest.mark.waits
 
 AWAY, BACK = "Kafka is away: ", "Kafka is back: it was away for"
 TIMEOUT_MS = 1_000
-#: So that it ends transactions soon, and does not take ten seconds to look.
+# Makes the broker look often for transactions to end, instead of every ten seconds.
 PROPERTIES = "transaction.abort.timed.out.transaction.cleanup.interval.ms=500\n"
-#: So that its controller, frozen with it, does not take it for dead when both go on: clients that are told of no broker at all, the
-#: tests' too, go on with none for a while. One that was killed would be let in again only after this time.
+# Keeps the controller, if frozen with the broker, from declaring it dead when both resume: clients
+# that are told of no broker at all, including those of the tests, keep an empty list for a while. A
+# killed broker could rejoin only after this time.
 LIVING = "broker.session.timeout.ms=3600000\n"
 
 
 @pytest.fixture
 def kafka() -> Iterator[OwnBroker]:
-    """One that may be killed; the other tests' must not be."""
+    """A broker that may be killed."""
     with own_broker(PROPERTIES, port=fixed_port()) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def living() -> Iterator[OwnBroker]:
-    """One that may be frozen, and is never killed."""
+    """A broker that may be frozen, and is never killed."""
     with own_broker(PROPERTIES + LIVING, port=fixed_port()) as running:
         yield running
 
 
 class Counted:
-    """A site with all three stages, and events of which each is another user's, so that all of them count."""
+    """A site with all three stages, and events from distinct users, so that all of them count."""
 
     def __init__(self, kafka: OwnBroker, directory: Path) -> None:
         self.site = Site(
@@ -70,7 +71,7 @@ class Counted:
         self.broken = 0
 
     def send(self, label: str, events: int, *, flush: bool = True) -> int:
-        """Sends events, and one that is none; returns the time that they have."""
+        """Send events and one invalid record; return their time."""
         at = time.time_ns() // 1_000_000
         for i in range(events):
             self.site.produce(
@@ -91,7 +92,7 @@ class Counted:
         return at
 
     def assert_exact(self) -> None:
-        """Every event counts once, every tick is published once and as it must be, every reject is there once."""
+        """Assert that every event, tick and reject is there exactly once and correct."""
         found: Counter[str] = Counter()
         for what, count in self.site.contributed().items():
             found[what.label] += count
@@ -101,7 +102,9 @@ class Counted:
 
 
 def assert_two_lines(output: str) -> None:
-    """Of an outage these are said, in turn, and nothing else that worries; a busy broker may seem to be away once more."""
+    """Assert that the two outage messages alternate, with no other warning; a busy broker may seem
+    to be away once more.
+    """
     said = re.findall(r"Kafka is (away|back)", output)
     assert len(said) > 1 and said == (["away", "back"] * len(said))[: len(said)], output
     assert not re.search(
@@ -110,7 +113,7 @@ def assert_two_lines(output: str) -> None:
 
 
 def away(worker: Worker) -> bool:
-    """Whether it says so in all the ways that there are."""
+    """Tell whether the worker reports the outage in every possible way."""
     if AWAY not in worker.output():
         return False
     status, body = ask(worker, "/readyz")
@@ -124,7 +127,6 @@ def away(worker: Worker) -> bool:
 
 @contextmanager
 def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
-    """`quietcount dashboard`: the process, its address, its log."""
     log = site.directory / "dashboard.log"
     command = [
         sys.executable,
@@ -154,7 +156,6 @@ def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
 
 
 def away_seconds(url: str) -> float:
-    """What the dashboard's metrics say."""
     with urllib.request.urlopen(url + "metrics", timeout=60) as answer:
         [value] = re.findall(
             r"^quietcount_kafka_away_seconds\{.*\} (.*)$", answer.read().decode(), re.MULTILINE
@@ -165,7 +166,7 @@ def away_seconds(url: str) -> float:
 def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(
     kafka: OwnBroker, tmp_path: Path
 ) -> None:
-    """Killed in the middle of commits and while partitions change hands; one worker is started without it."""
+    """The kill hits commits and a rebalance; one worker starts without Kafka."""
     counted = Counted(kafka, tmp_path)
     site = counted.site
     at = counted.send("before", 2_000)
@@ -216,7 +217,7 @@ def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(
 def test_a_kafka_that_is_frozen_is_waited_for_and_sigterm_ends_a_worker_meanwhile(
     living: OwnBroker, tmp_path: Path
 ) -> None:
-    """Its connections stay, so that nothing fails: every call just waits."""
+    """Its connections stay open, so nothing fails: every call just waits."""
     counted = Counted(living, tmp_path)
     site = counted.site
     at = counted.send("before", 1_000)
@@ -245,7 +246,7 @@ def test_a_commit_that_takes_long_is_said_and_goes_through_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its outcome is not known meanwhile: to abort it, or to send it again, could publish a tick twice."""
+    """The outcome is unknown meanwhile: aborting or resending could publish a tick twice."""
     cluster = Cluster(living.bootstrap, tmp_path)
     shard = cluster.shard()
     monkeypatch.setattr(transaction, "_LONG_S", 1.0)
@@ -267,7 +268,7 @@ def test_a_commit_that_takes_long_is_said_and_goes_through_once(
 
 
 class Slow:
-    """Records between which so much time passes that the broker ends their transaction."""
+    """Records so far apart in time that the broker ends their transaction."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -285,7 +286,7 @@ class Slow:
 def test_a_transaction_that_the_broker_ended_is_no_newer_owner(
     living: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker fences a producer that it has not heard of for too long: to wait for a new assignment would be in vain."""
+    """The broker fences a producer that was silent for too long; no new assignment would follow."""
     monkeypatch.setattr(transaction, "TRANSACTION_TIMEOUT_MS", TIMEOUT_MS)
     cluster = Cluster(living.bootstrap, tmp_path)
     shard = cluster.shard()

@@ -1,4 +1,4 @@
-"""What the worker refuses: exit 2, one line that says what to do, no traceback."""
+"""Refusals of the worker: exit 2, one line that says what to do, no traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ pytestmark = pytest.mark.waits
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Exit 2, and one line on stderr with these words."""
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     lines = [
@@ -35,27 +34,25 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 
 @pytest.fixture
 def site(bootstrap: str, tmp_path: Path) -> Site:
-    """A site that has never run, its topics there."""
     return Site(bootstrap, tmp_path, [unk()], partitions=2, owners=1)
 
 
 @pytest.fixture
 def bare(bootstrap: str, tmp_path: Path) -> Site:
-    """A site without topics, for what is refused before anybody looks at them."""
     return Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
 
 
 @pytest.fixture(scope="module")
 def ran(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A site with the state of a run. The tests below spoil it one after the other, each in a way that is refused
-    before what an earlier one did could be."""
+    """A site with the state of a run. The tests below damage it in turn, each in a way that is
+    refused before the damage of an earlier one could be.
+    """
     site = Site(bootstrap, tmp_path_factory.mktemp("ran"), [unk()], partitions=2, owners=1)
     run_once(site)
     return site
 
 
 def run_once(site: Site) -> None:
-    """A run that leaves state behind."""
     at = time.time_ns() // 1_000_000
     site.produce(0, [{"key": "k", "items": "a", "ts": at}])
     with site.worker() as worker:
@@ -64,7 +61,7 @@ def run_once(site: Site) -> None:
 
 
 def test_key_file_that_is_missing_or_readable_by_others_is_refused(bare: Site) -> None:
-    """Whoever reads the key can subtract the noise."""
+    """Anyone who reads the key can subtract the noise."""
     key = bare.directory / "key"
     key.chmod(0o644)
     assert_refused(bare.run_to_end(), "mode 0644", "chmod 600")
@@ -79,7 +76,7 @@ def test_unknown_setting_is_refused(bare: Site) -> None:
 
 
 def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) -> None:
-    """Starting on a topic that a typing error named would publish nothing, silently."""
+    """Starting on a mistyped topic would silently publish nothing."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
     assert_refused(site.run_to_end(), "events.topic", site.topic, "create it")
     site.create_events()
@@ -89,7 +86,7 @@ def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) ->
 def test_broker_that_does_not_answer_is_waited_for_and_named_by_the_worker_and_refused_by_commands(
     bare: Site,
 ) -> None:
-    """A wrong address looks like a Kafka that is away, for which a worker waits: the line must show the address."""
+    """A wrong address looks like an absent Kafka: the line must show the address."""
     bare.document["kafka"]["bootstrap"] = "127.0.0.1:1"
     done = quietcount("topics", "-c", str(bare.write(bare.document)))
     assert_refused(done, "kafka.bootstrap", "127.0.0.1:1")
@@ -104,7 +101,7 @@ def test_broker_that_does_not_answer_is_waited_for_and_named_by_the_worker_and_r
 
 
 def test_a_mechanism_that_is_not_supported_is_refused_before_kafka_is_asked(bare: Site) -> None:
-    """It would be waited for, for ever, if it looked like a Kafka that is away."""
+    """If it looked like an absent Kafka, the worker would wait forever."""
     table = '{ "security.protocol" = "SASL_SSL", "sasl.mechanism" = "OAUTHBEARER" }'
     bare.document["kafka"] = {"bootstrap": "127.0.0.1:1", "client": Bare(table)}
     assert_refused(
@@ -113,7 +110,7 @@ def test_a_mechanism_that_is_not_supported_is_refused_before_kafka_is_asked(bare
 
 
 def test_another_key_file_on_old_state_is_refused(ran: Site) -> None:
-    """Other noise on the same counts: the difference of two releases gives both away."""
+    """Other noise on the same counts: the difference of two releases reveals both."""
     key = ran.directory / "key"
     old = key.read_bytes()
     key.write_bytes(bytes(range(32)))
@@ -122,7 +119,7 @@ def test_another_key_file_on_old_state_is_refused(ran: Site) -> None:
 
 
 def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
-    """A changed mechanism on old state would publish the same counts under a promise that does not hold."""
+    """It would publish the same counts under a promise that does not hold."""
     site = ran
     histogram: dict[str, Any] = site.document["histogram"][0]
     histogram["epsilon"] = 2.0
@@ -145,7 +142,7 @@ def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
 
 
 def test_foreign_message_among_the_contributions_is_refused(ran: Site) -> None:
-    """What stage 1 did not write has no place in a sum that is published."""
+    """A record that stage 1 did not write must not enter a published sum."""
     producer = ran.connection.producer()
     producer.produce(f"{ran.name}.contributions", b"hello", partition=0)
     assert producer.flush(120) == 0
@@ -153,13 +150,13 @@ def test_foreign_message_among_the_contributions_is_refused(ran: Site) -> None:
 
 
 def test_changed_number_of_partitions_is_refused(ran: Site) -> None:
-    """Another number of partitions puts events and owners elsewhere: what was counted by whom is not known any more."""
+    """Events and owners move, so past counts can no longer be attributed."""
     enlarge(ran, ran.topic, 3)
     assert_refused(ran.run_to_end(), ran.topic, "3 partitions")
 
 
 def test_changed_number_of_owners_is_refused(ran: Site) -> None:
-    """A stream key that moves to another owner would begin again at zero."""
+    """A stream key that moves to another owner would restart at zero."""
     ran.document["worker"]["owner_partitions"] = 2
     assert_refused(ran.run_to_end(), "worker.owner_partitions = 2")
     enlarge(ran, f"{ran.name}.contributions", 2)
@@ -179,7 +176,6 @@ def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
 
 
 def enlarge(site: Site, topic: str, partitions: int) -> None:
-    """Gives a topic more partitions, and waits until everybody sees them."""
     for future in site.admin.create_partitions([NewPartitions(topic, partitions)]).values():
         future.result()
     until(
@@ -189,7 +185,7 @@ def enlarge(site: Site, topic: str, partitions: int) -> None:
 
 
 def test_partition_that_appears_while_the_worker_runs_is_refused_too(site: Site) -> None:
-    """The group assigns a new partition minutes later, when metadata is fetched anew; its events belong to no known source."""
+    """It is assigned after a metadata refresh; its events belong to no known source."""
     settings = site.settings
     topics = check_topics(settings, site.connection)
     factory = Factory(settings, site.connection, topics, site.key, None)

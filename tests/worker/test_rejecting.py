@@ -1,4 +1,4 @@
-"""A worker whose settings do not fit its events, end to end: it says so, and goes on."""
+"""A worker whose settings do not fit its events reports this, and continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def event(i: int, **changes: object) -> dict[str, object]:
 def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """`/readyz`, the metric and the log agree; and the command that they name is there."""
+    """`/readyz`, the metric and the log agree, and the command that they name exists."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, worker={"metrics_port": 0})
     site.produce(0, [event(i, key=None) for i in range(300)])
     with site.worker() as worker:

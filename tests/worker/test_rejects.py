@@ -1,4 +1,4 @@
-"""Bad input, end to end: every kind goes to the rejects topic with its reason, and stops nothing."""
+"""Bad input, end to end: it goes to the rejects topic with its reason, and stops nothing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ GOOD_BETWEEN = 5
 
 
 def broken(at: int) -> list[tuple[object, str]]:
-    """Records that are no events, with the reason that must be given."""
-
     def event(**changes: Any) -> dict[str, Any]:
         made = {"key": "k", "items": ["a"], "ts": at} | changes
         return {name: value for name, value in made.items() if value is not ...}
@@ -64,7 +62,7 @@ def broken(at: int) -> list[tuple[object, str]]:
 def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_around_it_count(
     bootstrap: str, tmp_path: Path, commit_interval: str
 ) -> None:
-    """One bad producer must not stop the histograms of all others, nor take a good event with it."""
+    """One bad producer must not stop the histograms of all others, nor lose a good event."""
     site = Site(
         bootstrap,
         tmp_path,
@@ -99,7 +97,7 @@ def test_every_kind_of_bad_record_is_rejected_with_its_reason_and_good_ones_arou
 
 
 def test_record_keys_and_timestamps_are_checked_too(bootstrap: str, tmp_path: Path) -> None:
-    """With `$key` and without a time field the record itself brings what can be broken."""
+    """With `$key` and without a time field, the record itself can be invalid."""
     site = Site(
         bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"key": "$key"}
     )

@@ -1,4 +1,4 @@
-"""Events sent on by user, on a real broker: what counts is what counts where they came from, through kills, and each once."""
+"""Re-keying by user on a real broker: every event counts once, in its own tick, through kills."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def site_of(bootstrap: str, directory: Path, **events: object) -> Site:
 
 
 def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
-    """Orders of the last minute, each user's in all partitions; the last one is 20 s behind, and some come late."""
+    """Return orders of the last minute, with every user in all partitions; the last partition is 20
+    s behind, and some orders are late.
+    """
     out = []
     for i in range(EVENTS):
         origin = rng.randrange(ORIGINS)
@@ -83,15 +85,15 @@ def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]
 
 
 def by_user(site: Site) -> list[Any]:
-    """The records of the topic that are no marks, partition by partition."""
     return [
         message for message in site.read(site.settings.by_user_topic) if message.value() is not None
     ]
 
 
 def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Contributed]:
-    """What must be contributed, in words: ticks by the order in each partition of the events topics, which of a user's items by
-    the order in the topic by user."""
+    """Return the expected contributions: ticks follow the order in each partition of the events
+    topics; the items counted per user follow the order in the re-keyed topic.
+    """
     ticks: dict[bytes, list[int]] = defaultdict(list)
     marks: list[int | None] = [None] * ORIGINS
     for origin, event in sent:
@@ -118,7 +120,7 @@ def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Cont
 
 
 def assert_sent_on(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
-    """Every event is in the partition of its user once, under the user, and those of one origin are in their order."""
+    """Assert that every event is once in its user's partition, in the order of its origin."""
     number = {msgspec.json.encode(event): (origin, i) for i, (origin, event) in enumerate(sent)}
     last: dict[tuple[int, int], int] = {}
     found = by_user(site)
@@ -140,7 +142,7 @@ def send(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
 def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A copy that is made twice, or half, breaks the counts; a lagging partition whose events come late breaks the ticks."""
+    """Duplicated copies break the counts; late events of a lagging partition break ticks."""
     rng = random.Random(7)
     site = site_of(bootstrap, tmp_path)
     now = time.time_ns() // 1_000_000
@@ -165,8 +167,6 @@ def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
 
 
 class Collected:
-    """What a replay contributes, in the place of a merge."""
-
     def __init__(self, key: NoiseKey) -> None:
         self.total: Counter[Contributed] = Counter()
         self._key = key
@@ -191,7 +191,6 @@ class Collected:
 
 
 def replayed(site: Site) -> dict[Contributed, int]:
-    """What `replay --topic` contributes."""
     collected = Collected(site.key)
     with open_topic(site.settings, None, None) as source:
         offline = Offline(
@@ -212,7 +211,6 @@ def event(who: object, label: object, at: int, **more: object) -> dict[str, obje
 
 
 def counted(site: Site) -> Counter[tuple[str, str]]:
-    """What the contributions hold of each stream key and label."""
     total: Counter[tuple[str, str]] = Counter()
     for what, n in site.contributed().items():
         total[what.key, what.label] += n
@@ -222,7 +220,7 @@ def counted(site: Site) -> Counter[tuple[str, str]]:
 def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A stream key that is the record key must still be it; and what nobody looks at needs no user."""
+    """Record keys used as stream keys must survive; unused events need no user."""
     site = Site(
         bootstrap,
         tmp_path,
@@ -320,7 +318,7 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
 def test_a_state_of_other_topics_or_without_this_stage_is_refused(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Users would lie in other partitions, or events be sent on twice: each way the promise to them breaks."""
+    """Users would land in other partitions, or events would be sent twice."""
     site = site_of(bootstrap, tmp_path)
     at = time.time_ns() // 1_000_000 - 5_000
     site.produce(0, [event("ann", "item-1", at)])
@@ -341,7 +339,7 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(
     )
     site.create_topic(f"{site.topic}-9", 1)
     site.set("events", topic=[events[1], f"{site.topic}-9"])
-    # Each of two stages refuses them, in words of its own, and which is first is chance.
+    # Both stages refuse it with their own messages; which one is first varies.
     done = site.run_to_end()
     of_release = "its state belongs to another mechanism" in done.stderr
     assert_refused(
@@ -360,7 +358,7 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(
     )
     site.set("events", topic=events)
     site.set("privacy", rekey=True)
-    # Whoever deletes the state of the stage makes it send everything again.
+    # Deleting the state of the stage makes it send everything again.
     state = f"{site.name}.rekey-state"
     for future in site.admin.delete_topics([state]).values():
         future.result()

@@ -1,4 +1,4 @@
-"""One worker over several events topics, on a real broker: counts, kills, audit, rejects, refused changes, regular expressions."""
+"""One worker over several events topics, on a real broker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ def event(label: str, at: int) -> dict[str, object]:
 
 
 def run_once(site: Site, label: str = "a") -> None:
-    """A run in which every source partition has something to count, and commits."""
     at = now_ms()
     for source in range(site.partitions):
         site.produce(source, [event(label, at)])
@@ -41,7 +40,6 @@ def run_once(site: Site, label: str = "a") -> None:
 
 
 def counted(site: Site) -> dict[str, int]:
-    """What the contributions hold of each label."""
     total: dict[str, int] = {}
     for what, n in site.contributed().items():
         total[what.label] = total.get(what.label, 0) + n
@@ -56,7 +54,7 @@ def site(bootstrap: str, tmp_path: Path) -> Site:
 def test_after_kills_every_event_of_two_topics_counts_once_in_its_own_tick(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A source partition under another's number would be counted twice, or go on where the other one was."""
+    """Mixed-up numbers would count twice, or resume at another's position."""
     figures = chaos(
         bootstrap, tmp_path, events=20_000, kills=2, seed=11, gap_s=(3.0, 6.0), topics=TOPICS
     )
@@ -65,7 +63,7 @@ def test_after_kills_every_event_of_two_topics_counts_once_in_its_own_tick(
 
 
 def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(site: Site) -> None:
-    """An operator looks for the record there; and the next start must know what the numbers mean."""
+    """Operators look for the record there; the next start must know what the numbers mean."""
     at = now_ms()
     for source in range(3):
         site.produce(source, [b"broken", event(f"from-{source}", at)])
@@ -96,7 +94,7 @@ def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(
 
 
 def test_another_set_of_topics_is_refused(site: Site) -> None:
-    """The same numbers would mean other partitions: offsets of one topic would be used in another."""
+    """The same numbers would mean other partitions: offsets would be used in another topic."""
     eu, us = site.topics
     run_once(site)
     site.create_topic(f"{site.topic}-9", 1)
@@ -141,7 +139,7 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A topic that appears later would shift the numbers of all that follow it; and nobody may take it for counted."""
+    """A later topic would shift the numbers, and nobody may assume that it is counted."""
     site = Site(bootstrap, tmp_path, [unk()], topics=(1, 2), owners=1, create=False)
     site.set(
         "events", topic=f"^{site.name}.*"

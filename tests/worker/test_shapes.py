@@ -1,7 +1,8 @@
-"""Events as people have them, on a real Kafka: nested fields, lists of objects, numbers, times, conditions, buckets.
+"""Typical events on a real Kafka: nested fields, lists of objects, numbers, times, conditions,
+buckets.
 
-Each way in (`run` and its `audit`, `replay` of lines, of Parquet and of the topic) counts what a few lines of plain
-Python count.
+Every input path (`run` and its `audit`, `replay` of lines, of Parquet and of the topic) gives the
+counts of a few lines of plain Python.
 """
 
 from __future__ import annotations
@@ -77,7 +78,6 @@ for _histogram in HISTOGRAMS:
 
 
 def generated(rng: random.Random, unit: str, now_ms: int) -> Iterator[Event]:
-    """Yield events in order of their times; the last tick ends before now."""
     start = now_ms // TICK_MS * TICK_MS - (TICKS + 1) * TICK_MS
     for i in range(TICKS * EACH):
         at = start + i * TICK_MS // EACH
@@ -99,7 +99,6 @@ def generated(rng: random.Random, unit: str, now_ms: int) -> Iterator[Event]:
 
 
 def written(at_ms: int, unit: str) -> object:
-    """Return a time as the unit has it."""
     if unit == "iso":
         return (
             datetime.fromtimestamp(at_ms / 1000, tz=UTC)
@@ -110,7 +109,7 @@ def written(at_ms: int, unit: str) -> object:
 
 
 def reference(events: list[Event]) -> Counts:
-    """Count what the settings say, event by event."""
+    """Count by the settings, event by event."""
     found: Counts = Counter()
     for event in events:
         order = event["order"]
@@ -133,7 +132,6 @@ def reference(events: list[Event]) -> Counts:
 
 
 def exact(histograms: list[Any], keys: tuple[str, ...] = ("17", "18", "true", "all")) -> Counts:
-    """Return the running counts that histograms hold."""
     found: Counts = Counter()
     for histogram in histograms:
         assert isinstance(histogram, Histogram)
@@ -145,7 +143,6 @@ def exact(histograms: list[Any], keys: tuple[str, ...] = ("17", "18", "true", "a
 
 
 def replayed(settings: Settings, key: NoiseKey, opening: Callable[[], Any]) -> tuple[Counts, int]:
-    """Return what a replay counts, and how many records it rejects."""
     histograms = fresh_histograms(settings, key)
     with opening() as source:
         summary = replay(settings, key, source, lambda _: None, histograms=histograms)
@@ -156,7 +153,7 @@ def replayed(settings: Settings, key: NoiseKey, opening: Callable[[], Any]) -> t
 def test_every_way_in_counts_what_plain_python_counts(
     bootstrap: str, tmp_path: Path, unit: str
 ) -> None:
-    """One worker, five histograms over different fields; what breaks one field rejects the event, and no other."""
+    """An invalid field rejects its own event and no other."""
     site = Site(
         bootstrap,
         tmp_path,
@@ -188,7 +185,7 @@ def test_every_way_in_counts_what_plain_python_counts(
     for line in exact_lines.read_text().splitlines():
         body = json.loads(line)
         last[body["histogram"], body["key"]] = {item[0]: item[2] for item in body["items"]}
-    # With so little noise nearly all are shown; what is shown has its exact count.
+    # With so little noise nearly all items are shown, with their exact counts.
     shown = Counter(
         {(*place, label): n for place, items in last.items() for label, n in items.items()}
     )

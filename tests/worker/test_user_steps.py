@@ -1,4 +1,4 @@
-"""Users through a kill at every step of a commit, on a real broker: events count once, caps hold."""
+"""User caps with a kill at every step of a commit: events count once, caps hold."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ LANES = [lane._replace(start_ms=BEGIN_MS) for lane in (LANE, ENDLESS, WEIGHTED)]
 SIZE = 12
 
 
-class Killed(Exception):
-    """Here the process ends."""
+class Killed(Exception): ...
 
 
 def kill(*_: object) -> None:
@@ -78,7 +77,7 @@ STEPS: list[Callable[[Any], None]] = [
 
 
 def visits_of(seed: int) -> list[Visit]:
-    """Four users in four epochs, more pairs and more of each than may count."""
+    """Return visits of four users in four epochs, exceeding every cap."""
     rng = random.Random(seed)
     return [
         (
@@ -92,7 +91,7 @@ def visits_of(seed: int) -> list[Visit]:
 
 
 class Source:
-    """One source partition of events, and shards that follow each other on it."""
+    """One source partition of events, and its successive shards."""
 
     def __init__(self, bootstrap: str, directory: Path, visits: list[Visit]) -> None:
         self.connection, self.directory, self.visits = Connection(bootstrap), directory, visits
@@ -102,7 +101,7 @@ class Source:
         self.opened = 0
 
     def shard(self, *, local_copy: bool) -> ContributeShard:
-        """The next owner; without the local copy it reads everything from the changelog."""
+        """Return the next owner; without the local copy it reads everything from the changelog."""
         self.opened += not local_copy
         events = EventsSettings(
             topic="t", key="shop", items="q", user="who", timestamp="ts", grace_ms=0
@@ -133,7 +132,7 @@ class Source:
         return made
 
     def feed(self, shard: ContributeShard) -> int:
-        """Give the shard its next events; return where it reads on."""
+        """Feed the shard its next events; return the position it resumes from."""
         start = shard.offset or 0
         some = self.visits[start : start + SIZE]
         values: list[bytes | None] = [
@@ -156,7 +155,7 @@ class Source:
 def test_caps_hold_through_a_kill_at_every_step_of_every_commit(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_copy: bool
 ) -> None:
-    """One step at which users and counts come apart, and whoever is killed there counts a user twice or not at all."""
+    """If users and counts diverge at one step, a kill there counts a user twice or not at all."""
     monkeypatch.setattr(users, "TAIL_ROWS", 7)
     source = Source(bootstrap, tmp_path, visits_of(3))
     done = kills = 0
@@ -177,7 +176,7 @@ def test_caps_hold_through_a_kill_at_every_step_of_every_commit(
     )
     assert kills > 2 * len(STEPS)
     last = source.shard(local_copy=local_copy)
-    # Of the lanes with epochs nothing is left but of the one that is open.
+    # Of the lanes with epochs, only the open epoch remains.
     open_epoch = LANE.epoch(source.visits[-1][3] // LANE.tick_ms + 1)
     epochs = {int.from_bytes(name[9:17]) for name, _ in last.store.items(b"U")}
     assert epochs <= {0, open_epoch}
@@ -185,7 +184,7 @@ def test_caps_hold_through_a_kill_at_every_step_of_every_commit(
 
 
 def test_a_shard_that_forgets_its_users_is_found(bootstrap: str, tmp_path: Path) -> None:
-    """The control: users' blocks that are not in the transaction."""
+    """Control: the transaction omits the users' blocks."""
     source = Source(bootstrap, tmp_path, visits_of(3))
     done = 0
     while done < len(source.visits):

@@ -1,4 +1,4 @@
-"""Users protected, on a real broker: what a user adds is bounded over partitions' batches, commits, kills and epochs."""
+"""A user's contribution is bounded over partitions, commits, kills and epochs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def place(user: str) -> int:
 
 
 def events(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
-    """Orders of the last minute, each in its user's partition but for one in a hundred."""
+    """Return orders of the last minute, all but one in a hundred in their user's partition."""
     out = []
     for i in range(EVENTS):
         user = USERS[min(int(rng.paretovariate(0.5)) - 1, len(USERS) - 1)]
@@ -49,7 +49,7 @@ def events(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
 def expected(
     site: Site, sent: list[tuple[int, dict[str, Any]]]
 ) -> tuple[Counter[Contributed], int]:
-    """What must be contributed, and how many events are rejected; in words, event by event."""
+    """Return the expected contributions and number of rejects, computed event by event."""
     total: Counter[Contributed] = Counter()
     pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
     marks = [0] * SOURCES
@@ -75,7 +75,7 @@ def expected(
 def test_each_user_counts_at_most_m_times_an_epoch_through_kills(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """A cap that a crash forgets, or that commits apart from the counts it bounds, breaks the promise to users."""
+    """A cap lost in a crash, or committed apart from its counts, breaks the guarantee."""
     rng = random.Random(11)
     site = Site(
         bootstrap,
