@@ -1,4 +1,4 @@
-"""A column of texts is a list of bytes, whatever is taken from it."""
+"""A column of texts equals a list of bytes."""
 
 import numpy as np
 import pytest
@@ -41,7 +41,7 @@ def test_columns_are_joined_as_lists(parts: list[list[bytes]]) -> None:
 
 
 def test_a_row_that_is_none_is_refused() -> None:
-    """A kernel would read what lies behind the column."""
+    """A kernel would read past the column."""
     column = Texts.of([b"a", b"bc"])
     for row in (2, -1, 1 << 40):
         with pytest.raises(IndexError, match="not below 2"):
@@ -52,14 +52,14 @@ def test_a_row_that_is_none_is_refused() -> None:
 
 
 def test_bytes_and_ends_that_do_not_belong_together_are_refused() -> None:
-    """A message that was cut short must not be read beyond its end."""
+    """A truncated message must not be read beyond its end."""
     for text, lengths in ((b"abc", [1, 1]), (b"abc", [2, 2]), (b"a", []), (b"", [1])):
         with pytest.raises(ValueError, match="ends: "):
             Texts.from_lengths(text, np.array(lengths, dtype=np.uint16))
 
 
 def test_nobody_can_write_to_a_column() -> None:
-    """The same labels are handed to every histogram of a lane."""
+    """All histograms of a lane share the labels."""
     own = np.frombuffer(bytearray(b"abc"), dtype=np.uint8)
     column = Texts(own, np.array([1, 3]))
     for array in (column.text, column.ends):
@@ -70,7 +70,6 @@ def test_nobody_can_write_to_a_column() -> None:
 
 
 def test_the_loops_do_the_same_uncompiled() -> None:
-    """What is tested is what is written, not what a compiler makes of it."""
     column, rows = Texts.of([b"", b"xy", b"z"]), np.array([2, 1, 1, 0])
     ends, text = np.empty(4, dtype=np.int64), np.empty(5, dtype=np.uint8)
     assert uncompiled(text_columns.taken_ends)(column.ends, rows, ends) == 5
