@@ -1,6 +1,4 @@
-"""Blocks of numbers keep their stored format; noise look-up, sums and thresholds match plain
-arrays.
-"""
+"""Blocks of numbers keep their stored format; look-up, sums and thresholds match arrays."""
 
 import struct
 from typing import Any
@@ -107,9 +105,7 @@ def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
 
 
 def _decided(edges: list[int], lowest: int, mark: int, first: int) -> int:
-    """Return the value of the words from `first` on with equal upper four bits; `mark` where it
-    differs.
-    """
+    """Return the words' value from `first` on, by upper four bits; `mark` where it differs."""
     below, within = (
         sum(edge <= first for edge in edges),
         sum(edge < first + (1 << 124) for edge in edges),

@@ -1,6 +1,4 @@
-"""Statistics to which the mechanisms of items add noise, from the papers' definitions
-(`mechanisms.md` 2 to 4 and 6).
-"""
+"""Statistics that item mechanisms add noise to, from the papers (`mechanisms.md` 2 to 4 and 6)."""
 
 from __future__ import annotations
 

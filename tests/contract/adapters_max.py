@@ -1,6 +1,4 @@
-"""Statistics to which paper 001's mechanisms add noise (`mechanisms.md` 5), by the event's segment
-and interval.
-"""
+"""Statistics that paper 001's mechanisms add noise to (`mechanisms.md` 5)."""
 
 from __future__ import annotations
 
@@ -58,9 +56,7 @@ class Maxima(Adapter):
         )
 
     def private(self, run: Run) -> object:
-        """Return all noisy sums, of which a query shows one or a label, and the thresholds made
-        from them.
-        """
+        """Return all noisy sums (a query shows one, or a label) and the thresholds from them."""
         state = run.state
         assert isinstance(state, MaxState) and state.of[0] is not None
         one = state.of[0]
@@ -152,9 +148,7 @@ class Maxima(Adapter):
 def _test(
     threshold: tuple[int, int], use: int, stop: int | None, moved: Sequence[int], sign: int
 ) -> Test:
-    """Return one run's moves: the threshold's is the largest value change; the last test covers the
-    rest.
-    """
+    """Return a run's moves: the threshold by the largest value change, the last test by the rest."""
     reach = max(moved)
     last = (
         None

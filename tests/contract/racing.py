@@ -71,9 +71,7 @@ _CONTAINERS = (list, dict, set, bytearray, deque)
 
 @functools.cache
 def stream_of(seed: int) -> Sequence[Tick]:
-    """Return counts with gaps around 256, where a second table of weights begins, and 512; some
-    ticks are empty.
-    """
+    """Return counts with gaps around 256 (a second table of weights) and 512; some empty ticks."""
     rng = random.Random(seed)
     found: list[Tick] = []
     for t in range(TICKS):
@@ -198,9 +196,7 @@ class Picture:
         )
 
     def changed(self, later: Picture) -> list[str]:
-        """Return where entries were added, removed or replaced since; new objects alone are no
-        change.
-        """
+        """Return where entries were added, removed or replaced since; new objects are no change."""
         mine, other = self._content, later._content
         return [
             where

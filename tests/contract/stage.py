@@ -114,9 +114,7 @@ class Run:
         return found
 
     def named(self, shown: Shown) -> object:
-        """Return a release by stream key and label, comparable between neighbours with other row
-        numbers.
-        """
+        """Return a release by stream key and label, independent of row numbers."""
         if isinstance(shown, Answers):
             return {key: dict(answer) for key, answer in shown.of_key.items()}, shown.sd
         if isinstance(shown, Items):

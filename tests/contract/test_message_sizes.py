@@ -45,9 +45,7 @@ class Sender(Shard):
 
 @pytest.fixture(scope="module")
 def sender(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sender]:
-    """Return a real shard; topics have the broker's default limit, `<state>-narrow` the worker's
-    minimum.
-    """
+    """Return a real shard; topics have the default limit, `<state>-narrow` the worker's minimum."""
     connection, state = Connection(bootstrap), unique("sizes")
     create_topic(connection, state)
     create_topic(connection, f"{state}-narrow", max_message_bytes=str(BATCH_BYTES))

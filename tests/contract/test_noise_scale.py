@@ -60,9 +60,7 @@ class Estimate:
 
 
 def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
-    """Return (stream keys, their counts per tick): far above thresholds; with picks, two one scale
-    apart.
-    """
+    """Return (stream keys, counts per tick): above thresholds; with picks, two a scale apart."""
     below = gap(built(variant))
     apart = {"a": 3_000, "b": 3_000 - below, "c": 2_000, "d": 500}
     if variant.mechanism in MAXIMA:

@@ -122,9 +122,7 @@ def stated(variant: Variant) -> float:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_the_stated_cost_is_what_the_worst_neighbours_cost(variant: Variant) -> None:
-    """Above the stated cost the promise is broken; far below it, noise is wasted or the statistic
-    is the wrong one.
-    """
+    """Above it the promise is broken; far below it, noise is wasted or the statistic is wrong."""
     assert LESS.get(str(variant), 0.9999) <= paid(variant) / stated(variant) <= 1 + 1e-9
 
 
@@ -145,9 +143,7 @@ def test_a_cost_stated_too_low_or_too_high_is_seen(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if not pure(v)], ids=str)
 def test_an_independent_accountant_stays_below_the_promised_epsilon(variant: Variant) -> None:
-    """Composed at integer orders. All-Gaussian costs are within 1 % of the promise, and above it
-    with 2 % less noise.
-    """
+    """At integer orders: all-Gaussian costs within 1 %, and above with 2 % less noise."""
     mechanism = built(variant)
     delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().deltas)
     assert delta > 0.4 * mechanism.guarantee.delta
@@ -221,9 +217,7 @@ def tail(table: InversionTable, terms: int, least: int) -> float:
 
 
 def exposure(variant: Variant, lower: int = 0) -> float:
-    """Return the summed probability, over items and releases, that a label of the event alone
-    shows.
-    """
+    """Return the summed chance, over items and releases, that a label of the event alone shows."""
     mechanism, dinf, d0 = built(variant), variant.max_count, variant.max_items
     if isinstance(mechanism, UnkBase):
         total = 0.0
@@ -273,9 +267,7 @@ def partitions(whole: int, largest: int) -> Iterator[tuple[int, ...]]:
 
 
 def bottom(public: object, d0: int, dinf: int, lower: int) -> float:
-    """Return P(a count of h_(kbar+1) + Dinf sorts before BOTTOM), for an item in one neighbour's
-    top kbar only.
-    """
+    """Return P(h_(kbar+1) + Dinf sorts before BOTTOM), for an item in one top kbar only."""
     assert isinstance(public, dict)
     above, b = public["bottom"]["above"] - lower, float(Fraction(public["scale"]))
     return float(min(d0, public["bottom"]["kbar"])) / (1 + math.exp((above - dinf) / b))
@@ -286,9 +278,7 @@ DISCOVERING = [v for v in VARIANTS if "discovery" in dict(built(v).cost().deltas
 
 @pytest.mark.parametrize("variant", DISCOVERING, ids=str)
 def test_what_one_event_brought_is_shown_as_rarely_as_is_charged(variant: Variant) -> None:
-    """Checked with the law itself, not the quantiles behind the thresholds; thresholds lower by two
-    exceed the charge.
-    """
+    """By the law itself, not the quantiles behind thresholds; two lower exceeds the charge."""
     charged = dict(built(variant).cost().deltas)["discovery"]
     assert exposure(variant) <= charged * 1.01
     if "unbounded" not in str(variant):

@@ -50,9 +50,7 @@ def with_crashes(
     messages: Sequence[bytes],
     restart: Callable[[Partition], int] = Partition.restart,
 ) -> list[tuple[str, bytes]]:
-    """Return the output with twelve crashes between receive and commit; messages are re-read after
-    each.
-    """
+    """Return the output with twelve crashes between receive and commit, re-reading after each."""
     rng = random.Random(config.mechanism)
     crashing = Partition([config], 2)
     published: list[tuple[str, bytes]] = []

@@ -217,9 +217,7 @@ def test_a_wrong_number_of_levels_or_items_is_seen(name: str) -> None:
 
 
 def test_a_wrong_sensitivity_of_the_reduced_sketch_is_seen() -> None:
-    """Planted: noise for 2k - 2, one below a growing counter while all others fall; one item of
-    three.
-    """
+    """Planted: noise for 2k - 2, one too low; and for one item of three."""
     [variant] = [variant for variant in VARIANTS if str(variant) == "misra_gries-pure_one"]
     for factor in (Fraction(6, 7), Fraction(1, 3)):
         patched = patch(

@@ -22,9 +22,7 @@ AFTER = 9
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_state_that_went_through_its_blocks_gives_the_same_releases(variant: Variant) -> None:
-    """After every tick, some ticks, and right after the first: blocks hold all a later release
-    needs.
-    """
+    """After every tick, some ticks, and right after the first."""
     stream = stream_of(4)
     expected = Run(built(variant), 4).transcript(stream)
     for restarts in (range(1, TICKS), [1], random.Random(str(variant)).sample(range(1, TICKS), 4)):
@@ -83,9 +81,7 @@ def test_a_block_lost_or_old_would_be_seen_by_the_test_above(variant: Variant) -
 
 
 def refused(variant: Variant, blocks: dict[str, bytes]) -> bool:
-    """Return whether the mechanism refuses these blocks at once or at the next tick; other errors
-    do not count.
-    """
+    """Return whether these blocks are refused, now or at the next tick; other errors do not count."""
     run = Run(built(variant), 4)
     try:
         run.load(blocks)
@@ -104,9 +100,7 @@ def stored(variant: Variant) -> dict[str, bytes]:
 
 
 def damaged(block: bytes) -> Iterator[tuple[str, bytes]]:
-    """Return the block with another version, and cut short: empty, in its head, by a byte, by
-    numbers, in the middle.
-    """
+    """Return the block with another version, and truncated in several ways."""
     yield "version", bytes([block[0] ^ 0x80]) + block[1:]
     for length in sorted(
         {0, 1, 2, 3, len(block) // 2, len(block) - 8, len(block) - 4, len(block) - 1}

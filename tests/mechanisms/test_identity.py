@@ -1,6 +1,4 @@
-"""Different data never shares noise: any public difference changes the id, and ids have unrelated
-noise.
-"""
+"""Different data never shares noise: any public difference changes the id and the noise."""
 
 import math
 from typing import Any

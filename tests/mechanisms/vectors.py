@@ -82,9 +82,7 @@ def compute_vectors() -> dict[str, object]:
 
 
 def picks(scale: Fraction, words: list[tuple[int, int]]) -> dict[str, object]:
-    """Return all candidates in pick order, and the first four down to BOTTOM without the two far
-    above.
-    """
+    """Return all candidates in pick order, and the first four to BOTTOM without the two highest."""
     counts = np.array(PICK_COUNTS, dtype=np.int64)
     above, ended = gumbel_top_k_or_bottom(counts[:8], 5, scale, 4, words)
     return {

@@ -131,9 +131,7 @@ class Partition:
         return position
 
     def commit(self, ticks_max: int = 3, *, by_lane: bool = False) -> list[Snapshot] | None:
-        """Release at most `ticks_max` ticks and store changes in one transaction; return None if no
-        tick was complete.
-        """
+        """Release at most `ticks_max` ticks in one transaction; None if no tick was complete."""
         released = self.merge.release(ticks_max=ticks_max, by_lane=by_lane)
         if released.ticks:
             for key, value in self.merge.changes():

@@ -121,9 +121,7 @@ def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() ->
 
 
 def test_nobody_dated_ahead_moves_another_event_to_a_later_tick() -> None:
-    """One person's clock must not affect others: the wall clock bounds what a future date can
-    close.
-    """
+    """One clock must not affect others: the wall clock bounds what a future date closes."""
     lane = Lane(10, 0, 1, 1)
     for ahead in (13, 40, 10**9):
         intake = Intake([lane], grace_ms=0, key=KEY)

@@ -1,6 +1,4 @@
-"""Stage 2 is a pure function of its topic: crash-safe bytes, exact counts plus the stated noise, no
-tick twice.
-"""
+"""Stage 2 is a pure function of its topic: stable bytes, exact counts plus noise, no repeats."""
 
 import json
 from collections import Counter

@@ -69,9 +69,7 @@ def test_every_other_set_is_refused_by_what_differs(
 
 
 def restored(directory: Path, now: Sources, then: Sources, *, told: bool) -> ContributeShard:
-    """Return the first shard of `now` over state of `then`; without `told`, as a one-topic worker
-    leaves it.
-    """
+    """Return `now`'s first shard over state of `then`; not `told`: as left by a one-topic worker."""
     shard = Scene(directory).contribute[0]
     shard._stream, shard._place = replace(shard._stream, sources=now), next(iter(now))
     progress = ContributeProgress(

@@ -139,9 +139,7 @@ def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
 
 
 def test_each_histogram_serves_its_own_keys() -> None:
-    """Keys declared by another view do not belong here; unserved keys of a looking view are
-    rejects.
-    """
+    """Keys of another view do not belong here; unserved keys of a looking view are rejects."""
     own: list[dict[str, Any]] = [
         {"keys": ["1", "2"], "where": [{"field": "type", "in": ["purchase"]}]}
     ]

@@ -1,6 +1,4 @@
-"""Data waiting for a slower source partition: in memory, in a file, and in memory when the disk
-fails.
-"""
+"""Data waiting for a slower source partition: memory, file, and memory if the disk fails."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Snapshot windows: their error is the one readers of two snapshots see, they are free, and nothing
-else changes.
-"""
+"""Snapshot windows: their error is that of two snapshots, they are free, and change nothing else."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Exact output distributions of neighbouring streams against every mechanism's claim; planted flaws
-are refused.
-"""
+"""Exact output distributions of neighbouring streams against claims; planted flaws are refused."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ class Case:
 
 
 def excess(p: Law, q: Law, rho: float, discovery: float) -> float:
-    """Return the worst excess: hockey stick over delta, exclusive labels over discovery's, Renyi
-    over rho.
-    """
+    """Return the worst excess over delta, discovery (exclusive labels) and rho (Renyi)."""
     curve = max(
         hockey_stick(p, q, epsilon) - delta_of(rho, epsilon) - discovery for epsilon in EPSILONS
     )

@@ -1,6 +1,4 @@
-"""Several events of one person: exact output laws against the price for k events; k times delta is
-refused.
-"""
+"""Several events of one person: exact laws against the price for k; k times delta is refused."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ def several(world: World, ticks: tuple[int, ...], event: Event) -> World:
 
 
 def excess(p: Law, q: Law, rho: float, failures: float) -> float:
-    """Return the excess over this (epsilon, delta), and of labels in one world only; at most 0 if
-    it holds.
-    """
+    """Return the excess over (epsilon, delta), and of exclusive labels; at most 0 if it holds."""
     curve = max(
         hockey_stick(p, q, epsilon) - delta_of(rho, epsilon) - failures for epsilon in EPSILONS
     )

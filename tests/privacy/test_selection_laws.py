@@ -70,9 +70,7 @@ def agrees(observed: Callable[[Probe], Mapping[object, int]], law: Law) -> None:
 def peeled(
     weights: Mapping[object, float], k: int, end: object = None
 ) -> dict[tuple[object, ...], float]:
-    """Return the probability of every order of k picks without replacement; `end` stops them,
-    inclusive.
-    """
+    """Return the probability of every order of k picks; `end` stops them, inclusive."""
     law: dict[tuple[object, ...], float] = {}
     for order in itertools.permutations(weights, min(k, len(weights))):
         sequence = order[: order.index(end) + 1] if end in order else order
@@ -150,9 +148,7 @@ def height(scale: float, delta: float, largest: int = 1) -> int:
 
 
 def test_limit_dom_publishes_labels_until_bottom_as_enumerated() -> None:
-    """002 Alg. 1 on the kbar = 3 largest of 4: fewer than two labels appear exactly where BOTTOM
-    came.
-    """
+    """002 Alg. 1, kbar = 3 largest of 4: fewer than two labels exactly where BOTTOM came."""
     k, kbar, rho = 2, 3, RHO / 8
     b = math.sqrt(k / (4 * rho))
     above = height(b, DELTA / 2)  # half of delta is for discovery

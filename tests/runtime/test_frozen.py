@@ -1,6 +1,4 @@
-"""Mutable objects are refused for sharing between threads; tests/contract/test_threads.py covers
-mechanisms.
-"""
+"""Mutable objects are refused between threads; see also tests/contract/test_threads.py."""
 
 from __future__ import annotations
 

@@ -90,9 +90,7 @@ def test_cached_noise_equals_drawn_noise_for_any_order_of_ticks_and_growing_rows
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_noise_equals_drawn_noise_across_chunks_and_capacity(kind: str) -> None:
-    """Rows beyond a chunk, and columns copied on growth, keep their noise; a shorter prefix is
-    answered too.
-    """
+    """Rows beyond a chunk and grown columns keep their noise; a shorter prefix is answered."""
     counter = make_counter(kind, 50, 0.01)
     tags = random_tags(2 * CHUNK_ROWS + 100)
     columns = counter.columns(STREAM)
@@ -113,9 +111,7 @@ def test_cached_noise_equals_drawn_noise_across_chunks_and_capacity(kind: str) -
 def test_a_draw_that_fails_half_way_leaves_no_wrong_noise_in_the_cache(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a MemoryError the tick is retried: half-updated columns must not be taken for whole
-    ones.
-    """
+    """After a MemoryError the tick is retried; half-updated columns must not look whole."""
     counter = make_counter(kind, 50, 0.01)
     stream = thawed(KEY.stream(bytes(16)))
     tags = random_tags(2 * CHUNK_ROWS)
@@ -280,9 +276,7 @@ def test_parameters_outside_their_range_are_refused(
 
 
 def test_public_parameters_differ_whenever_the_noise_does() -> None:
-    """They are hashed into the mechanism id: equal ids of different configurations would share
-    noise at different scales.
-    """
+    """They are hashed into the mechanism id: equal ids would share noise at different scales."""
     made = [
         *(make() for make in COUNTERS),
         make_counter("haar", 100, 0.02),
@@ -297,9 +291,7 @@ def test_public_parameters_differ_whenever_the_noise_does() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: str) -> None:
-    """5,000 pairs: the sample correlation has sd 0.0141; five of them are allowed (6e-7). The same
-    noise does correlate.
-    """
+    """5,000 pairs: the correlation's sd is 0.0141, five are allowed (6e-7). Same noise correlates."""
     counter = make_counter(kind, 1000, 0.01)
     labels = [b"%d" % number for number in range(5_000)]
     tags = KEY.tags("a", labels)

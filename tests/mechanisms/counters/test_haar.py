@@ -35,9 +35,7 @@ def coefficients(counter: HaarCounter, t: int) -> dict[Cell, Fraction]:
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 8, 21, 64])
 def test_decoding_the_statistics_gives_the_running_sum(horizon: int) -> None:
-    """B C = A, the lower triangle of ones, in Fractions: noise aside, the release is the true
-    count.
-    """
+    """B C = A, the lower triangle of ones, in Fractions: noise aside, the true count."""
     counter = HaarCounter(horizon, 0.1)
     for t in range(1, horizon + 1):
         row = coefficients(counter, t)
@@ -205,9 +203,7 @@ def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
 
 @pytest.mark.parametrize("horizon", [1, 2, 17, 100, None])
 def test_plans_that_are_made_together_are_those_of_their_ticks(horizon: int | None) -> None:
-    """A neighbour's plan would sum other cells than are drawn; at the horizon there is no
-    neighbour.
-    """
+    """A neighbour's plan would sum other cells; at the horizon there is no neighbour."""
     counter = HaarCounter(horizon, 0.1)
     for t in (1, 2, 15, 16, 17, 99, 100, 2**40 - 1):
         if t <= (horizon or t):

@@ -1,6 +1,4 @@
-"""The haar counter with `end_share`: its tree ends at the last tick, which has the root's noise
-alone.
-"""
+"""The haar counter with `end_share`: the last tick has the root's noise alone."""
 
 import math
 from fractions import Fraction

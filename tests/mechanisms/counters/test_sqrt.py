@@ -1,6 +1,4 @@
-"""The sqrt counter: its noise depends only on the integer release C x + z, and equals A C^-1 z up
-to the final rounding.
-"""
+"""The sqrt counter: noise depends only on the integer release C x + z, and is A C^-1 z, rounded."""
 
 import math
 from fractions import Fraction

@@ -25,9 +25,7 @@ def digits(number: int, radix: int) -> list[int]:
     ("horizon", "radix"), [(1, 2), (7, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)]
 )
 def test_blocks_of_a_release_partition_its_prefix(horizon: int, radix: int | None) -> None:
-    """Noise aside, the release is the true count: every tick up to t is in one block, none after
-    it.
-    """
+    """Noise aside, the true count: every tick up to t is in one block, none after it."""
     counter = TreeCounter(horizon, 0.1, radix)
     for t in range(1, horizon + 1):
         covered = [

@@ -1,6 +1,4 @@
-"""A tick, compiled or not, ends where Algorithm 1 ends, and its cost depends on its items, not on
-their weight.
-"""
+"""A tick ends where Algorithm 1 ends; its cost depends on its items, not on their weight."""
 
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -117,9 +115,7 @@ def test_a_weight_costs_nothing_and_is_not_limited() -> None:
 
 
 class Counters:
-    """Counters of Algorithm 1 by count and total decrement, with fast access to the smallest key of
-    the lowest count.
-    """
+    """Counters by count and total decrement; the lowest count's smallest key is at hand."""
 
     def __init__(self, size: int, counters: dict[int, int]) -> None:
         self.size, self.lowered, self.heights = size, 0, dict(counters)
@@ -171,9 +167,7 @@ def in_a_row(size: int, counters: dict[int, int], tick: dict[int, int]) -> dict[
 
 
 def some_counts(random: np.random.Generator, n: int) -> list[int]:
-    """Return counts that exercise one code path: ones, ties, few or many heavy, near the last
-    round.
-    """
+    """Return counts for one code path: ones, ties, few or many heavy, near the last round."""
     kinds = (
         np.ones(n),
         random.integers(1, 4, n),
@@ -189,9 +183,7 @@ def some_counts(random: np.random.Generator, n: int) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_sketches_of_any_size_end_there_at_any_weight(seed: int) -> None:
-    """Sizes to 2,000, counts to a million; sketches with different start ticks share a tick's
-    rounds.
-    """
+    """Sizes to 2,000, counts to a million; sketches of different start ticks share rounds."""
     random = np.random.default_rng(seed)
     size = int(random.choice([1, 2, 5, 31, 32, 33, 64, 100, 300, 2_000]))
     domain = int(random.choice([60, 600, 2_500]))

@@ -85,9 +85,7 @@ def by_tag(name: str, items: range) -> dict[int, int]:
 
 
 def expected(mechanism: MisraGries, ticks: list[Tick], t: int, name: str) -> dict[int, int]:
-    """Return the noiseless release at t, computed cell by cell; `merge` merges the cell's
-    histograms in order.
-    """
+    """Return the noiseless release at t, cell by cell; `merge` merges histograms in order."""
     place, size = by_tag(name, range(12)), mechanism.config.size
     item_at = {p: item for item, p in place.items()}
     total: Counter[int] = Counter()

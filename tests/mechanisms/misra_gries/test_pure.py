@@ -52,9 +52,7 @@ def start(mechanism: PureMisraGries) -> SketchState:
 
 
 def expected(mechanism: PureMisraGries, ticks: list[Tick], t: int) -> dict[int, int]:
-    """Return the noiseless release at t: per cell the largest (k+1) c - sum c, ties by label;
-    rounded once.
-    """
+    """Return the noiseless release at t: the largest (k+1) c - sum c per cell, rounded once."""
     place, size = by_tag("k", range(12)), mechanism.config.size
     total: Counter[int] = Counter()
     above = 0
@@ -79,9 +77,7 @@ def expected(mechanism: PureMisraGries, ticks: list[Tick], t: int) -> dict[int, 
 def test_without_noise_the_release_is_that_of_algorithm_3_in_the_cells_of_t(
     ticks: list[Tick], size: int, radix: int
 ) -> None:
-    """Undeclared items take no counter; a size above the domain shows all; empty cells are
-    released.
-    """
+    """Undeclared items take no counter; large sizes show all; empty cells are released."""
     mechanism = PureMisraGries(config(size=size, radix=radix))
     state = start(mechanism)
     for t, tick in enumerate(ticks, 1):
@@ -138,9 +134,7 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
 def test_the_cost_is_the_basic_composition_of_the_levels(
     max_items: int, max_count: int, size: int
 ) -> None:
-    """epsilon = L m (2k - 1) / b; levels are pure, so rho = epsilon^2 / (2 L); delta is the
-    samplers'.
-    """
+    """epsilon = L m (2k - 1) / b; levels are pure: rho = epsilon^2 / (2 L); delta is the samplers'."""
     mechanism = PureMisraGries(
         config(max_items=max_items, max_count=max_count, size=size, epsilon=1.0, delta=1e-20)
     )

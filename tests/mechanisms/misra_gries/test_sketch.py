@@ -1,6 +1,4 @@
-"""The Misra-Gries sketch: equality with item-by-item feeding, bounds at every step, and the effect
-of one more event.
-"""
+"""The Misra-Gries sketch: item-by-item feeding, bounds at every step, one event's effect."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -37,9 +35,7 @@ def as_batch(tick: Tick) -> SketchBatch:
 
 
 def one_by_one(size: int, counters: dict[int, int], tick: Tick) -> dict[int, int]:
-    """Run Algorithm 1 as printed, in `sketch`'s order; items sort as their tags, dummies fill up to
-    `size`.
-    """
+    """Run Algorithm 1 as printed, in `sketch`'s order: by tag, dummies fill up to `size`."""
     counters = dict(counters)
     rounds = [[item for item in sorted(tick) if tick[item] > fed] for fed in range(ROUNDS - 1)]
     rest = [item for item in sorted(tick) for _ in range(tick[item] - ROUNDS + 1)]
@@ -206,9 +202,7 @@ def test_an_event_of_m_items_is_m_steps_on_the_keys_that_stay(
 def test_an_event_of_any_number_of_items_moves_merged_counters_by_its_largest_count(
     size: int, ticks: list[Tick], at: int, items: set[int], most: int
 ) -> None:
-    """Lemma 1 of Section 7: l2 is sqrt(k) times the largest count; counts of one all move the same
-    way.
-    """
+    """Lemma 1 of Section 7: l2 is sqrt(k) times the largest count; ones move the same way."""
     more = ticks
     for item in items:
         for _ in range(1 + item % most):

@@ -46,9 +46,7 @@ def test_a_sketch_with_an_item_outside_the_domain_is_refused() -> None:
 def test_the_reduced_sketch_moves_by_less_than_two_in_l1(
     size: int, ticks: list[Tick], at: int, item: int
 ) -> None:
-    """Algorithm 3 in units of 1/(k+1): 2k - 1, below the paper's 2 (k + 1); the estimate keeps its
-    bound.
-    """
+    """Algorithm 3 in units of 1/(k+1): 2k - 1, below 2 (k + 1); the estimate keeps its bound."""
     a, b = fed(size, neighbours(ticks, at, item)), fed(size, ticks)
     x, y = (dict(zip(sketch.labels, reduced(sketch).tolist(), strict=True)) for sketch in (a, b))
     assert (

@@ -1,6 +1,4 @@
-"""The integer Gaussian sampler: exact against independent tables, at every threshold, with negative
-controls.
-"""
+"""The integer Gaussian sampler: exact at every threshold, with negative controls."""
 
 import bisect
 import math
@@ -73,9 +71,7 @@ def sample(gaussian: IntegerGaussian, words: NDArray[np.uint64]) -> NDArray[np.i
 
 @pytest.mark.parametrize("sigma_squared", VARIANCES)
 def test_values_change_exactly_at_the_128_bit_thresholds(sigma_squared: Fraction) -> None:
-    """A word just below a threshold gives the smaller value, the threshold the larger: 128 bits
-    count.
-    """
+    """A word just below a threshold gives the smaller value, the threshold the larger."""
     gaussian = IntegerGaussian(sigma_squared)
     edges = thresholds(sigma_squared, gaussian.bound)
     assert len(edges) == 2 * gaussian.bound
@@ -88,9 +84,7 @@ def test_values_change_exactly_at_the_128_bit_thresholds(sigma_squared: Fraction
 
 
 def test_words_that_meet_a_threshold_in_the_upper_half_are_decided_by_the_lower_half() -> None:
-    """The tie that comes once in 2^64 words: lower halves at each threshold, upper halves beside
-    it.
-    """
+    """The tie of one word in 2^64: lower halves at each threshold, upper halves beside it."""
     sigma_squared = Fraction(5, 2)
     gaussian = IntegerGaussian(sigma_squared)
     edges = thresholds(sigma_squared, gaussian.bound)
@@ -135,9 +129,7 @@ def test_stated_total_variation_distance_is_an_upper_bound(sigma_squared: Fracti
 
 
 def chi_squared(values: NDArray[np.int64], sigma_squared: Fraction) -> tuple[float, int]:
-    """Return Pearson's statistic and its degrees of freedom; values expected under 10 times are
-    pooled.
-    """
+    """Return Pearson's statistic and degrees of freedom; expectations under 10 are pooled."""
     reach = 14 * math.isqrt(math.ceil(sigma_squared)) + 14
     expected = np.array([float(mass) for mass in masses(sigma_squared, reach)]) * len(values)
     observed = np.bincount(values + reach, minlength=2 * reach + 1)

@@ -195,9 +195,7 @@ def test_the_price_agrees_with_an_independent_accountant_and_is_not_above_the_bu
 
 @pytest.mark.parametrize("name", [n for n in UNKNOWN if n != "limit_dom"])
 def test_what_one_event_alone_brought_is_shown_at_most_as_often_as_delta_allows(name: Name) -> None:
-    """delta of 2 %, 20,000 places, one item of count Dinf: within 6 sd (0.1 %) below; half the
-    threshold is seen.
-    """
+    """2 % delta, 20,000 places, one item of Dinf: within 6 sd (0.1 %); half the threshold fails."""
     algorithm = make_algorithm(name, parameters(name, max_items=1, max_count=3), 0.05, 0.02)
     assert isinstance(algorithm, Noisy) and algorithm.threshold is not None
     tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])
@@ -219,9 +217,7 @@ def test_what_one_event_alone_brought_is_shown_at_most_as_often_as_delta_allows(
 
 @pytest.mark.parametrize("name", ["known_gauss", "positive_gauss", "positive_laplace"])
 def test_noise_has_the_stated_sd_and_neither_half_nor_double_of_it(name: Name) -> None:
-    """20,000 items far above thresholds: an sd's sd is at most 1.2 % (Laplace), so 10 % is 8 of
-    them.
-    """
+    """20,000 items: an sd's sd is at most 1.2 % (Laplace), so 10 % is 8 of them."""
     algorithm = make_algorithm(name, parameters(name), 0.05, 1e-6)
     h = np.full(20_000, 10**6, dtype=np.int64)
     tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])

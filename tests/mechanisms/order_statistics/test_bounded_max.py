@@ -1,6 +1,4 @@
-"""bounded_max and what its relatives share: queries, printed algorithm, state, counter noise, cost,
-error.
-"""
+"""bounded_max and its shared parts: queries, printed algorithm, state, noise, cost, error."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -178,9 +176,7 @@ def test_foreign_state_noise_and_ticks_are_refused() -> None:
 @pytest.mark.parametrize("kind", ["bounded_max", "two_level"])
 @pytest.mark.parametrize("interval", [1, 6])
 def test_columns_have_the_noise_of_the_counter_that_was_paid_for(kind: str, interval: int) -> None:
-    """Against an independent counter's variance from rho / (D Dinf^2); half and double are
-    rejected.
-    """
+    """Independent counter variance from rho / (D Dinf^2); half and double are rejected."""
     mechanism = make(kind, 40, rho=0.5, max_items=2, max_count=3)
     assert mechanism.inner is not None
     share = Fraction(1, 2) / 2 if kind == "bounded_max" else Fraction(1, 2) * 2 / 8

@@ -64,9 +64,7 @@ def shown_by_one_event(discovery: Discovery, t: int) -> float:
 def test_discovery_probability_is_at_most_and_close_to_delta_t(
     kind: str, horizon: int, rho_item: float, delta: float, least: float
 ) -> None:
-    """Above delta_t the guarantee is false; far below it items stay hidden. The slack falls as sd
-    grows.
-    """
+    """Above it the guarantee is false; far below it items stay hidden. Slack falls as sd grows."""
     discovery = Discovery(
         make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta
     )
@@ -81,9 +79,7 @@ def test_discovery_probability_is_at_most_and_close_to_delta_t(
 def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_share(
     rho_item: float, least: float
 ) -> None:
-    """The last tick's noise is one integer and its threshold the smallest, so it is the tightest
-    case.
-    """
+    """The last tick's noise is one integer and its threshold the smallest."""
     counter = make_counter("haar", 13, rho_item, end_share=0.6)
     discovery = Discovery(counter, max_items=3, max_count=2, delta=1e-6)
     shares = [shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, 14)]
@@ -100,9 +96,7 @@ def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_
 def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(
     kind: str, rho_item: float
 ) -> None:
-    """Here the discrete Gaussian looks least like a continuous one, and a Gaussian quantile would
-    be wrong.
-    """
+    """The discrete Gaussian differs most from a continuous one here."""
     for delta in (0.5, 1e-2, 1e-5, 1e-12):
         discovery = Discovery(
             make_counter(kind, 8, rho_item), max_items=1, max_count=1, delta=delta
@@ -112,9 +106,7 @@ def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(
 
 
 def proved_probability(discovery: Discovery, t: int) -> float:
-    """Return the smaller of the two bounds on P(X >= m_t + 1/2 - Dinf), derived independently from
-    the module's proof.
-    """
+    """Return the smaller bound on P(X >= m_t + 1/2 - Dinf), derived from the module's proof."""
     terms = [(float(c), float(sigma_squared)) for c, sigma_squared in discovery.counter.terms(t)]
     integral = all(c == 1 for c, _ in terms)
     x = discovery.threshold(t) + (1.0 if integral else 0.5) - discovery.max_count
@@ -199,9 +191,7 @@ def test_deltas_of_a_bounded_horizon_add_up_to_delta(kind: str, horizon: int) ->
 
 
 def test_deltas_of_an_unbounded_horizon_add_up_to_less_than_delta() -> None:
-    """Octave k holds 2^k ticks of 6/(pi^2 (1 + k)^2 2^k): the sum over all k is 1, over 40 octaves
-    0.985.
-    """
+    """Octave k: 2^k ticks of 6/(pi^2 (1 + k)^2 2^k); the sum is 1, over 40 octaves 0.985."""
     discovery = Discovery(make_counter("haar", None, 0.01), max_items=2, max_count=1, delta=1e-6)
     total = Fraction(0)
     for octave in range(40):
@@ -228,9 +218,7 @@ def test_threshold_is_below_the_sub_gaussian_bound_for_moderate_noise() -> None:
 
 
 def test_threshold_is_never_below_the_continuous_gaussian_quantile() -> None:
-    """Discrete noise of this size is as wide as continuous noise, so a lower threshold would prove
-    the bound wrong.
-    """
+    """Discrete noise is as wide here, so a lower threshold would prove the bound wrong."""
     for kind, horizon in (("haar", 4096), ("haar", None), ("tree", 4096)):
         discovery = Discovery(
             make_counter(kind, horizon, 0.002), max_items=1, max_count=1, delta=1e-9
@@ -253,9 +241,7 @@ def test_threshold_is_never_below_the_continuous_gaussian_quantile() -> None:
 def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
     horizon: int | None, every: int | None, ticks: tuple[int, ...]
 ) -> None:
-    """A neighbour's threshold would show an item at more than its delta; beyond the horizon there
-    is none.
-    """
+    """A neighbour's threshold would exceed an item's delta; beyond the horizon there is none."""
     discovery = Discovery(
         make_counter("haar", horizon, 0.01), max_items=2, max_count=1, delta=1e-6, every=every
     )

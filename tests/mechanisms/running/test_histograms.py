@@ -134,9 +134,7 @@ def test_the_release_is_the_running_sum_plus_the_counters_noise(
 def rdp_epsilon(
     cells: list[float], max_items: int, max_count: int, delta: float, scale: float = 1.0
 ) -> float:
-    """Return an independent accountant's epsilon for an event that touches `cells` (sigma^2 each)
-    of all its items.
-    """
+    """Return an independent epsilon for an event with `cells` (sigma^2 each) in all its items."""
     accountant = RdpAccountant(orders=[float(a) for a in range(2, 2000)])
     for sigma_squared in cells:
         multiplier = math.sqrt(sigma_squared) / max_count * scale

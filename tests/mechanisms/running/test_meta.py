@@ -197,9 +197,7 @@ def test_the_price_is_one_release_a_level(name: Name) -> None:
 def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
     stream: list[dict[bytes, int]], at: int, items: set[bytes]
 ) -> None:
-    """The stated sensitivity: inputs differ in at most L_r cells, by one for each of the event's
-    items.
-    """
+    """The stated sensitivity: at most L_r cells differ, by one for each item of the event."""
     at %= len(stream)
     seen: list[dict[tuple[int, int], dict[bytes, int]]] = []
     for extra in (False, True):

@@ -66,9 +66,7 @@ def noise_of(mechanism: SparseGumb, stream: NoiseStream = STREAM) -> SparseNoise
 
 
 class Silent(SparseNoise):
-    """Noise source with no noise on counts and tests; picks stay random, so counts are set far
-    apart.
-    """
+    """Noise source silent on counts and tests; picks stay random, so counts are far apart."""
 
     def __init__(self, mechanism: SparseGumb) -> None:
         super().__init__(
@@ -99,9 +97,7 @@ def show(
 
 
 def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting() -> None:
-    """Exactly eta above is not above; once the switches are used, the shown items stay and keep
-    counting.
-    """
+    """Exactly eta is not above; once the switches are used, shown items keep counting."""
     mechanism, n = made(), 10**6
     state, silent = begun(mechanism), Silent(mechanism)
     assert show(mechanism, state, 1, silent, {b"a": n}) == {b"a": n}
@@ -115,9 +111,7 @@ def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting()
 
 
 def test_counts_are_those_of_counters_that_ran_from_tick_1() -> None:
-    """Also for an item chosen late: running sum plus the counter's noise at that tick, for every
-    counter.
-    """
+    """Also for an item chosen late: running sum plus that tick's noise, for every counter."""
     for counter in ("haar", "tree", "sqrt"):
         mechanism = made(counter=counter, top_k=2, rho=5.0, max_items=1)
         state, noise, total = begun(mechanism), noise_of(mechanism), Tally[bytes]()
@@ -142,9 +136,7 @@ def test_counts_are_those_of_counters_that_ran_from_tick_1() -> None:
 def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing(
     ticks: list[dict[bytes, int]], switches: int, top_k: int
 ) -> None:
-    """Blocks are written only when changed; a state restored from them after any tick releases the
-    same.
-    """
+    """Blocks are written only when changed; a restored state releases the same."""
     mechanism = made(switches=switches, top_k=top_k, eta=0, rho=4.0)
     state, crashed = begun(mechanism), begun(mechanism)
     stored: dict[str, bytes] = {}
@@ -227,9 +219,7 @@ def pvalue(observed: list[int], law: list[float]) -> float:
 
 
 def test_stopping_times_agree_with_exact_enumeration() -> None:
-    """AboveThreshold end to end over the words: 20,000 stream keys with equal counts; moving ten
-    per cent is detected.
-    """
+    """AboveThreshold end to end: 20,000 equal stream keys; moving ten per cent is detected."""
     mechanism = made(rho=8.0, switches=1, eta=4)
     d, ticks = 4, 5
     rows = np.array([50, 47, 45, 30]) + np.outer(np.arange(1, ticks + 1), [0, 1, 2, 0])
@@ -263,9 +253,7 @@ def test_stopping_times_agree_with_exact_enumeration() -> None:
 
 
 def test_first_picks_agree_with_exact_enumeration_of_peeling() -> None:
-    """Ordered pairs of four items, by exp(count / b) without replacement; b = tau_2 / 2; ten per
-    cent more is detected.
-    """
+    """Ordered pairs of four items by exp(count / b), b = tau_2 / 2; 10 % more is detected."""
     mechanism = made(top_k=2, rho=0.5)
     counts = np.array([6, 5, 3, 0])
     noise, b = noise_of(mechanism), float(mechanism._pick_scale)
@@ -291,9 +279,7 @@ def test_first_picks_agree_with_exact_enumeration_of_peeling() -> None:
 def test_noise_of_tests_and_thresholds_has_the_scale_of_the_cost_and_not_half_or_double(
     accounting: str,
 ) -> None:
-    """b_2 = 4 sqrt(s) tau and b_1 = 2 sqrt(s) tau, from rho alone; two-sided Laplace has twice the
-    variance.
-    """
+    """b_2 = 4 sqrt(s) tau, b_1 = 2 sqrt(s) tau; two-sided Laplace has twice the variance."""
     mechanism = made(accounting=accounting, switches=9, top_k=3, rho=0.5)
     kappa, sides = (3 + 1 / 8, 1) if accounting == "tight" else (5.0, 2)
     tau_1 = math.sqrt(9 * kappa / 0.5)
@@ -313,9 +299,7 @@ def loss(law: list[float], other: list[float]) -> list[float]:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_the_stopping_times_loss_lies_in_the_stated_interval(data: st.DataObject) -> None:
-    """The sharper cost of a test rests on this interval, for any outside counts and any items one
-    higher from some tick on.
-    """
+    """The sharper test cost rests on it: any outside counts, any items one higher from some tick."""
     mechanism = made(rho=4.0, switches=1)
     ticks, items = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
     gaps = [[data.draw(st.integers(-12, 12)) for _ in range(items)] for _ in range(ticks)]
@@ -344,9 +328,7 @@ def test_the_stopping_times_loss_lies_in_the_stated_interval(data: st.DataObject
 def test_rho_is_kappa_over_tau_squared_and_nearly_all_of_what_was_given(
     changes: dict[str, int], accounting: str, extra: Fraction
 ) -> None:
-    """The three parts derived from the scales in use; the number of items of an event plays no
-    part.
-    """
+    """The three parts from the scales in use; an event's item count plays no part."""
     mechanism = made(accounting=accounting, rho=0.3, **changes)
     k, s, dinf = changes.get("top_k", 1), changes.get("switches", 2), changes.get("max_count", 1)
     tau_squared = float((k + extra) * dinf**2 / Fraction(0.3))
@@ -360,9 +342,7 @@ def test_rho_is_kappa_over_tau_squared_and_nearly_all_of_what_was_given(
 
 
 def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -> None:
-    """Gaussian parts as their own events; picks and tests, of bounded range, as zCDP: together
-    below epsilon, within 1 % of it.
-    """
+    """Gaussian parts as events, bounded picks and tests as zCDP: below epsilon, within 1 %."""
     mechanism = made(rho=None, epsilon=1.0, top_k=2, switches=3)
     delta = 1e-6 - sum(d for _, d in mechanism.cost().deltas)
     b, b1, b2 = (
@@ -382,9 +362,7 @@ def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -
 
 
 def test_an_item_that_wins_by_a_wide_margin_is_shown_at_its_count() -> None:
-    """Utility: with the default eta nothing switches needlessly, and a far leader is taken within
-    one tick.
-    """
+    """Utility: the default eta never switches needlessly; a far leader is taken in one tick."""
     wrong = 0
     for run in range(40):
         mechanism = made(eta=None, rho=1.0, switches=3)

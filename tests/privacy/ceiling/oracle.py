@@ -1,6 +1,4 @@
-"""Cost of published snapshots per user or event and period, by trying every window with
-dp_accounting.
-"""
+"""Cost of snapshots per user or event and period: every window, with dp_accounting."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ class Epoch(NamedTuple):
 
 
 def epsilon_of(rho: float, delta: float) -> float:
-    """Return an independent accountant's epsilon of a zCDP cost: slightly above the best integer
-    order.
-    """
+    """Return an independent epsilon of a zCDP cost: slightly above the best integer order."""
     best = 1 + math.sqrt(math.log(1 / delta) / rho)
     orders = sorted({max(2, round(best * factor / 200)) for factor in range(20, 400)})
     accountant = rdp_privacy_accountant.RdpAccountant(orders)
@@ -69,9 +65,7 @@ def published(site: Site, histograms: Sequence[dict[str, object]], key: str) -> 
 
 
 def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bool) -> float:
-    """Return the largest epsilon of any window; with `once` a generation counts one epoch, as for
-    an event.
-    """
+    """Return the largest epsilon of any window; `once`: one epoch per generation, as for an event."""
     epochs = list(epochs)
     if period_ms is None:
         windows = [(one.begin, one.end) for one in epochs]

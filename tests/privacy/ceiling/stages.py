@@ -97,9 +97,7 @@ class Stages:
             shard.close()
 
     def go(self, now_ms: int, events: Iterable[object] = ()) -> list[str]:
-        """Run both stages, as one worker started before the events; return each owner partition's
-        refusals.
-        """
+        """Run both stages as one worker; return each owner partition's refusals."""
         factory, refused, shards = self.factory(), [], []
         for owner in range(factory._stream.owners):
             try:

@@ -1,6 +1,4 @@
-"""Ceilings without Kafka: windows by brute force, sums by another accountant, refusals that name
-settings that fit.
-"""
+"""Ceilings without Kafka: brute-force windows, an independent accountant, and refusals."""
 
 from __future__ import annotations
 
@@ -239,9 +237,7 @@ def daily(name: str = "h", **changes: Any) -> HistogramConfig:
 
 
 def test_charged_is_what_was_published_reserved_or_may_have_been_published() -> None:
-    """An epoch counts from its first tick or its reservation, and all epochs up to where a
-    generation was ended.
-    """
+    """An epoch counts from its first tick or reservation; all up to a generation's end count."""
     config = daily()
 
     def epochs(progress: Any, beginning: dict[str, int] | None = None) -> list[tuple[int, int]]:

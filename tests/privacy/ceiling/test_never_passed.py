@@ -94,9 +94,7 @@ class Scene:
         self.site.create_topics()
 
     def publish(self, until_day: float) -> None:
-        """Send an event of every key at noon of each unfinished day, and publish all ticks up to a
-        time.
-        """
+        """Send an event of every key at noon of each unfinished day; publish ticks up to a time."""
         assert self.stages.go(day(until_day), self.events(until_day)) == []
 
     def events(self, until_day: float) -> list[dict[str, Any]]:
@@ -138,9 +136,7 @@ class Scene:
 def test_what_was_spent_counts_whatever_the_settings_and_the_data_directory_say(
     bootstrap: str, tmp_path: Path, change: str
 ) -> None:
-    """Two days of the first histogram plus two of its successor, which begins on the second day,
-    are four.
-    """
+    """Two days of the first histogram and two of its successor, from the second day, are four."""
     scene = Scene(bootstrap, tmp_path, of_user(), data=tmp_path / "data")
     scene.publish(1.5)
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
@@ -248,9 +244,7 @@ def test_a_worker_under_another_name_pays_for_what_the_old_name_published(
 
 
 def test_a_clock_that_jumps_spends_nothing_twice(bootstrap: str, tmp_path: Path) -> None:
-    """Skipped days are published empty and charged; days the clock goes back over are not published
-    again.
-    """
+    """Skipped days are published empty and charged; repeated days are not published again."""
     scene = Scene(bootstrap, tmp_path, of_user())
     scene.publish(2.5)
     assert scene.stages.go(day(8.5)) == []
@@ -266,9 +260,7 @@ def test_a_clock_that_jumps_spends_nothing_twice(bootstrap: str, tmp_path: Path)
 def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_they_meet(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Epochs of 24 and 25 hours overlap at varying offsets. The limit must be exact in both
-    directions.
-    """
+    """Epochs of 24 and 25 hours overlap at varying offsets; the limit must be exact."""
     odd = of_user("odd", tick="5h", horizon=5, epsilon=0.25)
     first = of_user(epsilon=0.25)
     scene = Scene(bootstrap, tmp_path, first, odd, period="epoch", max_epsilon=10.0)
@@ -295,9 +287,7 @@ def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_the
 def test_an_event_pays_for_a_new_generation_once_in_a_period(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """It is in only one of them. After a restored copy it may be in both, and the state cannot
-    tell.
-    """
+    """It is in only one of them, but a restored copy cannot tell, so it may be in both."""
     once = daily(epsilon=1.0)
     scene = Scene(bootstrap, tmp_path, once, unit="event", max_epsilon=1.0, period="epoch")
     scene.publish(2.5)
@@ -352,9 +342,7 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
 def test_of_two_workers_with_one_name_the_older_can_spend_nothing(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """An uncommitted reservation of the older worker does not count; what it committed is charged
-    to both.
-    """
+    """An uncommitted reservation does not count; a committed one is charged to both."""
     scene = Scene(bootstrap, tmp_path, of_user())
     older = [scene.stages.take_over(owner) for owner in range(2)]
     scene.stages.contribute(day(2.5), scene.events(2.5))

@@ -1,6 +1,4 @@
-"""Other figures of a plan: totals, memory, printed formulas, counters, mechanisms and their
-descriptions.
-"""
+"""Other figures of a plan: totals, memory, formulas, counters, mechanisms and wording."""
 
 from __future__ import annotations
 
@@ -68,9 +66,7 @@ def test_two_histograms_cost_what_they_cost_composed_and_converted_once() -> Non
 
 
 def test_composition_adds_up_by_name_and_rounds_up() -> None:
-    """Ten times a float tenth is more than one in exact arithmetic and must not be reported as
-    less.
-    """
+    """Ten times a float tenth exceeds one in exact arithmetic; the report must not be less."""
     one = config(UnkBaseConfig, epsilon=None, rho=0.1, delta=1e-9)
     found = total_of(built(*(structs.replace(one, name=f"h{i}") for i in range(10))))
     assert Fraction(found.rho) >= 10 * Fraction(build(one).cost().rho)
@@ -145,9 +141,7 @@ def test_real_columns_stay_within_the_memory_stated(rows: int) -> None:
 
 
 def test_memory_follows_what_is_declared_and_what_is_bounded() -> None:
-    """A declared domain allocates its rows at once for each key; a sketch has a bound independent
-    of the item count.
-    """
+    """A declared domain has its rows at once, per key; a sketch's bound ignores the item count."""
     known = config(KnownBaseConfig, domain=LABELS, keys=("s1", "s2", "s3"))
     assert [size.rows for size in memory_of(build(known), known).sizes] == [12]
     assert memory_of(build(known), known).label_bytes == 4
@@ -159,9 +153,7 @@ def test_memory_follows_what_is_declared_and_what_is_bounded() -> None:
 
 
 def test_our_figures_stand_on_the_better_side_of_the_printed_ones() -> None:
-    """The conversion, haar and the exact quantiles can only gain; a better printed figure means an
-    error.
-    """
+    """Conversion, haar and exact quantiles only gain; a better printed figure means an error."""
     for own in (
         config(KnownBaseConfig, domain=LABELS),
         config(UnkBaseConfig, max_count=3),
@@ -184,9 +176,7 @@ def test_our_figures_stand_on_the_better_side_of_the_printed_ones() -> None:
 
 
 def test_the_papers_threshold_is_its_formula_computed_by_hand() -> None:
-    """tau L_r sqrt(r - 1) PhiInv(1 - delta/T) + 1 at T = 64: r = 3, L_r = 4, half of delta for two
-    items.
-    """
+    """tau L_r sqrt(r - 1) PhiInv(1 - delta/T) + 1, T = 64: r = 3, L_r = 4, delta/2 for two items."""
     own = config(UnkBaseConfig, epsilon=4.0)
     plan = planned(own)
     row = next(row for row in plan.printed if row.name == "worst_threshold")
@@ -334,9 +324,7 @@ def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is
 
 
 def test_what_does_not_protect_users_is_not_offered_to_them() -> None:
-    """A top k that costs one event k picks would cost a user many releases, so its figures would be
-    false.
-    """
+    """A top k paid for k picks an event would cost a user many releases."""
     own = config(UnkBaseConfig, max_items_per_user=5)
     plan = plan_of(own, build(own, "user"), "topic", "user")
     assert (plan.guarantee.unit, plan.max_items) == ("user", 5)

@@ -1,6 +1,4 @@
-"""Guarantee, sd and threshold in `plan` equal those of real snapshots, for every example and
-mechanism.
-"""
+"""Guarantee, sd and threshold in `plan` equal those of real snapshots."""
 
 from __future__ import annotations
 
@@ -82,9 +80,7 @@ def test_every_example_has_a_plan_with_the_guarantee_of_its_snapshots(path: Path
 
 
 def _published(config: HistogramConfig, settings: Settings) -> object:
-    """Return a snapshot's guarantee; stage 1 caps users, and bounds events alone here, so D0
-    replaces the cap.
-    """
+    """Return a snapshot's guarantee; D0 replaces the user cap, which is stage 1's."""
     # These events carry labels, even where a histogram is numeric.
     own = msgspec.structs.replace(
         config, tick_ms=10, start=EPOCH, keys="public", items=None, buckets=None, quantiles=None

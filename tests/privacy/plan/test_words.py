@@ -1,6 +1,4 @@
-"""The words of a promise hold for every epsilon and delta (tests/dashboard/test_page_words.py
-covers the page).
-"""
+"""The words of a promise hold for every epsilon and delta; see dashboard/test_page_words.py."""
 
 from __future__ import annotations
 
