@@ -1,4 +1,4 @@
-"""Kernels are compiled ahead, cached under the source of all kernels, and never reused for another."""
+"""Kernels are compiled ahead, cached under all kernels' source, and never reused for another."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_kernel_needs_no_blas_and_whoever_wants_one_finds_it() -> None:
 
 
 def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
-    """Nothing is prebuilt for such calls; the result for a type is found once, not on every call."""
+    """Nothing is prebuilt for such calls; a type's result is found once, not on every call."""
 
     @compiled.kernel_part
     def last(values: Any) -> Any:
@@ -177,7 +177,7 @@ def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Pat
 def test_the_text_of_every_kernel_names_the_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """numba checks only the outermost function's file; inner loops of other files must count too."""
+    """numba checks only the outermost function's file; inner loops elsewhere must count too."""
     for path in Path(compiled.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(compiled, "_PACKAGE", tmp_path)

@@ -25,7 +25,7 @@ LIMITED = ("unk_gauss", "limit_dom_laplace")
 
 
 def block(label: str | None, cell: Cell) -> Block:
-    """Return the noise block of an item (None: of the stream key itself) of the first stream key."""
+    """Return the noise block of an item (None: the stream key itself) of the first key."""
     high, low = KEY.tags(NAME, [KEY_LABEL if label is None else label.encode()])[0].tolist()
     return high ^ cell[0], low ^ cell[1]
 

@@ -148,7 +148,7 @@ class Maxima(Adapter):
 def _test(
     threshold: tuple[int, int], use: int, stop: int | None, moved: Sequence[int], sign: int
 ) -> Test:
-    """Return a run's moves: the threshold by the largest value change, the last test by the rest."""
+    """Return a run's moves: the threshold by the largest change, the last test by the rest."""
     reach = max(moved)
     last = (
         None

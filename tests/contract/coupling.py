@@ -133,7 +133,7 @@ class World:
 
 
 class Adapter(ABC):
-    """Statistics of one family. `sign` is +1 where only the second world has the events, else -1."""
+    """Statistics of one family. `sign`: +1 if only the second world has the events, else -1."""
 
     def __init__(self, variant: Variant, mechanism: Mechanism) -> None:
         self.variant, self.mechanism = variant, mechanism

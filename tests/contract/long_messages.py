@@ -51,7 +51,7 @@ LANE = Lane(31_622_400_000, 253_402_300_799_000, 10_000, 1_000_000, 10_000, 2**3
 
 @cache
 def longest(number: int) -> str:
-    """Return 1,024 bytes of control characters: six JSON bytes each, nearly incompressible by lz4."""
+    """Return 1,024 control characters: six JSON bytes each, nearly incompressible by lz4."""
     return f"{number:08d}" + "".join(random.Random(number).choices(CONTROLS, k=LABEL_BYTES_MAX - 8))
 
 

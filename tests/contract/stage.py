@@ -105,7 +105,7 @@ class Run:
     def transcript(
         self, stream: Sequence[Tick], *, restarts: Sequence[int] = (), parts: int = 1
     ) -> list[object]:
-        """Return every tick's output by label, restoring from blocks after each tick of `restarts`."""
+        """Return every tick's output by label, reloaded from blocks after `restarts`."""
         found = []
         for t, tick in enumerate(stream, 1):
             found.append(self.named(self.step(t, tick, parts)))

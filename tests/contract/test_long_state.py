@@ -49,7 +49,7 @@ def test_budgets_of_many_stream_keys_are_restored_also_from_one_block_as_it_was(
     "commits", [(1, 100, 170, 171, 1_024, 1_025, 2_500), (2_500,), (1_000, 1_500)]
 )
 def test_stream_keys_are_stored_by_parts_and_none_is_left_behind(commits: tuple[int, ...]) -> None:
-    """171 public keys of control characters exceeded one block; key order is noise and count order."""
+    """171 keys of control characters exceeded a block; key order is noise and count order."""
     keys, since, store = (
         [longest(i) for i in range(commits[-1])],
         list(range(TICK, TICK + commits[-1])),

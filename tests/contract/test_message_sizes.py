@@ -133,7 +133,7 @@ def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
 
 
 def test_a_block_as_it_was_written_before_is_refused_by_the_broker(sender: Sender) -> None:
-    """The original defect: 1,024 labels of 1,024 bytes in one block, retried after every restart."""
+    """The original defect: 1,024 labels of 1,024 bytes, retried after every restart."""
     columns = table(map(longest, range(1_024)))
     labels = columns.label_column(0, 1_024)
     lengths, text = labels.lengths, labels.text.tobytes()

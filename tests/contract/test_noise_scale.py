@@ -123,7 +123,7 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
 
 
 def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[float]:
-    """Estimate (released - exact)^2 / sd^2, averaged over a stream key's items if noise is common."""
+    """Estimate (released - exact)^2 / sd^2, averaged per stream key if noise is common."""
     keys = shown.keys if isinstance(shown, Items) else run.state.ledger.keys[shown.rows]
     labels = (
         list(shown.labels)
@@ -145,7 +145,7 @@ def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[
 
 
 def of_sums(run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]) -> Iterator[float]:
-    """Estimate the noise of column sums made at t: ended segments plus the counter over intervals."""
+    """Estimate the noise of column sums made at t: ended segments plus interval counter."""
     assert isinstance(run.state, MaxState)
     exact = np.array([sums[label.decode()] for label in mechanism.domain()])
     for one in run.state.of:

@@ -128,7 +128,7 @@ def test_the_stated_cost_is_what_the_worst_neighbours_cost(variant: Variant) -> 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_cost_stated_too_low_or_too_high_is_seen(variant: Variant) -> None:
-    """The planted costs are 2 % below what the worst neighbours cost, and above the allowed slack."""
+    """Planted: 2 % below what the worst neighbours cost, and above the allowed slack."""
     mechanism, right = built(variant), paid(variant)
     for wrong in (0.98 * right, 1.01 * right / LESS.get(str(variant), 0.9999)):
         if pure(variant):

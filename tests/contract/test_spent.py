@@ -22,7 +22,7 @@ Body = Mapping[str, Any]
 
 
 def published(config: HistogramConfig, messages: Sequence[bytes], *, crashing: bool) -> list[Body]:
-    """Return the first epoch's snapshots in order; if `crashing`, each process ends at its commit."""
+    """Return the first epoch's snapshots; if `crashing`, every process ends at its commit."""
     partition, found, position = Partition([config], 1), list[Body](), 0
     while True:
         position = partition.receive(messages[position:], position)

@@ -30,7 +30,7 @@ EVENT = st.tuples(
 def by_hand(
     events: list[tuple[str, object, int]], grace: int
 ) -> dict[Lane, Counter[tuple[int, str, str]]]:
-    """Process one event at a time: ticks close at the watermark; late events go to the open tick."""
+    """Process one event at a time: the watermark closes ticks; late events go to the open one."""
     out: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
     mark = None
     for key, items, time in events:

@@ -130,7 +130,7 @@ def test_a_missing_part_is_refused() -> None:
 
 
 def test_a_block_of_an_older_version_is_read() -> None:
-    """Short blocks are unchanged; a longer one accepted by a broker with a higher limit is valid."""
+    """Short blocks are unchanged; a longer one, taken by a broker with a higher limit, is valid."""
     columns = Ledger()
     grown(columns, [1024] * 1024, 1)
     labels = columns.label_column(0, 1024)

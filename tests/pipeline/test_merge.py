@@ -88,7 +88,7 @@ def test_crashes_anywhere_change_no_byte(
 def test_released_minus_noise_is_the_exact_bounded_count(
     partitions: list[list[Event]], owners: int
 ) -> None:
-    """Every tick, key and item: nothing lost or doubled, and the counter's own noise at that tick."""
+    """Nothing lost or doubled, and the counter's own noise at every tick."""
     config = unk()
     mechanism = build(config)
     spent = mechanism._counter.rho_item  # type: ignore[attr-defined]  # the counter is rebuilt from what it spent

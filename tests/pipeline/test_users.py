@@ -114,7 +114,7 @@ def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[tuple[Lane, int, str
 def test_the_first_m_pairs_of_a_user_count_in_an_epoch_wherever_commits_restarts_and_blocks_end(
     visits: list[Visit], data: st.DataObject
 ) -> None:
-    """A cap lost in a crash counts a user again: the promise would be off by the number of crashes."""
+    """A cap lost in a crash counts a user again, once for every crash."""
     with pytest.MonkeyPatch.context() as patch:
         tail = data.draw(st.integers(1, 6))
         patch.setattr(user_epoch, "TAIL_ROWS", tail)

@@ -1,4 +1,4 @@
-"""Where a partition's time begins, and which events are too far behind it, in both ways to stage 1."""
+"""Where a partition's time begins, and which events are too old, in both ways to stage 1."""
 
 from __future__ import annotations
 

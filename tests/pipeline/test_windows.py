@@ -1,4 +1,4 @@
-"""Snapshot windows: their error is that of two snapshots, they are free, and change nothing else."""
+"""Snapshot windows: their error is that of two snapshots, they are free, and nothing changes."""
 
 from __future__ import annotations
 

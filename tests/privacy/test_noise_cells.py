@@ -1,4 +1,4 @@
-"""No noise word serves two purposes, or twice where it must be fresh: every mechanism, many ticks."""
+"""No noise word serves two purposes, or twice where it must be fresh: every mechanism."""
 
 from __future__ import annotations
 

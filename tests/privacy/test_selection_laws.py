@@ -135,7 +135,7 @@ COUNTS = {"a": 606, "b": 605, "c": 603, "d": 600}
 
 
 def test_the_exponential_mechanism_publishes_its_law() -> None:
-    """known_gumbel (000 Alg. 5): half of rho for k picks, each (1/b)^2/8, so b = sqrt(k / (4 rho))."""
+    """known_gumbel (000 Alg. 5): k picks share rho / 2, each (1/b)^2/8: b = sqrt(k / (4 rho))."""
     k, rho = 2, RHO / 8
     mechanism = made("known_gumbel", domain=tuple(COUNTS), k=k, rho=rho, horizon=20)
     law = together(peeled(weighed(COUNTS, math.sqrt(k / (4 * rho))), k), frozenset)

@@ -75,7 +75,7 @@ def last_tick(counter: Counter) -> int:
 def test_cached_noise_equals_drawn_noise_for_any_order_of_ticks_and_growing_rows(
     counter: Counter, data: st.DataObject
 ) -> None:
-    """The cache is an optimisation: a recovered worker draws again and must publish the same bytes."""
+    """The cache is an optimisation: a recovered worker must publish the same bytes."""
     tags = random_tags(40)
     columns = counter.columns(STREAM)
     rows, t = 0, data.draw(st.integers(1, last_tick(counter)))
@@ -291,7 +291,7 @@ def test_public_parameters_differ_whenever_the_noise_does() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: str) -> None:
-    """5,000 pairs: the correlation's sd is 0.0141, five are allowed (6e-7). Same noise correlates."""
+    """5,000 pairs: the correlation's sd is 0.0141, five are allowed (6e-7); with a control."""
     counter = make_counter(kind, 1000, 0.01)
     labels = [b"%d" % number for number in range(5_000)]
     tags = KEY.tags("a", labels)
@@ -308,6 +308,6 @@ def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: st
 
 @every_counter
 def test_stated_bytes_per_row_are_those_of_the_columns(counter: Counter) -> None:
-    """`plan` sizes the machine by it: two bytes a column where the noise fits, else four or eight."""
+    """`plan` sizes the machine by it: two bytes a column if the noise fits, else four or eight."""
     cells = counter.cells_per_event
     assert 2 * cells <= counter.columns(STREAM).bytes_per_row <= 8 * cells

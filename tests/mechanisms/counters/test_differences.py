@@ -1,4 +1,4 @@
-"""Noise of a change between two ticks: a snapshot's stated window error is the error readers see."""
+"""Noise of a change between two ticks: a snapshot's window error is the one readers see."""
 
 import math
 from fractions import Fraction

@@ -16,7 +16,7 @@ STREAM = NoiseKey(bytes(32)).stream(bytes(16))
 
 
 def statistic(cell: Cell, s: int) -> int:
-    """Return C: an event in tick s adds +1 to a cell's statistic in its left half, -1 in its right."""
+    """Return C: an event in tick s adds +1 to a cell in its left half, -1 in its right half."""
     level, node = cell
     if level == 0:
         return 1
@@ -128,7 +128,7 @@ def covariance(counter: HaarCounter, first: int, second: int) -> float:
 
 
 def test_covariance_between_ticks_is_that_of_the_shared_cells() -> None:
-    """Cells live as long as their block: n = 20,000 rows, sd of a covariance <= sd sd' sqrt(2/n)."""
+    """Cells live as long as their block: n = 20,000 rows, covariance sd <= sd sd' sqrt(2/n)."""
     counter = HaarCounter(1000, 0.01)
     tags = NoiseKey(bytes(32)).tags("covariance", [b"%d" % number for number in range(20_000)])
     for first, second in ((1, 2), (340, 341), (100, 900), (511, 513), (500, 1000)):
@@ -155,7 +155,7 @@ EXTREMES = [
 def test_release_equals_exact_rational_arithmetic_for_any_noise(
     parameters: Any, ticks: list[int]
 ) -> None:
-    """No overflow or double rounding: random noise and noise at its bounds, against floor(x + 1/2)."""
+    """No overflow or double rounding: random and extreme noise against floor(x + 1/2)."""
     counter = HaarCounter(*parameters)
     generator = np.random.default_rng(4)
     rows = 60

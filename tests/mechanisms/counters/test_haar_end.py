@@ -31,7 +31,7 @@ def sigmas(counter: HaarCounter) -> list[Fraction]:
 def test_decoding_the_statistics_gives_the_running_sum_wherever_the_tree_begins(
     horizon: int,
 ) -> None:
-    """B C = A over the real ticks; ticks before tick 1 hold nothing, so the tree may include them."""
+    """B C = A over real ticks; the tree may include empty ticks before tick 1."""
     counter = HaarCounter(horizon, 0.1, 0.6)
     assert counter.offset + horizon == 1 << (horizon - 1).bit_length()
     for t in range(1, horizon + 1):
@@ -77,7 +77,7 @@ def test_the_last_tick_has_the_noise_of_the_root_alone(horizon: int, share: floa
 
 
 def test_the_figures_are_those_of_the_design() -> None:
-    """DP-SQLP's workload: last and worst sd, with and without, to the digits of docs/mechanisms.md."""
+    """DP-SQLP's workload: last and worst sd, to the digits of docs/mechanisms.md."""
     rho_item = rho_of(6.0, 5e-10) / 32
     for horizon, share, last, worst in (
         (100, None, 17.3, 19.5),

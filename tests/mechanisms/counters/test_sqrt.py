@@ -192,7 +192,7 @@ def test_drawn_noise_has_the_stated_sd_and_not_half_or_double_the_variance(
 
 
 def test_noise_made_tick_by_tick_across_blocks_and_parts_is_that_made_at_once() -> None:
-    """A restarted worker uses blocks of 64 ticks and parts of 1,024; a running one, single ticks."""
+    """A restart uses blocks of 64 ticks and parts of 1,024; a running worker, single ticks."""
     counter = SqrtCounter(1200, 0.01)
     tags = KEY.tags("blocks", [b"a", b"b", b"c"])
     columns = counter.columns(STREAM)

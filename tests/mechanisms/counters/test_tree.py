@@ -64,7 +64,7 @@ def test_an_event_changes_one_block_a_level(horizon: int, radix: int | None) -> 
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 4, 7, 8, 9, 26, 27, 28, 100, 255, 256, 1000, 1024])
 def test_best_radix_is_the_argmin_over_all_bases(horizon: int) -> None:
-    """The code compares one base for each number of digits; brute force over all finds none better."""
+    """The code compares one base for each number of digits; brute force compares all."""
     best = min((radix - 1) * digits_of(horizon, radix) ** 2 for radix in range(2, horizon + 2))
     chosen = best_radix(horizon)
     assert (chosen - 1) * digits_of(horizon, chosen) ** 2 == best

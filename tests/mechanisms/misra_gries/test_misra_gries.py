@@ -258,7 +258,7 @@ def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash
 
 
 def test_no_two_cells_share_noise() -> None:
-    """Shared noise would reveal a difference; the first cells of two levels have the same number."""
+    """Shared noise would reveal a difference; first cells of two levels share their number."""
     mechanism = MisraGries(config(epsilon=1.0))
     tags = KEY.tags("k", [b"%d" % item for item in range(40)])
     drawn = {mechanism.noise(STREAM).at(t, tags).tobytes() for t in range(1, 21)}
@@ -272,7 +272,7 @@ def test_no_two_cells_share_noise() -> None:
 def test_the_promise_is_what_an_independent_accountant_gives(
     release: str, max_items: int, max_count: int, norm_squared: float
 ) -> None:
-    """One Gaussian release a level, at the sketch's tested l2 sensitivity; half the variance fails."""
+    """One Gaussian release a level, at the sketch's l2 sensitivity; half the variance fails."""
     mechanism = MisraGries(
         config(release=release, max_items=max_items, max_count=max_count, epsilon=2.0, delta=1e-6)
     )

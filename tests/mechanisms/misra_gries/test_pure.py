@@ -134,7 +134,7 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
 def test_the_cost_is_the_basic_composition_of_the_levels(
     max_items: int, max_count: int, size: int
 ) -> None:
-    """epsilon = L m (2k - 1) / b; levels are pure: rho = epsilon^2 / (2 L); delta is the samplers'."""
+    """epsilon = L m (2k - 1) / b; rho = epsilon^2 / (2 L) (pure levels); delta: samplers only."""
     mechanism = PureMisraGries(
         config(max_items=max_items, max_count=max_count, size=size, epsilon=1.0, delta=1e-20)
     )

@@ -105,7 +105,7 @@ def test_long_batches_end_where_algorithm_1_ends() -> None:
 def test_every_estimate_lies_within_its_share_of_the_stream_at_every_step(
     merged: bool, size: int, ticks: list[Tick]
 ) -> None:
-    """The estimate is at most the true count and short by at most n/(k+1), outside the sketch too."""
+    """At most the true count and short by at most n/(k+1), outside the sketch too."""
     sketch, exact = Sketch(size), Counter[int]()
     for tick in ticks:
         if merged:

@@ -45,7 +45,7 @@ def masses(sigma_squared: Fraction, reach: int) -> list[Decimal]:
 
 
 def thresholds(sigma_squared: Fraction, bound: int) -> list[int]:
-    """Return round(2^128 P(X <= x)) for x = -bound .. bound - 1, from masses far beyond the bound."""
+    """Return round(2^128 P(X <= x)) for x = -bound .. bound - 1, with masses far beyond."""
     reach = 2 * bound + 30
     with localcontext() as context:
         context.prec = 110

@@ -1,4 +1,4 @@
-"""Exact selection: the law of the picks, with and without BOTTOM, against enumeration; edge cases."""
+"""Exact selection: the law of the picks, with and without BOTTOM, against enumeration."""
 
 import itertools
 import math

@@ -243,7 +243,7 @@ def test_every_use_of_noise_has_cells_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name: str) -> None:
-    """Parallel composition requires it: no trace of the past, nor of contribution order or split."""
+    """Parallel composition requires it: no trace of the past, or of contribution order."""
     mechanism = one_shot(name)
     tick: dict[bytes, int] = {b"a": 900, b"b": 500, b"c": 40, b"d": 1}
     noise = mechanism.noise(STREAM)
@@ -272,7 +272,7 @@ def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_promise_is_the_budget_and_the_cost_is_within_it(name: str) -> None:
-    """(epsilon, delta) as configured; rho below their limit; discovery charged for unknown domains."""
+    """(epsilon, delta) as configured, rho below; discovery is charged for unknown domains."""
     mechanism = one_shot(name)
     cost = mechanism.cost()
     assert (mechanism.guarantee.epsilon, mechanism.guarantee.delta) == (1.0, 1e-6)
@@ -284,7 +284,7 @@ def test_the_promise_is_the_budget_and_the_cost_is_within_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_errors_stay_within_the_theorem(name: str) -> None:
-    """In 400 ticks no shown count is off by over 6 sd, no missed item over the bar and 20 scales."""
+    """400 ticks: no count off by over 6 sd, no missed item over the bar and 20 scales."""
     mechanism = one_shot(name, horizon=400)
     state, noise = met(mechanism), mechanism.noise(STREAM)
     tick = {b"a": 5000, b"b": 4000, b"c": 3, b"d": 2}

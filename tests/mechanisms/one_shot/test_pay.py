@@ -1,4 +1,4 @@
-"""Pay what you get: charges, refusals (also across a restart), and the total cost of all answers."""
+"""Pay what you get: charges, refusals (also after a restart), and the cost of all answers."""
 
 import math
 import re
@@ -177,7 +177,7 @@ def test_a_private_kbar_is_charged_as_a_pick() -> None:
 
 
 def test_all_answers_together_cost_what_the_theorem_says() -> None:
-    """rho = k* / (8 b^2) and l* times a query's delta, for any k; tighter than 002 at equal scale."""
+    """rho = k* / (8 b^2) and l* times a query's delta, any k; tighter than 002 at equal scale."""
     mechanism = pay(rho=0.1, epsilon=None, labels=40, queries=30)
     assert mechanism.cost().rho == pytest.approx(40 / (8 * float(mechanism.scale) ** 2))
     assert 0.099 < mechanism.guarantee.rho <= 0.1

@@ -125,7 +125,7 @@ def test_calibration_ends_on_the_private_side(reach: int) -> None:
 
 @BOTH
 def test_noise_stays_within_its_bounds_as_often_as_said(one_sided: bool) -> None:
-    """low and high set the promised error: they fail at most beta of the time, not a tenth of it."""
+    """low and high set the promised error: they fail at most beta, not a tenth, of the time."""
     test, beta = AboveThreshold(1, Fraction(3), Fraction(9, 2), one_sided), 0.02
     low, high = test.bounds(beta, beta)
     tau, mu = test.tau(STREAM, (5, 0), TAGS), test.mu(STREAM, (6, 0), TAGS)

@@ -76,7 +76,7 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public() -> None:
 
 
 def test_pure_epsilon_is_as_printed() -> None:
-    """Lap(4/eps), Lap(8/eps), Lap(2 D/eps), thresholds from 1; the last, unreachable one is >= T."""
+    """Lap(4/eps), Lap(8/eps), Lap(2 D/eps), thresholds from 1; the last one is >= T."""
     found = segments(accounting="pure", epsilon=0.5, max_items=2, horizon=1000)
     assert found.above.tau_scale == 8 and found.above.mu_scale == 16
     assert found.first == 1 and found.most == 11 and found.threshold(11) >= 1000

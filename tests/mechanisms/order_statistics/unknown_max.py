@@ -139,7 +139,7 @@ def mechanism_labels(mechanism: OrderStatistics) -> list[bytes]:
 
 
 def rows_of(ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1) -> list[Numbers]:
-    """Return the papers' input: per tick `ones` columns get 1..most, the first columns more often."""
+    """Return rows where `ones` columns get 1..most, the first columns more often."""
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, columns + 1)
     rows = []
@@ -214,7 +214,7 @@ class Literal:
 def assert_as_printed(
     mechanism: OrderStatistics, rows: Sequence[Numbers], *, silent: bool, restarts: bool = False
 ) -> int:
-    """Run both on two stream keys, the second with rows reversed; return the number of new answers."""
+    """Run both on two stream keys, one with rows reversed; return the number of new answers."""
     run = Run(mechanism, seed=7, keys=2, silent=silent)
     streams = [list(rows), list(rows)[::-1]]
     expected = [Literal(run, key).shown(streams[key]) for key in range(2)]

@@ -1,4 +1,4 @@
-"""Other discovery schedules spend at most delta in all: by exact convolution and by planted items."""
+"""Other discovery schedules spend at most delta: by exact convolution and planted items."""
 
 import math
 from fractions import Fraction
@@ -169,7 +169,7 @@ def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> 
 
 
 def test_schedules_are_part_of_the_mechanism_id_and_the_first_one_is_described_as_ever() -> None:
-    """Schedules show different items under the same noise; stored per_tick descriptions must match."""
+    """Schedules show other items under equal noise; stored per_tick descriptions must match."""
     public = [
         unk().public(),
         unk(threshold="constant").public(),

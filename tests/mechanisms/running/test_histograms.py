@@ -1,4 +1,4 @@
-"""known_base and unk_base: releases, hidden items, and promises against an independent accountant."""
+"""known_base and unk_base: releases, hidden items, and an independent accountant."""
 
 import math
 
@@ -97,7 +97,7 @@ def test_without_noise_unk_base_shows_exactly_what_passed_the_threshold_and_keep
 
 
 def test_without_noise_known_base_shows_the_whole_domain_and_nothing_else() -> None:
-    """An item outside the domain is never released; one inside always is, with its running count."""
+    """Items outside the domain are never released; those inside always are."""
     mechanism = known(["x", "y"])
     state = mechanism.init()
     mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
@@ -197,7 +197,7 @@ def test_an_independent_accountant_agrees_and_is_within_one_percent_of_refusing(
 
 
 def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:
-    """Return how often an item from one event at tick 1 is ever shown; items are independent runs."""
+    """Return how often an item of one event at tick 1 is ever shown, over independent items."""
     state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"p" * 16))
     parts = [part([b"%d" % i for i in range(runs)], [1] * runs)]
     for t in range(1, horizon + 1):

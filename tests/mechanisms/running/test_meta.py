@@ -115,7 +115,7 @@ def test_without_noise_an_unknown_domain_gets_the_sum_of_the_cells_that_passed(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_restart_after_any_tick_gives_the_same_releases(name: Name) -> None:
-    """The blocks hold all later releases need: reloaded every tick, they re-encode to nothing new."""
+    """Blocks hold all later releases need: reloaded every tick, they re-encode to nothing new."""
     mechanism = meta(name, epsilon=20.0)
     noise = mechanism.noise(STREAM)
     assert isinstance(noise, OneShotNoise)

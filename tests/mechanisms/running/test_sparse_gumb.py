@@ -1,4 +1,4 @@
-"""SparseGumb: noiseless output, stops and picks against exact enumeration, cost, and repeatability."""
+"""SparseGumb: noiseless output, stops and picks by enumeration, cost, and repeatability."""
 
 import itertools
 import math
@@ -299,7 +299,7 @@ def loss(law: list[float], other: list[float]) -> list[float]:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_the_stopping_times_loss_lies_in_the_stated_interval(data: st.DataObject) -> None:
-    """The sharper test cost rests on it: any outside counts, any items one higher from some tick."""
+    """The sharper test cost needs it: any outside counts, any items one higher from a tick on."""
     mechanism = made(rho=4.0, switches=1)
     ticks, items = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
     gaps = [[data.draw(st.integers(-12, 12)) for _ in range(items)] for _ in range(ticks)]

@@ -65,7 +65,7 @@ def published(site: Site, histograms: Sequence[dict[str, object]], key: str) -> 
 
 
 def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bool) -> float:
-    """Return the largest epsilon of any window; `once`: one epoch per generation, as for an event."""
+    """Return the largest epsilon of any window; `once`: one epoch per generation (an event)."""
     epochs = list(epochs)
     if period_ms is None:
         windows = [(one.begin, one.end) for one in epochs]

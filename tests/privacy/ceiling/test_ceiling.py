@@ -118,7 +118,7 @@ def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
 def test_settings_that_are_let_in_are_never_stopped_by_themselves(
     grids: list[tuple[int, int, int]],
 ) -> None:
-    """The arithmetic bound on what one epoch can touch equals what the epochs of a long time show."""
+    """The arithmetic bound on what an epoch can touch equals what a long run shows."""
     configs = [
         UnkBaseConfig(
             name=f"h{i}",
@@ -385,7 +385,7 @@ def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
 def test_commands_refuse_settings_that_exceed_their_ceiling(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line and exit 2, before contacting a broker (there is none) or reading a key or record."""
+    """One line and exit 2, before contacting a broker or reading a key or record."""
     text = ROOT / f"examples/mechanisms/{name}.toml"
     section = "[privacy]\nmax_epsilon = 0.001\nmax_delta = 1e-12\n"
     changed = text.read_text()

@@ -118,7 +118,7 @@ class Scene:
         return published(self.site, list(unique.values()), key)
 
     def days(self) -> dict[str, list[int]]:
-        """Return the days each histogram published for the first stream key, once per generation."""
+        """Return the days every histogram published for the first key, once per generation."""
         return days_of(self.published(), FIRST_MS, DAY_MS)
 
     def assert_kept(self, period_ms: int | None = PERIOD_MS, ceiling: float = FOUR_DAYS) -> None:
@@ -308,7 +308,7 @@ def test_an_event_pays_for_a_new_generation_once_in_a_period(
 def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has one owner partition and its own histogram; both together are too much for one user."""
+    """Each has one owner partition and a histogram; both are too much for one user."""
     scene = Scene(
         bootstrap,
         tmp_path,

@@ -83,7 +83,7 @@ def test_deltas_that_add_up_to_one_or_more_are_stated_as_one() -> None:
 
 
 def test_one_histogram_costs_its_own_guarantee() -> None:
-    """Rounding twice must not make the total of one histogram larger than what its snapshots carry."""
+    """Rounding twice must not raise one histogram's total above its snapshots' figure."""
     for accounting in ("zcdp", "pure"):
         own = config(MECHANISMS["two_level"], domain=LABELS, accounting=accounting)
         found, promise = total_of(built(own)), build(own).guarantee
@@ -122,7 +122,7 @@ def test_a_pure_epsilon_is_added_where_that_is_less_than_converting_it() -> None
 
 @pytest.mark.parametrize("rows", [1_024, 5_000, 100_000])
 def test_real_columns_stay_within_the_memory_stated(rows: int) -> None:
-    """Operators size machines by this figure: the rows are really appended, in batches of any size."""
+    """Operators size machines by it: rows are really appended, in batches of any size."""
     own = config(UnkBaseConfig, keys="public")
     stated = memory_of(build(own), own)
     rng, columns, key = random.Random(rows), Ledger(), NoiseKey(bytes(32))
@@ -176,7 +176,7 @@ def test_our_figures_stand_on_the_better_side_of_the_printed_ones() -> None:
 
 
 def test_the_papers_threshold_is_its_formula_computed_by_hand() -> None:
-    """tau L_r sqrt(r - 1) PhiInv(1 - delta/T) + 1, T = 64: r = 3, L_r = 4, delta/2 for two items."""
+    """tau L_r sqrt(r - 1) PhiInv(1 - delta/T) + 1, T = 64: r = 3, L_r = 4; two items: delta/2."""
     own = config(UnkBaseConfig, epsilon=4.0)
     plan = planned(own)
     row = next(row for row in plan.printed if row.name == "worst_threshold")
