@@ -46,7 +46,6 @@ def test_a_plan_is_made_without_the_compiler(example: str, tmp_path: Path) -> No
 
 
 def test_a_key_is_made_without_the_compiler(tmp_path: Path) -> None:
-    """It is the first command a user runs."""
     done = python(RUN, "key", "new", str(tmp_path / "noise.key"))
     assert done.returncode == 0, done.stderr
 
@@ -58,7 +57,6 @@ def test_what_needs_a_broker_does_not_import_it_either() -> None:
 
 
 def test_the_check_sees_a_kernel() -> None:
-    """Negative control."""
     done = python(
         "import sys; sys.argv = ['-', '--version']\nimport workers.arrays.tag_table" + RUN,
         "--version",

@@ -15,7 +15,6 @@ LISTS = st.lists(st.binary(max_size=6), max_size=12)
 @settings(deadline=None)
 @given(LISTS, st.data())
 def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.DataObject) -> None:
-    """An off-by-one would name another item."""
     column = Texts.of(texts)
     assert list(column) == texts and len(column) == len(texts)
     assert [column[row] for row in range(-len(texts), len(texts))] == texts * 2
@@ -34,7 +33,6 @@ def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.D
 
 @given(st.lists(LISTS, max_size=4))
 def test_columns_are_joined_as_lists(parts: list[list[bytes]]) -> None:
-    """A tick's labels come from several messages."""
     assert list(Texts.concat([Texts.of(part) for part in parts])) == [
         text for part in parts for text in part
     ]
@@ -59,7 +57,6 @@ def test_bytes_and_ends_that_do_not_belong_together_are_refused() -> None:
 
 
 def test_nobody_can_write_to_a_column() -> None:
-    """All histograms of a lane share the labels."""
     own = np.frombuffer(bytearray(b"abc"), dtype=np.uint8)
     column = Texts(own, np.array([1, 3]))
     for array in (column.text, column.ends):

@@ -103,7 +103,6 @@ def test_same_bytes_are_the_same_and_others_are_not() -> None:
 
 
 def test_a_word_is_written_as_it_was_read() -> None:
-    """Its neighbours stay unchanged."""
     rng = np.random.default_rng(7)
     for at in range(9):
         text, out = rng.integers(0, 256, 16).astype(np.uint8), np.full(24, 7, dtype=np.uint8)

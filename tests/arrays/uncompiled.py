@@ -16,7 +16,6 @@ def uncompiled(function: Any) -> Any:
 
 
 def compiled(function: Any) -> Any:
-    """Return the compiled kernel."""
     return function
 
 

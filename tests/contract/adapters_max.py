@@ -103,7 +103,6 @@ class Maxima(Adapter):
         return found
 
     def _outer(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
-        """Return the event's effect on the outer comparison at t."""
         assert isinstance(self.mechanism, OrderStatistics)
         without, more = (
             self.mechanism.queries.values(self._exact(one, t) + stand.start).max()
@@ -112,7 +111,6 @@ class Maxima(Adapter):
         return int(more - without)
 
     def _inner(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
-        """Return the event's effect on the inner comparison at t."""
         assert isinstance(self.mechanism, OrderStatistics)
         without, more = (
             (
@@ -138,7 +136,6 @@ class Maxima(Adapter):
             yield from counter_moves(public, interval, amount)
 
     def _exact(self, stream: Sequence[Tick], t: int) -> NDArray[np.int64]:
-        """Return column sums after tick t."""
         labels = [label.decode() for label in self.mechanism.domain()]
         return np.array(
             [sum(tick.get(NAME, {}).get(label, 0) for tick in stream[:t]) for label in labels]

@@ -60,11 +60,9 @@ class Moves:
     tests: list[Test] = field(default_factory=list)
 
     def add(self, block: Block, shift: int) -> None:
-        """Add to the move of one noise value."""
         self.shifts[block] = self.shifts.get(block, 0) + shift
 
     def all(self) -> dict[Block, int]:
-        """Return every move, those of tests included."""
         found = {block: shift for block, shift in self.shifts.items() if shift}
         for test in self.tests:
             for move in (test.threshold, test.stop):
@@ -91,7 +89,6 @@ class Price:
 
     @property
     def rho(self) -> float:
-        """Return the zCDP cost."""
         noise = sum(1 / (2 * s**2) for s in self.gaussian) + sum(
             1 / (2 * b**2) for b in self.laplace
         )
@@ -197,7 +194,6 @@ def check(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int) -
 
 
 def pure(variant: Variant) -> bool:
-    """Return whether the promise is one of pure epsilon."""
     return "pure" in (variant.options.get("accounting"), variant.options.get("release"))
 
 

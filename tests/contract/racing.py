@@ -107,7 +107,6 @@ def modules() -> Sequence[ModuleType]:
 
 
 def caches() -> Iterator[Any]:
-    """Return every cache of a module, for any decorator."""
     for module in modules():
         for value in vars(module).values():
             if isinstance(value, _CACHE):
@@ -120,7 +119,6 @@ def forget() -> None:
 
 
 def cold(variant: Variant) -> Mechanism:
-    """Return a fresh mechanism after emptying every cache."""
     mechanism = variant.build()
     forget()
     return mechanism
@@ -153,7 +151,6 @@ def race(
 
 
 def alone(variant: Variant, seeds: Iterable[int]) -> list[str]:
-    """Return the same for a fresh mechanism and one thread."""
     mechanism = cold(variant)
     return [_digest(Run(mechanism, seed), seed) for seed in seeds]
 

@@ -51,7 +51,6 @@ class Soak:
         self.differences: list[str] = []
 
     def round(self) -> None:
-        """Race one variant once."""
         if not self._waiting:
             self._waiting = self._rng.sample(self._variants, len(self._variants))
         variant = self._waiting.pop()
@@ -77,7 +76,6 @@ class Soak:
             )
 
     def summary(self) -> str:
-        """Return all rounds in one line."""
         return f"{len(self._seen)} variants, {self.rounds} rounds, {self.threads} threads: {len(self.differences)} differences"
 
 

@@ -93,7 +93,6 @@ class Run:
             mechanism.meet_key(self.state, index, self.tags(name), mechanism.domain())
 
     def tags(self, name: str) -> Tags:
-        """Return the declared domain's tags."""
         return KEY.tags(name, list(self.mechanism.domain()))
 
     def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
@@ -126,17 +125,14 @@ class Run:
         return counts, shown.sd, shown.threshold
 
     def store(self) -> dict[str, bytes]:
-        """Return all current blocks."""
         self.stored |= dict([*ledger_blocks.changes(self.state.ledger), *self.state.changed()])
         self.state.ledger.clean()
         return self.stored
 
     def restart(self) -> None:
-        """Forget everything but the stored blocks."""
         self.load(self.store())
 
     def load(self, blocks: Mapping[str, bytes]) -> None:
-        """Continue from stored blocks."""
         fresh = self.mechanism.init()
         fresh.ledger = ledger_blocks.load(
             (name, block) for name, block in sorted(blocks.items()) if name[0] in "LCS"

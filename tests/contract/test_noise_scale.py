@@ -83,7 +83,6 @@ def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
 
 
 def gap(mechanism: Mechanism) -> int:
-    """Return the scale of a pick, or 0."""
     public = mechanism.public()
     algorithm = public.get("algorithm")
     scales = public.get("scales")

@@ -67,7 +67,8 @@ LESS = {
     "two_level_k-haar": 0.89,
     "two_level_k-histogram": 0.86,
     "two_level_k-tree": 0.76,
-    # The third largest decides a private kbar, the two largest are counted: no event has three items.
+    # The third largest decides a private kbar, the two largest are counted: no event has three
+    # items.
     "limit_dom-private": 0.74,
     # Six more items, fed in their rounds, never all lower every counter or all raise one.
     "misra_gries-pmg": 0.6,
@@ -84,7 +85,6 @@ LESS = {
 
 @cache
 def prices(variant: Variant) -> Sequence[Price]:
-    """Return the price in both directions; the draws do not depend on the stated cost."""
     return tuple(check(adapter_of(variant), *worst(variant), seed=1))
 
 

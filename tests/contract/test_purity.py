@@ -125,7 +125,6 @@ def test_equal_inputs_give_equal_releases_and_blocks_without_clock_chance_or_env
 
 
 def test_the_check_of_clock_and_chance_sees_them() -> None:
-    """Negative control of the clock and chance test."""
     variant = VARIANTS[0]
     run = Run(built(variant), 1)
     real = type(run.mechanism).step

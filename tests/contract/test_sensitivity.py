@@ -251,7 +251,6 @@ def test_cells_that_nobody_came_to_are_released_all_the_same() -> None:
 
 
 def test_sums_that_begin_a_segment_without_noise_are_seen() -> None:
-    """Planted: a segment that starts from exact sums."""
     [variant] = [variant for variant in VARIANTS if str(variant) == "two_level-haar"]
 
     def exact(self: MaxNoise, tags: Any, segment: int) -> Any:

@@ -89,7 +89,6 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
 
 
 def sparse(switches: int, top_k: int) -> HistogramConfig:
-    """Return sparse_gumb with this number of switches."""
     return made(
         "sparse_gumb",
         max_items=1,
@@ -103,7 +102,6 @@ def sparse(switches: int, top_k: int) -> HistogramConfig:
 
 @cache
 def overtaking() -> Sequence[Event]:
-    """Return events where another label leads by far every third tick."""
     events: list[Event] = []
     for t in range(TICKS):
         leader = t // 3

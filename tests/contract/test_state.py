@@ -110,7 +110,6 @@ def damaged(block: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def accepted(variant: Variant) -> list[tuple[str, str]]:
-    """Return (block, damage) of all damage not refused."""
     blocks = stored(variant)
     assert not refused(variant, blocks)
     return [

@@ -78,7 +78,6 @@ class LazyKnownBase(KnownBase):
 
 @contextmanager
 def lazy_powers() -> Iterator[None]:
-    """Plant the old defect."""
     with patch.object(selection, "_powers", functools.lru_cache(64)(LazyPowers)):
         yield
 
@@ -211,7 +210,6 @@ def hammered(work: Callable[[int], object]) -> None:
 
 
 def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -> None:
-    """Cipher and buffers are per thread."""
     stream = KEY.stream(bytes(16))
 
     def words(seed: int) -> bytes:

@@ -65,7 +65,6 @@ PATHS: dict[str, list[str]] = {
 
 
 def done(value: object) -> Future[Any]:
-    """Return a future with this result."""
     future: Future[Any] = Future()
     future.set_result(value)
     return future
@@ -112,7 +111,6 @@ class Broker:
         return {name: done(None) for name in made}
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> Connection:
-        """Answer every connection."""
         monkeypatch.setattr(
             Connection,
             "introduce",
@@ -128,7 +126,6 @@ def ids(first: int = 1) -> dict[str, Uuid | None]:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write a settings file and its key."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "orders.toml"
     path.write_text(GOOD, encoding="utf-8")
@@ -226,7 +223,6 @@ def test_a_real_cluster_is_not_embedded_because_somebody_says_so(
 
 
 def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:
-    """Last line of defence: no noise is drawn without an id."""
     existing = {"t": Existing("t", 1, None), "z": Existing("z", 1, ZERO_ID)}
     for name in existing:
         with pytest.raises(SettingsError, match="no topic id"):

@@ -58,13 +58,11 @@ class Variant:
         return hash(str(self))
 
     def build(self, **changes: object) -> Mechanism:
-        """Return a new mechanism; `changes` replace options."""
         options: Any = _COMMON | dict(self.options) | changes  # checked by the record itself
         return build(MECHANISMS[self.mechanism](**options), self.unit)
 
     @property
     def max_items(self) -> int:
-        """Return the number of items one unit may touch."""
         found = (
             self.options.get("max_items_per_user") or (_COMMON | dict(self.options))["max_items"]
         )

@@ -144,13 +144,11 @@ def test_delta_outside_its_range_is_refused(value: float) -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_epsilon_that_nothing_can_be_calibrated_to_is_refused(value: float) -> None:
-    """An infinite epsilon would calibrate to no noise."""
     with pytest.raises(ValueError, match=rf"epsilon = {value}: must be"):
         rho_of(value, 1e-9)
 
 
 def test_composition_adds_rho_and_deltas_by_name() -> None:
-    """Every source of failure stays visible."""
     total = compose(
         [Cost(0.5, (("discovery", 1e-9),)), Cost(0.25, (("sampler", 1e-30), ("discovery", 1e-9)))]
     )

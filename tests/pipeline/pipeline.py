@@ -23,7 +23,6 @@ Event = tuple[str, Items, int]
 
 
 def unk(**changes: object) -> UnkBaseConfig:
-    """Return a small unk_base with little noise."""
     values: dict[str, object] = {
         "name": "h",
         "tick_ms": 10,

@@ -146,7 +146,6 @@ def test_a_first_event_dated_ahead_begins_at_the_wall_clock() -> None:
 
 
 def _labels(section: Section) -> list[str]:
-    """Return the labels of one stream key in a section."""
     lengths = np.frombuffer(section.lengths, dtype="<u2").tolist()
     ends = np.cumsum(lengths).tolist()
     return [section.labels[end - n : end].decode() for n, end in zip(lengths, ends, strict=True)]

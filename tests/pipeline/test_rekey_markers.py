@@ -25,7 +25,6 @@ Header = tuple[str, bytes | None]
 
 
 def framed(rows: Sequence[tuple[bytes | None, bytes | None, list[Header]]]) -> Records:
-    """Return records as Kafka sends them: key, value, headers."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i, (key, value, headers) in enumerate(rows):
         builder.append(i, 1_000 + i, key, value, headers)

@@ -23,7 +23,6 @@ ROWS = st.lists(
 
 
 def columns(way: Any, rows: list[tuple[int, int]], keys: list[int]) -> tuple[bool, list[list[int]]]:
-    """Return the kernel's result and output."""
     width, packed = pack(np.array([count for _, count in rows], dtype=np.int64))
     out = [np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)]
     lengths = fixed(np.array([length for length, _ in rows], dtype="<u2"))

@@ -44,7 +44,6 @@ def columns(labels: list[tuple[int, str]]) -> Ledger:
 
 
 def test_a_snapshot_has_the_fields_of_the_interface_in_their_order() -> None:
-    """Names and order are a contract with every consumer."""
     table = columns([(0, "p1"), (1, "q"), (0, "p2")])
     release = Release(np.array([0, 2]), np.array([900, 1234]), 17.3, 121)
     one, other = snapshots(tick(release), table, ["s1", "s2"], LabelCache())

@@ -171,7 +171,6 @@ def test_room_has_an_end_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_users_hold_is_not_shown() -> None:
-    """It is personal data."""
     epoch = UserEpoch(lane(2, 1), keeps=True)
     take(epoch, [(1, [(1, 1)])])
     held: Any = epoch

@@ -92,7 +92,6 @@ class Source:
 
 
 def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[tuple[Lane, int, str, str]]:
-    """Count one event at a time, from the definition."""
     total: Counter[tuple[Lane, int, str, str]] = Counter()
     counted: dict[tuple[int, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     mark = 0

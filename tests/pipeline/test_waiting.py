@@ -57,7 +57,6 @@ def test_what_a_full_disk_does_not_take_stays_in_memory_until_there_is_room(
 
 
 def test_without_a_directory_everything_stays_in_memory(tmp_path: Path) -> None:
-    """`data_dir` may vanish."""
     held = Waiting(tmp_path / "gone", 0)
     held.add(1, part(1))
     assert held.get(LANE, 1) == [part(1)] and held.held_bytes > 0

@@ -133,7 +133,6 @@ def test_stored_state_goes_on_with_other_windows() -> None:
 
 
 def test_the_fields_are_those_of_the_reference() -> None:
-    """Names and order are a contract with every consumer."""
     config = known(domain=("a", "b"), windows=(300_000,), tick_ms=10_000)
     made = Windows(config, build(config))
     sd = build(config).difference_sd(31, 1)  # type: ignore[attr-defined]  # known_base has it

@@ -77,7 +77,6 @@ class Chances:
         self._users: dict[tuple[int, int], object] = {}
 
     def begin(self) -> None:
-        """Begin a run on the current path."""
         self._depth, self.probability = 0, 1.0
         self._drawn, self._users = {}, {}
 

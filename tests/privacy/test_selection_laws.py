@@ -93,7 +93,6 @@ def together(
 
 
 def weighed(scores: Mapping[Any, int], b: float) -> dict[object, float]:
-    """Return exp(score / b), relative to the highest."""
     return {name: math.exp((score - max(scores.values())) / b) for name, score in scores.items()}
 
 
@@ -121,7 +120,6 @@ def shown(
 
 
 def labels_of(run: Run, release: Release | Items) -> list[tuple[int, str]]:
-    """Return (stream key, label) of everything shown."""
     if isinstance(release, Items):
         return list(
             zip(release.keys.tolist(), (label.decode() for label in release.labels), strict=True)

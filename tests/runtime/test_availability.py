@@ -99,7 +99,6 @@ def test_a_refusal_after_an_outage_is_believed_when_it_stays(
 
 
 def test_a_broker_that_nobody_reaches_is_named_by_its_address() -> None:
-    """It may be a wrong one."""
     with (
         pytest.raises(KafkaAway, match=r"127\.0\.0\.1:1.*refused"),
         Connection("127.0.0.1:1").introduce(0.5),

@@ -192,7 +192,6 @@ def test_a_class_of_one_thread_says_so_and_is_refused_where_threads_would_share_
 
 
 def test_copies_of_what_is_frozen_are_frozen() -> None:
-    """Processes of a sweep receive pickled copies."""
     counter = HaarCounter(8, 0.1)
     for same in (copy.copy(counter), pickle.loads(pickle.dumps(counter))):
         assert same.public() == counter.public()
@@ -202,7 +201,6 @@ def test_copies_of_what_is_frozen_are_frozen() -> None:
 
 
 def test_the_message_shows_nothing_of_a_secret() -> None:
-    """It goes to a log."""
     with pytest.raises(TypeError) as refused:
         Pair(["the root key"])
     assert "root key" not in str(refused.value)

@@ -48,7 +48,6 @@ def test_a_list_has_a_path_of_its_own() -> None:
     st.integers(0, STEPS_MAX),
 )
 def test_every_name_can_be_written(names: list[str], at: int) -> None:
-    """Producers may name fields freely."""
     path = Path(tuple(names), at if 0 < at <= len(names) else None)
     if len(str(path)) <= CHARACTERS_MAX:
         assert parse(str(path)) == path

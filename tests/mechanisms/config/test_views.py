@@ -283,7 +283,6 @@ def test_histograms_that_agree_share_a_view() -> None:
 
 
 def test_settings_of_events_are_in_the_shape() -> None:
-    """Every setting is read, and none is lost."""
     plain, found = (
         shape(A),
         shape(A | {"timestamp": "t", "timestamp_unit": "iso", "missing": "empty"}, user="who.id"),

@@ -146,8 +146,8 @@ def test_noise_is_a_pure_function_of_the_row(counter: Counter) -> None:
     assert counter.draw(STREAM, t, tags[:0]).tolist() == []
 
 
-# n = 20,000 independent rows: a sample variance has relative sd sqrt(2/n) = 0.01, a mean sd/sqrt(n), so five of each
-# are 5 % and 0.035 sd. Half and double the variance lie far outside.
+# n = 20,000 independent rows: a sample variance has relative sd sqrt(2/n) = 0.01, a mean
+# sd/sqrt(n), so five of each are 5 % and 0.035 sd. Half and double the variance lie far outside.
 ROWS = 20_000
 
 
@@ -230,7 +230,6 @@ def test_the_distance_stated_before_the_tables_are_made_is_at_least_that_of_the_
 
 @every_counter
 def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
-    """Beyond the horizon the guarantee covers no noise."""
     columns = counter.columns(STREAM)
     for t in (-1, 0, last_tick(counter) + 1):
         for attempt in (

@@ -124,7 +124,6 @@ def test_the_sqrt_counters_change_is_that_of_its_coefficients() -> None:
 def test_ticks_outside_the_horizon_are_refused(
     counter: Counter, pairs: tuple[tuple[int, int], ...]
 ) -> None:
-    """Nothing is published beyond it."""
     last = counter.horizon or 2**40 - 1
     for t, since in ((0, 0), (last + 1, last), (last + 1, 0), (last, -1)):
         with pytest.raises(HorizonExceeded):

@@ -139,7 +139,8 @@ def test_covariance_between_ticks_is_that_of_the_shared_cells() -> None:
         )
 
 
-# Each tick's arithmetic is compared with Fractions. The bounds of the noise go up to those of the largest sigma^2.
+# Each tick's arithmetic is compared with Fractions. The bounds of the noise go up to those of the
+# largest sigma^2.
 EXTREMES = [
     ((1000, 0.01), [1, 2, 333, 682, 1000]),
     ((2**16, 1e-6), [1, 2**15, 43690, 43691, 65535, 65536]),

@@ -17,7 +17,8 @@ KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))
 HORIZONS = [1, 2, 3, 5, 8, 21, 33, 64, 100]
 SHARES = [0.01, 0.6, 0.99]
-# Each independent row's estimate of a variance or covariance has a relative sd of at most sqrt(2 / ROWS) = 0.01.
+# Each independent row's estimate of a variance or covariance has a relative sd of at most sqrt(2 /
+# ROWS) = 0.01.
 ROWS = 20_000
 
 

@@ -125,7 +125,6 @@ class Counters:
         heapify(self._order)
 
     def lowest(self) -> int:
-        """Return the lowest count; 0 if empty."""
         while self._order:
             height, key = self._order[0]
             now = self.heights.get(key)
@@ -138,7 +137,6 @@ class Counters:
         return 0
 
     def feed(self, item: int, left: int) -> None:
-        """Feed `left` occurrences of one item."""
         if item in self.heights:
             self.heights[item] += left
             return

@@ -226,8 +226,9 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published(release: str) -
                 state, t, [part({"k": dict.fromkeys(range(8), 5_000)})], noise
             )
         counts += [n - 13 * 5_000 for n in released(items).values()]
-    # t = 13 = 111 in base 3: three cells. 1,920 counts in 240 groups where eta is common: at worst 240 independent ones, of which the
-    # sample variance has sd sqrt(2/240) = 9 %: 0.65 to 1.5 is 3.8 sd and more, and half or double are as far outside.
+    # t = 13 = 111 in base 3: three cells. 1,920 counts in 240 groups where eta is common: at worst
+    # 240 independent ones, of which the sample variance has sd sqrt(2/240) = 9 %: 0.65 to 1.5 is
+    # 3.8 sd and more, and half or double are as far outside.
     assert len(counts) == 1_920 and mechanism.tree.cells(13) == 3
     terms = 2 if release == "pmg" else 1
     assert mechanism.sd(13) == pytest.approx(math.sqrt(3 * terms * mechanism.sigma_squared))

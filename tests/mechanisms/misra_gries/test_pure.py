@@ -124,7 +124,8 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
         and mechanism.scale == 30
         and mechanism.sd(13) == pytest.approx(math.sqrt(66.7), rel=0.01)
     )
-    # The square of a sum of three Laplace values has a standard deviation of sqrt(3) times its mean: 3.5 % over 2,400.
+    # The square of a sum of three Laplace values has a standard deviation of sqrt(3) times its
+    # mean: 3.5 % over 2,400.
     assert np.mean(np.square(counts)) == pytest.approx(mechanism.sd(13) ** 2, rel=0.2)
 
 

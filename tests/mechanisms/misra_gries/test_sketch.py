@@ -145,7 +145,6 @@ def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() ->
 
 
 def neighbours(ticks: list[Tick], at: int, item: int) -> list[Tick]:
-    """Return the same ticks with one item more."""
     at %= len(ticks)
     return [
         {**tick, item: tick.get(item, 0) + 1} if i == at else tick for i, tick in enumerate(ticks)

@@ -29,7 +29,6 @@ Sampler = Callable[[Fraction], DiscreteLaplace | Geometric]
 
 
 def law(kind: Sampler, scale: Fraction, x: int) -> float:
-    """Return P(x), from the definition."""
     q = math.exp(-1 / float(scale))
     if kind is geometric:
         return float((1 - q) * q**x) if x >= 0 else 0.0
@@ -126,7 +125,6 @@ def test_samples_follow_the_law_and_not_half_or_double_its_scale(
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_stated_moments_are_those_of_the_law(scale: Fraction) -> None:
-    """Published errors come from them."""
     xs = range(-5000, 5001)
     assert discrete_laplace(scale).variance == pytest.approx(
         sum(x * x * law(discrete_laplace, scale, x) for x in xs)

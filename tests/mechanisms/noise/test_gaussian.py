@@ -157,7 +157,6 @@ def test_samples_follow_the_discrete_gaussian_and_not_half_or_double_its_varianc
 
 
 def test_draw_gives_each_row_the_sample_of_its_word() -> None:
-    """Chunking must not shift rows."""
     tags = np.random.default_rng(7).integers(0, 2**64, size=(20_001, 2), dtype=np.uint64)
     stream = NoiseKey(bytes(32)).stream(bytes(16))
     gaussian = integer_gaussian(Fraction(300))

@@ -149,7 +149,6 @@ def test_threads_that_share_a_stream_do_not_mix_their_words() -> None:
 
 @pytest.mark.parametrize("size", [0, 16, 31, 33])
 def test_a_root_key_of_another_length_is_refused(size: int) -> None:
-    """A short key would be a weak one."""
     with pytest.raises(ValueError, match=f"root = {size} bytes"):
         NoiseKey(bytes(size))
 

@@ -110,8 +110,8 @@ def test_wide_gaps_are_picked_in_order_and_small_weights_are_made_anew(top: int)
         int(gumbel_top_k(np.array([top, 1, 0]), Fraction(1), 2, drawn[2 * i : 2 * i + 2])[1])
         for i in range(draws)
     ]
-    # The share is 0.731 with sd sqrt(p q / n) = 0.0044. Weights 4 and 2 would give 0.667, 14 of them
-    # below; six are allowed (a false alarm in 5e8).
+    # The share is 0.731 with sd sqrt(p q / n) = 0.0044. Weights 4 and 2 would give 0.667, 14 of
+    # them below; six are allowed (a false alarm in 5e8).
     share = second.count(1) / draws
     assert share == pytest.approx(math.e / (1 + math.e), abs=6 * 0.0044)
 
@@ -155,7 +155,6 @@ def test_the_kth_largest_of_counts_that_lie_ever_wider_apart_is_found() -> None:
 
 
 def test_fewer_candidates_than_picks_are_all_picked_once() -> None:
-    """k is a maximum."""
     assert sorted(gumbel_top_k(np.array([1, 2, 3]), Fraction(1), 9, words(3)).tolist()) == [0, 1, 2]
     assert gumbel_top_k(np.empty(0, dtype=np.int64), Fraction(1), 9, []).tolist() == []
     assert gumbel_top_k_or_bottom(np.empty(0, dtype=np.int64), 5, Fraction(1), 3, words(1))[1]
@@ -168,5 +167,4 @@ def test_too_few_words_are_refused() -> None:
 
 
 def test_the_charged_distance_grows_with_picks_and_candidates_and_stays_tiny() -> None:
-    """It is added to delta."""
     assert 1000 * 10**6 / 2**128 <= selection_tv(10**6, 1000) < 1e-28

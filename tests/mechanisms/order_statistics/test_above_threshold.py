@@ -117,7 +117,6 @@ def test_a_block_of_ticks_has_the_words_of_its_ticks() -> None:
 
 @pytest.mark.parametrize("reach", [1, 3])
 def test_calibration_ends_on_the_private_side(reach: int) -> None:
-    """Never above the request, and not visibly below."""
     for amount in (Fraction(1, 1000), Fraction(1, 7), Fraction(2)):
         assert 0.999 * amount < AboveThreshold.of(amount, reach, pure=False).spent <= amount
         assert 0.999 * amount < AboveThreshold.of(amount, reach, pure=True).spent <= amount

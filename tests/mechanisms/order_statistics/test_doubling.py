@@ -64,7 +64,6 @@ def test_each_end_of_a_segment_adds_the_noise_that_was_paid_for(accounting: str)
 
 
 def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public() -> None:
-    """From the published scales alone."""
     mechanism = make("doubling", 5, epsilon=1.5, max_items=2, max_count=3)
     public = mechanism.public()["segments"]
     assert isinstance(public, dict)

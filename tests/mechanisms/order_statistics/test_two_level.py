@@ -192,7 +192,6 @@ def test_the_named_column_falls_short_by_no_more_than_is_promised(accounting: st
 
 
 def test_zcdp_promises_less_error_than_the_printed_algorithm_at_the_same_epsilon() -> None:
-    """This is why it is the default."""
     for kind in ("two_level", "two_level_k"):
         tight, printed = (
             make(kind, 20, accounting=a, epsilon=1.0, max_items=4) for a in ("zcdp", "pure")

@@ -277,7 +277,6 @@ def test_cost_is_delta_alone() -> None:
 
 
 def test_ticks_outside_the_horizon_are_refused() -> None:
-    """They have no delta left."""
     discovery = Discovery(make_counter("haar", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
     for t in (0, 17):
         with pytest.raises(HorizonExceeded):

@@ -220,7 +220,6 @@ def test_a_planted_item_is_shown_about_as_often_as_delta_allows_and_not_more(cou
 
 
 def test_a_threshold_ten_percent_too_low_would_be_noticed() -> None:
-    """Negative control of the planted item test."""
     runs, delta = 10_000, 0.2
     mechanism = unk(horizon=1, delta=delta, epsilon=0.1)
     threshold = mechanism.threshold(1) or 0

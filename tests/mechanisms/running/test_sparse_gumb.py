@@ -191,7 +191,6 @@ KEYS = 20_000
 
 
 def geometric_tail(scale: Fraction, least: int) -> float:
-    """Return P(Y > least), from the law's definition."""
     return 1.0 if least < 0 else math.exp(-(least + 1) / float(scale))
 
 
@@ -274,7 +273,8 @@ def test_first_picks_agree_with_exact_enumeration_of_peeling() -> None:
     assert pvalue(observed, planted) < 1e-4
 
 
-# n = 20,000: for geometric noise (kurtosis 9) a sample variance has relative sd sqrt(8/n) = 0.02, five of them are 10 %.
+# n = 20,000: for geometric noise (kurtosis 9) a sample variance has relative sd sqrt(8/n) = 0.02,
+# five of them are 10 %.
 @pytest.mark.parametrize("accounting", ["tight", "paper"])
 def test_noise_of_tests_and_thresholds_has_the_scale_of_the_cost_and_not_half_or_double(
     accounting: str,

@@ -29,7 +29,6 @@ def day(number: float) -> int:
 
 
 def daily(name: str = "items", **changes: object) -> dict[str, object]:
-    """Return a histogram with an epoch a day, in four ticks."""
     return {
         "name": name,
         "mechanism": "unk_base",
@@ -128,5 +127,4 @@ class Stages:
 
 
 def order(at_ms: int, number: int = 0) -> dict[str, Any]:
-    """Return an event of user u0."""
     return {"key": f"k{number % 4}", "items": ["tea"], "user": "u0", "ts": at_ms}

@@ -149,7 +149,6 @@ def test_settings_that_are_let_in_are_never_stopped_by_themselves(
 
 @given(st.integers(1, 40), st.integers(1, 20))
 def test_a_window_touches_one_epoch_more_than_fit_into_it(window: int, epoch: int) -> None:
-    """Any 30 days touch 31 days."""
     assert most_epochs(window, epoch) == max(
         len({(t + i) // epoch for i in range(window)}) for t in range(epoch)
     )
@@ -326,7 +325,6 @@ def test_workers_count_the_same_events_where_a_topic_is_in_both(
     ],
 )
 def test_a_ceiling_that_means_nothing_is_refused(values: dict[str, Any], said: str) -> None:
-    """Users rely on a setting; one without effect must not pass."""
     with pytest.raises(ValueError, match=r"privacy\.") as caught:
         PrivacySettings(**values)
     assert said in str(caught.value)

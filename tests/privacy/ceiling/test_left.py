@@ -33,7 +33,6 @@ def part_of(config: HistogramConfig, unit: str, times: int = 1) -> Part:
 
 
 def text_of(found: Any) -> str:
-    """Return the terminal output."""
     out = io.StringIO()
     console = Console(file=out, highlight=False)
     if isinstance(found, tuple):

@@ -37,7 +37,6 @@ def planned(own: HistogramConfig) -> HistogramPlan:
 
 
 def said(own: HistogramConfig, plan: HistogramPlan) -> str:
-    """Return the plan as text."""
     text = io.StringIO()
     show(
         Plan(worker="w", histograms=(plan,), total=total_of(built(own))),

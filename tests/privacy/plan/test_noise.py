@@ -162,7 +162,8 @@ def test_no_count_of_an_epoch_is_off_by_more_than_stated_but_with_probability_be
     noise = np.abs(drawn(mechanism, range(1, 65), epochs * items)).reshape(64, epochs, items)
     worst = noise.max(axis=(0, 2))
     bound = worst_of_all(mechanism.law, noise_of(mechanism, own).worst_sd, 64 * items, 0.05)
-    # P(more than 85 of 1,000 | p = 0.05) < 1e-6; the union bound itself is loose where ticks share noise.
+    # P(more than 85 of 1,000 | p = 0.05) < 1e-6; the union bound itself is loose where ticks share
+    # noise.
     assert (worst > bound).sum() <= 85
     assert (worst > bound / 2).sum() > 900
 

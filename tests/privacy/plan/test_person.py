@@ -149,8 +149,6 @@ def test_one_event_in_one_epoch_is_the_total_of_the_plan() -> None:
     times=st.integers(1, 400),
 )
 def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> None:
-    """More events, epochs or histograms never lower either figure."""
-
     def figures(
         events: int, epochs: int, some: Sequence[tuple[float, float]]
     ) -> tuple[float, float]:
@@ -182,7 +180,6 @@ def test_pure_epsilon_is_multiplied_or_composed_whichever_is_less() -> None:
 
 
 def test_nothing_is_promised_once_delta_reaches_one() -> None:
-    """By k, by epochs or by histograms."""
     assert lost([unk(1.0, 1e-9)], 50) == (None, 1.0)
     assert lost([unk(1.0, 0.5, times=3)], 1) == (None, 1.0)
     assert lost([unk(1.0, 0.4)] * 3, 1)[0] is None

@@ -95,7 +95,6 @@ def _published(config: HistogramConfig, settings: Settings) -> object:
 
 
 def test_ticks_of_every_schedule_and_horizon_lie_in_it() -> None:
-    """A tick beyond the horizon, or 0, has no noise."""
     [config] = load(ROOT / "examples" / "mechanisms" / "unk_base.toml").histograms
     for last in (1, 2, 3, 64, 1000, 2**30):
         own = msgspec.structs.replace(

@@ -195,7 +195,6 @@ def test_users_are_promised_what_their_items_cost() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -1.0, math.nan])
 def test_a_probability_of_failure_lies_inside_0_to_1(beta: float) -> None:
-    """Outside it no bound means anything."""
     with pytest.raises(ValueError, match="beta"):
         promises(config("known_base", horizon=64, domain=("a",)), beta=beta)
 

@@ -94,7 +94,6 @@ def text_of(budget: Budget) -> str:
 
 
 def words(text: str) -> str:
-    """Return the text without line breaks."""
     return " ".join(text.split())
 
 
@@ -306,7 +305,6 @@ def test_generations_with_the_same_ticks_never_add_up_for_an_event_and_changed_t
 
 
 def test_the_key_that_pays_most_is_named_and_what_has_not_begun_is_left_out() -> None:
-    """Readers must know which key the total is for, and that more will follow."""
     a, b, later = (
         unk(name=n, epsilon=1.0, delta=1e-6, keys=k)
         for n, k in (("a", ("k1", "k2")), ("b", ("k2",)), ("z", ("k1",)))
