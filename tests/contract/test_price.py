@@ -194,7 +194,7 @@ def test_privacy_loss_distributions_agree(name: str) -> None:
     assert epsilon > 0.88 * mechanism.guarantee.epsilon or price.laplace
 
 
-# ---- what a label of one event alone is shown with ---------------------------------------------------------------
+# ---- what a label of one event alone is shown with -----------------------------------------------
 
 
 def law(table: InversionTable) -> NDArray[np.float64]:

@@ -58,7 +58,7 @@ def charge(
     )
 
 
-# ---- windows ---------------------------------------------------------------------------------------------------------
+# ---- windows -------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -161,7 +161,7 @@ def with_ceiling(given_: Settings, epsilon: float, delta: float, **further: Any)
     )
 
 
-# ---- sums ------------------------------------------------------------------------------------------------------------
+# ---- sums ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("times", [1, 3, 31])
@@ -218,7 +218,7 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
     assert epsilon("event", *many) == times(20)
 
 
-# ---- what is charged -------------------------------------------------------------------------------------------------
+# ---- what is charged -----------------------------------------------------------------------------
 
 
 def daily(name: str = "h", **changes: Any) -> HistogramConfig:
@@ -302,7 +302,7 @@ def test_workers_count_the_same_events_where_a_topic_is_in_both(
     assert overlap(counted, TopicNames.of(events), there) is same
 
 
-# ---- settings --------------------------------------------------------------------------------------------------------
+# ---- settings ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ class Scene:
             )
 
 
-# ---- one after another -----------------------------------------------------------------------------------------------
+# ---- one after another ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", ["renamed", "generation", "second"])
@@ -240,7 +240,7 @@ def test_a_worker_under_another_name_pays_for_what_the_old_name_published(
     assert renamed.days() == {"items": [1, 2, 3, 4, 5]}
 
 
-# ---- times -----------------------------------------------------------------------------------------------------------
+# ---- times ---------------------------------------------------------------------------------------
 
 
 def test_a_clock_that_jumps_spends_nothing_twice(bootstrap: str, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_an_event_pays_for_a_new_generation_once_in_a_period(
     assert worst(scene.published(), DELTA, None, once=True) <= 1
 
 
-# ---- at once ---------------------------------------------------------------------------------------------------------
+# ---- at once -------------------------------------------------------------------------------------
 
 
 def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(

@@ -97,7 +97,7 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
-# ---- what is stored, and what is stated of it ------------------------------------------------------------------------
+# ---- what is stored, and what is stated of it ----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:
     assert "5,010" in text and "..." in text and len(text.splitlines()) < 45
 
 
-# ---- one event -------------------------------------------------------------------------------------------------------
+# ---- one event -----------------------------------------------------------------------------------
 
 CONFIGS = [
     unk(
@@ -326,7 +326,7 @@ def test_settings_that_differ_between_workers_under_one_generation_are_both_char
     assert found.total is not None and len(found.total.parts) == 2
 
 
-# ---- one user --------------------------------------------------------------------------------------------------------
+# ---- one user ------------------------------------------------------------------------------------
 
 
 def test_epochs_generations_and_histograms_add_up_for_a_user() -> None:
@@ -387,7 +387,7 @@ def test_when_delta_reaches_one_nothing_is_promised() -> None:
     assert "nothing is promised" in text_of(found)
 
 
-# ---- nothing spent, documentation ------------------------------------------------------------------------------------
+# ---- nothing spent, documentation ----------------------------------------------------------------
 
 
 def test_nothing_spent_is_said_and_is_no_promise(tmp_path: Path) -> None:
