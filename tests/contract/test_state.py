@@ -81,7 +81,7 @@ def test_a_block_lost_or_old_would_be_seen_by_the_test_above(variant: Variant) -
 
 
 def refused(variant: Variant, blocks: dict[str, bytes]) -> bool:
-    """Return whether these blocks are refused at once or at the next tick."""
+    """Return whether these blocks are refused by the next tick; other errors do not count."""
     run = Run(built(variant), 4)
     try:
         run.load(blocks)

@@ -1,4 +1,4 @@
-"""Snapshot windows: their error is that of two snapshots, they are free, and nothing changes."""
+"""Windows state the error between two snapshots, cost nothing and change no other field."""
 
 from __future__ import annotations
 
