@@ -42,9 +42,8 @@ class Maxima(Adapter):
     """bounded_max, doubling, two_level, two_level_k.
 
     The event lies in one segment J and one interval I of it. Its part in the sums ends with the
-    columns' fresh noise at the end of J, and
-    with the counter's noise at the close of I; until then it affects the comparisons of J, and of
-    I.
+    columns' fresh noise at the end of J, and with the counter's noise at the close of I; until then
+    it affects the comparisons of J, and of I.
     """
 
     def note(self, run: Run) -> object:

@@ -1,14 +1,11 @@
 """Couple the noise of two neighbours to bound how well a mechanism's output tells them apart.
 
 All proofs here have one form: for any output and noise of one world, the neighbour gives the same
-output with a few noise values
-moved by integers, namely where the event entered a statistic. So: run one world and keep its
-transcript; move those noise values by
-the difference of the statistic they were added to (the adapters take it from the papers'
-definitions, not from the code); repeat its
-picks; run the other world. If the transcripts are equal, no other statistic exists, and the moves
-are the sensitivities. Their price
-follows from the tables really drawn from:
+output with a few noise values moved by integers, namely where the event entered a statistic. So:
+run one world and keep its transcript; move those noise values by the difference of the statistic
+they were added to (the adapters take it from the papers' definitions, not from the code); repeat
+its picks; run the other world. If the transcripts are equal, no other statistic exists, and the
+moves are the sensitivities. Their price follows from the tables really drawn from:
 
     discrete Gaussian    move d of N_Z(0, s2)       d^2 / (2 s2)
     discrete Laplace     move d of scale b          (d / b)^2 / 2; pure |d| / b

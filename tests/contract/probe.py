@@ -1,10 +1,8 @@
 """Instrument the mechanisms' noise: record draws, move single values, repeat picks, plant errors.
 
 All randomness of the core goes through three functions: `InversionTable.draw` and `draw_cells`
-(every integer that is added to
-anything) and `selection._peel` (every pick of the exponential mechanism). A noise value's key is
-its block, tag XOR cell: the word
-is AES of it.
+(every integer that is added to anything) and `selection._peel` (every pick of the exponential
+mechanism). A noise value's key is its block, tag XOR cell: the word is AES of it.
 
     drawn    block -> (its table, the value)
     peels    first word -> a call of the exponential mechanism: candidates, their scores, the picks

@@ -1,12 +1,10 @@
 """Stated costs against an independent accountant's price of the noise really drawn.
 
 The events come from the coupling of the worst neighbours (`worst`): every noise value whose true
-value differs, with its table's
-parameter and the difference; every pick and every run of AboveThreshold, with the length of the
-interval its loss lies in.
-dp_accounting composes them (Renyi orders, and privacy loss distributions where every part has one).
-A loss in an interval of
-length e is composed here by its worst case, two outcomes with losses t and t - e.
+value differs, with its table's parameter and the difference; every pick and every run of
+AboveThreshold, with the length of the interval its loss lies in. dp_accounting composes them (Renyi
+orders, and privacy loss distributions where every part has one). A loss in an interval of length e
+is composed here by its worst case, two outcomes with losses t and t - e.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 other data.
 
 Broker answers are planted here, because the packaged brokers all give ids (Kafka 2.7 and 2.8 were
-tried by hand).
-tests/kafka and tests/worker cover the answers of newer brokers.
+tried by hand). tests/kafka and tests/worker cover the answers of newer brokers.
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 noise.
 
 Instead of AES words the code gets the words' addresses (tag XOR cell). An address read by a table
-or a pick is one chance node with
-the table's exact probabilities, or the pick's exact weights; a depth-first search visits all of
-them. Reading an address again gives
-the same value, as a word would; reading it by another table, or by a pick, is reported as shared
-noise. Claims about two
+or a pick is one chance node with the table's exact probabilities, or the pick's exact weights; a
+depth-first search visits all of them. Reading an address again gives the same value, as a word
+would; reading it by another table, or by a pick, is reported as shared noise. Claims about two
 distributions are thus tested on the distributions, not on samples, and on the running code, not on
 a formula.
 

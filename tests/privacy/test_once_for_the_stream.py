@@ -1,11 +1,10 @@
-"""Costs charged once for a whole stream: an event meets each fresh noise once (proofs of paper 001,
-executed).
+"""Costs charged once for a whole stream: an event meets each fresh noise once (proofs of paper
+001, executed).
 
 Remove an event of D columns and move the noise charged for it by as much: H's from the event's
-interval to the end of its segment,
-G's at the end of that segment, and the update noise of that interval. All output must then be the
-same, to the last tick. Closes of
-intervals and ends of segments are given here, since AboveThreshold charges for them itself.
+interval to the end of its segment, G's at the end of that segment, and the update noise of that
+interval. All output must then be the same, to the last tick. Closes of intervals and ends of
+segments are given here, since AboveThreshold charges for them itself.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Selecting mechanisms, from keyed words to snapshots, against exact enumeration.
 
 Chi-squared over some 10,000 independent stream keys and ticks, at a false-alarm rate of 1e-4 (seeds
-are fixed). Planted noise a tenth
-too wide must be rejected. The laws come from the papers' definitions and the budget, not from the
-mechanisms' own numbers.
-tests/mechanisms covers the parts (selection, limit_dom, above_threshold, sparse_gumb).
+are fixed). Planted noise a tenth too wide must be rejected. The laws come from the papers'
+definitions and the budget, not from the mechanisms' own numbers. tests/mechanisms covers the parts
+(selection, limit_dom, above_threshold, sparse_gumb).
 """
 
 from __future__ import annotations
@@ -205,8 +204,8 @@ def stopping(values: list[int], threshold: int, b_tau: float, b_mu: float, one_s
 @pytest.mark.parametrize("name", ["bounded_max", "doubling"])
 @pytest.mark.parametrize("accounting", ["pure", "zcdp"])
 def test_above_threshold_stops_at_the_ticks_of_its_law(name: str, accounting: str) -> None:
-    """Algorithm 2's first interval, Algorithm 5's first segment: Lap(4/eps), Lap(8/eps) as printed;
-    zCDP by its own scales.
+    """Algorithm 2's first interval, Algorithm 5's first segment: Lap(4/eps), Lap(8/eps) as
+    printed; zCDP by its own scales.
     """
     epsilon, ticks, keys = 4.0, 6, 2_500
     further: dict[str, object] = {"c_max": 2_000} if name == "bounded_max" else {}

@@ -121,8 +121,7 @@ def test_the_cells_are_the_law_of_two_ticks_together(counter: Counter) -> None:
     """The noise of a difference of two ticks, from their common cells. Half and double are refused.
 
     A sample covariance of n rows has an sd of at most sd sd' sqrt(2 / n), a sample variance one of
-    sqrt(2 / n) of itself: five of each
-    (false alarm 6e-7), and 1/6 for rounding two counts.
+    sqrt(2 / n) of itself: five of each (false alarm 6e-7), and 1/6 for rounding two counts.
     """
     tags = KEY.tags("law", [b"%d" % number for number in range(ROWS)])
     last = counter.horizon or 0

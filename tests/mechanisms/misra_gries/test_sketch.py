@@ -180,8 +180,8 @@ def test_one_item_more_moves_one_counter_or_all_by_one_and_changes_at_most_two_k
 def test_an_event_of_m_items_is_m_steps_on_the_keys_that_stay(
     size: int, ticks: list[Tick], at: int, items: list[int]
 ) -> None:
-    """The group form: a * 1 + b with |a| + |b| <= m on keys that stay, and no more than 2 m others,
-    none above m.
+    """The group form: a * 1 + b with |a| + |b| <= m on keys that stay, and no more than 2 m
+    others, none above m.
     """
     sketches = [held(fed(size, ticks))]
     for item in items:

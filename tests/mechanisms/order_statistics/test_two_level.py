@@ -136,8 +136,8 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> No
 
 
 def test_pure_epsilon_is_as_printed_with_half_of_it_for_each_level() -> None:
-    """eps = 1 of 2: 4, 8, 2 D outside; inside 4, 8 for one query, or 6, 12, 3 k, with H at eps/2 or
-    eps/3.
+    """eps = 1 of 2: 4, 8, 2 D outside; inside 4, 8 for one query, or 6, 12, 3 k, with H at eps/2
+    or eps/3.
     """
     for kind, tau, mu, share in (("two_level", 4, 8, 2), ("two_level_k", 6, 12, 3)):
         mechanism = make(kind, 5, epsilon=2.0, accounting="pure", max_items=2)

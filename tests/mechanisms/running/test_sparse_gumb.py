@@ -195,8 +195,8 @@ def geometric_tail(scale: Fraction, least: int) -> float:
 
 
 def stopping_law(mechanism: SparseGumb, gaps: list[list[int]]) -> list[float]:
-    """Return P(first stop at tick i) and P(never): gaps are (count outside - least inside - eta) of
-    each item and tick, Z summed over.
+    """Return P(first stop at tick i) and P(never): gaps are (count outside - least inside - eta)
+    of each item and tick, Z summed over.
     """
     b1, b2 = mechanism._threshold_scale, mechanism._test_scale
     law = np.zeros(len(gaps) + 1)

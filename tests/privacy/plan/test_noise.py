@@ -105,9 +105,8 @@ def is_right(stated: float, found: float, rows: int) -> bool:
     """Return whether a stated mean of |noise| agrees with the mean over `rows` independent rows.
 
     |noise| has a standard deviation of at most 1.05 of its mean (Laplace: 1, Gaussian: 0.76), rows
-    are independent, and averaging
-    over ticks of one row does not widen that: 5 standard errors are exceeded once in a million
-    runs. 1 % more for the closed form.
+    are independent, and averaging over ticks of one row does not widen that: 5 standard errors are
+    exceeded once in a million runs. 1 % more for the closed form.
     """
     return abs(found / stated - 1) < 5 * 1.05 / math.sqrt(rows) + 0.01
 

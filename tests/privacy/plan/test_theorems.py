@@ -45,8 +45,8 @@ def test_measured_errors_keep_within_what_is_promised_and_use_much_of_it(case: C
     """A bound exceeded more often than beta is wrong; one nothing comes near says nothing.
 
     Two seeds: none may exceed it, as a promise that fails with probability 0.05 and is this loose
-    will not. Where a bound is nearly exact
-    there are twenty, and the binomial law limits how many may exceed it. Seeds are fixed.
+    will not. Where a bound is nearly exact there are twenty, and the binomial law limits how many
+    may exceed it. Seeds are fixed.
     """
     floor = 0.1 if case.name.startswith(LOOSE) else 0.4
     for row in rows_of(case, 2):
