@@ -61,7 +61,7 @@ LESS = {
     "sparse_gumb-two": 0.67,
     "sparse_gumb-paper": 0.32,
     "sparse_gumb-end": 0.76,
-    # An event moves at most as many of the k watched values as columns; few intervals close here.
+    # An event moves at most one watched value per column; few intervals close here.
     "two_level_k-haar": 0.89,
     "two_level_k-histogram": 0.86,
     "two_level_k-tree": 0.76,

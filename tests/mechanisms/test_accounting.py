@@ -45,8 +45,8 @@ def test_epsilon_equals_an_independent_accountant_over_the_same_orders(
     accountant = rdp_privacy_accountant.RdpAccountant(orders)
     accountant.compose(dp_event.GaussianDpEvent(1 / math.sqrt(2 * rho)))
     expected = accountant.get_epsilon(delta)
-    # Its orders are a grid of half a per cent around the best one: it may be a hair above, and
-    # never below.
+    # Its orders are a grid of half a per cent around the best one: it may be slightly above,
+    # and never below.
     assert expected * (1 - 1e-4) <= epsilon_of(rho, delta) <= expected * (1 + 1e-8)
 
 

@@ -214,7 +214,7 @@ def test_what_is_in_a_row_is_the_same_one_by_one(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 200])
 def test_counters_far_above_zero_wait_until_the_wheel_comes_round(way: None, size: int) -> None:
-    """There are as many lists as counters; heights go far beyond that."""
+    """The number of lists is that of counters; heights go far beyond it."""
     sketch, expected = Sketch(size), dict[int, int]()
     random = np.random.default_rng(size)
     for low in (1, 400, 1):

@@ -88,7 +88,7 @@ def test_clear_winners_are_named_in_order_and_charged_by_what_was_returned() -> 
 
 
 def test_it_refuses_exactly_when_labels_are_used_up() -> None:
-    """Ten labels, three a query: 3, 3, 3, then one, then none for ever, and no further spending."""
+    """Ten labels, three a query: 3, 3, 3, then one, then always none, and no further spending."""
     mechanism = pay()
     state = met(mechanism)
     counts = {b"a": 90_000, b"b": 60_000, b"c": 30_000}

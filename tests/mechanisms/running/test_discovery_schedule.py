@@ -150,7 +150,7 @@ def test_a_planted_item_is_shown_no_more_often_than_delta_allows(schedule: str) 
 
 
 def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> None:
-    """Showing a new item at those ticks is not paid for, whatever its count."""
+    """Showing a new item at those ticks is not paid for, however large its count."""
     mechanism = unk(threshold="every", every=3)
     state = mechanism.init()
     assert [mechanism.threshold(t) is None for t in (1, 2, 3, 4, 6)] == [

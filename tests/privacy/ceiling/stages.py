@@ -49,7 +49,7 @@ class Stages:
         self.site, self.data = site, data
 
     def factory(self) -> Factory:
-        """Return what a worker with the site's settings starts with."""
+        """Return the factory of a worker with the site's settings."""
         site = self.site
         return Factory(
             site.settings,

@@ -59,7 +59,7 @@ def of_user(name: str = "items", **changes: object) -> Histogram:
 
 
 class Scene:
-    """A worker with a ceiling, every histogram it ever had, and what it published of them."""
+    """Worker with a ceiling, all histograms it ever had, and their published epochs."""
 
     def __init__(
         self,

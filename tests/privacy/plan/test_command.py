@@ -39,7 +39,7 @@ def test_text_fits_a_hundred_columns_and_states_the_guarantee(
 def test_windows_are_a_table_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The choice of a window depends on what is visible in it."""
+    """Users choose a window by the changes visible in it."""
     path = tmp_path / "windows.toml"
     text = EXAMPLE.read_text(encoding="utf-8")
     path.write_text(
