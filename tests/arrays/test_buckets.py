@@ -78,7 +78,6 @@ def quantile_in_columns(
     reach = normal * (sd * np.sqrt(edges * ((1 - q) * (1 - q)) + (n - edges + 1) * (q * q)))
 
     def passes(bucket: int, side: int) -> float:
-        """Halve the bucket until no number lies between."""
         low, high = 0.0, 1.0
         while high - low > 2.0**-40:
             f = (low + high) / 2

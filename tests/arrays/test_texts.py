@@ -39,7 +39,6 @@ def test_columns_are_joined_as_lists(parts: list[list[bytes]]) -> None:
 
 
 def test_a_row_that_is_none_is_refused() -> None:
-    """A kernel would read past the column."""
     column = Texts.of([b"a", b"bc"])
     for row in (2, -1, 1 << 40):
         with pytest.raises(IndexError, match="not below 2"):

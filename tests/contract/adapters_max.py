@@ -29,8 +29,6 @@ from workers.mechanisms.order_statistics.engine import (
 
 @dataclass(frozen=True)
 class Stand:
-    """Position of a stream key after a tick."""
-
     segment: int
     interval: int
     thresholds: NDArray[np.int64]

@@ -293,7 +293,6 @@ def rejects() -> list[Outgoing]:
 
 
 def retries() -> list[Outgoing]:
-    """Return the client that resends the longest rejects."""
     read = [read_reject(message.headers, message.key, message.value) for message in rejects()]
     return [
         *(sent_again(reject) for reject in read if reject is not None),

@@ -85,7 +85,6 @@ class Probe:
     def drew(
         self, table: InversionTable, cell: tuple[int, int], tags: Tags, out: NDArray[Any]
     ) -> None:
-        """Record and move drawn values."""
         blocks = tags ^ np.array(cell, dtype=np.uint64)
         if not self.keep_values:
             known = self._known.get(id(table))
@@ -133,7 +132,6 @@ class Probe:
         return picks, ended
 
     def values(self, table: InversionTable) -> NDArray[np.int64]:
-        """Return a table's distinct noise values."""
         blocks, values = (np.concatenate(parts) for parts in zip(*self.samples[table], strict=True))
         _, once = np.unique(np.ascontiguousarray(blocks).view("V16").ravel(), return_index=True)
         found: NDArray[np.int64] = values[once]

@@ -126,7 +126,6 @@ def cold(variant: Variant) -> Mechanism:
 
 @contextmanager
 def switching(interval_s: float) -> Iterator[None]:
-    """Set the thread switch interval."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(interval_s)
     try:

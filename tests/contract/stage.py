@@ -29,7 +29,6 @@ Shown = Release | Items | Answers
 
 
 def bounded(items: Mapping[str, int], max_items: int, max_count: int) -> Histogram:
-    """Return an event's counts after bounding."""
     return {label: n for label, n in bound(dict(items), max_items, max_count).items() if n}
 
 

@@ -39,8 +39,7 @@ MADE_IN = {
 }
 
 
-class Sender(Shard):
-    """Shard that only commits."""
+class Sender(Shard): ...
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +63,6 @@ def made(request: pytest.FixtureRequest) -> tuple[str, list[Outgoing]]:
 
 
 def check_fits(kind: str, messages: list[Outgoing]) -> None:
-    """Check the encoders' bounds as stated in sizes.py."""
     assert max(message.nbytes for message in messages) <= MESSAGE_BYTES
     if kind != SENT_ON:
         assert max(len(message.value or b"") for message in messages) <= VALUE_BYTES

@@ -42,7 +42,6 @@ def stream_of(seed: int) -> list[Tick]:
 
 
 def exactly(run: Run, shown: Shown) -> bytes:
-    """Return a release with its order and types."""
     if isinstance(shown, Release):
         return repr(
             (shown.rows.tobytes(), shown.counts.tobytes(), shown.sd, shown.threshold)

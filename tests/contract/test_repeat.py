@@ -29,7 +29,6 @@ TICKS = 75  # the examples' horizon is 64: one epoch and the beginning of the ne
 
 
 def small(name: str) -> HistogramConfig:
-    """Return the example's configuration on ticks of 10 ms."""
     [config] = load(EXAMPLES / f"{name}.toml").histograms
     return msgspec.structs.replace(config, tick_ms=10)
 

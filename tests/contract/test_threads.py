@@ -203,7 +203,6 @@ def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_ch
 
 
 def hammered(work: Callable[[int], object]) -> None:
-    """Check that eight threads at once find what one finds."""
     expected = [work(seed) for seed in SEEDS]
     with switching(1e-6), ThreadPoolExecutor(OWNERS) as pool:
         assert list(pool.map(work, SEEDS * 4)) == expected * 4

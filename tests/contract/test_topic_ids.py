@@ -291,7 +291,6 @@ def test_progress_that_was_made_without_an_id_is_refused(
 
 
 def test_progress_of_the_same_events_topic_is_taken_and_of_another_not(tmp_path: Path) -> None:
-    """Control: existing ids are still compared."""
     restore(tmp_path, str(Uuid(1, 0)), str(Uuid(1, 0)))
     with pytest.raises(StateRefused, match="deleted and created again"):
         restore(tmp_path, str(Uuid(2, 0)), str(Uuid(1, 0)))

@@ -44,7 +44,6 @@ def as_dict(columns: Ledger, names: list[str]) -> dict[tuple[str, str], int]:
 
 @given(st.lists(TALLIES, max_size=6))
 def test_merging_adds_up_like_a_dictionary(parts: list[dict[str, dict[str, int]]]) -> None:
-    """Noise is added to these exact counts."""
     columns, names = Ledger(), ["a", "b", "shop"]
     expected: dict[tuple[str, str], int] = {}
     for tally in parts:

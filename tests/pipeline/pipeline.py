@@ -146,7 +146,6 @@ class Partition:
         return self.release_all()
 
     def release_all(self) -> list[Snapshot]:
-        """Commit until nothing is complete."""
         out: list[Snapshot] = []
         while (part := self.commit()) is not None:
             out += part

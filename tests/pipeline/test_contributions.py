@@ -42,7 +42,6 @@ def encoded(tallies: list[dict[str, dict[str, int]]], max_bytes: int) -> list[by
 def test_what_is_decoded_is_what_was_counted(
     tallies: list[dict[str, dict[str, int]]], max_bytes: int
 ) -> None:
-    """A lost or doubled row miscounts an event."""
     values = encoded(tallies, max_bytes)
     got: dict[tuple[int, str, str], int] = {}
     seen_keys: set[tuple[int, str]] = set()

@@ -189,7 +189,6 @@ def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
 
 
 def test_fields_do_not_depend_on_the_order_of_the_items() -> None:
-    """Snapshots list them largest first."""
     items = list(zip(NUMBERS.labels, (3, 900, 700, 20, -4), strict=True))
     found = NUMBERS.fields(items, 5.0)
     assert found == NUMBERS.fields(items[::-1], 5.0)

@@ -70,7 +70,6 @@ def test_headers_are_read_as_they_were_written_and_others_say_nothing(
 
 
 def marks(*said: Mark | bytes | None) -> tuple[Records, range, list[Reject]]:
-    """Return a batch of marks, and a reader's result."""
     records = Records.of(
         [None] * len(said),
         [msgspec.json.encode(mark) if isinstance(mark, Mark) else mark for mark in said],
@@ -126,7 +125,6 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
     intake = Intake([lane], grace_ms=0, key=NoiseKey(bytes(32)))
 
     def add(*events: tuple[int, int]) -> None:
-        """Add events with these times and marks."""
         coder = Coder(Names())
         n = len(events)
         names = coder.labels.vocabulary

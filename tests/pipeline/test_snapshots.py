@@ -252,7 +252,6 @@ def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None
 
 
 def test_an_answer_stands_where_the_items_would() -> None:
-    """Other mechanisms keep the frame."""
     answers = Answers({0: {"query": "max", "value": 12}, 1: {"query": "max", "value": 3}}, None)
     _, (key, value) = snapshots(tick(answers), Ledger(), ["s1", "s2"], LabelCache())
     body = json.loads(value)

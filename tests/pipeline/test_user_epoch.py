@@ -59,7 +59,6 @@ def take(epoch: UserEpoch, events: list[Event], *, ones: bool = False) -> list[i
 
 
 def flat(constant: int) -> Any:
-    """Return a hash that puts everything in one slot."""
     return lambda first, second, seed: np.uint64(constant << 32)
 
 

@@ -237,7 +237,6 @@ def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
 def entry(
     lane: Lane, epoch: int, user: str, pairs: Sequence[tuple[str, str]]
 ) -> tuple[bytes, bytes]:
-    """Return a user entry as earlier versions stored it."""
     place = (
         b"u"
         + blake2b(repr(tuple(lane)[:6]).encode(), digest_size=8, person=b"qc-lane").digest()

@@ -88,7 +88,6 @@ class Chances:
         return False
 
     def sample(self, table: InversionTable, word: tuple[int, int]) -> int:
-        """Return a table's value at an address."""
         if word in self._drawn:
             if self._users[word] is not table:
                 raise AssertionError(f"one word for {self._users[word]!r} and for {table!r}")
@@ -132,7 +131,6 @@ class Chances:
 
 @contextmanager
 def replaced(owner: Any, **members: object) -> Iterator[None]:
-    """Replace members of a class or module temporarily."""
     before = {name: getattr(owner, name) for name in members}
     try:
         for name, member in members.items():

@@ -196,7 +196,6 @@ def test_pure_misra_gries_has_its_domain_in_its_order_and_its_budget_in_the_id()
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_unit_is_in_the_id(name: str) -> None:
-    """The protected unit is part of a number's meaning."""
     one, other = (dict(build(config(name), unit).public()) for unit in ("event", "user"))
     assert one.pop("unit") != other.pop("unit")
     assert one == other

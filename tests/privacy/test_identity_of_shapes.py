@@ -20,7 +20,6 @@ KNOWN: dict[str, Any] = {"mechanism": "known_base", "domain": ["a", "b"]}
 def ids(
     events: dict[str, Any], *own: dict[str, Any], user: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return every histogram's identity under such settings."""
     given = settings_of(document(events, list(own) or [{}], user), Path())
     found = histograms(
         Histogram,

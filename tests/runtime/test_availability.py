@@ -45,7 +45,6 @@ def test_an_outage_is_two_lines_however_often_it_is_noticed(
 
 
 def answers(*given: object) -> Callable[[], str]:
-    """Raise or return the given answers in order."""
     left = list(given)
 
     def ask() -> str:
@@ -108,7 +107,6 @@ def test_a_broker_that_nobody_reaches_is_named_by_its_address() -> None:
 
 @pytest.fixture
 def _logging() -> Iterator[None]:
-    """Restore pytest's own handlers."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

@@ -15,7 +15,6 @@ from workers.runtime.logs import about, log_to_stderr
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    """Restore pytest's own handlers."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     hooks = threading.excepthook, sys.excepthook

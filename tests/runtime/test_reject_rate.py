@@ -59,7 +59,6 @@ def test_what_was_read_a_minute_ago_does_not_count() -> None:
 
 
 def test_a_share_about_the_limit_does_not_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
-    """Operators mute an alert that flaps."""
     rate = RejectRate()
     for i in range(600):
         rate.note("t", float(i), 100, {"not JSON": 95 if i // 70 % 2 == 0 else 85})

@@ -69,7 +69,6 @@ def test_edges_do_not_depend_on_the_context_of_the_caller() -> None:
 def test_whatever_is_asked_gives_good_edges_or_a_message(
     first: float, last: float, count: int, scale: str
 ) -> None:
-    """Edges rise from `from` to `to` in the requested number."""
     try:
         found = parse_buckets({"from": first, "to": last, "count": count, "scale": scale})
     except ValueError:

@@ -73,7 +73,6 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_condition_is_refused(name: str) -> None:
-    """A misread condition would accept other events."""
     value, message = WRONG[name]
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         conditions(value)
@@ -81,7 +80,6 @@ def test_a_wrong_condition_is_refused(name: str) -> None:
 
 
 def test_values_are_compared_as_labels() -> None:
-    """5, "5" and the label of 5 are equal."""
     [condition] = conditions([{"field": "a", "in": [5, "5", True, "é"], "min": 1}])
     assert condition == Condition(field="a", in_=("5", "true", "é"), min=1.0)
     assert [as_label(value) for value in ("é", 5, -1, True, False)] == [

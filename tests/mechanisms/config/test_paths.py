@@ -33,7 +33,6 @@ def test_a_path_is_what_it_writes(text: str) -> None:
 
 
 def test_a_list_has_a_path_of_its_own() -> None:
-    """It shows whether two paths are beside each other."""
     assert parse("order.lines[].sku").list_steps == ("order", "lines")
     assert parse("order.lines").list_steps is None
     assert str(parse('order."lines"[].sku')) == "order.lines[].sku"
@@ -83,6 +82,5 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG)
 def test_a_wrong_path_is_refused_at_its_place(text: str) -> None:
-    """A misread path would count something else."""
     with pytest.raises(ValueError, match=rf"^{re.escape(WRONG[text])}\Z"):
         parse(text)

@@ -26,7 +26,6 @@ def statistic(cell: Cell, s: int) -> int:
 
 
 def coefficients(counter: HaarCounter, t: int) -> dict[Cell, Fraction]:
-    """Return B: the row of release t."""
     return {
         cell: Fraction(numerator, 1 << bits)
         for _, bits, cell, numerator in counter._coefficients(t)

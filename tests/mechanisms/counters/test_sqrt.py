@@ -37,7 +37,6 @@ class Planted:
 def noise_of(
     counter: SqrtCounter, z: NDArray[np.int64], t: int, monkeypatch: pytest.MonkeyPatch
 ) -> list[int]:
-    """Return the noise at t for these z (ticks, rows)."""
     counter = thawed(counter)
     with monkeypatch.context() as patch:
         patch.setattr(counter, "_table", Planted(z))

@@ -79,7 +79,6 @@ def released(items: Items, key: int = 0) -> dict[int, int]:
 
 
 def by_tag(name: str, items: range) -> dict[int, int]:
-    """Map items to their rank in tag order."""
     tags = KEY.tags(name, [b"%03d" % item for item in items]).tolist()
     return {item: place for place, item in enumerate(sorted(items, key=lambda item: tags[item]))}
 

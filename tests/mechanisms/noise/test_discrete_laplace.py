@@ -146,6 +146,5 @@ def test_a_scale_outside_the_range_is_refused(kind: Sampler, scale: Fraction) ->
 
 @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(1, 10**9), Fraction(10**3, 7)])
 def test_scales_are_rounded_up_by_little(scale: Fraction) -> None:
-    """Rounding down would cost more privacy than stated."""
     assert scale <= round_up_scale(scale) <= scale * (1 + Fraction(1, 1 << 15))
     assert round_up_scale(round_up_scale(scale)) == round_up_scale(scale)

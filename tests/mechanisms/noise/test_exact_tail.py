@@ -47,6 +47,5 @@ def test_it_is_the_smallest_point_whose_tail_weighs_at_most_delta(name: str, del
 
 
 def test_what_is_too_large_is_left_to_the_closed_bounds() -> None:
-    """It runs at every tick and must not cost seconds."""
     assert exact_quantile([(Fraction(1, 2**12), Fraction(400))] * 12, 1e-9) is None
     assert exact_quantile([(Fraction(1), Fraction(1))], 1e-30) is None

@@ -98,7 +98,6 @@ def test_words_that_meet_a_threshold_in_the_upper_half_are_decided_by_the_lower_
 
 @pytest.mark.parametrize("sigma_squared", VARIANCES)
 def test_the_guide_table_gives_what_the_full_search_gives(sigma_squared: Fraction) -> None:
-    """The fast path must agree for all leading 16 bits."""
     gaussian = IntegerGaussian(sigma_squared)
     generator = np.random.default_rng(3)
     words = generator.integers(0, 2**64, size=(1 << 16, 2), dtype=np.uint64)

@@ -41,7 +41,6 @@ def stopping(test: AboveThreshold, values: list[int], threshold: int) -> np.ndar
 
 
 def stops(test: AboveThreshold, values: list[int], threshold: int) -> np.ndarray:
-    """Return how many of TAGS stop at each tick, or never."""
     bars = threshold + test.tau(STREAM, (1, 0), TAGS)
     at = np.full(len(TAGS), len(values))
     for t in range(len(values) - 1, -1, -1):

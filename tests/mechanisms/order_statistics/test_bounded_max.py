@@ -32,8 +32,6 @@ pytestmark = pytest.mark.slow
 
 
 class ForeignNoise:
-    """Noise of a mechanism that noises its rows."""
-
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         return np.zeros(len(tags), dtype=np.int64)
 
@@ -107,7 +105,6 @@ def test_it_is_the_printed_algorithm(query: str, accounting: str) -> None:
 
 
 def test_without_noise_an_interval_closes_when_the_maximum_passes_a_multiple_of_the_step() -> None:
-    """The partition alone, worked out by hand."""
     mechanism = make("bounded_max", 2, c_max=400, epsilon=8.0)
     step, run = mechanism.intervals(1).step, Run(mechanism, silent=True)
     shown = [run.step(t, [np.array([1, 0])])[0]["value"] for t in range(1, 2 * step + 3)]
@@ -147,7 +144,6 @@ def test_a_tick_that_closes_nothing_stores_nothing(kind: str) -> None:
 
 
 def test_a_block_comes_back_as_it_was_and_a_damaged_one_is_refused() -> None:
-    """Versioned, and restored completely or refused."""
     numbers = np.arange(3, dtype=np.int64)
     one = KeyState(4, 5, 6, numbers[:2], numbers, -numbers, numbers * 2**40)
     block = one.encode()

@@ -39,7 +39,6 @@ Numbers = NDArray[np.int64]
 
 
 def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
-    """Return a mechanism over labels p0, p1, ..."""
     values: dict[str, object] = {
         "name": "h",
         "tick_ms": 1,

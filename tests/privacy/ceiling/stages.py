@@ -24,7 +24,6 @@ FIRST_MS = 1_767_225_600_000
 
 
 def day(number: float) -> int:
-    """Return a day's beginning, or a time of that day."""
     return FIRST_MS + round((number - 1) * DAY_MS)
 
 
@@ -77,7 +76,6 @@ class Stages:
             assert shard.partition == number
 
     def take_over(self, owner: int, factory: Factory | None = None) -> ReleaseShard:
-        """Open an owner partition, as an assigned worker does."""
         shard = (factory or self.factory()).release(owner)
         try:
             shard.open()

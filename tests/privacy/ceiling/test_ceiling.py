@@ -222,7 +222,6 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
 
 
 def daily(name: str = "h", **changes: Any) -> HistogramConfig:
-    """Return a charge with epochs of ten ticks of 10 ms."""
     values: dict[str, Any] = {
         "name": name,
         "tick_ms": 10,
@@ -369,7 +368,6 @@ def test_where_the_deltas_alone_are_too_much_a_delta_is_named() -> None:
 
 
 def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
-    """No number of epochs fits, so a period must be given."""
     endless = daily("a", max_items_per_user=1, horizon="unbounded", start="2026-01-01T00:00:00Z")
     both = settings(endless, daily("b", max_items_per_user=1), unit="user")
     with pytest.raises(

@@ -162,7 +162,6 @@ def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> N
 def test_settings_of_workers_that_count_other_events_are_not_added_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A sum over different events would be meaningless."""
     text = (ROOT / "examples/mechanisms/unk_base.toml").read_text()
     topic = next(line for line in text.splitlines() if line.startswith("topic = "))
     name = next(line for line in text.splitlines() if line.startswith("name = "))

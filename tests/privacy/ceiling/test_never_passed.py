@@ -98,7 +98,6 @@ class Scene:
         assert self.stages.go(day(until_day), self.events(until_day)) == []
 
     def events(self, until_day: float) -> list[dict[str, Any]]:
-        """Return one event per stream key and day."""
         return [
             order(day(n + 0.3), i)
             for n in range(1, 1 + int(until_day))

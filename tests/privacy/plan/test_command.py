@@ -111,7 +111,6 @@ def test_nothing_but_the_settings_is_needed(
 def test_settings_that_cannot_be_met_are_one_line_and_2(
     old: str, new: str, parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A partial plan would be taken for a complete one."""
     path = tmp_path / "bad.toml"
     path.write_text(EXAMPLE.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
     for more in ([], ["--json"]):

@@ -94,7 +94,6 @@ def test_the_sqrt_counter_is_within_a_forty_eighth_of_its_closed_form(horizon: i
 
 
 def drawn(mechanism: Mechanism, ticks: range, rows: int) -> NDArray[np.int64]:
-    """Return drawn noise, shape (ticks, rows)."""
     key = NoiseKey(bytes(range(32)))
     noise = mechanism.noise(key.stream(bytes(16)))
     tags = key.tags("s1", [b"%d" % row for row in range(rows)])

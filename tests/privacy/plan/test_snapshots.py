@@ -24,7 +24,6 @@ TICKS = 64
 
 
 def events(ticks: int) -> list[Event]:
-    """Return a few orders per tick, of both shops."""
     rng = random.Random(7)
     return [
         (

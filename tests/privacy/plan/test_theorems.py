@@ -114,7 +114,6 @@ def test_the_worst_variance_is_not_below_any_and_not_far_above(kind: str, horizo
 
 
 def test_most_blocks_is_the_largest_sum_of_digits() -> None:
-    """It replaces a loop over all ticks."""
     for radix in (2, 3, 10):
         worst = 0
         for t in range(1, 400):

@@ -31,7 +31,6 @@ NAMES = {"million": 6, "billion": 9, "trillion": 12, "quadrillion": 15}
 
 
 def number(text: str) -> Fraction:
-    """Return the exact value of a figure in a sentence."""
     if text.startswith("10^"):
         return Fraction(10) ** int(text[3:])
     first, _, name = text.partition(" ")
@@ -109,7 +108,6 @@ def test_every_sentence_is_one_that_its_figures_bear_out() -> None:
 
 
 def test_no_epsilon_at_all_is_no_promise() -> None:
-    """Sums whose delta reaches 1 have none."""
     for delta in (1e-9, 1.0):
         assert grade(None, delta) == "none" and is_void(None, delta)
         assert "nothing is promised" in verdict(None, 1.0, WHETHER) and not measures(None, delta)

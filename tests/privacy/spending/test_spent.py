@@ -69,7 +69,6 @@ def _fresh(config: HistogramConfig, unit: str) -> bytes:
 
 
 def life(lived: Lived, unit: str = "event") -> Life:
-    """Return the stored progress of one generation."""
     config, first, following = lived
     found = msgspec.json.decode(_fresh(config, unit), type=Life)
     found.first, found.next = first, following
