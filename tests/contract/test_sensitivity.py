@@ -217,7 +217,10 @@ def test_a_wrong_number_of_levels_or_items_is_seen(name: str) -> None:
 
 
 def test_a_wrong_sensitivity_of_the_reduced_sketch_is_seen() -> None:
-    """Planted: noise for 2k - 2, one too low; and for one item of three."""
+    """Planted: noise for 2k - 2, or for one item of three.
+
+    One counter that grows and all others that fall need 2k - 1.
+    """
     [variant] = [variant for variant in VARIANTS if str(variant) == "misra_gries-pure_one"]
     for factor in (Fraction(6, 7), Fraction(1, 3)):
         patched = patch(

@@ -22,7 +22,7 @@ AFTER = 9
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_state_that_went_through_its_blocks_gives_the_same_releases(variant: Variant) -> None:
-    """After every tick, some ticks, and right after the first."""
+    """After every tick, some, and the first: blocks hold all that later releases need."""
     stream = stream_of(4)
     expected = Run(built(variant), 4).transcript(stream)
     for restarts in (range(1, TICKS), [1], random.Random(str(variant)).sample(range(1, TICKS), 4)):

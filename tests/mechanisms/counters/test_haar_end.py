@@ -78,7 +78,7 @@ def test_the_last_tick_has_the_noise_of_the_root_alone(horizon: int, share: floa
 
 
 def test_the_figures_are_those_of_the_design() -> None:
-    """DP-SQLP's workload: last and worst sd, to the digits of docs/mechanisms.md."""
+    """DP-SQLP: last and worst sd, with and without, to the digits of docs/mechanisms.md."""
     rho_item = rho_of(6.0, 5e-10) / 32
     for horizon, share, last, worst in (
         (100, None, 17.3, 19.5),

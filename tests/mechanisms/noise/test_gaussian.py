@@ -71,7 +71,7 @@ def sample(gaussian: IntegerGaussian, words: NDArray[np.uint64]) -> NDArray[np.i
 
 @pytest.mark.parametrize("sigma_squared", VARIANCES)
 def test_values_change_exactly_at_the_128_bit_thresholds(sigma_squared: Fraction) -> None:
-    """A word just below a threshold gives the smaller value, the threshold the larger."""
+    """A word below a threshold gives the smaller value, the threshold the larger: 128 bits."""
     gaussian = IntegerGaussian(sigma_squared)
     edges = thresholds(sigma_squared, gaussian.bound)
     assert len(edges) == 2 * gaussian.bound
