@@ -42,7 +42,7 @@ def by_hashlib(prefix: bytes, texts: list[bytes], **fields: Any) -> list[bytes]:
     [{}, {"key": KEY}, {"key": bytes(64), "person": b"qc-item-tag"}, {"person": b"p" * 16}],
 )
 def test_every_length_of_a_text_has_hashlibs_digest(fields: dict[str, bytes]) -> None:
-    """Stored pairs and tags of earlier versions were made by hashlib: one other bit counts a user again."""
+    """hashlib made earlier versions' pairs and tags: one wrong bit counts a user again."""
     stops = np.arange(5_001) + 17
     starts = np.full(5_001, 17, np.int64)
     prefixes = [
@@ -59,7 +59,7 @@ def test_every_length_of_a_text_has_hashlibs_digest(fields: dict[str, bytes]) ->
 
 
 def test_every_length_of_a_prefix_has_hashlibs_digest() -> None:
-    """The blocks of the prefix are absorbed in `start`, the last one never."""
+    """`start` absorbs the prefix blocks except the last."""
     lengths = [0, 1, 2, 12, 60, 127, 128, 129, 255, 256, 257, 1_024]
     stops = np.cumsum(lengths, dtype=np.int64)
     starts = stops - np.array(lengths)
@@ -72,7 +72,7 @@ def test_every_length_of_a_prefix_has_hashlibs_digest() -> None:
 
 
 def test_texts_side_by_side_leave_nothing_in_each_others_blocks() -> None:
-    """Short ones take turns with long ones, and with those of several blocks, in the same lanes."""
+    """Texts of one and of several blocks alternate in the same lanes."""
     lengths = np.random.default_rng(5).choice([0, 1, 7, 8, 9, 60, 100, 116, 117, 128, 300], 3_000)
     starts = np.random.default_rng(6).integers(0, len(BYTES) - 300, len(lengths))
     for prefix in (b"", bytes(12), BYTES[:120].tobytes()):
@@ -107,7 +107,7 @@ def test_any_key_person_and_size_give_the_first_words_of_hashlibs_digest(
 
 
 def test_one_bit_of_anything_makes_another_digest() -> None:
-    """What the comparisons above rest on: they could not tell a digest that ignores its text."""
+    """Control: the comparisons above would miss a digest that ignores its text."""
     data, one = BYTES[:200].copy(), np.array([0])
     seen = {
         whole(start(b"p", digest_size=16, **f), data, one, one + 200)[0]
@@ -135,7 +135,7 @@ def test_tags_are_those_of_the_noise_key() -> None:
 
 
 def test_a_span_outside_the_buffer_is_refused() -> None:
-    """Spans come from the layer that read bytes from outside: a wrong one must not read other memory."""
+    """Spans come from untrusted bytes: a wrong one must not read other memory."""
     state, out = start(b"", digest_size=16), np.zeros((1, 2), dtype=np.uint64)
     for first, last in ((-1, 3), (5, 4), (0, 101), (101, 101), (2**62, 2**62 + 1)):
         with pytest.raises(IndexError, match="outside"):
@@ -144,7 +144,7 @@ def test_a_span_outside_the_buffer_is_refused() -> None:
 
 
 def test_a_state_is_frozen_and_secret() -> None:
-    """The tag state holds what the root key made: it must not end up in a log, and threads share it."""
+    """The tag state derives from the root key: it must not be logged, and threads share it."""
     state = NoiseKey(bytes(range(32))).tag_state("k")
     assert repr(state) == "State(<secret>)" == str(state)
     for column in (state.words, state.rest):
@@ -161,7 +161,6 @@ def test_a_state_is_frozen_and_secret() -> None:
 
 
 def test_uncompiled_the_kernels_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read is what runs."""
     for name in ("mix", "compress"):
         monkeypatch.setattr(blake2b, name, getattr(blake2b, name).py_func)
     lengths = [0, 1, 127, 128, 129, 300]

@@ -22,7 +22,7 @@ EDGES = st.lists(
 
 
 def expected(value: float, edges: list[float]) -> int:
-    """By the definition: between `edges[k - 1]` and, not included, `edges[k]`."""
+    """Return the bucket by definition: from `edges[k - 1]` up to, excluding, `edges[k]`."""
     if math.isnan(value):
         return -1
     bounds = [-math.inf, *edges, math.inf]
@@ -58,7 +58,7 @@ def test_each_number_is_in_the_interval_that_holds_it(
 def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(
     edges: list[int], value: int
 ) -> None:
-    """Halves are left out until so few are left that each is compared; other views' edges lie around them."""
+    """Bisection ends in a linear scan; other views' edges lie around them."""
     around = fixed(np.array([-9.0, 7.0, *edges, 3.0]))
     for way in WAYS:
         assert way(bucket_of)(float(value), around, 2, 2 + len(edges)) == sum(
@@ -69,7 +69,7 @@ def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(
 def quantile_in_columns(
     counts: Floats, sd: float, q: float, normal: float
 ) -> tuple[int, float, int, float, int, float]:
-    """The same in whole columns of numbers, by what `pipeline.snapshots` says."""
+    """Compute the same in whole columns, as `pipeline.snapshots` specifies."""
     n, below = len(counts) - 1, np.cumsum(counts)
     total = float(below[-1])
     if total <= normal * sd * math.sqrt(n + 1):
@@ -78,7 +78,6 @@ def quantile_in_columns(
     reach = normal * (sd * np.sqrt(edges * ((1 - q) * (1 - q)) + (n - edges + 1) * (q * q)))
 
     def passes(bucket: int, side: int) -> float:
-        """Halve the bucket until there is nothing between."""
         low, high = 0.0, 1.0
         while high - low > 2.0**-40:
             f = (low + high) / 2
@@ -119,7 +118,7 @@ def quantile_in_columns(
 def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(
     counts: list[int], sd: float, q: float
 ) -> None:
-    """The bytes of a snapshot must not depend on how its quantiles are computed."""
+    """Snapshot bytes must not depend on how quantiles are computed."""
     column = np.array(counts, dtype=np.float64)
     wanted = quantile_in_columns(column, sd, q, 1.96)
     for way in WAYS:

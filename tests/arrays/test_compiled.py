@@ -1,4 +1,4 @@
-"""What counting needs is compiled beforehand, kept under the text of all kernels, and never used for another text."""
+"""Kernels are compiled ahead, cached under all kernels' source, and never reused for another."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ sys.exit(f"imported: {found}" if found else 0)
 
 
 def test_a_kernel_needs_no_blas_and_whoever_wants_one_finds_it() -> None:
-    """numba imports SciPy at the first call if it is there, which takes as long as half of numba."""
+    """numba imports an installed SciPy at the first call, half as long as numba's own import."""
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT],
         cwd=ROOT,
@@ -61,7 +61,7 @@ def test_a_kernel_needs_no_blas_and_whoever_wants_one_finds_it() -> None:
 
 
 def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
-    """Nothing is made for such a call beforehand; found for each type, it must not be looked for at every call."""
+    """Nothing is prebuilt for such calls; a type's result is found once, not on every call."""
 
     @compiled.kernel_part
     def last(values: Any) -> Any:
@@ -81,7 +81,6 @@ def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
 
 
 def kernel_nodes(path: Path) -> Iterator[ast.AST]:
-    """Yield the nodes of all kernels in a file."""
     decorators = {
         name
         for name, each in vars(compiled).items()
@@ -95,7 +94,7 @@ def kernel_nodes(path: Path) -> Iterator[ast.AST]:
 
 
 def test_no_kernel_counts_from_the_end_of_an_array() -> None:
-    """Where an index is not checked numba is kept from looking whether it is below 0: that would be a place before the array."""
+    """Disabling numba's wraparound makes a negative index read before the array."""
     found = []
     for path in sorted((ROOT / "workers").rglob("*.py")):
         for node in kernel_nodes(path):
@@ -110,7 +109,7 @@ def test_no_kernel_counts_from_the_end_of_an_array() -> None:
 
 
 def test_an_index_below_0_is_what_it_is_in_python_where_it_is_checked() -> None:
-    """A reader of bytes from outside that compares with plain Python must do so there, too."""
+    """Byte readers that are compared with plain Python must agree with it here, too."""
 
     @compiled.reads_outside
     def at(values: Any, index: int) -> Any:
@@ -124,7 +123,7 @@ def test_an_index_below_0_is_what_it_is_in_python_where_it_is_checked() -> None:
 
 
 def test_flags_are_compared_by_the_values_that_numba_says() -> None:
-    """Two functions with other flags must not be taken for one, and numba's own way is back afterwards."""
+    """Functions with other flags must differ, and numba's comparison is restored afterwards."""
     flags: Any = Flags
     own = flags.values
     plain, changed, said = flags(), flags(), flags()
@@ -142,7 +141,7 @@ def test_flags_are_compared_by_the_values_that_numba_says() -> None:
     "example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"]
 )
 def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Path) -> None:
-    """A kernel that is compiled late stops a shard for seconds, in the middle of its first batch."""
+    """A late compilation stops a shard for seconds in its first batch."""
     (tmp_path / "noise.key").write_bytes(bytes(32))
     (tmp_path / "noise.key").chmod(0o600)
     text = (ROOT / "examples" / f"{example}.toml").read_text()
@@ -178,7 +177,7 @@ def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Pat
 def test_the_text_of_every_kernel_names_the_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """numba looks at the outermost function's file only: an inner loop of another file must count too."""
+    """numba checks only the outermost function's file; inner loops elsewhere must count too."""
     for path in Path(compiled.__file__).parent.glob("*.py"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr(compiled, "_PACKAGE", tmp_path)
@@ -192,7 +191,7 @@ def test_the_text_of_every_kernel_names_the_directory(
 def test_what_other_versions_compiled_stays_up_to_a_number(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Two interpreters on one checkout must not throw each other's loops away at every start."""
+    """Two interpreters on one checkout must not evict each other's cache at every start."""
     monkeypatch.setattr(compiled, "_HERE", tmp_path)
     others = [tmp_path / "__pycache__" / f"kernels-{number}" for number in range(10)]
     for number, path in enumerate(others):
@@ -211,7 +210,7 @@ def test_what_other_versions_compiled_stays_up_to_a_number(
 def test_a_complete_directory_need_not_be_writable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In an image what was compiled belongs to root and is read by a worker that may not write."""
+    """In an image root owns the cache, and the worker may not write."""
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path / "kept")
     found: Any = compiled.KeptKernels.from_function
@@ -227,7 +226,7 @@ def test_a_complete_directory_need_not_be_writable(
 
 
 def test_what_cannot_be_kept_costs_the_copy_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk must not end a worker that only meant to keep a compiled loop."""
+    """A full disk must not stop a worker that only wanted to cache a loop."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

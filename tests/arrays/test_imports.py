@@ -1,4 +1,4 @@
-"""What does not count starts without the compiler: it takes half a second and 100 MB."""
+"""Commands that do not count start without the compiler, which takes half a second and 100 MB."""
 
 import subprocess
 import sys
@@ -46,7 +46,6 @@ def test_a_plan_is_made_without_the_compiler(example: str, tmp_path: Path) -> No
 
 
 def test_a_key_is_made_without_the_compiler(tmp_path: Path) -> None:
-    """The first command of all."""
     done = python(RUN, "key", "new", str(tmp_path / "noise.key"))
     assert done.returncode == 0, done.stderr
 
@@ -58,7 +57,6 @@ def test_what_needs_a_broker_does_not_import_it_either() -> None:
 
 
 def test_the_check_sees_a_kernel() -> None:
-    """A test that cannot fail is worse than none."""
     done = python(
         "import sys; sys.argv = ['-', '--version']\nimport workers.arrays.tag_table" + RUN,
         "--version",

@@ -1,6 +1,4 @@
-"""Blocks of numbers are packed as one block is, the stored format, which never changes; noise is looked up, added up and
-held against a threshold as plain arrays say.
-"""
+"""Blocks of numbers keep their stored format; look-up, sums and thresholds match arrays."""
 
 import struct
 from typing import Any
@@ -33,7 +31,7 @@ WIDE = [*EDGES, 2**31, 2**32 - 1, 2**32, 2**63 - 1]
 def test_each_block_has_the_bytes_that_it_has_alone(
     kind: Any, numbers: list[int], data: st.DataObject
 ) -> None:
-    """The narrowest width for its largest number, and no trace of its neighbours."""
+    """The narrowest width for its largest number, independent of neighbours."""
     column = np.array(
         data.draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=30)), dtype=kind
     )
@@ -62,7 +60,7 @@ def test_a_head_says_how_many_rows_a_block_of_more_than_a_byte_of_them_has() -> 
 
 
 def test_the_blocks_of_rows_are_marked_and_no_others() -> None:
-    """The first and the last row of a block are of it; what was marked stays."""
+    """A block's first and last row belong to it; existing marks stay."""
     for way in WAYS:
         blocks = np.array([False, False, False, False, True])
         way(mark_blocks)(fixed(np.array([8, 15, 24])), 3, blocks)
@@ -74,7 +72,7 @@ def test_the_blocks_of_rows_are_marked_and_no_others() -> None:
 def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
     kind: Any, number: int
 ) -> None:
-    """Thresholds that share their upper half, and words at one, beside one, and with every upper bits."""
+    """Thresholds with equal upper halves; words at and beside one, and with any upper bits."""
     rng, mark, lowest = np.random.default_rng(number), int(np.iinfo(kind).min), -7
     shared = [int(upper) << 64 for upper in rng.integers(1, 2**64, 4, dtype=np.uint64)]
     edges = sorted(
@@ -107,7 +105,7 @@ def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
 
 
 def _decided(edges: list[int], lowest: int, mark: int, first: int) -> int:
-    """Return the value of the words from `first` on that have the same upper four bits; `mark` where it differs."""
+    """Return the words' value from `first` on, by upper four bits; `mark` where it differs."""
     below, within = (
         sum(edge <= first for edge in edges),
         sum(edge < first + (1 << 124) for edge in edges),
@@ -117,7 +115,7 @@ def _decided(edges: list[int], lowest: int, mark: int, first: int) -> int:
 
 @pytest.mark.parametrize("number", [0, 1, 77])
 def test_words_are_joined_with_each_cell_half_by_half(number: int) -> None:
-    """The same word for two cells would be noise that is shared."""
+    """The same word for two cells would be shared noise."""
     words = np.random.default_rng(1).integers(0, 2**64, (number, 2), dtype=np.uint64)
     cells = np.array([(2**64 - 2, 5), (0, 1), (1, 0)], dtype=np.uint64)
     for way in WAYS:
@@ -133,7 +131,7 @@ def test_words_are_joined_with_each_cell_half_by_half(number: int) -> None:
 def test_sums_of_multiples_of_noise_are_exact_and_carried_into_the_next(
     tile: int, factors: tuple[int, ...]
 ) -> None:
-    """Narrow noise times a large factor: the product must be made in the wide type; and a tile leaves nothing to the next."""
+    """Narrow noise times a large factor needs the wide type; tiles must not leak into the next."""
     noise = np.array([-32_767, -1, 0, 1, 32_767, 12])
     narrow, wide = (
         np.stack((noise[::-1], noise)).astype(np.int16),
@@ -141,7 +139,8 @@ def test_sums_of_multiples_of_noise_are_exact_and_carried_into_the_next(
     )
     a, b, c, d = factors
     terms = fixed(np.array([(0, 1, a), (1, 0, d), (0, 0, b), (1, 1, c)]))
-    # The first two terms, half of which and more are carried into a sum of 32 bits where the factors are small.
+    # The first two terms, half of which and more are carried into a sum of 32 bits where the
+    # factors are small.
     fits = int(a < 1 << 31)
     sums = fixed(np.array([(2, 5, 17, fits), (4, 1 << 3, 4, fits)]))
     carried = [(5 + n * a + 2 * n * d) >> 17 for n in noise.tolist()]
@@ -156,7 +155,7 @@ def test_sums_of_multiples_of_noise_are_exact_and_carried_into_the_next(
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 @pytest.mark.parametrize("tests", [True, False])
 def test_a_row_passes_above_the_threshold_once_and_stays(kind: Any, tests: bool) -> None:
-    """Shown at the threshold itself, or at a tick that tests nothing, an item would cost more than its delta."""
+    """Showing at the threshold, or at a tick without a test, would cost more than delta."""
     counts, noise = np.array([9, 10, 11, 0, 50, 3]), np.array([1, 1, 0, 0, -60, 9])
     shown = np.array([0, 0, 0, 4, 2, 0], dtype=kind)
     for way in WAYS:
@@ -171,7 +170,7 @@ def test_a_row_passes_above_the_threshold_once_and_stays(kind: Any, tests: bool)
 @pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 200])
 @pytest.mark.parametrize("tests", [True, False])
 def test_no_row_is_passed_over_wherever_it_is(rows: int, tests: bool) -> None:
-    """Rows are looked at in groups: the first and the last of one, a group without any, and one that is not full."""
+    """Rows come in groups: first and last of one, an empty group, and a partial one."""
     rng = np.random.default_rng(rows)
     for share in (0.0, 0.01, 0.3):
         counts, noise = rng.integers(0, 10, rows), rng.integers(-5, 5, rows)

@@ -1,4 +1,4 @@
-"""The table finds what was entered and nothing else, compiled or not, wherever tags meet."""
+"""The table finds exactly the entered tags, compiled or not, also under collisions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ TAGS = st.lists(st.tuples(HALVES, HALVES), unique=True, min_size=1, max_size=40)
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
-    """As it runs, and as it is written."""
+    """Choose the compiled or the plain Python form."""
     found: Callable[[Any], Any] = request.param
     return found
 
@@ -31,7 +31,7 @@ def way(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
 def test_a_tag_has_the_row_that_a_dictionary_says(
     tags: list[tuple[int, int]], entered: int, bits: int
 ) -> None:
-    """A lost row would start a second count of the same item; a wrong one would count another item."""
+    """A lost row would start a second count of an item; a wrong one would count another item."""
     entered = min(entered, len(tags))
     of_rows = np.array(tags, dtype=np.uint64)
     expected = [row if row < entered else -1 for row in range(len(tags))]
@@ -56,7 +56,7 @@ def test_a_tag_has_the_row_that_a_dictionary_says(
 
 
 def test_a_free_slot_is_named_where_there_is_no_row(way: Callable[[Any], Any]) -> None:
-    """It is the first free one from the tag's own place on, round the end of the table."""
+    """It is the first free one from the tag's own slot on, wrapping at the end."""
     slots, of_rows = (
         np.zeros(8, dtype=np.uint32),
         np.array([[7, 1 << 40], [7, 2 << 40]], dtype=np.uint64),
@@ -71,7 +71,7 @@ def test_a_free_slot_is_named_where_there_is_no_row(way: Callable[[Any], Any]) -
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 3_000), max_size=5), st.integers(0, 1 << 32))
 def test_an_index_grows_without_losing_a_row(parts: list[int], seed: int) -> None:
-    """Whenever it is full all rows are entered again, each with a shorter fingerprint."""
+    """A full table re-enters all rows, with shorter fingerprints."""
     of_rows = np.random.default_rng(seed).integers(
         0, 1 << 64, size=(sum(parts), 2), dtype=np.uint64
     )
@@ -85,6 +85,6 @@ def test_an_index_grows_without_losing_a_row(parts: list[int], seed: int) -> Non
 
 
 def test_more_rows_than_a_slot_can_name_are_refused_before_memory_is_taken() -> None:
-    """A number that wrapped round would be another row's."""
+    """A wrapped number would be another row's."""
     with pytest.raises(OverflowError, match="at most 3,221,225,472"):
         TagIndex().reserve(3_221_225_473, np.empty((0, 2), dtype=np.uint64))

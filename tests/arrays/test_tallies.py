@@ -1,4 +1,4 @@
-"""Bounding decides the sensitivity: at most D0 labels of one event, each at most Dinf times."""
+"""Bounding sets the sensitivity: at most D0 labels of one event, each at most Dinf times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = np.uint64(0x0123456789ABCDEF)
 def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
     events: list[tuple[int, list[tuple[int, int]]]], max_items: int, max_count: int, weighted: bool
 ) -> None:
-    """l0 and l-infinity sensitivity, that the first labels are kept, and that every key is told."""
+    """l0 and l-infinity sensitivity; the first labels are kept, and every key is reported."""
     ends = np.cumsum([len(rows) for _, rows in events], dtype=np.int64)
     labels = np.array([label for _, rows in events for label, _ in rows], dtype=np.int32)
     amounts = np.array(
@@ -43,7 +43,7 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
         size = len(events) + len(labels) + 1
         pairs, counts = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64)
         used, told = 0, np.zeros(4, dtype=np.bool_)
-        # A tally goes on from batch to batch, and its table may be another one then.
+        # A tally continues across batches, and its table may change between them.
         for part, bits in zip(np.array_split(np.arange(len(events)), 2), tables, strict=True):
             slots = np.full(
                 4 << bits if bits >= 0 else 1 << (2 * size - 1).bit_length(), -1, dtype=np.int32
@@ -91,7 +91,7 @@ def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
 def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
     rows: list[tuple[int, int]], owner_of: list[int], random: Random
 ) -> None:
-    """A label of -1 stands for the key itself, which is met before its labels."""
+    """A label of -1 is the key itself, which precedes its labels."""
     met = list(dict.fromkeys(key for key, _ in rows))
     rows = [
         each
@@ -176,7 +176,7 @@ def test_events_count_at_their_time_or_at_the_watermark_in_the_tick_that_holds_i
 
 
 def test_labels_are_alone_where_each_event_has_its_own_only() -> None:
-    """Then they are taken as they are: a label too many or too few would be counted for another event."""
+    """Then they are used directly; a wrong label would count for another event."""
     for first, number, alone in (
         ([], [], True),
         ([0], [1], True),

@@ -1,4 +1,4 @@
-"""A column of texts is a list of bytes, whatever is taken from it."""
+"""A column of texts equals a list of bytes."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ LISTS = st.lists(st.binary(max_size=6), max_size=12)
 @settings(deadline=None)
 @given(LISTS, st.data())
 def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.DataObject) -> None:
-    """An off-by-one would name another item."""
     column = Texts.of(texts)
     assert list(column) == texts and len(column) == len(texts)
     assert [column[row] for row in range(-len(texts), len(texts))] == texts * 2
@@ -34,14 +33,12 @@ def test_a_column_is_read_taken_and_cut_as_a_list(texts: list[bytes], data: st.D
 
 @given(st.lists(LISTS, max_size=4))
 def test_columns_are_joined_as_lists(parts: list[list[bytes]]) -> None:
-    """A tick's labels come from several messages."""
     assert list(Texts.concat([Texts.of(part) for part in parts])) == [
         text for part in parts for text in part
     ]
 
 
 def test_a_row_that_is_none_is_refused() -> None:
-    """A kernel would read what lies behind the column."""
     column = Texts.of([b"a", b"bc"])
     for row in (2, -1, 1 << 40):
         with pytest.raises(IndexError, match="not below 2"):
@@ -52,14 +49,13 @@ def test_a_row_that_is_none_is_refused() -> None:
 
 
 def test_bytes_and_ends_that_do_not_belong_together_are_refused() -> None:
-    """A message that was cut short must not be read beyond its end."""
+    """A truncated message must not be read beyond its end."""
     for text, lengths in ((b"abc", [1, 1]), (b"abc", [2, 2]), (b"a", []), (b"", [1])):
         with pytest.raises(ValueError, match="ends: "):
             Texts.from_lengths(text, np.array(lengths, dtype=np.uint16))
 
 
 def test_nobody_can_write_to_a_column() -> None:
-    """The same labels are handed to every histogram of a lane."""
     own = np.frombuffer(bytearray(b"abc"), dtype=np.uint8)
     column = Texts(own, np.array([1, 3]))
     for array in (column.text, column.ends):
@@ -70,7 +66,6 @@ def test_nobody_can_write_to_a_column() -> None:
 
 
 def test_the_loops_do_the_same_uncompiled() -> None:
-    """What is tested is what is written, not what a compiler makes of it."""
     column, rows = Texts.of([b"", b"xy", b"z"]), np.array([2, 1, 1, 0])
     ends, text = np.empty(4, dtype=np.int64), np.empty(5, dtype=np.uint8)
     assert uncompiled(text_columns.taken_ends)(column.ends, rows, ends) == 5

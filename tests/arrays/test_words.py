@@ -1,4 +1,4 @@
-"""Eight bytes at a time are what one byte after the other is."""
+"""Word-wise loops over eight bytes equal byte-wise ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIGITS = frozenset(b"0123456789")
 
 
 def texts() -> list[NDArray[np.uint8]]:
-    """Texts around the length of a word, of bytes that mean something and others, each byte in each place."""
+    """Return texts around a word's length, special and other bytes in every place."""
     rng, made = np.random.default_rng(5), []
     for length in range(26):
         for kinds in (
@@ -45,14 +45,14 @@ def texts() -> list[NDArray[np.uint8]]:
 def test_a_run_ends_where_its_bytes_do_or_less_than_a_word_before_the_end(
     past: object, wanted: frozenset[int]
 ) -> None:
-    """Whoever asks goes on byte by byte from there, so it must never be beyond the end."""
+    """Callers continue byte by byte, so the result must never pass the end."""
     for text in texts():
         for at in range(len(text) + 1):
             for stop in range(at, len(text) + 1):
                 end = next((place for place in range(at, stop) if text[place] not in wanted), stop)
                 found = past(text, at, stop)  # type: ignore[operator]  # a kernel
                 assert found <= end
-                # As far as whole words are in the array, it is exact.
+                # Where whole words fit in the array, it is exact.
                 assert found == end or found > len(text) - 8
     assert past(np.zeros(8, dtype=np.uint8), -3, 4) == -3  # type: ignore[operator]  # a kernel
 
@@ -86,7 +86,7 @@ def test_up_to_eight_digits_are_their_number() -> None:
 
 
 def test_same_bytes_are_the_same_and_others_are_not() -> None:
-    """Each length, each place of a difference, at the ends of the arrays and within them."""
+    """Every length and place of a difference, at array ends and within."""
     rng = np.random.default_rng(7)
     for length in range(27):
         for before, behind in ((0, 0), (0, 9), (3, 0), (5, 12)):
@@ -103,7 +103,6 @@ def test_same_bytes_are_the_same_and_others_are_not() -> None:
 
 
 def test_a_word_is_written_as_it_was_read() -> None:
-    """Its neighbours stay as they are."""
     rng = np.random.default_rng(7)
     for at in range(9):
         text, out = rng.integers(0, 256, 16).astype(np.uint8), np.full(24, 7, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""A kernel as it is written: plain Python, one index after the other."""
+"""Kernels as plain Python."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from workers.arrays import words
 
 
 def uncompiled(function: Any) -> Any:
-    """The function that a kernel was compiled from; the function itself where the compiler is off."""
+    """Return a kernel's Python function; the argument itself where the compiler is off."""
     return getattr(function, "py_func", function)
 
 
 def compiled(function: Any) -> Any:
-    """The kernel as it runs."""
     return function
 
 
 WAYS = (compiled, uncompiled)
-#: They rest on numbers of 64 bits that wrap, which plain Python does not have, and stay as they are compiled; a test of their
-#: own compares each with what it says.
+# They need wrapping 64-bit numbers, which plain Python lacks, and stay compiled; their own test
+# compares each with its definition.
 IN_WORDS = (words.__name__,)
 
 
 def plain_python(
     modules: Sequence[ModuleType], old: str = "", new: str = ""
 ) -> Mapping[ModuleType, dict[str, Any]]:
-    """Return what is in some modules, with their kernels as plain Python that call each other.
+    """Return modules whose kernels are plain Python functions that call each other.
 
     Args:
         modules: in the order in which they import each other.
-        old, new: a piece of their source that occurs once, and what stands there instead.
+        old, new: a piece of their source that occurs once, and its replacement.
     """
     made: dict[ModuleType, dict[str, Any]] = {}
     changed = 0

@@ -1,4 +1,4 @@
-"""Which statistics the mechanisms of items add noise to, from the definitions in the papers (`mechanisms.md` 2 to 4 and 6)."""
+"""Statistics that item mechanisms add noise to, from the papers (`mechanisms.md` 2 to 4 and 6)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMITED = ("unk_gauss", "limit_dom_laplace")
 
 
 def block(label: str | None, cell: Cell) -> Block:
-    """The noise of one item (None: of the stream key itself) of the first stream key."""
+    """Return the noise block of an item (None: the stream key itself) of the first key."""
     high, low = KEY.tags(NAME, [KEY_LABEL if label is None else label.encode()])[0].tolist()
     return high ^ cell[0], low ^ cell[1]
 
@@ -33,11 +33,13 @@ def block(label: str | None, cell: Cell) -> Block:
 def counter_moves(
     public: Mapping[str, object], tick: int, amount: int
 ) -> Iterator[tuple[Cell, int]]:
-    """By how much an event of `amount` in `tick` changes each statistic of one item's counter.
+    """Return how an event of `amount` in `tick` changes the statistics of one item's counter.
 
-    haar: in each level the block of 2^j ticks that holds the tick has (left half) - (right half) changed, and so has the total;
+    haar: in every level the block of 2^j ticks that holds the tick changes (left half) - (right
+    half), and so does the total;
     blocks begin `offset` ticks before tick 1.
-    tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = round(2^b binom(2k, k) / 4^k), k = t - s.
+    tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = round(2^b binom(2k,
+    k) / 4^k), k = t - s.
     """
     kind, last = public["kind"], tick - 1
     if kind == "haar":
@@ -60,7 +62,7 @@ def counter_moves(
 
 
 class Counting(Adapter):
-    """known_base, unk_base: a counter for each item."""
+    """known_base, unk_base: a counter per item."""
 
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
         found, public = Moves(), self.mechanism.public()["counter"]
@@ -73,10 +75,10 @@ class Counting(Adapter):
 
 
 class OneShots(Adapter):
-    """The one-shot mechanisms and meta: the histograms of the cells that the event lies in."""
+    """One-shot mechanisms and meta: the histograms of the event's cells."""
 
     def places(self, tick: int) -> Iterator[tuple[tuple[int, int], range]]:
-        """(place in the noise, ticks) of every cell that holds the tick."""
+        """Return (place in the noise, ticks) of every cell that holds the tick."""
         if not isinstance(self.mechanism, Meta):
             yield (0, tick), range(tick, tick + 1)
             return
@@ -120,7 +122,7 @@ class Paying(Adapter):
 
 
 class Sparse(Adapter):
-    """sparse_gumb: counters of what is ever shown, picks, and one run of AboveThreshold for each switch."""
+    """sparse_gumb: counters of all shown items, picks, and one run of AboveThreshold per switch."""
 
     def note(self, run: Run) -> object:
         assert isinstance(run.state, SparseState)
@@ -139,7 +141,8 @@ class Sparse(Adapter):
                 for cell, change in counter_moves(public, tick, amount):
                     found.add(block(label, cell), -sign * change)
         for used in range(self.mechanism.config.switches):
-            # The choice is made at the end of the first of these ticks; the last is the one that stops, if any does.
+            # The choice is made at the end of the first of these ticks; only the last can stop the
+            # run.
             ticks = [
                 t for t in range(1, len(first.stream) + 1) if _note(first.notes[t - 1])[0] == used
             ]
@@ -155,7 +158,7 @@ class Sparse(Adapter):
         return found
 
     def _stop(self, first: World, t: int, items: Histogram, sign: int) -> tuple[Block, int]:
-        """The item outside that was furthest above must be so again."""
+        """Check that the highest outside item is the same again."""
         chosen = {self.mechanism.domain()[place].decode() for place in _note(first.notes[t - 1])[1]}
         counts = _total(first.stream, range(1, t + 1))
         outside = [
@@ -173,7 +176,8 @@ class Sparse(Adapter):
 
 
 class Sketches(Adapter):
-    """misra_gries: the counters of the sketches of the cells that the event lies in; one noise for all of them with "pmg".
+    """misra_gries: sketch counters of the event's cells; "pmg" adds one common noise to all of
+    them.
 
     "pure": (k + 1) c less the sum of all c, at least 0, for every label of the domain.
     """
@@ -213,7 +217,7 @@ class Sketches(Adapter):
         return found
 
     def cells(self, stream: Sequence[Tick]) -> dict[tuple[int, int], dict[str, int]]:
-        """(level, block) -> the counters that are released of it: a property of the counts alone."""
+        """Return (level, block) -> the released counters, a function of the counts alone."""
         assert isinstance(self.mechanism, MisraGries)
         run, found, radix = Run(self.mechanism), {}, self.mechanism.tree.radix
         for t, tick in enumerate(stream, 1):
@@ -229,13 +233,15 @@ class Sketches(Adapter):
 
 
 def lowered(counters: Mapping[str, int], size: int) -> dict[str, int]:
-    """003 Algorithm 3, times k + 1."""
+    """Apply 003 Algorithm 3, times k + 1."""
     gamma = sum(counters.values())
     return {label: max(0, (size + 1) * n - gamma) for label, n in counters.items()}
 
 
 def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]:
-    """Most counters that may show in one of two neighbours alone, and the largest count of such a one (003 Lemmas 2 and 6, section 7)."""
+    """Return the number and largest count of counters that only one neighbour may show (003 Lemmas
+    2 and 6, section 7).
+    """
     together = variant.max_items * variant.max_count
     if mechanism.config.release == "pmg":
         return 4 * together, together
@@ -243,7 +249,7 @@ def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]
 
 
 def _watched(run: Run) -> dict[tuple[int, int], Sketch | None]:
-    """What the next step will release is put into the result."""
+    """Record what the next step will release."""
     state, held = run.state, {}
     assert isinstance(state, SketchState)
     closed = SketchState.closed

@@ -1,4 +1,4 @@
-"""Which statistics paper 001's mechanisms add noise to (`mechanisms.md` 5): where the event lies, in a segment and in an interval of it."""
+"""Statistics that paper 001's mechanisms add noise to (`mechanisms.md` 5)."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from workers.mechanisms.order_statistics.engine import (
 
 @dataclass(frozen=True)
 class Stand:
-    """Where a stream key stands after a tick."""
-
     segment: int
     interval: int
     thresholds: NDArray[np.int64]
@@ -41,8 +39,9 @@ class Stand:
 class Maxima(Adapter):
     """bounded_max, doubling, two_level, two_level_k.
 
-    The event lies in one segment J and one interval I of it. Its part in the sums ends with the columns' fresh noise at the end of J, and
-    with the counter's noise at the close of I; until then the comparisons of J, and of I, see it.
+    The event lies in one segment J and one interval I of it. Its part in the sums ends with the
+    columns' fresh noise at the end of J, and with the counter's noise at the close of I; until then
+    it affects the comparisons of J, and of I.
     """
 
     def note(self, run: Run) -> object:
@@ -54,7 +53,7 @@ class Maxima(Adapter):
         )
 
     def private(self, run: Run) -> object:
-        """All noisy sums, of which a query shows one or a label, and the thresholds made from them."""
+        """Return all noisy sums (a query shows one, or a label) and the thresholds from them."""
         state = run.state
         assert isinstance(state, MaxState) and state.of[0] is not None
         one = state.of[0]
@@ -101,7 +100,6 @@ class Maxima(Adapter):
         return found
 
     def _outer(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
-        """How much more the outer comparison sees at t with the event."""
         assert isinstance(self.mechanism, OrderStatistics)
         without, more = (
             self.mechanism.queries.values(self._exact(one, t) + stand.start).max()
@@ -110,7 +108,6 @@ class Maxima(Adapter):
         return int(more - without)
 
     def _inner(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
-        """The same of the inner one."""
         assert isinstance(self.mechanism, OrderStatistics)
         without, more = (
             (
@@ -124,7 +121,7 @@ class Maxima(Adapter):
     def _sums(
         self, segment: int, interval: int, amount: int
     ) -> Iterator[tuple[tuple[int, int], int]]:
-        """The counter over intervals: the event is in one of them."""
+        """Move the counter over intervals; the event is in one of them."""
         assert isinstance(self.mechanism, OrderStatistics)
         noise = self.mechanism.sum_noise(segment)
         if isinstance(noise, LaplaceTree):
@@ -136,7 +133,6 @@ class Maxima(Adapter):
             yield from counter_moves(public, interval, amount)
 
     def _exact(self, stream: Sequence[Tick], t: int) -> NDArray[np.int64]:
-        """Column sums after tick t."""
         labels = [label.decode() for label in self.mechanism.domain()]
         return np.array(
             [sum(tick.get(NAME, {}).get(label, 0) for tick in stream[:t]) for label in labels]
@@ -146,7 +142,7 @@ class Maxima(Adapter):
 def _test(
     threshold: tuple[int, int], use: int, stop: int | None, moved: Sequence[int], sign: int
 ) -> Test:
-    """The moves of one run: with the event the threshold rises by the most that a value does, and the last test by what is missing."""
+    """Return a run's moves: the threshold by the largest change, the last test by the rest."""
     reach = max(moved)
     last = (
         None

@@ -1,4 +1,4 @@
-"""The longest content that settings and events allow, for every kind of message that a worker writes."""
+"""The longest content that settings and events allow, for every kind of message a worker writes."""
 
 from __future__ import annotations
 
@@ -42,20 +42,21 @@ from workers.runtime.sizes import MESSAGE_BYTES
 KEY = NoiseKey(bytes(range(32)))
 LARGEST = 2**63 - 1
 TICK = 2**40
-#: What JSON has no short escape for.
+# Characters without a short JSON escape.
 CONTROLS = [chr(code) for code in range(1, 32) if chr(code) not in "\b\t\n\f\r"]
-#: Every number of a lane at its longest, with ticks and times up to 2^63 - 1: more than the settings allow.
+# Every number of a lane at its longest, with ticks and times up to 2^63 - 1: more than the settings
+# allow.
 LANE = Lane(31_622_400_000, 253_402_300_799_000, 10_000, 1_000_000, 10_000, 2**30)
 
 
 @cache
 def longest(number: int) -> str:
-    """Return a label or stream key of 1,024 bytes: of control characters, of which JSON makes six each and lz4 next to nothing less."""
+    """Return 1,024 control characters: six JSON bytes each, nearly incompressible by lz4."""
     return f"{number:08d}" + "".join(random.Random(number).choices(CONTROLS, k=LABEL_BYTES_MAX - 8))
 
 
 def table(labels: Iterable[str]) -> Ledger:
-    """Rows of one stream key with the widest counts, all of them shown at a late tick."""
+    """Return rows of one stream key with the widest counts, all shown at a late tick."""
     columns, text = Ledger(), [label.encode() for label in labels]
     rows = columns.append(KEY.tags("k", text), np.zeros(len(text), np.int32), Texts.of(text))
     columns.counts[:] = LARGEST
@@ -65,7 +66,7 @@ def table(labels: Iterable[str]) -> Ledger:
 
 
 def state(pairs: Iterable[tuple[str | bytes, bytes | None]]) -> list[Outgoing]:
-    """Changes of a state topic; in front of a name is that of the histogram, its generation and the epoch."""
+    """Return state topic changes; names carry the histogram's prefix, generation and epoch."""
     prefix = b"h" * 100 + b"/2147483647/9223372036854775807/"
     return [
         Outgoing("state", 0, prefix + (name.encode() if isinstance(name, str) else name), value)
@@ -114,7 +115,7 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
         mechanism="m" * 30,
         id="f" * 32,
         release=release,
-        # Beside counts alone; as many as there may be, each number at its longest.
+        # Beside counts alone; the maximum number, each number at its longest.
         windows={}
         if isinstance(release, Answers)
         else {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20},
@@ -208,7 +209,7 @@ def sketch_state() -> SketchState:
 
 
 def users() -> list[Outgoing]:
-    """Ten users with the most pairs there may be, each counted as often as it may be, in one commit."""
+    """Return ten users with maximal pairs and counts, in one commit."""
     held, rng, rows = (
         Users([LANE], Store(None, Changelog("state", 0)).open()),
         np.random.default_rng(7),
@@ -292,7 +293,6 @@ def rejects() -> list[Outgoing]:
 
 
 def retries() -> list[Outgoing]:
-    """What sends the longest rejects back."""
     read = [read_reject(message.headers, message.key, message.value) for message in rejects()]
     return [
         *(sent_again(reject) for reject in read if reject is not None),
@@ -301,7 +301,7 @@ def retries() -> list[Outgoing]:
 
 
 def sent_on() -> list[Outgoing]:
-    """Records as large as the stage by user sends on: with a key that goes along or none, headers of their own, and late."""
+    """Return the largest re-keyed records: with and without a key, own headers, and late."""
     own: Headers = [("h" * 500, b"x" * 100_000), ("n", None)]
     cases = itertools.product((-1, 0, 200_000), ((), own), (NO_TIME, LARGEST))
     made = []
@@ -315,7 +315,7 @@ def sent_on() -> list[Outgoing]:
 
 
 def _one_sent(value_bytes: int, key_bytes: int, headers: Headers, late: int) -> Sent:
-    """One record; -1 bytes of a key are none."""
+    """Return one record; -1 means no key."""
     user, key = LABEL_BYTES_MAX, max(key_bytes, 0)
     stops = np.cumsum([user, key, value_bytes])
     places = np.stack((stops - [user, key, value_bytes], stops), axis=1)
@@ -334,10 +334,10 @@ def of_state(make: Callable[[], State]) -> list[Outgoing]:
     return state(make().changed())
 
 
-#: Values as they came, so they may be longer than those that the worker makes itself.
+# Unchanged values may be longer than those the worker makes itself.
 SENT_ON = "records sent on by user"
 
-#: The State subclasses that write blocks of their own.
+# State subclasses that write their own blocks.
 STATES: dict[str, Callable[[], State]] = {
     "MaxState": max_state,
     "PayState": pay_state,

@@ -1,9 +1,10 @@
-"""One mechanism stepped from many threads at once, as the owner partitions of one worker step it, and what it reaches meanwhile.
+"""Step one mechanism from many threads at once, as a worker's owner partitions do, and inspect
+shared objects.
 
-cold        a fresh mechanism, with nothing in any cache: the first step of each thread meets all the others'
-race        the same mechanism in as many threads as there are seeds, each with a state and a stream of its own
-alone       what they must find: a fresh mechanism, stepped by one thread
-Picture     everything that can be reached from some objects: what of it could change, and whether it did
+cold        a fresh mechanism with empty caches: the threads' first steps all meet
+race        the same mechanism in a thread per seed, each with its own state and stream
+alone       the expected result: a fresh mechanism, stepped by one thread
+Picture     every object reachable from some objects: its mutable parts, and whether they changed
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from tests.contract.variants import DOMAIN, OTHERS, TICKS, Variant
 from workers.mechanisms.mechanism import Mechanism
 from workers.runtime.frozen import Frozen
 
-#: The shortest that Python takes: a thread may be interrupted after every microsecond.
+# Python's shortest: a thread may be interrupted after every microsecond.
 SMALLEST_INTERVAL_S = 1e-6
-#: What threads may reach and change, each with the reason why they do not disturb one another.
+# Mutable objects that threads may reach, each with the reason why they are safe.
 MAY_CHANGE: Mapping[type, str] = MappingProxyType(
     {threading.local: "each thread sees contents of its own"}
 )
@@ -70,7 +71,7 @@ _CONTAINERS = (list, dict, set, bytearray, deque)
 
 @functools.cache
 def stream_of(seed: int) -> Sequence[Tick]:
-    """Counts with gaps on either side of 256, where a second table of weights begins, and of 512; some ticks without any."""
+    """Return counts with gaps around 256 (a second table of weights) and 512; some empty ticks."""
     rng = random.Random(seed)
     found: list[Tick] = []
     for t in range(TICKS):
@@ -89,7 +90,7 @@ def stream_of(seed: int) -> Sequence[Tick]:
 
 @functools.cache
 def modules() -> Sequence[ModuleType]:
-    """Everything that runs in the threads of a worker: all of the product but its other commands."""
+    """Return all modules that run in a worker's threads: the product without its other commands."""
     others = (
         "cli",
         "commands",
@@ -106,7 +107,6 @@ def modules() -> Sequence[ModuleType]:
 
 
 def caches() -> Iterator[Any]:
-    """Every cache of a module, by whatever decorator it was made."""
     for module in modules():
         for value in vars(module).values():
             if isinstance(value, _CACHE):
@@ -114,13 +114,11 @@ def caches() -> Iterator[Any]:
 
 
 def forget() -> None:
-    """Empties every cache."""
     for cache in caches():
         cache.cache_clear()
 
 
 def cold(variant: Variant) -> Mechanism:
-    """A fresh mechanism; whatever its steps keep is made by them."""
     mechanism = variant.build()
     forget()
     return mechanism
@@ -128,7 +126,6 @@ def cold(variant: Variant) -> Mechanism:
 
 @contextmanager
 def switching(interval_s: float) -> Iterator[None]:
-    """Threads are interrupted after so long."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(interval_s)
     try:
@@ -140,7 +137,7 @@ def switching(interval_s: float) -> Iterator[None]:
 def race(
     mechanism: Mechanism, seeds: Sequence[int], interval_s: float = SMALLEST_INTERVAL_S
 ) -> list[str]:
-    """What each thread released and stored, by digest; all of them begin together."""
+    """Return a digest of every thread's releases and stores; all begin together."""
     together = threading.Barrier(len(seeds))
 
     def one(seed: int) -> str:
@@ -153,13 +150,12 @@ def race(
 
 
 def alone(variant: Variant, seeds: Iterable[int]) -> list[str]:
-    """The same of a fresh mechanism and one thread."""
     mechanism = cold(variant)
     return [_digest(Run(mechanism, seed), seed) for seed in seeds]
 
 
 def _digest(run: Run, seed: int) -> str:
-    """Of the releases and all stored blocks of every tick."""
+    """Return the digest of the releases and all stored blocks of every tick."""
     found = hashlib.sha256()
     for t, tick in enumerate(stream_of(seed), 1):
         found.update(exactly(run, run.step(t, tick)))
@@ -168,10 +164,10 @@ def _digest(run: Run, seed: int) -> str:
 
 
 class Picture:
-    """Everything that can be reached from some objects, as it is now.
+    """Snapshot of every object reachable from some objects.
 
     Attributes:
-        changeable: where something was found that could change, and is not in `MAY_CHANGE`.
+        changeable: paths of mutable objects that are not in `MAY_CHANGE`.
     """
 
     def __init__(self, roots: Mapping[str, object]) -> None:
@@ -183,7 +179,7 @@ class Picture:
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> Picture:
-        """Of a mechanism and of what the caches hold for all of them."""
+        """Take the picture of a mechanism and of all cache contents."""
         kept = [
             part
             for cache in caches()
@@ -196,7 +192,7 @@ class Picture:
         )
 
     def changed(self, later: Picture) -> list[str]:
-        """Where something was added, taken away or replaced since; objects that came since are no change of their own."""
+        """Return where entries were added, removed or replaced since; new objects are no change."""
         mine, other = self._content, later._content
         return [
             where
@@ -239,7 +235,7 @@ def _could_change(value: object) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
-    """What an object holds, by name: its own attributes, and those that its classes share."""
+    """Return an object's parts by name: its own attributes and its classes' shared ones."""
     if isinstance(value, (tuple, list, deque, set, frozenset)):
         yield from ((f"[{i}]", part) for i, part in enumerate(value))
     elif isinstance(value, (dict, MappingProxyType)):

@@ -36,10 +36,9 @@ class Soak:
 
     Args:
         seed: of the order, the threads and the intervals.
-        variants: what is raced.
 
     Attributes:
-        differences: what to tell of each round that went wrong.
+        differences: a description of every failed round.
     """
 
     def __init__(self, seed: int, variants: Sequence[Variant] = VARIANTS) -> None:
@@ -52,7 +51,6 @@ class Soak:
         self.differences: list[str] = []
 
     def round(self) -> None:
-        """One variant, raced once."""
         if not self._waiting:
             self._waiting = self._rng.sample(self._variants, len(self._variants))
         variant = self._waiting.pop()
@@ -78,12 +76,11 @@ class Soak:
             )
 
     def summary(self) -> str:
-        """All rounds in one line."""
         return f"{len(self._seen)} variants, {self.rounds} rounds, {self.threads} threads: {len(self.differences)} differences"
 
 
 class Stop:
-    """Ctrl-C and SIGTERM, heeded after the round that is at work; at the second one Python ends as always."""
+    """Stop after the current round on Ctrl-C or SIGTERM; a second signal ends Python as usual."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -97,7 +94,7 @@ class Stop:
 
 
 def main() -> int:
-    """The long version; returns the exit status."""
+    """Run the long version; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

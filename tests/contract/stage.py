@@ -1,4 +1,4 @@
-"""A mechanism on a stage: stream keys, ticks of exact counts in, transcripts out, state through its blocks wherever a test wants it."""
+"""Run one mechanism: stream keys, exact counts in, transcripts out, restarts through its blocks."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ Shown = Release | Items | Answers
 
 
 def bounded(items: Mapping[str, int], max_items: int, max_count: int) -> Histogram:
-    """What of one event counts."""
     return {label: n for label, n in bound(dict(items), max_items, max_count).items() if n}
 
 
 def with_events(stream: Sequence[Tick], events: Sequence[tuple[int, Histogram]]) -> list[Tick]:
-    """The stream with what events add to the first stream key, each at its tick (from 1)."""
+    """Return the stream with events added to the first stream key, each at its tick (from 1)."""
     more = [{key: Counter(histogram) for key, histogram in tick.items()} for tick in stream]
     for tick, items in events:
         more[tick - 1].setdefault(KEYS[0], Counter()).update(items)
@@ -44,7 +43,7 @@ def with_events(stream: Sequence[Tick], events: Sequence[tuple[int, Histogram]])
 def columns(
     tick: Tick, keys: Sequence[str], parts: int = 1
 ) -> list[tuple[Contributions, NDArray[np.int32]]]:
-    """A tick's contributions as messages, which nobody may write to; `parts` messages, each with a part of the items."""
+    """Return a tick's contributions as `parts` read-only messages, each with part of the items."""
     found = []
     places = {name: place for place, name in enumerate(keys)}
     for part in range(parts):
@@ -78,9 +77,8 @@ class Run:
     """One epoch of a mechanism.
 
     Args:
-        mechanism: public.
         seed: of the mechanism id, and so of all noise.
-        keys: the stream keys, all of them there from the beginning.
+        keys: the stream keys, all present from the beginning.
     """
 
     def __init__(self, mechanism: Mechanism, seed: int = 0, keys: Sequence[str] = KEYS) -> None:
@@ -94,11 +92,9 @@ class Run:
             mechanism.meet_key(self.state, index, self.tags(name), mechanism.domain())
 
     def tags(self, name: str) -> Tags:
-        """Of the declared domain."""
         return KEY.tags(name, list(self.mechanism.domain()))
 
     def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
-        """One tick."""
         self.state, shown = self.mechanism.step(
             self.state, t, columns(tick, self.keys, parts) if tick else [], self.noise
         )
@@ -107,7 +103,7 @@ class Run:
     def transcript(
         self, stream: Sequence[Tick], *, restarts: Sequence[int] = (), parts: int = 1
     ) -> list[object]:
-        """What every tick shows, by label; the state goes through its blocks after each tick of `restarts`."""
+        """Return every tick's output by label, reloaded from blocks after `restarts`."""
         found = []
         for t, tick in enumerate(stream, 1):
             found.append(self.named(self.step(t, tick, parts)))
@@ -116,7 +112,7 @@ class Run:
         return found
 
     def named(self, shown: Shown) -> object:
-        """A release by stream key and label, comparable between neighbours whose rows have other numbers."""
+        """Return a release by stream key and label, independent of row numbers."""
         if isinstance(shown, Answers):
             return {key: dict(answer) for key, answer in shown.of_key.items()}, shown.sd
         if isinstance(shown, Items):
@@ -128,17 +124,14 @@ class Run:
         return counts, shown.sd, shown.threshold
 
     def store(self) -> dict[str, bytes]:
-        """All blocks as of now."""
         self.stored |= dict([*ledger_blocks.changes(self.state.ledger), *self.state.changed()])
         self.state.ledger.clean()
         return self.stored
 
     def restart(self) -> None:
-        """Forgets everything but the stored blocks."""
         self.load(self.store())
 
     def load(self, blocks: Mapping[str, bytes]) -> None:
-        """Goes on from stored blocks."""
         fresh = self.mechanism.init()
         fresh.ledger = ledger_blocks.load(
             (name, block) for name, block in sorted(blocks.items()) if name[0] in "LCS"

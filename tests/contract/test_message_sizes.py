@@ -1,4 +1,4 @@
-"""No data makes a message that a broker with its default limits does not take: every encoder, with the longest content there can be."""
+"""Every encoder's longest content fits a broker with default limits."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, TOPIC_BYTES, VALUE
 pytestmark = pytest.mark.slow
 
 WORKERS = ROOT / "workers"
-#: Where messages are made that a producer sends; `demo` has its own events, of a few hundred bytes each.
-# `agents/rekey.py` sends records on as they came, and rejects those that its own bound does not let pass.
+# Where messages for producers are made. `demo` has its own events, of a few hundred bytes each.
+# `agents/rekey.py` forwards records unchanged and rejects those above its own bound.
 MADE_IN = {
     "pipeline/rejected.py",
     "agents/contribute.py",
@@ -39,13 +39,12 @@ MADE_IN = {
 }
 
 
-class Sender(Shard):
-    """A shard that only commits."""
+class Sender(Shard): ...
 
 
 @pytest.fixture(scope="module")
 def sender(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sender]:
-    """A real shard; its topics have the broker's default limit, but for `<state>-narrow`, which has what the worker needs at least."""
+    """Return a real shard; topics have the default limit, `<state>-narrow` the worker's minimum."""
     connection, state = Connection(bootstrap), unique("sizes")
     create_topic(connection, state)
     create_topic(connection, f"{state}-narrow", max_message_bytes=str(BATCH_BYTES))
@@ -59,26 +58,25 @@ def sender(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module", params=MESSAGES)
 def made(request: pytest.FixtureRequest) -> tuple[str, list[Outgoing]]:
-    """A kind and its messages: made once for the tests that look at them, and gone before the next kind is made."""
+    """Yield a kind and its messages, built once for its tests and freed before the next kind."""
     return request.param, MESSAGES[request.param]()
 
 
 def check_fits(kind: str, messages: list[Outgoing]) -> None:
-    """Bounds of the encoders, as sizes.py states them."""
     assert max(message.nbytes for message in messages) <= MESSAGE_BYTES
     if kind != SENT_ON:
         assert max(len(message.value or b"") for message in messages) <= VALUE_BYTES
 
 
 def test_the_longest_content_fits_a_message(made: tuple[str, list[Outgoing]]) -> None:
-    """One message above the bound ends publication for ever."""
+    """One message above the bound stops publication permanently."""
     check_fits(*made)
 
 
 def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
     sender: Sender, made: tuple[str, list[Outgoing]]
 ) -> None:
-    """Sent as the worker sends it, to a topic that has no more than the worker asks for."""
+    """Sent as the worker sends it, to a topic with the minimum limit the worker requires."""
     topic = f"{sender.state_topic}-narrow"
     kind, content = made
     messages = [
@@ -92,7 +90,7 @@ def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
 
 
 def test_batches_of_incompressible_messages_fit_as_well(sender: Sender) -> None:
-    """Kafka limits batches: two messages that are short enough each must not travel together."""
+    """Kafka limits batches: two messages that fit alone must not travel together."""
     topic = f"{sender.state_topic}-narrow"
     sizes = [
         MESSAGE_BYTES,
@@ -120,7 +118,6 @@ def test_batches_of_incompressible_messages_fit_as_well(sender: Sender) -> None:
 def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
     sender: Sender, bootstrap: str, tmp_path: Path
 ) -> None:
-    """A value that is written and cannot be read is as bad as one that cannot be written."""
     kinds = ("ledger: longest labels", "stream keys", "progress of stage 2")
     changes = [
         (message.key or b"", message.value) for kind in kinds for message in MESSAGES[kind]()
@@ -134,7 +131,7 @@ def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
 
 
 def test_a_block_as_it_was_written_before_is_refused_by_the_broker(sender: Sender) -> None:
-    """What this is about: 1,024 labels of 1,024 bytes in one block, which a worker tried to write after each restart."""
+    """The original defect: 1,024 labels of 1,024 bytes, retried after every restart."""
     columns = table(map(longest, range(1_024)))
     labels = columns.label_column(0, 1_024)
     lengths, text = labels.lengths, labels.text.tobytes()
@@ -160,7 +157,7 @@ def test_a_block_as_it_was_written_before_is_refused_by_the_broker(sender: Sende
 
 
 def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sender) -> None:
-    """The last line of defence says which topic, in a transaction of which nothing was sent."""
+    """The last line of defence names the topic; nothing of the transaction was sent."""
     topic = f"{sender.state_topic}-narrow"
     before = end_of(sender.connection, topic)
     too_long = Outgoing(topic, 0, b"k", bytes(MESSAGE_BYTES))
@@ -194,14 +191,14 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
 def test_an_encoder_that_does_not_cut_by_bytes_is_found(
     monkeypatch: pytest.MonkeyPatch, module: object, name: str, planted: object, kind: str
 ) -> None:
-    """The control: with the defect planted the bound must not hold."""
+    """Control: with the planted defect the bound fails."""
     monkeypatch.setattr(module, name, planted)
     with pytest.raises(AssertionError):
         check_fits(kind, MESSAGES[kind]())
 
 
 def test_whatever_is_sent_is_among_the_kinds_above() -> None:
-    """A new kind of message, or a mechanism with state of its own, must come here first."""
+    """New message kinds and mechanisms with their own state must be added here first."""
     trees = {
         path.relative_to(WORKERS).as_posix(): ast.parse(path.read_text())
         for path in WORKERS.rglob("*.py")
@@ -227,13 +224,13 @@ def test_whatever_is_sent_is_among_the_kinds_above() -> None:
 
 
 def test_a_list_is_cut_where_the_next_element_does_not_fit() -> None:
-    """Parts that hold as much as fits depend on nothing behind them: what was written before is not written again."""
+    """Greedy parts depend on nothing behind them, so earlier parts are not rewritten."""
     assert cuts([], 5) == []
     assert cuts([5, 5, 1, 4, 1], 5) == [(0, 1), (1, 2), (2, 4), (4, 5)]
     assert cuts([3] * 4, 6)[:1] == cuts([3] * 2, 6)
 
 
 def test_the_limits_lie_in_their_order() -> None:
-    """What a batch adds to a message is 121 bytes at most; what a topic takes is no less than a batch."""
+    """A batch adds at most 121 bytes to a message; a topic accepts at least a batch."""
     assert VALUE_BYTES < MESSAGE_BYTES < BATCH_BYTES - 121 < BATCH_BYTES < TOPIC_BYTES
     assert issubclass(MessageTooLong, Exception) and not issubclass(MessageTooLong, KafkaException)

@@ -1,6 +1,7 @@
-"""Adding one event, or one user, moves the statistics by no more than is stated: for every mechanism, on random and adversarial streams.
+"""Adding one event or user moves every mechanism's statistics by at most the stated sensitivity.
 
-See `coupling` for what is checked; each example is checked in both directions and against `cost()`.
+Random and adversarial streams; `coupling` defines the check, made in both directions against
+`cost()`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ pytestmark = pytest.mark.slow
 LABELS = [*DOMAIN, *OTHERS]
 # Edges of cells: the first and last tick, and those of blocks of 3, 4, 8 and 9.
 EDGES = [1, 3, 4, 5, 8, 9, 10, TICKS]
-# Few values, so that items tie, fill sketches and evict each other; and some that are shown, end segments, and switch.
+# Few values, so that items tie, fill sketches and evict each other; some are shown, end segments,
+# and switch.
 COUNTS = st.sampled_from([1, 1, 2, 3, 4, 20, 60, 200, 203, 1000])
 TEMPLATES = st.lists(
     st.dictionaries(st.sampled_from(LABELS), COUNTS, max_size=6), min_size=1, max_size=4
@@ -54,7 +56,7 @@ USERS = st.dictionaries(
 
 
 def streams(templates: list[dict[str, int]], pattern: list[int]) -> list[Tick]:
-    """Ticks from few different ones; the second stream key has them the other way round."""
+    """Return streams built from few distinct ticks; the second stream key has them reversed."""
     mine = [templates[i % len(templates)] for i in pattern]
     return [{KEYS[0]: one, KEYS[1]: other} for one, other in zip(mine, mine[::-1], strict=True)]
 
@@ -78,9 +80,10 @@ def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
     user: dict[str, list[int]],
     seed: int,
 ) -> None:
-    """The guarantee is nothing but this; events may be larger than the bound, which is then applied.
+    """This is the whole guarantee; events may exceed the bound, which is then applied.
 
-    A label of the event alone is shown, or picked, with probability below delta = 1e-6: that this never happens here is part of the claim.
+    A label of the event alone is shown, or picked, with probability below delta = 1e-6; the claim
+    includes that this never happens here.
     """
     events: list[tuple[int, Histogram]] = [
         (tick, bounded(event, variant.max_items, variant.max_count))
@@ -93,7 +96,7 @@ def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_an_event_that_no_bound_was_applied_to_is_seen(variant: Variant) -> None:
-    """The negative control of the test above, for every name: within the bounds it costs what is stated, beyond them more."""
+    """Negative control for every name: the stated cost within the bounds, more beyond them."""
     stream, events = worst(variant)
     check(adapter_of(variant), stream, events, seed=1)
     with pytest.raises(AssertionError):
@@ -102,7 +105,7 @@ def test_an_event_that_no_bound_was_applied_to_is_seen(variant: Variant) -> None
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -> None:
-    """A planted error in the code: what one event changes is then twice what its statistic says."""
+    """Planted error: one event then changes twice what its statistic says."""
 
     def twice(method: Callable[..., object]) -> Callable[..., None]:
         def repeated(self: object, *args: Any, **kwargs: Any) -> None:
@@ -121,19 +124,19 @@ def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -
         check(adapter_of(variant), *worst(variant), seed=1)
 
 
-# They look at the kbar largest items of a histogram, and compare them with the next.
+# These look at the kbar largest items of a histogram, and compare them with the next.
 LIMITED = [v for v in VARIANTS if "kbar" in v.options]
 
 
 def threshold_of(variant: Variant) -> int:
-    """How far above the next count an item is shown about every second time."""
+    """Return the margin above the next count at which an item is shown about half the time."""
     public: Any = built(variant).public()
     algorithm = public.get("algorithm", public)
     return int(algorithm["bottom"]["above"] if "bottom" in algorithm else algorithm["threshold"])
 
 
 def around_the_bar(variant: Variant) -> list[Tick]:
-    """In every tick the largest items are where noise decides whether they are shown; the next item has 20."""
+    """Return ticks whose largest items are shown or not by noise alone; the next item has 20."""
     level = 20 + threshold_of(variant)
     kbar = variant.options.get("kbar_max") or variant.options["kbar"]
     assert isinstance(kbar, int)
@@ -145,7 +148,7 @@ def around_the_bar(variant: Variant) -> list[Tick]:
 def test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(
     variant: Variant,
 ) -> None:
-    """Adversarial: it touches no item that may be shown, but where the others are cut off; and they lie just there, in every tick."""
+    """Adversarial: the event moves only the cut-off, and the other counts lie right at it."""
     for seed in range(4):
         for tick in EDGES[:4]:
             check(
@@ -160,7 +163,7 @@ def test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(
     "name", ["unk_gauss", "limit_dom_laplace", "meta-unk_gauss", "meta-limit_dom_laplace"]
 )
 def test_a_threshold_without_noise_is_seen(name: str) -> None:
-    """Planted: the bar is the exact next count and the threshold."""
+    """Planted: the bar is the exact next count plus the threshold."""
     [variant] = [variant for variant in VARIANTS if str(variant) == name]
     with (
         patch.object(OneShotNoise, "threshold", lambda self, place, key_tag: 0),
@@ -171,7 +174,7 @@ def test_a_threshold_without_noise_is_seen(name: str) -> None:
 
 @contextmanager
 def too_little_noise() -> Iterator[None]:
-    """Every variance as of a mechanism with one level, item or sensitivity less: three quarters."""
+    """Calibrate as for one level, item or sensitivity less: three quarters of every variance."""
     with ExitStack() as patches:
         for module in (
             "counters.levels",
@@ -205,7 +208,7 @@ def too_little_noise() -> Iterator[None]:
     ],
 )
 def test_a_wrong_number_of_levels_or_items_is_seen(name: str) -> None:
-    """A planted error in the calibration: the accountant still says what was asked for, the tables that are drawn from do not."""
+    """Planted calibration error: the accountant states the request, the tables do not match it."""
     [variant] = [variant for variant in VARIANTS if str(variant) == name]
     with too_little_noise():
         mechanism = variant.build()
@@ -214,7 +217,10 @@ def test_a_wrong_number_of_levels_or_items_is_seen(name: str) -> None:
 
 
 def test_a_wrong_sensitivity_of_the_reduced_sketch_is_seen() -> None:
-    """Planted: noise for 2k - 2, one less than a counter that grows and all others that fall make; and for one item of three."""
+    """Planted: noise for 2k - 2, or for one item of three.
+
+    One counter that grows and all others that fall need 2k - 1.
+    """
     [variant] = [variant for variant in VARIANTS if str(variant) == "misra_gries-pure_one"]
     for factor in (Fraction(6, 7), Fraction(1, 3)):
         patched = patch(
@@ -228,7 +234,7 @@ def test_a_wrong_sensitivity_of_the_reduced_sketch_is_seen() -> None:
 
 
 def test_cells_that_nobody_came_to_are_released_all_the_same() -> None:
-    """Planted: no release of an empty cell; one event then tells that somebody came."""
+    """Planted: empty cells are not released, so one event reveals that somebody came."""
     [variant] = [variant for variant in VARIANTS if str(variant) == "misra_gries-pure"]
     empty: list[Tick] = [{} for _ in range(TICKS)]
     check(adapter_of(variant), empty, [(2, {"a": 1})], seed=1)
@@ -248,7 +254,6 @@ def test_cells_that_nobody_came_to_are_released_all_the_same() -> None:
 
 
 def test_sums_that_begin_a_segment_without_noise_are_seen() -> None:
-    """Planted: a segment that starts from exact sums."""
     [variant] = [variant for variant in VARIANTS if str(variant) == "two_level-haar"]
 
     def exact(self: MaxNoise, tags: Any, segment: int) -> Any:
@@ -272,7 +277,7 @@ def test_picks_that_cost_more_than_stated_are_seen() -> None:
 
 
 def test_every_name_has_variants_and_an_adapter() -> None:
-    """A name that this suite does not run would be a name without a guarantee."""
+    """A name this suite does not run would have no tested guarantee."""
     assert {variant.mechanism for variant in VARIANTS} == set(MECHANISMS) == set(ADAPTERS)
     assert len({str(variant) for variant in VARIANTS}) == len(VARIANTS)
     options = [

@@ -1,4 +1,4 @@
-"""What is used up stays used up: through both stages and their store, with a crash after every tick, as a consumer reads it."""
+"""Spent budget stays spent: through both stages and their store, with a crash after every tick."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Body = Mapping[str, Any]
 
 
 def published(config: HistogramConfig, messages: Sequence[bytes], *, crashing: bool) -> list[Body]:
-    """Every snapshot of the first epoch, in order; with `crashing` each commit is the last that a process does."""
+    """Return the first epoch's snapshots; if `crashing`, every process ends at its commit."""
     partition, found, position = Partition([config], 1), list[Body](), 0
     while True:
         position = partition.receive(messages[position:], position)
@@ -37,7 +37,7 @@ def published(config: HistogramConfig, messages: Sequence[bytes], *, crashing: b
 
 
 def made(name: str, **values: object) -> HistogramConfig:
-    """Ticks of 10 ms, one epoch of all of them."""
+    """Return a configuration with ticks of 10 ms, all in one epoch."""
     usual: dict[str, Any] = {
         "name": "h",
         "tick_ms": 10,
@@ -53,7 +53,7 @@ def made(name: str, **values: object) -> HistogramConfig:
 def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
     labels: int, queries: int, crashing: bool
 ) -> None:
-    """One refused too early is budget wasted; one answered too late, or after a restart, is privacy spent that nobody was promised."""
+    """A refusal too early wastes budget; an answer too late spends unpromised privacy."""
     config = made(
         "pay_what_you_get",
         max_items=3,
@@ -77,7 +77,7 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
             assert "refused" not in answer
             answered += 1
             returned = len(answer["labels"])
-            # Three labels are asked for, or what is left of them; BOTTOM is charged as one.
+            # Three labels are requested, or the remainder; BOTTOM is charged as one.
             asked = min(3, left["labels"])
             left["labels"] -= returned if answer["complete"] else returned + 1
             left["queries"] -= 1
@@ -89,7 +89,6 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
 
 
 def sparse(switches: int, top_k: int) -> HistogramConfig:
-    """It may follow the leader so often."""
     return made(
         "sparse_gumb",
         max_items=1,
@@ -103,11 +102,10 @@ def sparse(switches: int, top_k: int) -> HistogramConfig:
 
 @cache
 def overtaking() -> Sequence[Event]:
-    """Another label leads by far every third tick."""
     events: list[Event] = []
     for t in range(TICKS):
         leader = t // 3
-        # Each later leader is ahead within a tick; every label has an event a tick besides.
+        # Later leaders pass within a tick; every label also has an event a tick.
         events += [("s1", [DOMAIN[leader]], 10 * t + 1)] * (300 * 2**leader if t % 3 == 0 else 1)
         events += [("s1", [label], 10 * t + 2) for label in DOMAIN]
     return events
@@ -115,7 +113,7 @@ def overtaking() -> Sequence[Event]:
 
 @cache
 def overtaking_sent() -> Sequence[bytes]:
-    """The same as the first stage sends it: that stage knows the lane, and neither switches nor picks."""
+    """Return the messages; stage 1 knows only the lane, not switches or picks."""
     [messages] = contribute([overtaking()], [sparse(1, 1)], owners=1, step=10)
     return messages
 
@@ -125,7 +123,7 @@ def overtaking_sent() -> Sequence[bytes]:
 def test_sparse_gumb_switches_s_times_at_most_and_goes_on_publishing_counts(
     switches: int, top_k: int, crashing: bool
 ) -> None:
-    """Another label leads by far every third tick: it follows as long as it may, then goes on counting the last ones."""
+    """It follows the leader within its switches, then keeps counting the last items."""
     config = sparse(switches, top_k)
     assert config.lane == sparse(1, 1).lane
     bodies = published(config, overtaking_sent(), crashing=crashing)

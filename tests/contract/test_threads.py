@@ -1,4 +1,4 @@
-"""Whatever threads share is complete when it is made, and frozen: for every mechanism."""
+"""Everything mechanisms share between threads is complete when constructed, and frozen."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PICKING = [
 
 
 class LazyPowers:
-    """`selection._Powers` as it was when it corrupted picks: check, then append."""
+    """The old `selection._Powers` that corrupted picks: check, then append."""
 
     def __init__(self, scale: Fraction) -> None:
         self._scale, self.reach = scale, math.ceil(179 * scale)
@@ -67,7 +67,7 @@ class LazyPowers:
 
 
 class LazyKnownBase(KnownBase):
-    """A mechanism that fills an array when a tick is first asked for, past all that its class says."""
+    """Mechanism that fills an array at the first use of a tick."""
 
     def sd(self, t: int) -> float:
         held = self.__dict__.setdefault("_sds", np.full(64, np.nan))
@@ -78,13 +78,12 @@ class LazyKnownBase(KnownBase):
 
 @contextmanager
 def lazy_powers() -> Iterator[None]:
-    """The defect of old, planted."""
     with patch.object(selection, "_powers", functools.lru_cache(64)(LazyPowers)):
         yield
 
 
 def lazy_known_base(variant: Variant) -> Mechanism:
-    """The mechanism with the planted array, which was empty when the constructor returned."""
+    """Return the mechanism whose planted array was empty when the constructor returned."""
     made = variant.build()
     object.__setattr__(made, "__class__", LazyKnownBase)
     made.sd(1)
@@ -93,12 +92,12 @@ def lazy_known_base(variant: Variant) -> Mechanism:
 
 @functools.cache
 def expected_of(variant: Variant) -> Sequence[str]:
-    """What each of the eight finds alone, without any planted defect."""
+    """Return the result of each of the eight alone, without any planted defect."""
     return alone(variant, SEEDS)
 
 
 def changeable(mechanism: Mechanism) -> list[str]:
-    """Where a mechanism or a cache could change, and where steps from many threads changed it."""
+    """Return where a mechanism or cache could change, and where concurrent steps changed it."""
     race(mechanism, SEEDS[:2])
     before = Picture.of(mechanism)
     race(mechanism, SEEDS)
@@ -110,7 +109,7 @@ def changeable(mechanism: Mechanism) -> list[str]:
 def test_owner_partitions_that_step_it_together_find_what_each_finds_alone(
     variant: Variant,
 ) -> None:
-    """Eight partitions of one worker share a mechanism: a release must not depend on what another one does meanwhile."""
+    """Eight partitions share a mechanism: one's release must not depend on the others."""
     expected = expected_of(variant)
     assert race(cold(variant), SEEDS) == expected
     assert len(set(expected)) == OWNERS
@@ -118,7 +117,6 @@ def test_owner_partitions_that_step_it_together_find_what_each_finds_alone(
 
 @pytest.mark.parametrize("variant", PICKING, ids=str)
 def test_tables_that_grow_at_their_first_use_are_seen(variant: Variant) -> None:
-    """The defect itself, planted."""
     expected = expected_of(variant)
     with lazy_powers():
         assert alone(variant, SEEDS) == expected  # one thread alone never sees it
@@ -127,12 +125,12 @@ def test_tables_that_grow_at_their_first_use_are_seen(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_nothing_that_a_mechanism_reaches_can_change_or_has_changed(variant: Variant) -> None:
-    """A race happens when it happens; what cannot change has none, on any machine."""
+    """A race is a matter of timing; immutable state has none on any machine."""
     assert changeable(cold(variant)) == []
 
 
 def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
-    """The negative controls of the test above: the old tables, and an array that a mechanism fills as it goes."""
+    """Negative controls: the old tables, and an array filled during use."""
     picking = next(variant for variant in VARIANTS if variant.mechanism == "known_gumbel")
     with lazy_powers():
         mechanism = cold(picking)
@@ -143,7 +141,7 @@ def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
     counting = next(variant for variant in VARIANTS if variant.mechanism == "known_base")
     found = changeable(lazy_known_base(counting))
     assert "known_base._sds: ndarray" in found
-    # What it held changed as well.
+    # Its contents changed as well.
     lazy = lazy_known_base(counting)
     before = Picture.of(lazy)
     race(lazy, [1])
@@ -151,7 +149,7 @@ def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
 
 
 def test_what_caches_keep_is_looked_at() -> None:
-    """The test of what can change would be empty if no cache were found, or nothing in them."""
+    """Without caches, or with empty ones, the mutability test would check nothing."""
     names = {cache.__name__ for cache in caches()}
     assert {
         "_powers",
@@ -169,7 +167,7 @@ def test_what_caches_keep_is_looked_at() -> None:
 
 
 def test_no_module_holds_what_threads_could_change() -> None:
-    """A table at the top of a module is shared by all threads, whoever fills it."""
+    """All threads share a module-level table, whichever thread fills it."""
     roots = {
         f"{module.__name__}.{name}": value
         for module in modules()
@@ -180,13 +178,13 @@ def test_no_module_holds_what_threads_could_change() -> None:
         and not name.startswith("__")
     }
     assert len(roots) > 20
-    # Annotations such as Annotated[...] stand for themselves, and their arguments are not the product's.
+    # Skip annotations such as Annotated[...]: their arguments are not the product's.
     assert Picture(roots).changeable == []
     assert Picture({"planted": {}}).changeable == ["planted: dict"]
 
 
 def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_checks_it() -> None:
-    """`frozen.kept` refuses what could change; functools' own caches take anything, and keep it in the instance."""
+    """`frozen.kept` refuses mutable values; functools' caches take anything."""
     found = []
     for module in modules():
         path = Path(str(module.__file__))
@@ -205,14 +203,12 @@ def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_ch
 
 
 def hammered(work: Callable[[int], object]) -> None:
-    """What eight threads find at once is what one finds."""
     expected = [work(seed) for seed in SEEDS]
     with switching(1e-6), ThreadPoolExecutor(OWNERS) as pool:
         assert list(pool.map(work, SEEDS * 4)) == expected * 4
 
 
 def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -> None:
-    """Its cipher and its buffers are each thread's own."""
     stream = KEY.stream(bytes(16))
 
     def words(seed: int) -> bytes:
@@ -225,7 +221,7 @@ def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -
 
 
 def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
-    """A worker has one reader of events, and one encoder and decoder of contributions, for all its threads."""
+    """All threads of a worker share one event reader and one contribution codec."""
     reader = event_reader(
         EventsSettings(topic="t", key="shop", items="products", timestamp="ts"), None
     )
@@ -261,7 +257,7 @@ def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
 
 
 def test_a_mechanism_that_is_not_frozen_is_not_built() -> None:
-    """Whoever adds a mechanism need not know of threads: `build` refuses what threads could not share."""
+    """`build` refuses unsafe mechanisms, so their authors need not think of threads."""
     variant = VARIANTS[0]
 
     def unfrozen(*_: Any) -> Any:
@@ -290,7 +286,7 @@ def test_a_short_soak_finds_no_difference() -> None:
 
 
 def test_a_soak_sees_the_planted_defect() -> None:
-    """An hour without a difference says something only if a difference would be seen."""
+    """A clean soak means something only if a difference would be detected."""
     soak = Soak(
         seed=5, variants=[variant for variant in VARIANTS if variant.mechanism == "known_gumbel"]
     )
@@ -303,7 +299,7 @@ def test_a_soak_sees_the_planted_defect() -> None:
 
 
 def test_streams_of_the_race_have_gaps_beyond_the_first_table() -> None:
-    """Weights of gaps from 256 on were wrong: without such gaps the race of picks would show nothing."""
+    """Weights of gaps from 256 on were wrong; without such gaps the race would not show it."""
     gaps = {
         max(histogram.values()) - count
         for seed in SEEDS

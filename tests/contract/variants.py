@@ -1,4 +1,4 @@
-"""Every mechanism name with the options that change what it computes, small enough to be run whole epochs long, many times."""
+"""Every mechanism name with its options that change results, small enough for many whole epochs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOMAIN = ("a", "b", "c", "d", "e", "f")
 OTHERS = ("x", "y", "z")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-# Each tick's release is made of that tick alone.
+# Every release depends on its own tick alone.
 PER_TICK = (
     "known_gauss",
     "known_gumbel",
@@ -58,13 +58,11 @@ class Variant:
         return hash(str(self))
 
     def build(self, **changes: object) -> Mechanism:
-        """A new mechanism; `changes` replace options."""
         options: Any = _COMMON | dict(self.options) | changes  # checked by the record itself
         return build(MECHANISMS[self.mechanism](**options), self.unit)
 
     @property
     def max_items(self) -> int:
-        """Items that one unit may touch."""
         found = (
             self.options.get("max_items_per_user") or (_COMMON | dict(self.options))["max_items"]
         )
@@ -199,5 +197,5 @@ VARIANTS = [
 
 @cache
 def built(variant: Variant) -> Mechanism:
-    """The mechanism; kept, as its tables take time."""
+    """Return the mechanism, cached because its tables take time."""
     return variant.build()

@@ -1,4 +1,4 @@
-"""For each variant a stream and an event that cost about as much as any: what the stated cost is compared with."""
+"""A nearly worst-case stream and event for every variant, to compare with its stated cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tests.contract.stage import KEY, KEYS, Histogram, Tick
 from tests.contract.variants import DOMAIN, TICKS, Variant
 
 NAME = KEYS[0]
-# What is added a tick, and the event's tick: an interval closes before the segment of the event ends, and most of a counter is used.
+# Counts per tick, and the event's tick: an interval closes before the event's segment ends, and
+# most of a counter is used.
 _RATES = {
     "bounded_max-tree": (100, 1),
     "bounded_max-quantile": (100, 5),
@@ -21,9 +22,9 @@ _RATES = {
 
 
 def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
-    """A stream of TICKS ticks, and the events (one, or those of one user) of the neighbour."""
+    """Return a stream of TICKS ticks, and the neighbour's events (one, or those of one user)."""
     most = variant.max_count
-    # Where a tree begins before tick 1, no tick shows that tick apart from those before it.
+    # If a tree begins before tick 1, no tick shows tick 1 apart from those before it.
     first = 2 if "end_share" in variant.options else 1
     if variant.unit == "user":
         return _steady(), [
@@ -40,11 +41,11 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
         stream[8] = {NAME: dict.fromkeys(items[2 * ever :], 200_000)}
         return stream, [(first, dict.fromkeys(items, most))]
     if variant.mechanism == "misra_gries":
-        # A full sketch of large counters, and strangers that are fed last.
+        # A full sketch of large counters, then unknown items.
         labels = sorted(DOMAIN, key=lambda label: KEY.tags(NAME, [label.encode()])[0].tolist())
         heavy = {label: 500 - 10 * i for i, label in enumerate(labels[:4])}
         if variant.options["release"] == "pure":
-            # All four lie above the fifth of their sum that is taken off: one more of some lowers the others.
+            # All four exceed the subtracted fifth of their sum: one more of some lowers the others.
             return [{NAME: heavy} for _ in range(TICKS)], [
                 (2, dict.fromkeys(labels[: variant.max_items], most))
             ]
@@ -67,7 +68,7 @@ def worst(variant: Variant) -> tuple[list[Tick], list[tuple[int, Histogram]]]:
 
 
 def fourfold(events: Sequence[tuple[int, Histogram]]) -> list[tuple[int, Histogram]]:
-    """The same with four times of everything: what no bound lets through."""
+    """Return the same with four times of everything, beyond every bound."""
     return [(tick, {label: 4 * n for label, n in items.items()}) for tick, items in events]
 
 

@@ -1,4 +1,4 @@
-"""Noise is never shared by different data: whatever differs in public gives another id, and another id gives unrelated noise."""
+"""Different data never shares noise: any public difference changes the id and the noise."""
 
 import math
 from typing import Any
@@ -75,18 +75,19 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_whatever_differs_in_public_gives_other_noise(name: str) -> None:
-    """Two series with the same noise under different data are subtracted, and the data is bare."""
+    """Two series with equal noise could be subtracted, exposing the data."""
     assert OTHERS[name] != an_id()
     counter = make_counter("haar", 64, 0.01)
     tags = KEY.tags("k", [b"%d" % i for i in range(ROWS)])
     mine = counter.draw(KEY.stream(an_id()), 37, tags)
     other = counter.draw(KEY.stream(OTHERS[name]), 37, tags)
-    # Under independence the correlation has standard deviation 1/sqrt(ROWS); five of them: one false alarm in 1.7 million.
+    # Under independence the correlation has standard deviation 1/sqrt(ROWS); five of them: one
+    # false alarm in 1.7 million.
     assert abs(np.corrcoef(mine, other)[0, 1]) < 5 / math.sqrt(ROWS)
 
 
 def test_the_correlation_test_sees_shared_noise() -> None:
-    """The negative control: the same id is the same noise, and a tenth of it shared would be seen."""
+    """Negative control: one id gives one noise, and a shared tenth would be detected."""
     counter = make_counter("haar", 64, 0.01)
     tags = KEY.tags("k", [b"%d" % i for i in range(ROWS)])
     mine = counter.draw(KEY.stream(an_id()), 37, tags)
@@ -98,7 +99,7 @@ def test_the_correlation_test_sees_shared_noise() -> None:
 
 
 def test_two_stream_keys_and_two_items_share_no_noise() -> None:
-    """A row is (stream key, label); neither alone makes its noise."""
+    """A row is (stream key, label); neither alone determines its noise."""
     counter, labels = make_counter("haar", 64, 0.01), [b"%d" % i for i in range(ROWS)]
     stream = KEY.stream(an_id())
     one = counter.draw(stream, 37, KEY.tags("k1", labels))

@@ -16,7 +16,7 @@ from workers.mechanisms.registry import build
 
 @pytest.mark.parametrize("tick", [2**31 - 1, 2**31, 2**32])
 def test_an_epoch_without_an_end_shows_new_items_at_late_ticks(tick: int) -> None:
-    """Ticks of 1 ms pass 2^31 after 25 days; an int32 first tick ended the worker there, again and again."""
+    """Ticks of 1 ms pass 2^31 after 25 days; an int32 first tick stopped the worker repeatedly."""
     mechanism = build(
         UnkBaseConfig(
             name="h",

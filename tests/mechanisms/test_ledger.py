@@ -1,4 +1,4 @@
-"""The columns are a dictionary from (stream key, label) to a count, whatever order rows come in."""
+"""Ledger columns equal a dictionary from (stream key, label) to count, for any row order."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -44,7 +44,6 @@ def as_dict(columns: Ledger, names: list[str]) -> dict[tuple[str, str], int]:
 
 @given(st.lists(TALLIES, max_size=6))
 def test_merging_adds_up_like_a_dictionary(parts: list[dict[str, dict[str, int]]]) -> None:
-    """The exact count of every row is what all later noise is added to."""
     columns, names = Ledger(), ["a", "b", "shop"]
     expected: dict[tuple[str, str], int] = {}
     for tally in parts:
@@ -91,7 +90,7 @@ def test_an_unknown_item_gets_no_row_in_a_declared_domain() -> None:
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 9_000), st.integers(1, 7))
 def test_the_index_finds_every_row_and_nothing_else_as_it_grows(n: int, parts: int) -> None:
-    """Linear probing with growth: a lost row would start a second count of the same item."""
+    """A row lost during growth would start a second count of its item."""
     rng = np.random.default_rng(n)
     tags = rng.integers(0, 2**63, size=(n, 2), dtype=np.uint64)
     tags[:, 0] &= np.uint64(0xFFF)  # many collide in the first slot
@@ -105,7 +104,7 @@ def test_the_index_finds_every_row_and_nothing_else_as_it_grows(n: int, parts: i
 
 
 def test_labels_come_back_byte_for_byte() -> None:
-    """A label is a slice of one byte column; an off-by-one would name another item."""
+    """Labels are slices of one byte column; an off-by-one would name another item."""
     columns = Ledger()
     labels = [b"", b"x", "é\0".encode(), b"y" * 1024, b""]
     for label in labels:

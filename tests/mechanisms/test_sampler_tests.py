@@ -1,4 +1,4 @@
-"""What sampling adds to the chance that an item is shown because of one event: exactly, and as it is charged."""
+"""Sampling's addition to the chance of showing an item of one event: exact, and as charged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.running.unk_base import UnkBase
 
 Law = dict[int, int]
-# Masses are whole numbers over 2^300: far finer than the 2^-128 that is looked for, and fast to multiply.
+# Masses are whole numbers over 2^300: far finer than 2^-128, and fast to multiply.
 BITS = 300
 UNIT = 1 << (BITS - 128)
 
 
 def sampled(table: IntegerGaussian) -> Law:
-    """Return the law of a table: how many of the 2^128 words give each value."""
+    """Return a table's law: how many of the 2^128 words give each value."""
     pairs = zip(table._high.tolist(), table._low.tolist(), strict=True)
     steps = [0, *((high << 64) + low for high, low in pairs), 1 << 128]
     return {
@@ -59,7 +59,6 @@ def of_sum(laws: list[tuple[int, Law]]) -> Law:
 
 
 def excess(one: Law, other: Law) -> Fraction:
-    """Return the largest difference of P(X >= x) between two laws, over all x."""
     largest = difference = 0
     for x in sorted(one.keys() | other.keys(), reverse=True):
         difference += one.get(x, 0) - other.get(x, 0)
@@ -71,7 +70,7 @@ def excess(one: Law, other: Law) -> Fraction:
     "sigma_squared", [Fraction(1, 5), Fraction(1), Fraction(77, 3), Fraction(900)]
 )
 def test_a_table_passes_no_threshold_more_often_than_it_says(sigma_squared: Fraction) -> None:
-    """Half a unit for the rounding of one threshold; the total variation has that of all of them."""
+    """Half a unit for rounding one threshold; the total variation sums over all thresholds."""
     table = integer_gaussian(sigma_squared)
     found = excess(sampled(table), ideal(sigma_squared))
     assert Fraction(1, 10 << 128) < found <= Fraction(table.test_tv) <= Fraction(table.tv)
@@ -84,14 +83,13 @@ def test_a_table_passes_no_threshold_more_often_than_it_says(sigma_squared: Frac
 def test_no_tick_passes_a_threshold_more_often_than_its_counter_says(
     kind: str, horizon: int, radix: int | None
 ) -> None:
-    """A hybrid over the cells of a tick, with the coefficients they have: the bound is of the same size as the exact figure."""
+    """A hybrid over a tick's weighted cells: the bound is of the exact figure's size."""
     counter = make_counter(kind, horizon, 40.0, radix)
     largest = max(excess_at(counter, t) for t in range(1, horizon + 1))
     assert Fraction(1, 10 << 128) < largest <= Fraction(counter.test_tv) <= 100 * largest
 
 
 def excess_at(counter: Counter, t: int) -> Fraction:
-    """Return the exact figure of one tick."""
     terms = counter.terms(t)
     whole = math.lcm(*(c.denominator for c, _ in terms))
     tables = [
@@ -104,7 +102,7 @@ def excess_at(counter: Counter, t: int) -> Fraction:
 
 
 def settings(**changes: object) -> UnkBaseConfig:
-    """Return settings of many ticks, with a delta far smaller than anybody needs."""
+    """Return settings of many ticks, with an unusually small delta."""
     values: dict[str, Any] = {
         "name": "h",
         "tick_ms": 1000,
@@ -123,7 +121,7 @@ def settings(**changes: object) -> UnkBaseConfig:
 def test_a_delta_that_covers_the_counts_but_not_the_tests_is_refused_and_told_what_is_enough(
     changes: dict[str, object],
 ) -> None:
-    """The noise of an item is tested at every tick; charged once, 2^17 tests were paid for with two dozen cells."""
+    """Noise is tested at every tick; charged once, 2^17 tests paid for two dozen cells."""
     config = settings(**changes)
     with pytest.raises(ValueError, match="a shorter horizon") as refused:
         UnkBase(config)

@@ -1,4 +1,4 @@
-"""What one tick contributes is added up for one-shot releases: nothing lost, nothing twice, whatever messages brought it."""
+"""Contributions of one tick are summed for one-shot releases, whatever messages brought them."""
 
 from collections import Counter
 
@@ -24,7 +24,7 @@ MESSAGES = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(MESSAGES)
 def test_rows_are_the_sums_of_all_messages(messages: list[dict[tuple[int, int], int]]) -> None:
-    """One message is taken as it is, several are added up, and keys that are not served are left out."""
+    """One message is used directly, several are summed, and unserved keys are left out."""
     index = np.array([1, 0, -1], dtype=np.int32)
     parts, wanted = [], Counter[tuple[int, bytes]]()
     for message in messages:

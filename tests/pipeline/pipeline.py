@@ -1,4 +1,4 @@
-"""Both stages without Kafka, for tests: events in, snapshots out, with a crash wherever the test wants one."""
+"""Both stages without Kafka: events in, snapshots out, with crashes wherever a test wants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ Event = tuple[str, Items, int]
 
 
 def unk(**changes: object) -> UnkBaseConfig:
-    """A small unk_base with little noise."""
     values: dict[str, object] = {
         "name": "h",
         "tick_ms": 10,
@@ -46,9 +45,10 @@ def contribute(
     step: int = 5,
     further_ms: int = 1000,
 ) -> list[list[bytes]]:
-    """The messages of each owner partition, sources interleaved `step` events at a time; every tick is closed at the end.
+    """Return every owner partition's messages, sources interleaved `step` events at a time; all
+    ticks close at the end.
 
-    Time goes on for `further_ms` after the last event.
+    Time continues for `further_ms` after the last event.
     """
     lanes = list(dict.fromkeys(config.lane for config in configs))
     intakes = [Intake(lanes, grace, KEY) for _ in partitions]
@@ -74,7 +74,7 @@ def contribute(
 
 @dataclass
 class Partition:
-    """One owner partition with a store that survives crashes."""
+    """Owner partition with a store that survives crashes."""
 
     configs: Sequence[HistogramConfig]
     sources: int
@@ -92,7 +92,7 @@ class Partition:
         return iter(sorted((k, v) for k, v in self.store.items() if k.startswith(prefix)))
 
     def restart(self) -> int:
-        """Forgets all that was not committed; returns the offset to read on at."""
+        """Drop everything uncommitted; return the offset to resume at."""
         histograms = [
             Histogram(
                 config,
@@ -121,7 +121,7 @@ class Partition:
         return progress.offset
 
     def receive(self, messages: Iterable[bytes], start: int) -> int:
-        """Takes messages from offset `start` on; returns the position after them."""
+        """Take messages from offset `start` on; return the position after them."""
         position = start
         for value in messages:
             self.merge.receive(value, position)
@@ -130,7 +130,7 @@ class Partition:
         return position
 
     def commit(self, ticks_max: int = 3, *, by_lane: bool = False) -> list[Snapshot] | None:
-        """Releases at most `ticks_max` ticks and stores what changed, as one transaction does; None when none was complete."""
+        """Release at most `ticks_max` ticks in one transaction; None if no tick was complete."""
         released = self.merge.release(ticks_max=ticks_max, by_lane=by_lane)
         if released.ticks:
             for key, value in self.merge.changes():
@@ -142,12 +142,10 @@ class Partition:
         return released.snapshots if released.ticks else None
 
     def run(self, messages: Sequence[bytes]) -> list[Snapshot]:
-        """All of them, to the end."""
         self.receive(messages, 0)
         return self.release_all()
 
     def release_all(self) -> list[Snapshot]:
-        """Commits until nothing is complete."""
         out: list[Snapshot] = []
         while (part := self.commit()) is not None:
             out += part
@@ -157,7 +155,7 @@ class Partition:
 def exact(
     partitions: Sequence[Sequence[Event]], config: HistogramConfig
 ) -> dict[int, Counter[tuple[str, str]]]:
-    """What each global tick contributes, from events that are in order within their partition."""
+    """Return each global tick's contributions, from events in order within their partition."""
     out: dict[int, Counter[tuple[str, str]]] = {}
     for events in partitions:
         for key, items, time in events:

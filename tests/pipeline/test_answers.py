@@ -1,4 +1,4 @@
-"""Answers that are cut into pages are whole again once they are put together, by everybody who does that."""
+"""Answers cut into pages are whole again after joining, in every reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLE = ROOT / "examples" / "consumers" / "snapshots.py"
 
 
 def example() -> ModuleType:
-    """The example that consumers copy; it belongs to no package."""
+    """Return the example that consumers copy; it belongs to no package."""
     spec = importlib.util.spec_from_file_location("consumers_snapshots", EXAMPLE)
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -33,7 +33,7 @@ def example() -> ModuleType:
 
 
 def numbered(values: list[Any]) -> list[dict[str, Any]]:
-    """An answer to a query of its own for each value."""
+    """Return an answer per value, each to a query of its own."""
     return [{"query": f"q{i}", "value": value} for i, value in enumerate(values)]
 
 
@@ -70,7 +70,7 @@ FIELDS = st.one_of(
 
 @given(FIELDS, st.integers(200, 600))
 def test_parts_are_short_enough_and_join_to_what_was_cut(fields: dict[str, Any], room: int) -> None:
-    """A label lost or doubled on the edge of a page would be another answer, under the same guarantee."""
+    """A label lost or doubled at a page edge would change the answer under the same guarantee."""
     cut = parts(fields, room)
     assert joined(cut) == fields
     without = {
@@ -83,7 +83,7 @@ def test_parts_are_short_enough_and_join_to_what_was_cut(fields: dict[str, Any],
 @pytest.mark.parametrize("max_bytes", [900, 2_000, 900_000])
 @given(fields=FIELDS)
 def test_readers_put_the_pages_of_answers_together(max_bytes: int, fields: dict[str, Any]) -> None:
-    """The dashboard and the examples for consumers see the very answer that a page without a limit would hold."""
+    """The dashboard and the consumer examples see the answer of an unlimited page."""
     whole = orjson.loads(
         next(
             iter(snapshots(tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 10**9))
@@ -104,7 +104,7 @@ def test_readers_put_the_pages_of_answers_together(max_bytes: int, fields: dict[
 
 
 def test_answers_do_take_pages_where_they_are_long() -> None:
-    """The control: what the tests above join has really been cut."""
+    """Control: the answers joined above were really cut."""
     fields = {
         "answers": [{"query": f"q{i}", "value": ["x" * 90] * 20} for i in range(3)],
         "since": 0,

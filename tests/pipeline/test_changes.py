@@ -1,4 +1,4 @@
-"""What a refusal says of changed settings: those that were changed, in their own words, and nothing that follows from them."""
+"""Refusals of changed settings name the changed settings, not derived values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLES = ROOT / "examples" / "mechanisms"
 
 
 def histogram(path: Path) -> Histogram:
-    """The histogram of a settings file, before its first tick."""
+    """Return a settings file's histogram, before its first tick."""
     settings = load(path)
     key = NoiseKey(bytes(32))
     [found] = histograms(
@@ -40,7 +40,7 @@ def histogram(path: Path) -> Histogram:
 def test_a_change_is_said_in_the_words_of_the_settings(
     tmp_path: Path, path: Path, old: str, new: str, said: str
 ) -> None:
-    """A budget becomes variances, thresholds and scales, which nobody wrote down."""
+    """A budget becomes variances, thresholds and scales, which no user wrote."""
     before, text = histogram(path), path.read_text()
     if old not in text:
         assert path.stem == "misra_gries_pure" and old.startswith("delta"), "every example has it"

@@ -1,4 +1,4 @@
-"""A commit's messages say exactly what was counted, whatever the sizes, and none is longer than a message may be."""
+"""Messages of a commit hold exactly what was counted, at any size, within the message limit."""
 
 import msgspec
 import pytest
@@ -42,7 +42,6 @@ def encoded(tallies: list[dict[str, dict[str, int]]], max_bytes: int) -> list[by
 def test_what_is_decoded_is_what_was_counted(
     tallies: list[dict[str, dict[str, int]]], max_bytes: int
 ) -> None:
-    """One lost or doubled row is an event that counts other than once."""
     values = encoded(tallies, max_bytes)
     got: dict[tuple[int, str, str], int] = {}
     seen_keys: set[tuple[int, str]] = set()
@@ -76,7 +75,7 @@ def test_what_is_decoded_is_what_was_counted(
 
 @given(TALLY)
 def test_tags_are_those_of_the_stream_key_and_label(tally: dict[str, dict[str, int]]) -> None:
-    """A row's tag is its identity and its noise: another row's tag would merge two items."""
+    """A tag is a row's identity and noise: a wrong tag would merge two items."""
     for value in encoded([tally], 900_000):
         for section in decode(value).sections:
             part = section.contributions(KEY)
@@ -87,7 +86,7 @@ def test_tags_are_those_of_the_stream_key_and_label(tally: dict[str, dict[str, i
 
 
 def test_a_message_of_the_version_before_has_its_tags_made() -> None:
-    """What waits in the contributions topic when a worker is replaced by a newer one is read by that one."""
+    """A newer worker reads what waits in the contributions topic."""
     [value] = encoded([{"k": {"a": 1, "b": 2}, "l": {}, "m": {"c": 3}}], 900_000)
     new = decode(value)
     [section] = new.sections
@@ -103,6 +102,6 @@ def test_a_message_of_the_version_before_has_its_tags_made() -> None:
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"\x99\x01", encoded([], 900_000)[0][:-1]])
 def test_what_is_no_message_is_refused(value: bytes) -> None:
-    """Skipping what cannot be read would lose events silently."""
+    """Skipping an unreadable message would lose events silently."""
     with pytest.raises(StateRefused, match="contributions topic"):
         decode(value)

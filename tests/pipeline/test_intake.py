@@ -1,4 +1,4 @@
-"""Stage 1 counts every event once, in a tick that the order of the partition alone decides."""
+"""Stage 1 counts every event once, in a tick that depends only on the partition's order."""
 
 from collections import Counter
 from unittest.mock import patch
@@ -30,7 +30,7 @@ EVENT = st.tuples(
 def by_hand(
     events: list[tuple[str, object, int]], grace: int
 ) -> dict[Lane, Counter[tuple[int, str, str]]]:
-    """One event at a time, in words: closed when it ends at or before the watermark; late ones count in the open tick."""
+    """Process one event at a time: the watermark closes ticks; late events go to the open one."""
     out: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
     mark = None
     for key, items, time in events:
@@ -55,9 +55,7 @@ def by_hand(
 def test_where_batches_and_commits_end_changes_nothing(
     events: list[tuple[str, object, int]], grace: int, together: int, data: st.DataObject
 ) -> None:
-    """A restart re-reads from the last commit: the sums must not depend on where that was, nor on how many ticks' rows
-    are worked off together.
-    """
+    """A restart re-reads from the last commit; its place and batched ticks must not matter."""
     with patch.object(tallies, "TOGETHER_ROWS", together):
         check_where_they_end(events, grace, data)
 
@@ -65,7 +63,7 @@ def test_where_batches_and_commits_end_changes_nothing(
 def check_where_they_end(
     events: list[tuple[str, object, int]], grace: int, data: st.DataObject
 ) -> None:
-    """Commit wherever the data say, and add up what the owners are told."""
+    """Commit wherever the data say, and sum up the owners' messages."""
     intake, owners = Intake(LANES, grace, KEY), 3
     sequences = [0] * owners
     got: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
@@ -106,13 +104,13 @@ def check_where_they_end(
 
 
 def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() -> None:
-    """An idle partition must not hold its boards back, and a closed tick never changes."""
+    """An idle partition must not delay its boards, and a closed tick never changes."""
     lane = Lane(10, 0, 1, 1)
     intake = Intake([lane], grace_ms=5, key=KEY)
     intake.add(columns([("k", ["a"], 12)]))
     intake.commit(source=0, sequences=[0], offset=1)
     assert not intake.closes_by_clock(24) and intake.closes_by_clock(25)
-    # An end that was noted and not reached closes its ticks once.
+    # A noted end that was not reached closes its ticks once.
     assert not intake.closes_by_clock(34, noted_ms=25) and intake.closes_by_clock(35, noted_ms=25)
     intake.read_to_end(47)
     assert intake.closes() and intake.watermark == 42
@@ -123,7 +121,7 @@ def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() ->
 
 
 def test_nobody_dated_ahead_moves_another_event_to_a_later_tick() -> None:
-    """One person's clock is nobody else's: what a record dated ahead could close, the wall clock closes anyway."""
+    """One clock must not affect others: the wall clock bounds what a future date closes."""
     lane = Lane(10, 0, 1, 1)
     for ahead in (13, 40, 10**9):
         intake = Intake([lane], grace_ms=0, key=KEY)
@@ -138,7 +136,7 @@ def test_nobody_dated_ahead_moves_another_event_to_a_later_tick() -> None:
 
 
 def test_a_first_event_dated_ahead_begins_at_the_wall_clock() -> None:
-    """Publishing begins with the first event; if that lay ahead, events of now would come before the beginning and be lost."""
+    """Otherwise present events would precede the beginning and be lost."""
     intake = Intake([Lane(10, 0, 1, 1)], grace_ms=0, key=KEY)
     intake.add(columns([("k", ["ahead"], 95)]), read_ms=42)
     assert (intake.watermark, intake.first) == (42, 42)
@@ -148,7 +146,6 @@ def test_a_first_event_dated_ahead_begins_at_the_wall_clock() -> None:
 
 
 def _labels(section: Section) -> list[str]:
-    """The labels of a section, of one stream key."""
     lengths = np.frombuffer(section.lengths, dtype="<u2").tolist()
     ends = np.cumsum(lengths).tolist()
     return [section.labels[end - n : end].decode() for n, end in zip(lengths, ends, strict=True)]

@@ -1,4 +1,4 @@
-"""The ledger's blocks bring every row back, and a tick writes only the blocks that it touched."""
+"""Ledger blocks restore every row, and a tick writes only the blocks it touched."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ NAMES = ["a", "b", "shop"]
 def test_what_was_written_block_by_block_is_what_is_loaded(
     parts: list[dict[str, dict[str, int]]], data: st.DataObject
 ) -> None:
-    """Recovery must give the very state that was committed, at every commit."""
+    """Recovery must restore the committed state at every commit."""
     columns = Ledger()
     store: dict[str, bytes] = {}
     for tick, tally in enumerate(parts, 1):
@@ -43,7 +43,7 @@ def test_what_was_written_block_by_block_is_what_is_loaded(
 @settings(max_examples=5, deadline=None)
 @given(st.integers(2_000, 9_000))
 def test_a_tick_writes_only_the_blocks_that_it_touched(n: int) -> None:
-    """With millions of rows a commit must cost what changed, not what is there."""
+    """With millions of rows a commit must cost what changed, not what exists."""
     labels = [b"%d" % i for i in range(n)]
     columns = Ledger()
     columns.append(NoiseKey(bytes(32)).tags("k", labels), np.zeros(n, np.int32), Texts.of(labels))
@@ -61,7 +61,7 @@ def test_a_tick_writes_only_the_blocks_that_it_touched(n: int) -> None:
 
 
 def test_a_missing_or_newer_block_is_refused() -> None:
-    """Counting on from a damaged ledger would publish wrong counts under noise that was already used."""
+    """Continuing from a damaged ledger would publish wrong counts under used noise."""
     columns = Ledger()
     part = contributions({"a": {str(i): i + 1 for i in range(3000)}})
     columns.merge(part, np.zeros(1, np.int32), add_rows=True)
@@ -75,7 +75,7 @@ def test_a_missing_or_newer_block_is_refused() -> None:
 
 
 def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
-    """Append rows with labels of these lengths, all of them shown at `tick`."""
+    """Append rows with labels of these lengths, all shown at `tick`."""
     key, first = NoiseKey(bytes(32)), columns.n
     labels = [b"%04d" % (first + i) + bytes(n - 4) for i, n in enumerate(lengths)]
     rows = columns.append(key.tags("k", labels), np.zeros(len(labels), np.int32), Texts.of(labels))
@@ -87,7 +87,7 @@ def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
 @settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from([4, 900, 1024]), min_size=1, max_size=700), max_size=6))
 def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[list[int]]) -> None:
-    """However a block grows, what is stored is what is there: no part is left behind, none is written without need."""
+    """However a block grows, no stale part remains and none is written needlessly."""
     columns, store = Ledger(), dict[str, bytes]()
     for tick, lengths in enumerate(commits, 1):
         before = columns.clean_rows
@@ -112,7 +112,7 @@ def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[
 
 
 def test_a_missing_part_is_refused() -> None:
-    """A block that lost rows would give the rows behind it other numbers, and with them other counts."""
+    """Lost rows would renumber the rows behind them and so change counts."""
     columns = Ledger()
     grown(columns, [1024] * 3000, 1)
     blocks = dict(ledger_blocks.changes(columns))
@@ -130,7 +130,7 @@ def test_a_missing_part_is_refused() -> None:
 
 
 def test_a_block_of_an_older_version_is_read() -> None:
-    """Up to the limit blocks are as they were, and a longer one that a broker with a higher limit took is still a block."""
+    """Short blocks are unchanged; a longer one, taken by a broker with a higher limit, is valid."""
     columns = Ledger()
     grown(columns, [1024] * 1024, 1)
     labels = columns.label_column(0, 1024)
@@ -151,7 +151,7 @@ def test_a_block_of_an_older_version_is_read() -> None:
 
 
 def test_a_long_block_of_an_older_version_is_cut_when_it_is_written_next() -> None:
-    """Rows that are appended to it go into a part behind it: the block itself must then end where that part begins."""
+    """Appended rows go into a following part, so the block must end where that part begins."""
     columns, more = Ledger(), [1024] * 40
     grown(columns, [1024] * 880, 1)
     labels = columns.label_column(0, 880)
@@ -172,7 +172,7 @@ def test_a_long_block_of_an_older_version_is_cut_when_it_is_written_next() -> No
 
 @pytest.mark.parametrize("tick", [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40])
 def test_late_ticks_are_noted_and_restored(tick: int) -> None:
-    """An epoch without an end passes tick 2^31 after 25 days of ticks of 1 ms: a worker that cannot note it publishes no more."""
+    """An endless epoch passes tick 2^31 after 25 days of ticks of 1 ms and must go on."""
     columns = Ledger()
     grown(columns, [10] * 5, 7)
     narrow = columns.shown.dtype

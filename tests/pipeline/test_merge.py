@@ -1,4 +1,4 @@
-"""Stage 2 is a pure function of its topic: the same bytes whatever crashes, exact counts plus the stated noise, no tick twice."""
+"""Stage 2 is a pure function of its topic: stable bytes, exact counts plus noise, no repeats."""
 
 import json
 from collections import Counter
@@ -46,13 +46,14 @@ KNOWN = KnownBaseConfig(
 def test_crashes_anywhere_change_no_byte(
     partitions: list[list[Event]], data: st.DataObject
 ) -> None:
-    """A restarted owner must publish the very bytes its predecessor published or would have, in each histogram's order."""
+    """A restarted owner must publish its predecessor's bytes, in every histogram's order."""
     configs = [
         unk(),
         KNOWN,
         unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH),
     ]
-    # An epoch is 80 ms: the one that the last event is in ends, and another begins, without a thousand ms of empty ticks behind them.
+    # An epoch is 80 ms: the last event's epoch ends and another begins, without a thousand ms of
+    # empty ticks behind them.
     [messages] = contribute(partitions, configs, owners=1, further_ms=100)
     whole = [(s.topic, s.key, s.value) for s in Partition(configs, len(partitions)).run(messages)]
     crashing = Partition(
@@ -78,7 +79,7 @@ def test_crashes_anywhere_change_no_byte(
     else:
         pytest.fail("did not come to an end")
     assert all(n == 1 for n in Counter(whole).values())
-    # Whichever histogram's ticks were released first: those of each come in their order.
+    # Histograms may interleave, but each publishes its ticks in order.
     assert sorted(published, key=lambda each: each[0]) == sorted(whole, key=lambda each: each[0])
 
 
@@ -87,7 +88,7 @@ def test_crashes_anywhere_change_no_byte(
 def test_released_minus_noise_is_the_exact_bounded_count(
     partitions: list[list[Event]], owners: int
 ) -> None:
-    """Every tick, key and item: nothing lost, nothing doubled, and the noise is the counter's own at that tick."""
+    """Nothing lost or doubled, and the counter's own noise at every tick."""
     config = unk()
     mechanism = build(config)
     spent = mechanism._counter.rho_item  # type: ignore[attr-defined]  # the counter is rebuilt from what it spent
@@ -159,7 +160,7 @@ def test_a_changed_parameter_without_a_new_generation_is_refused(
 
 
 def test_a_new_generation_begins_anew_with_other_noise_and_leaves_nothing_of_the_old_one() -> None:
-    """Raising the generation is how a change is made on purpose; the old state must not linger, nor its number be used again."""
+    """A deliberate change raises the generation; old state must go and its number stay used."""
     partition, messages = run(TEN, unk(), stop=6)
     ids = {json.loads(s.value)["id"] for s in Partition([unk()], 1).run(messages)}
     partition.configs = [unk(generation=2, epsilon=30.0)]
@@ -177,7 +178,7 @@ def test_a_new_generation_begins_anew_with_other_noise_and_leaves_nothing_of_the
 
 
 def test_a_histogram_that_left_the_settings_is_refused_and_goes_on_when_it_is_back() -> None:
-    """Without it the worker would miss ticks of it, so it does not start; put back, nothing was missed."""
+    """Ticks would be missed, so the worker does not start; after restoring it, none were."""
     whole, messages = run(TEN, unk(), unk(name="other"))
     partition, _ = run(TEN, unk(), unk(name="other"), stop=5)
     partition.configs = [unk()]
@@ -197,7 +198,7 @@ def test_a_histogram_that_left_the_settings_is_refused_and_goes_on_when_it_is_ba
 
 
 def test_a_histogram_that_published_nothing_may_leave_the_settings() -> None:
-    """A typing error in a name, put right before the first event, costs nothing."""
+    """A typo in a name, fixed before the first event, costs nothing."""
     partition = Partition([unk(), unk(name="other")], 1)
     partition.store[b"progress"] = msgspec.json.encode(partition.merge.progress())
     partition.configs = [unk()]
@@ -206,7 +207,7 @@ def test_a_histogram_that_published_nothing_may_leave_the_settings() -> None:
 
 
 def test_a_key_may_be_declared_later_but_not_withdrawn() -> None:
-    """Stream keys do not share anything, so another one is safe; one that goes would leave a hole in the published ticks."""
+    """Stream keys are independent, so adding is safe; removing would leave a gap."""
     partition, messages = run(TEN, unk(keys=("k1",)), stop=5)
     partition.configs = [unk(keys=("k1", "k2"))]
     position = partition.restart()
@@ -227,7 +228,7 @@ def test_a_key_may_be_declared_later_but_not_withdrawn() -> None:
     ],
 )
 def test_state_of_another_key_or_topic_is_refused(other: dict[str, object], said: str) -> None:
-    """No release beats an unaccounted one."""
+    """No release is better than an unaccounted one."""
     partition, _ = run(TEN, unk())
     for name, value in other.items():
         setattr(partition, name, value)
@@ -245,7 +246,7 @@ def test_a_source_that_lost_its_progress_stops_the_release() -> None:
 
 
 def test_a_stated_start_publishes_from_the_first_tick_of_the_epoch() -> None:
-    """What is published depends on the configuration; without a start it begins with the first event."""
+    """Output depends on the configuration; without a start it begins with the first event."""
     events: list[Event] = [("k1", ["a"], 115), ("k1", ["a"], 175)]
     for start, first in ((EPOCH, 81), (None, 111)):
         config = unk(keys=("k1",), start=start)
@@ -255,7 +256,7 @@ def test_a_stated_start_publishes_from_the_first_tick_of_the_epoch() -> None:
 
 
 def test_a_state_that_was_lost_brings_other_noise() -> None:
-    """Without it the ticks would be counted from the beginning again: the same noise would give the difference away."""
+    """Recounting the ticks under the same noise would give the difference away."""
     partition, messages = run(TEN, unk(), stop=5)
     partition.configs = [unk(generation=2)]
     position = partition.restart()

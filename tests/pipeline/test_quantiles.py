@@ -1,4 +1,4 @@
-"""Quantiles of a histogram of numbers: what they are without noise, and that the intervals are right with it."""
+"""Quantiles of a numeric histogram: exact without noise, with valid intervals under noise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def quantile(
 
 
 def interpolated(counts: Sequence[int], q: float) -> float | None:
-    """By the definition, in fractions: the x at which a share q of what is counted lies below it."""
+    """Return the x below which a share q of the counts lies, in fractions."""
     wanted, below = Fraction(q) * sum(counts), Fraction(counts[0])
     if wanted <= below or wanted > sum(counts[:-1]):
         return None
@@ -48,7 +48,7 @@ def interpolated(counts: Sequence[int], q: float) -> float | None:
 
 @given(st.lists(st.integers(0, 10_000), min_size=5, max_size=5), Q)
 def test_without_noise_it_is_the_quantile_of_the_counts(counts: list[int], q: float) -> None:
-    """Straight between the edges; the interval is then the value itself."""
+    """Linear between the edges; the interval is then the value itself."""
     assume(sum(counts) and interpolated(counts, q) is not None)
     exact, found = interpolated(counts, q), quantile(counts, q=q)
     assert found["value"] == pytest.approx(exact, abs=1e-3)
@@ -64,7 +64,8 @@ def test_without_noise_it_is_the_quantile_of_the_counts(counts: list[int], q: fl
         ((1, 1, 1, 1, 9), {"bucket": ">=100", "value": None, "high": None}),
         ((0, 0, 0, 0, 0), {"bucket": None, "value": None, "low": None, "high": None}),
         ((5, 0, -5, 0, 0), {"bucket": None, "value": None, "low": None, "high": None}),
-        # At the edges 4 and 6 are on either side of 10, but for a dip that noise made: 14 and 6 become 10 and 10.
+        # At the edges 4 and 6 are on either side of 10, but for a dip that noise made: 14 and 6
+        # become 10 and 10.
         ((0, 4, 10, -8, 14), {"bucket": "[10,50)", "value": 50.0}),
     ],
 )
@@ -76,7 +77,7 @@ def test_the_value_by_hand(counts: tuple[int, ...], expected: dict[str, Any]) ->
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(-3_000, 10_000), min_size=5, max_size=5), Q, st.floats(0.5, 3_000))
 def test_value_and_interval_fit_together(counts: list[int], q: float, sd: float) -> None:
-    """Whatever the noise has made of the counts; and nothing is said where all of them may be noise."""
+    """For any noise in the counts; nothing is reported where all counts may be noise."""
     found = quantile(counts, sd, q)
     said = sum(counts) > 1.96 * sd * math.sqrt(5)
     assert (found["bucket"] is not None) is said
@@ -100,7 +101,7 @@ def test_the_interval_is_what_the_test_does_not_reject(
     size = np.array(counts, dtype=float)
 
     def tested(b: int, f: float) -> tuple[float, float]:
-        """G and 1.96 sd at a fraction of a bucket, from the weight of each count in it."""
+        """Return G and 1.96 sd at a fraction of a bucket, from each count's weight in it."""
         weights = np.array([1 - q] * b + [f - q] + [-q] * (4 - b))
         return float(weights @ size), NORMAL_95 * sd * math.sqrt(float(weights @ weights))
 
@@ -130,7 +131,7 @@ TOLERANCE = 4 * math.sqrt(0.95 * 0.05 / DRAWS)
 def covered(
     counts: NDArray[np.float64], numbers: Numeric, q: float, drawn: float, sd: float
 ) -> float:
-    """The share of draws whose interval holds the quantile of the counts without noise."""
+    """Return the share of draws whose interval holds the noiseless quantile."""
     truth = numbers.quantile(counts, 0.0, q)["value"]
     rng, hits = np.random.default_rng(20_261_122), 0
     for _ in range(DRAWS):
@@ -145,7 +146,7 @@ def covered(
 @pytest.mark.parametrize("q", [0.05, 0.5, 0.95])
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) -> None:
-    """With the noise that is stated; with half or twice as much it must not."""
+    """With the stated noise; half or double must fail."""
     buckets = parse_buckets({"from": 1, "to": 500, "count": 25, "scale": scale})
     values = np.random.default_rng(1).gamma(2, 60, 400_000)
     counts = np.histogram(values, bins=[-np.inf, *buckets.edges, np.inf])[0].astype(np.float64)
@@ -157,7 +158,7 @@ def test_the_interval_holds_the_quantile_19_times_in_20(q: float, scale: str) ->
 
 @pytest.mark.parametrize("counter", ["haar", "tree", "sqrt"])
 def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
-    """Whose sd and whose independence between buckets are what the interval rests on; 1,500 stream keys."""
+    """The interval relies on its sd and independence between buckets; 1,500 stream keys."""
     buckets = parse_buckets({"from": 0, "to": 400, "count": 16})
     config: dict[str, Any] = {
         "name": "h",
@@ -188,7 +189,6 @@ def test_it_does_so_with_the_noise_of_a_mechanism(counter: str) -> None:
 
 
 def test_fields_do_not_depend_on_the_order_of_the_items() -> None:
-    """In a snapshot they come largest first."""
     items = list(zip(NUMBERS.labels, (3, 900, 700, 20, -4), strict=True))
     found = NUMBERS.fields(items, 5.0)
     assert found == NUMBERS.fields(items[::-1], 5.0)
@@ -200,7 +200,7 @@ def test_fields_do_not_depend_on_the_order_of_the_items() -> None:
 
 
 def test_the_longest_snapshot_of_numbers_is_far_from_needing_two_pages() -> None:
-    """1,000 edges with all digits that there are, 20 quantiles, and counts of 19 digits."""
+    """1,000 edges of full precision, 20 quantiles, and counts of 19 digits."""
     edges = tuple(-(1 + i / 7) * 1.2345678901234567e-300 for i in range(1_000))[::-1]
     numbers = Numeric(Buckets(edges), tuple((i + 1) / 21 for i in range(20)))
     items = [(label, 2**62 + i) for i, label in enumerate(numbers.labels)]

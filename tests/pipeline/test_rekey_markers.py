@@ -1,4 +1,4 @@
-"""What records that were sent on say of where they come from, and what is made of the marks between them."""
+"""Origin headers of re-keyed records, and the marks between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ Header = tuple[str, bytes | None]
 
 
 def framed(rows: Sequence[tuple[bytes | None, bytes | None, list[Header]]]) -> Records:
-    """Records as Kafka sends them: key, value, headers."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i, (key, value, headers) in enumerate(rows):
         builder.append(i, 1_000 + i, key, value, headers)
@@ -41,7 +40,7 @@ def keys(records: Records) -> list[bytes | None]:
 def test_headers_are_read_as_they_were_written_and_others_say_nothing(
     compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A header of the producer's own, whatever it is called and however long, must not be taken for ours."""
+    """A producer's own header of any name or length must not be taken for ours."""
     if not compiled:
         monkeypatch.setattr("workers.pipeline.rekey_markers.origins", uncompiled(origins))
     cases: list[tuple[list[Header], int, bytes | None]] = [
@@ -71,7 +70,6 @@ def test_headers_are_read_as_they_were_written_and_others_say_nothing(
 
 
 def marks(*said: Mark | bytes | None) -> tuple[Records, range, list[Reject]]:
-    """A batch of marks, and what a reader makes of them."""
     records = Records.of(
         [None] * len(said),
         [msgspec.json.encode(mark) if isinstance(mark, Mark) else mark for mark in said],
@@ -80,7 +78,7 @@ def marks(*said: Mark | bytes | None) -> tuple[Records, range, list[Reject]]:
 
 
 def test_the_watermark_is_the_least_of_all_origins() -> None:
-    """One that lags, or has said nothing, holds every tick open."""
+    """An origin that lags, or sent no mark, holds every tick open."""
     known = Origins(2)
     assert known.watermark is None
     assert known.take(*marks(Mark(0, 2, 0, 50)), "t[0]") == []
@@ -93,7 +91,7 @@ def test_the_watermark_is_the_least_of_all_origins() -> None:
 
 
 def test_marks_that_are_missing_or_come_again_are_refused_and_what_is_none_is_a_reject() -> None:
-    """They stand for the events before them: a second time, or not at all, these would count wrongly without a word."""
+    """Marks vouch for the events before them: duplicates or losses would miscount silently."""
     for bad, word in (
         (Mark(0, 2, 2, 5), "mark 2 of partition 0 of the events, where 1 follows"),
         (Mark(0, 2, 0, 5), "mark 0 of partition 0 of the events, where 1 follows"),
@@ -122,12 +120,11 @@ def test_marks_that_are_missing_or_come_again_are_refused_and_what_is_none_is_a_
 
 
 def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_watermark() -> None:
-    """Else an event of an origin that is ahead would make all those late that come from one that lags."""
+    """Otherwise a leading origin would make a lagging origin's events late."""
     lane = Lane(10, 0, 1, 1)
     intake = Intake([lane], grace_ms=0, key=NoiseKey(bytes(32)))
 
     def add(*events: tuple[int, int]) -> None:
-        """Adds events that are dated, and came behind, so."""
         coder = Coder(Names())
         n = len(events)
         names = coder.labels.vocabulary

@@ -1,4 +1,4 @@
-"""The columns of a section are those that were packed, and keys that do not fit its rows are refused."""
+"""Section columns equal what was packed, and keys that do not fit its rows are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ ROWS = st.lists(
 
 
 def columns(way: Any, rows: list[tuple[int, int]], keys: list[int]) -> tuple[bool, list[list[int]]]:
-    """Return what the kernel says and writes."""
     width, packed = pack(np.array([count for _, count in rows], dtype=np.int64))
     out = [np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)]
     lengths = fixed(np.array([length for length, _ in rows], dtype="<u2"))
@@ -41,7 +40,7 @@ def columns(way: Any, rows: list[tuple[int, int]], keys: list[int]) -> tuple[boo
 def test_columns_are_those_that_were_packed(
     rows: list[tuple[int, int]], data: st.DataObject
 ) -> None:
-    """A count or label of another row would be published under a wrong name."""
+    """A wrong row would be published under a wrong name."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
     keys = np.diff([0, *cuts, len(rows)]).tolist()
     ends = np.cumsum([length for length, _ in rows], dtype=np.int64).tolist()
@@ -54,6 +53,6 @@ def test_columns_are_those_that_were_packed(
     "keys", [[], [1], [2, 2], [4, -1], [2**62, 2**62, 2**62, 2**62, 3], [-3, 6]]
 )
 def test_keys_that_do_not_have_as_many_rows_are_refused(keys: list[int]) -> None:
-    """Also where their sum would be right but for its sign, or for what 64 bits hold."""
+    """Also where their sum would match but for its sign or 64-bit overflow."""
     for way in WAYS:
         assert columns(way, [(1, 1)] * 3, keys)[0] is False

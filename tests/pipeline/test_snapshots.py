@@ -1,4 +1,4 @@
-"""A snapshot is what consumers rely on: its fields, its order, its pages, and the same bytes for the same release."""
+"""The snapshot interface: fields, order, pages, and equal bytes for equal releases."""
 
 import json
 import random
@@ -44,7 +44,6 @@ def columns(labels: list[tuple[int, str]]) -> Ledger:
 
 
 def test_a_snapshot_has_the_fields_of_the_interface_in_their_order() -> None:
-    """Names and order are a contract with every consumer."""
     table = columns([(0, "p1"), (1, "q"), (0, "p2")])
     release = Release(np.array([0, 2]), np.array([900, 1234]), 17.3, 121)
     one, other = snapshots(tick(release), table, ["s1", "s2"], LabelCache())
@@ -61,7 +60,7 @@ def test_a_snapshot_has_the_fields_of_the_interface_in_their_order() -> None:
 
 
 def test_a_histogram_of_numbers_says_its_edges_and_quantiles() -> None:
-    """Behind the items, which are ordered as ever; computed from each stream key's own counts."""
+    """They follow the unchanged item order, computed from each stream key's own counts."""
     labels = Buckets((0, 10, 50)).labels
     table = columns([(key, label) for key in (0, 1) for label in labels])
     release = Release(np.arange(8), np.array([1, 900, 50, 7, 2, -3, 1, 4]), 5.0, None)
@@ -77,7 +76,7 @@ def test_a_histogram_of_numbers_says_its_edges_and_quantiles() -> None:
 
 
 def test_items_stand_largest_first_and_ties_by_label() -> None:
-    """Any other order could tell in which order items came."""
+    """Any other order could reveal the items' order of arrival."""
     names = ["b", "é", "a", "Z", "\U0001f600", "n", "aa"]
     table = columns([(0, name) for name in names])
     counts = np.array([5, 5, 5, 5, 5, -3, 9])
@@ -91,7 +90,7 @@ def test_items_stand_largest_first_and_ties_by_label() -> None:
 
 
 def test_the_order_is_the_same_however_labels_were_met() -> None:
-    """Labels come one by one and in heaps, under several stream keys, with counts that do not fit one number with them."""
+    """Labels arrive singly and in bulk, under several stream keys, with counts too wide to pack."""
     rng = random.Random(3)
     names = [
         rng.choice("abcxyzé") * rng.randint(1, 4) + str(rng.randint(0, 30)) for _ in range(400)
@@ -129,7 +128,7 @@ def test_the_order_is_the_same_however_labels_were_met() -> None:
 
 
 def test_items_are_written_as_a_json_library_writes_them() -> None:
-    """They are put together by a loop of our own: consumers must not see it, whatever labels events bring."""
+    """A custom loop writes them; consumers must not notice, whatever the labels."""
     names = [
         "",
         "a",
@@ -161,7 +160,6 @@ def test_items_are_written_as_a_json_library_writes_them() -> None:
 
 
 def test_lists_of_items_are_the_same_uncompiled() -> None:
-    """The loops are what they say."""
     text = np.frombuffer(b'["a",["bc",["",' + bytes(8), dtype=np.uint8)
     begins, lengths = np.array([0, 5, 11]), np.array([5, 6, 4], dtype=np.int16)
     key_of, ranks, by_rank = (
@@ -193,7 +191,7 @@ def test_lists_of_items_are_the_same_uncompiled() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> None:
-    """A count whose upper bits are lost would stand in the wrong place, with a wrong number."""
+    """Truncated counts would sort wrongly and show a wrong number."""
     lengths, key_of, ranks = (np.ones(3, dtype=kind) for kind in (np.int16, np.int32, np.int64))
     key_of[2], ranks[1] = 0, -1
 
@@ -237,7 +235,7 @@ def test_a_release_too_long_for_a_message_comes_in_pages_in_its_order() -> None:
 
 @pytest.mark.parametrize("max_bytes", [500, 700, 3_000, 900_000])
 def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None:
-    """A message over Kafka's limit could never be published; an item lost on a page edge would be a wrong board."""
+    """Messages over Kafka's limit could never be published; items lost at page edges are errors."""
     labels = [("x" * (i % 90) + '"\n').encode() + b"%d" % i for i in range(300)]
     release = Items(np.zeros(300, np.int32), labels, np.arange(300, dtype=np.int64), 2.0, 5)
     pages = [
@@ -254,7 +252,6 @@ def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None
 
 
 def test_an_answer_stands_where_the_items_would() -> None:
-    """Other mechanisms keep the frame."""
     answers = Answers({0: {"query": "max", "value": 12}, 1: {"query": "max", "value": 3}}, None)
     _, (key, value) = snapshots(tick(answers), Ledger(), ["s1", "s2"], LabelCache())
     body = json.loads(value)
@@ -268,7 +265,7 @@ def test_an_answer_stands_where_the_items_would() -> None:
 
 
 def test_numbers_without_quantiles_have_their_edges_behind_the_items_in_pages_too() -> None:
-    """What is written at once and what is cut are the same fields in the same order."""
+    """Whole and paged snapshots have the same fields in the same order."""
     labels = Buckets((0, 10, 50)).labels
     table, release = (
         columns([(0, label) for label in labels]),

@@ -1,4 +1,4 @@
-"""The numbering of source partitions, and what a stored set of topics refuses."""
+"""Numbering of source partitions, and topic sets that stored state refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOTH = Sources((EU, US), plain=False)
 
 
 def test_partitions_are_numbered_topic_by_topic() -> None:
-    """Each number is a partition of the state: two places under one would overwrite each other."""
+    """A number identifies a partition of the state: sharing one would overwrite."""
     assert len(BOTH) == 5
     assert [(place.number, *place.log) for place in BOTH] == [
         (0, "orders-eu", 0),
@@ -34,7 +34,7 @@ def test_partitions_are_numbered_topic_by_topic() -> None:
 
 
 def test_a_partition_that_a_topic_has_got_since_is_no_other_topics_first() -> None:
-    """By its number alone orders-eu[2] would go on where orders-us[0] is."""
+    """By its number alone orders-eu[2] would continue at orders-us[0]."""
     for place in BOTH:
         BOTH.check(place)
     with pytest.raises(StateRefused, match="orders-eu got more partitions than the 2"):
@@ -69,7 +69,7 @@ def test_every_other_set_is_refused_by_what_differs(
 
 
 def restored(directory: Path, now: Sources, then: Sources, *, told: bool) -> ContributeShard:
-    """The first shard of `now`, over a state that was made with `then`; not `told`: as a worker of one topic leaves it."""
+    """Return `now`'s first shard over `then`'s state; not `told`: left by a one-topic worker."""
     shard = Scene(directory).contribute[0]
     shard._stream, shard._place = replace(shard._stream, sources=now), next(iter(now))
     progress = ContributeProgress(
@@ -89,7 +89,7 @@ def restored(directory: Path, now: Sources, then: Sources, *, told: bool) -> Con
 
 
 def test_state_of_one_topic_goes_on_under_an_expression_that_means_it_alone(tmp_path: Path) -> None:
-    """And then the set is stored with the next commit, so that it can be found again."""
+    """The set is then stored with the next commit."""
     one = Sources((EU,))
     assert restored(tmp_path, one, one, told=False)._set_stored
     assert not restored(tmp_path, Sources((EU,), plain=False), one, told=False)._set_stored
@@ -99,7 +99,7 @@ def test_state_of_one_topic_goes_on_under_an_expression_that_means_it_alone(tmp_
 
 
 def test_a_shard_compares_the_whole_set_with_what_its_state_has(tmp_path: Path) -> None:
-    """Its own topic may be the same while the numbers of others have moved."""
+    """Its own topic may be unchanged while others' numbers moved."""
     assert restored(tmp_path, BOTH, BOTH, told=True)._set_stored
     with pytest.raises(StateRefused, match="another set of topics"):
         restored(

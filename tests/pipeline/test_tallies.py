@@ -1,4 +1,4 @@
-"""What a tally adds up to does not depend on how it looks its rows up, nor on when that changes."""
+"""A tally's sums do not depend on its look-up method, nor on when that changes."""
 
 from collections import Counter
 
@@ -37,7 +37,7 @@ def count_of(tally: Tally) -> Counter[tuple[int, int]]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_counts_are_the_same_while_vocabularies_and_batches_grow(seed: int) -> None:
-    """Few events among many labels are found by a hash, many by their number; from one to the other nothing is lost."""
+    """Few events among many labels use a hash, many use an index; switching loses nothing."""
     rng = np.random.default_rng(seed)
     keys, labels = Vocabulary(), Vocabulary()
     tally, expected, tables = Tally(keys, labels), Counter[tuple[int, int]](), set()

@@ -42,7 +42,7 @@ def by_hand(batches: list[list[Event]], most: int, max_count: int) -> list[int]:
 
 
 def digest(user: int) -> tuple[int, int]:
-    """Half of the users differ in the first word only, half in the second only."""
+    """Return a digest; half of the users differ in the first word only, half in the second."""
     return (user, 0) if user % 2 else (0, user)
 
 
@@ -59,7 +59,6 @@ def take(epoch: UserEpoch, events: list[Event], *, ones: bool = False) -> list[i
 
 
 def flat(constant: int) -> Any:
-    """A hash under which everything has the same slot."""
     return lambda first, second, seed: np.uint64(constant << 32)
 
 
@@ -68,7 +67,7 @@ def flat(constant: int) -> Any:
 def test_what_counts_is_what_a_dictionary_says(
     batches: list[list[Event]], most: int, max_count: int
 ) -> None:
-    """Tables begin with room for one row, so that they grow in the middle of batches."""
+    """Tables begin with room for one row, so they grow within batches."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(user_epoch, "_ROOM", 1)
         epoch = UserEpoch(lane(most, max_count), keeps=True)
@@ -78,7 +77,7 @@ def test_what_counts_is_what_a_dictionary_says(
 
 
 def test_many_users_and_pairs_over_many_blocks_are_exact() -> None:
-    """Guesses are made for a block of events at a time: what one of them adds, the next must see."""
+    """Guesses cover a block of events; later events must see what earlier ones add."""
     rng = np.random.default_rng(3)
     for most, max_count in ((4, 1), (4, 3), (10_000, 1_000_000)):
         batches = [
@@ -96,13 +95,13 @@ def test_many_users_and_pairs_over_many_blocks_are_exact() -> None:
 
 
 def test_without_amounts_each_row_is_one() -> None:
-    """Most streams count occurrences: no column of ones is made for them."""
+    """Most streams count occurrences; no column of ones is made for them."""
     events = [(1, [(1, 1), (2, 1), (1, 1)]), (2, [(1, 1)]), (1, [(1, 1), (3, 1)])]
     assert take(UserEpoch(lane(2, 2), keeps=False), events, ones=True) == [1, 1, 1, 1, 0, 0]
 
 
 def test_no_user_moves_what_another_counts_even_with_the_same_pairs() -> None:
-    """Pairs are compared within a user: a collision of digests across users is no collision."""
+    """Pairs are compared within a user: collisions of digests across users do not matter."""
     epoch = UserEpoch(lane(1, 1), keeps=False)
     assert take(epoch, [(user, [(7, 1), (8, 1)]) for user in range(50)]) == [1, 0] * 50
 
@@ -111,7 +110,7 @@ def test_no_user_moves_what_another_counts_even_with_the_same_pairs() -> None:
 def test_uncompiled_and_where_all_hashes_collide_the_same_counts(
     monkeypatch: pytest.MonkeyPatch, compiled: bool
 ) -> None:
-    """What is read is what runs; and a hash decides how long a look-up takes, never what it finds."""
+    """Python source and compiled code agree; a hash affects look-up time only."""
     monkeypatch.setattr(user_epoch, "_ROOM", 1)
     if not compiled:
         for name in (
@@ -171,7 +170,6 @@ def test_room_has_an_end_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_users_hold_is_not_shown() -> None:
-    """It is of people."""
     epoch = UserEpoch(lane(2, 1), keeps=True)
     take(epoch, [(1, [(1, 1)])])
     held: Any = epoch

@@ -1,4 +1,4 @@
-"""Where users are protected, one moves at most m pairs of an epoch by `max_count` each."""
+"""User-level protection: a user moves at most m pairs of an epoch by `max_count` each."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def tallies(messages: Sequence[tuple[int, Message]]) -> Counter[tuple[Lane, int,
 
 
 class Source:
-    """One source partition with a store that survives restarts."""
+    """Source partition with a store that survives restarts."""
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes, self.store, self.offset = lanes, Store(None, Changelog("state", 0)).open(), 0
@@ -92,7 +92,6 @@ class Source:
 
 
 def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[tuple[Lane, int, str, str]]:
-    """One event at a time, in words."""
     total: Counter[tuple[Lane, int, str, str]] = Counter()
     counted: dict[tuple[int, str], Counter[tuple[str, str]]] = defaultdict(Counter)
     mark = 0
@@ -114,7 +113,7 @@ def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[tuple[Lane, int, str
 def test_the_first_m_pairs_of_a_user_count_in_an_epoch_wherever_commits_restarts_and_blocks_end(
     visits: list[Visit], data: st.DataObject
 ) -> None:
-    """A cap forgotten by a crash counts a user again: the promise would be off by as many crashes as there were."""
+    """A cap lost in a crash counts a user again, once for every crash."""
     with pytest.MonkeyPatch.context() as patch:
         tail = data.draw(st.integers(1, 6))
         patch.setattr(user_epoch, "TAIL_ROWS", tail)
@@ -142,7 +141,7 @@ def test_the_first_m_pairs_of_a_user_count_in_an_epoch_wherever_commits_restarts
 def test_taking_a_user_away_moves_at_most_m_pairs_an_epoch_by_max_count_each(
     visits: list[Visit],
 ) -> None:
-    """It is what every formula with D0 = m and Dinf = max_count stands on; a user's time stays, as with events."""
+    """Every formula with D0 = m and Dinf = max_count rests on it; times stay, as with events."""
     for lane in (LANE, ENDLESS, WEIGHTED):
         whole = Source([lane]).run(visits)
         without = Source([lane]).run(
@@ -157,7 +156,7 @@ def test_taking_a_user_away_moves_at_most_m_pairs_an_epoch_by_max_count_each(
 
 
 def test_a_cap_that_a_restart_forgets_is_found() -> None:
-    """The control: what is compared above tells a source without its stored users from one that has them."""
+    """Control: the comparison detects a source that lost its stored users."""
     visits = [("u", "k", ["a", "b"], 5)] * 2
     source = Source([LANE])
     source.run(visits[:1])
@@ -167,7 +166,7 @@ def test_a_cap_that_a_restart_forgets_is_found() -> None:
 
 
 def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
-    """Tables grow many times, and what is read back is what was counted."""
+    """Tables grow many times, and a restored table equals the counted one."""
     rng = random.Random(5)
     visits = [
         (f"u{rng.randrange(900)}", "k", rng.choices("abcdefgh", k=3), i // 20) for i in range(6_000)
@@ -185,7 +184,7 @@ def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
 
 
 def test_small_commits_make_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block a commit would be a million names a year, all of which a new owner reads."""
+    """One block a commit would be a million names a year, all read by a new owner."""
     monkeypatch.setattr(user_epoch, "TAIL_ROWS", 10)
     source = Source([ENDLESS])
     for i in range(35):
@@ -199,7 +198,7 @@ def test_small_commits_make_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_counts_in_an_epoch_whose_users_are_forgotten() -> None:
-    """Fail closed: its users would count again. The intake never asks, for its ticks are closed."""
+    """Fail closed: users would count again. The intake never asks, as the ticks are closed."""
     held = Users([LANE])
     ask: Any = (
         np.array([0, 1, -1]),
@@ -215,7 +214,7 @@ def test_nothing_counts_in_an_epoch_whose_users_are_forgotten() -> None:
 def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """State that only grows fills every disk; deletions of everything do not fit one transaction."""
+    """Unbounded state fills the disk; deleting everything at once exceeds one transaction."""
     monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 4)
     monkeypatch.setattr(user_epoch, "TAIL_ROWS", 1)
     source = Source([LANE])
@@ -238,7 +237,6 @@ def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
 def entry(
     lane: Lane, epoch: int, user: str, pairs: Sequence[tuple[str, str]]
 ) -> tuple[bytes, bytes]:
-    """What earlier versions stored of a user, as they did."""
     place = (
         b"u"
         + blake2b(repr(tuple(lane)[:6]).encode(), digest_size=8, person=b"qc-lane").digest()
@@ -258,7 +256,7 @@ def entry(
 
 
 def test_users_stored_by_earlier_versions_count_on_and_are_deleted_when_over() -> None:
-    """An upgrade in the middle of an epoch must not count its users again."""
+    """An upgrade in mid-epoch must not count its users again."""
     source = Source([LANE])
     old = [
         entry(LANE, 0, "ann", [("k", "a"), ("k", "b")]),
@@ -292,7 +290,7 @@ def test_users_stored_by_earlier_versions_count_on_and_are_deleted_when_over() -
 
 
 def test_pairs_of_another_version_are_refused() -> None:
-    """Reading them wrongly would let a user count again."""
+    """Misreading them would let a user count again."""
     source = Source([LANE])
     source.run([("u", "k", ["a"], 5)])
     ((name, value),) = source.store.items(b"U")
@@ -313,7 +311,7 @@ def test_pairs_of_another_version_are_refused() -> None:
 
 
 def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_partition() -> None:
-    """A user whose records lie in several partitions would be counted in each."""
+    """A user with records in several partitions would be counted in each."""
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
     reader = SourceReader(event_reader(events, "who"), ANY, earliest_ms=0)
     good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']
@@ -353,7 +351,6 @@ def digest(user: str) -> bytes:
 
 
 def users_of(events: Events) -> list[bytes]:
-    """Return the digests of the events' users."""
     assert events.users is not None
     return [row.tobytes() for row in events.users]
 
@@ -391,7 +388,7 @@ def test_a_user_with_m_items_costs_what_an_event_with_m_items_costs() -> None:
 
 
 def test_mechanisms_whose_cost_is_not_a_sum_over_items_do_not_protect_users() -> None:
-    """A user takes part in as many picks of a top k as there are ticks with an item of theirs."""
+    """A user takes part in a top-k pick at every tick with an item of theirs."""
     known = {name for name, kind in MECHANISMS.items() if kind.__struct_config__.tag in PER_ITEM}
     assert known == {"known_base", "unk_base", "known_gauss", "positive_gauss", "positive_laplace"}
     assert all(protects_users(config) for config in configs())

@@ -1,4 +1,4 @@
-"""Several views of one stream: each lane counts what its own view sees, and the clock is that of all."""
+"""Several views of one stream: a lane counts its own view's events, and all share the clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def worker(
 
 
 def counted(messages: list[tuple[int, Message]], given: Settings) -> list[Counter[tuple[str, str]]]:
-    """Return the counts of each histogram by stream key and label, over all ticks."""
     found = [Counter[tuple[str, str]]() for _ in given.histograms]
     for _, message in messages:
         for section in message.sections:
@@ -80,7 +79,7 @@ PAGE = {"shop": 2, "type": "view", "page": {"type": "home"}, "ts": 6}
 
 
 def test_each_lane_counts_what_its_own_view_sees() -> None:
-    """One pass over the topic; what a condition leaves out counts nowhere, and is no reject."""
+    """One pass over the topic; events excluded by a condition count nowhere and are no rejects."""
     given, reader, intake = worker(OWN)
     events, rejects = one(
         reader.read(
@@ -98,7 +97,7 @@ def test_each_lane_counts_what_its_own_view_sees() -> None:
 
 
 def test_an_event_is_accepted_whole_or_not_at_all() -> None:
-    """A view that would count it must not, if another one that looks at it cannot."""
+    """One view must not count an event that another one looking at it cannot."""
     given, reader, intake = worker(OWN)
     bad = ORDER | {"country": ["at", 1.5]}
     events, rejects = one(
@@ -121,7 +120,7 @@ def test_an_event_is_accepted_whole_or_not_at_all() -> None:
 
 
 def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
-    """Time goes on for those who count nothing; without a time it is passed over, and so is one dated too far ahead."""
+    """Time advances for all; events without a time, or too far ahead, are ignored."""
     given, reader, intake = worker(OWN[1:2])
     other = {"type": "refund", "ts": 25_000}
     batch = records(
@@ -140,7 +139,7 @@ def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
 
 
 def test_each_histogram_serves_its_own_keys() -> None:
-    """A key that another view declares is none of this one's; what one that looks does not serve is a reject."""
+    """Keys of another view do not belong here; unserved keys of a looking view are rejects."""
     own: list[dict[str, Any]] = [
         {"keys": ["1", "2"], "where": [{"field": "type", "in": ["purchase"]}]}
     ]
@@ -157,7 +156,7 @@ def test_each_histogram_serves_its_own_keys() -> None:
 
 
 def test_users_are_bounded_in_each_lane_by_itself() -> None:
-    """What a user did in one view uses up nothing in another; within a view the bound holds over all events."""
+    """Views have separate user bounds; within a view the bound covers all events."""
     own: list[dict[str, Any]] = [
         {"max_items_per_user": 2, "max_count": 2},
         {"items": "country", "max_items_per_user": 1},

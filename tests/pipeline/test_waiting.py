@@ -1,4 +1,4 @@
-"""What waits for a slower source partition: in memory, in a file, and in memory again where the disk fails."""
+"""Data waiting for a slower source partition: memory, file, and memory if the disk fails."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ LANE = Lane(1000, 0, 3, 1)
 
 
 def part(tick: int) -> Section:
-    """A part of a tick."""
     return Section(LANE, tick, [f"key {tick}"], [1], b"\x01\x00", b"a", 1, bytes([tick]))
 
 
 def test_beyond_the_limit_parts_lie_in_a_file_whose_room_is_used_again(tmp_path: Path) -> None:
-    """A slow partition may cost disk, and only as much as waits."""
+    """A slow partition uses only the disk that its waiting data needs."""
     held = Waiting(tmp_path, part(1).nbytes)
     for tick in (1, 2, 3):
         held.add(tick, part(tick))
@@ -38,7 +37,7 @@ def test_beyond_the_limit_parts_lie_in_a_file_whose_room_is_used_again(tmp_path:
 def test_what_a_full_disk_does_not_take_stays_in_memory_until_there_is_room(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To stop reading would keep out what completes the ticks; to end the worker would begin the same again."""
+    """Stopping reads would block what completes the ticks; a restart would loop."""
     held = Waiting(tmp_path, 0)
     held.add(1, part(1))
     room = held._file
@@ -58,14 +57,13 @@ def test_what_a_full_disk_does_not_take_stays_in_memory_until_there_is_room(
 
 
 def test_without_a_directory_everything_stays_in_memory(tmp_path: Path) -> None:
-    """`data_dir` may vanish."""
     held = Waiting(tmp_path / "gone", 0)
     held.add(1, part(1))
     assert held.get(LANE, 1) == [part(1)] and held.held_bytes > 0
 
 
 def test_what_was_written_and_cannot_be_read_is_not_left_out(tmp_path: Path) -> None:
-    """A tick without it would be published with less than was counted."""
+    """The tick would otherwise be published with less than was counted."""
     held = Waiting(tmp_path, 0)
     held.add(1, part(1))
     assert held._file is not None

@@ -1,4 +1,4 @@
-"""Where a partition's time begins, and which events are too far behind it, in both ways to stage 1."""
+"""Where a partition's time begins, and which events are too old, in both ways to stage 1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ YEARS_AGO_MS = NOW_MS - 25 * 365 * DAY_MS
 
 
 def test_a_first_event_of_years_ago_moves_nothing_and_the_next_one_begins() -> None:
-    """It stopped the worker, at every start; before that, ten million empty ticks were published."""
+    """It stopped the worker at every start; before that, ten million empty ticks were published."""
     intake = Intake([LANE], 0, KEY, max_behind_ms=7 * DAY_MS)
     assert intake.add(columns([("k", ["a"], YEARS_AGO_MS)]), NOW_MS).tolist() == [0]
     assert (intake.watermark, intake.first, intake.empty) == (None, None, True)
@@ -38,7 +38,7 @@ def test_a_first_event_of_years_ago_moves_nothing_and_the_next_one_begins() -> N
 
 
 def test_the_first_tick_is_at_most_ten_million_ticks_back() -> None:
-    """Within `max_behind` of that time an event counts, late; a millisecond further back it does not."""
+    """Within `max_behind` of that time an event counts, late; a millisecond earlier it does not."""
     for behind_ms, refused in ((7 * DAY_MS, []), (7 * DAY_MS + 1, [0])):
         intake = Intake([LANE], 0, KEY, max_behind_ms=7 * DAY_MS)
         assert (
@@ -51,7 +51,7 @@ def test_the_first_tick_is_at_most_ten_million_ticks_back() -> None:
 
 
 def test_replayed_years_are_kept_where_ticks_are_wide_or_begin_later() -> None:
-    """Few ticks have to be published then; and a file has no clock at all."""
+    """Few ticks need publishing then; and a file has no clock."""
     wide, later = Lane(3_600_000, 0, 1, 1), Lane(1_000, NOW_MS - DAY_MS, 1, 1)
     for lanes, read_ms in (
         ([wide], NOW_MS),
@@ -68,7 +68,7 @@ def test_replayed_years_are_kept_where_ticks_are_wide_or_begin_later() -> None:
 
 
 def test_the_clock_moves_the_watermark_that_events_must_not_be_too_far_behind() -> None:
-    """Old events that are loaded while the worker runs would count in today's tick, epochs later."""
+    """Old events loaded during a run would count in today's tick, epochs later."""
     intake = Intake([LANE], 0, KEY, max_behind_ms=DAY_MS)
     intake.read_to_end(NOW_MS)
     events = columns([("k", ["a"], NOW_MS - DAY_MS - 1), ("k", ["b"], NOW_MS - DAY_MS)])
@@ -86,7 +86,7 @@ CUTS = st.lists(st.integers(0, 40), max_size=5)
 def test_events_sent_on_by_user_are_refused_as_if_they_were_not(
     times: list[int], cuts: list[int], other: list[int], most: int, grace: int, read_ms: int | None
 ) -> None:
-    """The origin decides and says so with the event; where either stage cuts its batches plays no part."""
+    """The origin decides and tells with the event; batch cuts of either stage do not matter."""
     plain = Intake([Lane(10, 0, 1, 1)], grace, KEY, max_behind_ms=most)
     wanted = plain.add(columns([("k", ["a"], time) for time in times]), read_ms).tolist()
 

@@ -1,4 +1,4 @@
-"""What snapshots say of windows: what readers of two snapshots see, at no cost, and nothing else about a snapshot changes."""
+"""Windows state the error between two snapshots, cost nothing and change no other field."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from workers.pipeline.snapshots import Windows
 
 pytestmark = pytest.mark.slow
 
-# As many items as differences are looked at: a sample variance of n = 20,000 has relative sd sqrt(2/n) = 0.01; five of them are 5 %
-# (6e-7), which half and double the variance miss by far. Noise is far above one count, so rounding does not show.
+# As many items as differences: a sample variance of n = 20,000 has relative sd sqrt(2/n) = 0.01;
+# five of them are 5 % (6e-7), which half and double the variance miss by far. Noise is far above
+# one count, so rounding does not show.
 ITEMS = 20_000
 TICKS = 19
 COMMON: dict[str, Any] = {
@@ -39,7 +40,7 @@ def known(**changes: Any) -> HistogramConfig:
 
 
 def snapshots(config: HistogramConfig) -> dict[int, dict[str, Any]]:
-    """A histogram of one epoch without events, by tick."""
+    """Return one epoch's snapshots without events, by tick."""
     histogram = Histogram(
         config,
         build(config),
@@ -82,7 +83,7 @@ def counts_at(bodies: Mapping[int, Mapping[str, Any]], tick: int) -> np.ndarray[
 def test_counts_of_two_snapshots_differ_by_noise_of_the_stated_standard_deviation(
     config: HistogramConfig,
 ) -> None:
-    """As a reader takes it: subtract the snapshot `ticks` before, or nothing where that is the epoch's start."""
+    """Subtract the snapshot `ticks` before, or nothing at the epoch's start."""
     bodies = snapshots(config)
     assert sorted(bodies) == list(range(1, TICKS + 1))
     for tick, body in bodies.items():
@@ -102,7 +103,7 @@ def test_counts_of_two_snapshots_differ_by_noise_of_the_stated_standard_deviatio
 
 
 def test_windows_are_all_that_they_add_to_a_snapshot() -> None:
-    """Same id, same noise, same counts: they may be added to a histogram that runs, and taken away."""
+    """Same id, noise and counts: windows can be added to a running histogram, and removed."""
     few = {"domain": DOMAIN[:9]}
     plain, windowed = snapshots(known(**few)), snapshots(known(**few, windows=(20, 40)))
     assert len(windowed) == TICKS and not any("windows" in body for body in plain.values())
@@ -112,7 +113,7 @@ def test_windows_are_all_that_they_add_to_a_snapshot() -> None:
 
 
 def test_stored_state_goes_on_with_other_windows() -> None:
-    """They cost nothing, so nothing is charged again and no generation is needed."""
+    """They cost nothing, so there is no new charge and no new generation."""
     config = unk(horizon=32)
     [messages] = contribute(
         [[("k", {"a": 1}, 10 * tick) for tick in range(TICKS)]], [config], owners=1
@@ -132,7 +133,6 @@ def test_stored_state_goes_on_with_other_windows() -> None:
 
 
 def test_the_fields_are_those_of_the_reference() -> None:
-    """Names and order are a contract with every consumer."""
     config = known(domain=("a", "b"), windows=(300_000,), tick_ms=10_000)
     made = Windows(config, build(config))
     sd = build(config).difference_sd(31, 1)  # type: ignore[attr-defined]  # known_base has it

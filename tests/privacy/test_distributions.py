@@ -1,4 +1,4 @@
-"""Exact distributions of what neighbouring streams publish, against what each mechanism claims; each claim refuses a planted flaw."""
+"""Exact output distributions of neighbouring streams against claims; planted flaws are refused."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ SETTINGS: dict[str, object] = {
     "keys": "public",
 }
 EPSILONS = (0.5, 1, 2, 3, 4, 5, 6, 7, 8)
-# Paths that were left out weigh up to 1e-5 here; e^8 times that is taken off every hockey stick, so nothing is blamed on them.
+# Omitted paths weigh up to 1e-5 here; e^8 times that is subtracted from every hockey stick, so
+# nothing is blamed on them.
 SLACK = 1e-6
 
 
 @dataclass(frozen=True)
 class Case:
-    """A mechanism, a stream, and the event that its neighbour has besides; and what must not go unnoticed.
+    """A mechanism, a stream and the neighbour's extra event; and a flaw that must be detected.
 
     Attributes:
-        flaw: other settings that are too cheap for this event, or what is done to the mechanism to break it.
+        flaw: settings too cheap for this event, or a change that breaks the mechanism.
     """
 
     name: str
@@ -71,7 +72,7 @@ class Case:
         return mechanism
 
     def excess(self, mechanism: Mechanism) -> float:
-        """By how much the worst of what is claimed of the honest mechanism is passed; at most 0 where it holds."""
+        """Return the largest excess over the honest mechanism's claims; at most 0 if they hold."""
         with_event = also(self.world, self.tick, self.event)
         p, q = (
             law_of(mechanism, self.world, self.ticks, self.floor),
@@ -91,7 +92,7 @@ class Case:
 
 
 def excess(p: Law, q: Law, rho: float, discovery: float) -> float:
-    """The worst of: the hockey stick over its delta, labels that only one neighbour can name over discovery's, Renyi orders over rho."""
+    """Return the worst excess over delta, discovery (exclusive labels) and rho (Renyi)."""
     curve = max(
         hockey_stick(p, q, epsilon) - delta_of(rho, epsilon) - discovery for epsilon in EPSILONS
     )
@@ -113,14 +114,14 @@ def excess(p: Law, q: Law, rho: float, discovery: float) -> float:
 
 
 def named(outcome: object) -> object:
-    """What an outcome says of labels, without the counts: these depend on rare noise that the enumeration may have left out."""
+    """Return an outcome's labels without counts, which depend on rare, possibly omitted noise."""
     if isinstance(outcome, tuple):
         return tuple(named(part) for part in outcome if not isinstance(part, int))
     return outcome
 
 
 def lower(owner: Any, name: str, by: int) -> None:
-    """Plants a lower bar in what is frozen."""
+    """Plant a lower bar in a frozen object."""
     object.__setattr__(owner, name, getattr(owner, name) - by)
 
 
@@ -133,7 +134,7 @@ def lower_bottom(mechanism: Any) -> None:
 
 
 def lower_discovery(mechanism: Any) -> None:
-    """In a copy: equal mechanisms share their thresholds, and what is kept of them."""
+    """Plant it in a copy: equal mechanisms share thresholds and cached results."""
     own = thawed(mechanism._discovery)
     lower(own, "max_count", own.max_count)
     object.__setattr__(mechanism, "_discovery", own)
@@ -144,12 +145,12 @@ def lower_sketch(mechanism: Any) -> None:
 
 
 def half(rho: float) -> dict[str, object]:
-    """Half the noise: four times rho."""
+    """Plant half the noise: four times rho."""
     return {"rho": 4 * rho}
 
 
 def even(history: History) -> Event:
-    """An event that goes to one item or the other as the first snapshot says."""
+    """Return an event whose item depends on the first snapshot."""
     first: Any = history[0]
     (_, count), _ = first
     return {"a": 1} if count % 2 == 0 else {"b": 1}
@@ -384,11 +385,11 @@ CASES: dict[str, Case] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_neighbouring_streams_publish_what_the_claim_allows(name: str) -> None:
-    """Both directions, over all outcomes: the whole mechanism, its thresholds and its accounting at once."""
+    """Both directions, all outcomes: mechanism, thresholds and accounting together."""
     assert CASES[name].excess(CASES[name].honest()) <= SLACK
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_planted_flaw_is_seen(name: str) -> None:
-    """Half the noise, a sensitivity one lower, or a threshold without Dinf: a check that lets them pass checks nothing."""
+    """Half the noise, a sensitivity one lower, or a threshold without Dinf must be detected."""
     assert CASES[name].excess(CASES[name].flawed()) > 10 * SLACK

@@ -1,4 +1,4 @@
-"""Several events of one person: exact laws of what is published, against the price for k events; k times delta alone is refused."""
+"""Several events of one person: exact laws against the price for k; k times delta is refused."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def made(name: str, **settings: object) -> Mechanism:
 
 
 def several(world: World, ticks: tuple[int, ...], event: Event) -> World:
-    """The world with such an event more at each of the ticks."""
+    """Return the world with one more such event at each of the ticks."""
     for tick in ticks:
         world = also(world, tick, event)
     return world
 
 
 def excess(p: Law, q: Law, rho: float, failures: float) -> float:
-    """By how much (epsilon, delta) of this price is passed, and how often one world alone names a label; at most 0 where it holds."""
+    """Return the excess over (epsilon, delta), and of exclusive labels; at most 0 if it holds."""
     curve = max(
         hockey_stick(p, q, epsilon) - delta_of(rho, epsilon) - failures for epsilon in EPSILONS
     )
@@ -40,7 +40,7 @@ def excess(p: Law, q: Law, rho: float, failures: float) -> float:
     return max(curve, alone - failures - 10 * (p.lost + q.lost))
 
 
-# Mechanism, its settings, the stream, the events' ticks, and what each of them holds.
+# Mechanism, settings, stream, the events' ticks, and their items.
 CASES: dict[str, tuple[str, dict[str, object], World, tuple[int, ...], Event]] = {
     "known_base, one tick": (
         "known_base",
@@ -92,7 +92,7 @@ CASES: dict[str, tuple[str, dict[str, object], World, tuple[int, ...], Event]] =
 
 @pytest.mark.parametrize("name", CASES)
 def test_several_events_cost_no_more_than_is_stated(name: str) -> None:
-    """k^2 rho and p_k, both directions, over all outcomes; and not k^2 rho of fewer events."""
+    """k^2 rho and p_k, both directions, over all outcomes; k^2 rho of fewer events fails."""
     kind, settings, world, ticks, event = CASES[name]
     mechanism, k = made(kind, **settings), len(ticks)
     horizon = int(str(settings.get("horizon", 1)))
@@ -110,7 +110,7 @@ def test_several_events_cost_no_more_than_is_stated(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["unk_base, new items", "unk_base, three", "positive_gauss"])
 def test_k_times_the_delta_of_one_event_is_refused(name: str) -> None:
-    """What the page said once: ten times less. A hidden item of several events is shown far more often than that."""
+    """The page once claimed this. A hidden item of several events shows far more often."""
     kind, settings, world, ticks, event = CASES[name]
     mechanism, k = made(kind, **settings), len(ticks)
     p, q = law_of(mechanism, world, 1), law_of(mechanism, several(world, ticks, event), 1)
@@ -124,7 +124,7 @@ def test_k_times_the_delta_of_one_event_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["known_base, one tick", "known_base, two ticks", "known_gumbel"])
 def test_k_times_rho_is_refused(name: str) -> None:
-    """Events of one person are no independent ones: their shifts add up before they are squared."""
+    """One person's events are dependent: their shifts add up before squaring."""
     kind, settings, world, ticks, event = CASES[name]
     mechanism, k = made(kind, **settings), len(ticks)
     horizon = int(str(settings.get("horizon", 1)))

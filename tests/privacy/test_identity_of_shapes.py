@@ -1,4 +1,4 @@
-"""What of an event is counted is in the mechanism id; and ids of settings that say none of it are what they were."""
+"""The counted part of an event is in the mechanism id; settings without it keep their ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ KNOWN: dict[str, Any] = {"mechanism": "known_base", "domain": ["a", "b"]}
 def ids(
     events: dict[str, Any], *own: dict[str, Any], user: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return what identifies each histogram with such settings."""
     given = settings_of(document(events, list(own) or [{}], user), Path())
     found = histograms(
         Histogram,
@@ -53,7 +52,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def test_every_change_of_what_is_counted_is_another_id() -> None:
-    """The same noise on other data would be subtracted, and the data be bare."""
+    """The same noise on other data could be subtracted, exposing the data."""
     described = [ids(EVENTS)[0], *(ids(EVENTS | change)[0] for change in CHANGES.values())]
     counted = [one["events"] for one in described]
     assert all(one not in counted[:place] for place, one in enumerate(counted))
@@ -61,7 +60,7 @@ def test_every_change_of_what_is_counted_is_another_id() -> None:
 
 @pytest.mark.parametrize("name", ["key", "items", "count", "where", "a bound"])
 def test_a_histogram_of_its_own_has_the_id_of_events_that_say_the_same(name: str) -> None:
-    """Where a setting stands changes nothing that is counted."""
+    """The place of a setting does not change what is counted."""
     change = CHANGES[name] | ({"items": EVENTS["items"]} if name == "count" else {})
     assert (
         ids(EVENTS, change)[0]["events"]
@@ -84,7 +83,7 @@ def test_settings_that_say_nothing_new_have_the_ids_that_they_had() -> None:
 
 
 def test_lanes_without_a_view_of_their_own_are_as_they_were() -> None:
-    """Messages and users' pairs in Kafka name lanes: by six fields, as ever."""
+    """Kafka messages and users' pairs name lanes by six fields."""
     given = settings_of(document(EVENTS, [{}, {"items": "sku"}], None), Path())
     first, second = lanes(given)
     assert (first.view, tuple(first)[:6]) == ("", (10_000, 0, 3, 1, None, None))

@@ -1,4 +1,4 @@
-"""No word of noise is used for two things, nor twice for what must be fresh; with every mechanism, over a run of many ticks."""
+"""No noise word serves two purposes, or twice where it must be fresh: every mechanism."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from workers.mechanisms.running import sparse_gumb
 
 TICKS = 64
 KEYS = ("s", "r")
-# A counter's noise is a function of its cell, and is read as long as the cell is part of a sum.
+# A counter's noise is a function of its cell, and is read while the cell is part of a sum.
 COUNTERS = ("haar", "tree", "sqrt", "column_sums")
-# So is the noise of a threshold in every test of its run.
+# The same holds for a threshold's noise in every test of its run.
 HELD = (*COUNTERS, "sparse_gumb.threshold")
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in MECHANISMS},
@@ -51,7 +51,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 class Recorder(NoiseStream, shared=False):
-    """The noise of a mechanism, which notes what each word is taken for, and when."""
+    """Noise source that records the use and time of every word."""
 
     def __init__(self) -> None:
         super().__init__(bytes(32))
@@ -71,7 +71,7 @@ class Recorder(NoiseStream, shared=False):
 
 
 def callers(frame: FrameType | None) -> Iterator[str]:
-    """The function that asked for words; also who asked it, as long as it is one that serves several."""
+    """Return the function that asked for words, with its caller if it serves several."""
     while frame is not None:
         module, function = frame.f_code.co_filename.rsplit("/", 1)[-1][:-3], frame.f_code.co_name
         if module not in ("noise", "inversion", "above_threshold"):
@@ -107,12 +107,11 @@ def test_no_word_of_noise_is_used_for_two_things(name: str) -> None:
 
 
 def test_all_mechanisms_are_here() -> None:
-    """One that is added must not be forgotten."""
     assert set(MECHANISMS) == set(OWN) <= set(VARIANTS)
 
 
 def test_a_word_used_for_two_things_is_seen() -> None:
-    """Picks and thresholds on the same cells: what the check is there for."""
+    """Control: picks and thresholds on the same cells."""
     with (
         replaced(sparse_gumb, PICK=sparse_gumb.THRESHOLD),
         pytest.raises(AssertionError, match="one word for"),
@@ -121,7 +120,7 @@ def test_a_word_used_for_two_things_is_seen() -> None:
 
 
 def test_a_test_that_does_not_draw_anew_is_seen() -> None:
-    """The same test noise at every tick would let a reader wait for the crossing and learn the count."""
+    """Constant test noise would let a reader infer the count from the crossing."""
     drawn = sparse_gumb.SparseNoise.test
     still = {"test": lambda noise, t, tags: drawn(noise, 1, tags)}
     with (

@@ -1,4 +1,4 @@
-"""Kafka away: what is said of it, who waits, and what is not taken for it."""
+"""Kafka outages: log lines, waiting, and errors that are not outages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workers.runtime.logs import log_to_stderr
 def test_an_outage_is_two_lines_however_often_it_is_noticed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A hundred clients notice it, and each goes on noticing it."""
+    """A hundred clients notice it, repeatedly."""
     clock = [100.0]
     away = Away(lambda: clock[0])
     assert (away.is_so, away.seconds, away.outages) == (False, 0.0, 0)
@@ -45,7 +45,6 @@ def test_an_outage_is_two_lines_however_often_it_is_noticed(
 
 
 def answers(*given: object) -> Callable[[], str]:
-    """Raises what it is given, one after the other; anything else is the answer."""
     left = list(given)
 
     def ask() -> str:
@@ -60,7 +59,7 @@ def answers(*given: object) -> Callable[[], str]:
 def test_it_waits_for_a_kafka_that_is_away_and_for_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A wrong setting would be waited for, for ever."""
+    """Waiting on a wrong setting would never end."""
     monkeypatch.setattr(outages, "LOOK_S", 0.0)
     away, waited = Away(), list[bool]()
     silent = KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -85,7 +84,7 @@ def test_it_waits_for_a_kafka_that_is_away_and_for_nothing_else(
 def test_a_refusal_after_an_outage_is_believed_when_it_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A broker that has just started may not know its users yet; one that does must not be asked for ever."""
+    """A fresh broker may not know its users yet; a repeated refusal must end the retries."""
     monkeypatch.setattr(outages, "LOOK_S", 0.0)
     away = Away()
     away.lost("no broker answers")
@@ -99,7 +98,6 @@ def test_a_refusal_after_an_outage_is_believed_when_it_stays(
 
 
 def test_a_broker_that_nobody_reaches_is_named_by_its_address() -> None:
-    """It may be a wrong one."""
     with (
         pytest.raises(KafkaAway, match=r"127\.0\.0\.1:1.*refused"),
         Connection("127.0.0.1:1").introduce(0.5),
@@ -109,7 +107,6 @@ def test_a_broker_that_nobody_reaches_is_named_by_its_address() -> None:
 
 @pytest.fixture
 def _logging() -> Iterator[None]:
-    """pytest's own handlers come back."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -121,7 +118,7 @@ def _logging() -> Iterator[None]:
 def test_what_clients_say_of_each_attempt_is_held_back_and_what_a_broker_refuses_is_not(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """An outage is two lines; but a password that is wrong must be seen."""
+    """An outage is two lines, but a wrong password must be visible."""
     log_to_stderr(debug=False)
     without_outages()
     said = {

@@ -1,4 +1,4 @@
-"""No core dump holds the key: not of a command that reads it, not of the processes that it forks."""
+"""No core dump holds the key: not of commands that read it, nor of their forked processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from workers.runtime.process import cores
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
 
-#: `quietcount` that says at every key file it opens, and in every child, whether it may be dumped.
+# `quietcount` that reports, at every key file it opens and in every child, whether it may be
+# dumped.
 TELLING = """\
 import ctypes, os, resource, sys
 PR_GET_DUMPABLE = 3
@@ -62,7 +63,7 @@ keys = "public"
 
 
 def told(directory: Path, *arguments: str) -> list[str]:
-    """What a command told, and its other lines on stderr."""
+    """Return a command's reports, and its other lines on stderr."""
     done = subprocess.run(
         [sys.executable, "-c", TELLING, *arguments],
         cwd=ROOT,
@@ -75,7 +76,7 @@ def told(directory: Path, *arguments: str) -> list[str]:
 
 
 def test_commands_turn_core_dumps_off_before_they_read_the_key(tmp_path: Path) -> None:
-    """A limit alone would not do: a dump that goes through a pipe ignores it."""
+    """A resource limit is not enough: a piped dump ignores it."""
     file = str(tmp_path / "noise.key")
     assert told(tmp_path, "key", "new", file) == [f"key: {OFF}"]
     assert told(tmp_path, "key", "fingerprint", file) == [f"key: {OFF}"]
@@ -106,16 +107,16 @@ def test_processes_of_a_backtest_cannot_be_dumped_either(tmp_path: Path) -> None
 
 
 def test_debug_leaves_core_dumps_on_and_says_so(tmp_path: Path) -> None:
-    """Whoever looks for a fault may need one, and must know what is in it."""
+    """Debugging may need a dump, and the user must know its content."""
     first, key = told(tmp_path, "--debug", "key", "new", str(tmp_path / "noise.key"))
     assert first == f"quietcount: {CORE_DUMPS_ON}"
-    # What it began with: as much as this process may allow.
+    # The initial value: the most this process may allow.
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     assert key == f"key: dumpable 1, limits {(hard, hard)}"
 
 
 def test_a_running_worker_cannot_be_dumped(bootstrap: str, tmp_path: Path) -> None:
-    """Its own figures go on: the metrics of a process are read from /proc."""
+    """Its own figures continue: process metrics are read from /proc."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     (tmp_path / "key").rename(tmp_path / "noise.key")
     site.set("worker", key_file="noise.key")

@@ -1,4 +1,4 @@
-"""What threads share is refused where it could change; the whole of each mechanism is in tests/contract/test_threads.py."""
+"""Mutable objects are refused between threads; see also tests/contract/test_threads.py."""
 
 from __future__ import annotations
 
@@ -21,28 +21,20 @@ from workers.runtime.frozen import Frozen, check_frozen, kept, read_only, thawed
 
 
 class Pair(Frozen):
-    """Two attributes, of whatever is given."""
-
     def __init__(self, first: Any, second: Any = None) -> None:
         self.first, self.second = first, second
 
 
 @dataclass(frozen=True)
 class Loose:
-    """A frozen dataclass without slots."""
-
     held: Any
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A frozen record."""
-
     held: Any
 
 
 class Changing(msgspec.Struct):
-    """A record that may be changed."""
-
     held: Any
 
 
@@ -92,14 +84,14 @@ CHANGEABLE: tuple[object, ...] = (
 
 @pytest.mark.parametrize("value", WHOLE, ids=lambda value: type(value).__name__)
 def test_what_cannot_change_may_be_shared(value: object) -> None:
-    """Refusing it would drive people round the check."""
+    """Refusing it would lead people to bypass the check."""
     check_frozen(value, "it")
     assert Pair(value, (value,)).first is value
 
 
 @pytest.mark.parametrize("value", CHANGEABLE, ids=lambda value: type(value).__name__)
 def test_what_can_change_is_refused_when_it_is_made(value: object) -> None:
-    """One thread would change it while another one reads it; the message says where, and nothing of what."""
+    """One thread would write while another reads; the message names the place, not the content."""
     with pytest.raises(TypeError, match=r"Pair\.second"):
         Pair(1, value)
     with pytest.raises(TypeError, match=r"Pair\.first\[0\]"):
@@ -117,7 +109,7 @@ def test_a_read_only_view_of_an_array_that_somebody_may_write_to_is_refused() ->
 
 
 def test_nothing_is_set_or_deleted_once_the_outermost_constructor_is_through() -> None:
-    """A cache that is filled at its first use is a write after that."""
+    """A lazily filled cache writes after the constructor."""
 
     class Child(Pair):
         def __init__(self) -> None:
@@ -158,7 +150,7 @@ def test_caches_of_functools_and_tables_of_a_class_are_refused_where_the_class_i
 
 
 def test_kept_results_are_checked_and_kept() -> None:
-    """All callers of a cache share what it returns."""
+    """All callers of a cache share its results."""
     calls = []
 
     @kept(2)
@@ -174,7 +166,7 @@ def test_kept_results_are_checked_and_kept() -> None:
 
 
 def test_a_thawed_copy_belongs_to_one_thread_and_is_refused_where_threads_would_share_it() -> None:
-    """Replay gives its copy a memory; that copy must never come to the worker's threads."""
+    """Replay's copy has a memory, which must never reach the worker's threads."""
     counter = HaarCounter(8, 0.1)
     own = thawed(counter)
     object.__getattribute__(own, "__dict__")["_note"] = []
@@ -200,7 +192,6 @@ def test_a_class_of_one_thread_says_so_and_is_refused_where_threads_would_share_
 
 
 def test_copies_of_what_is_frozen_are_frozen() -> None:
-    """Processes of a sweep get theirs pickled."""
     counter = HaarCounter(8, 0.1)
     for same in (copy.copy(counter), pickle.loads(pickle.dumps(counter))):
         assert same.public() == counter.public()
@@ -210,7 +201,6 @@ def test_copies_of_what_is_frozen_are_frozen() -> None:
 
 
 def test_the_message_shows_nothing_of_a_secret() -> None:
-    """It goes to a log."""
     with pytest.raises(TypeError) as refused:
         Pair(["the root key"])
     assert "root key" not in str(refused.value)

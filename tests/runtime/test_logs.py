@@ -1,4 +1,4 @@
-"""The worker's log says each thing once, and says nothing of Faust's inner life."""
+"""The worker's log reports every fact once, without Faust internals."""
 
 import json
 import logging
@@ -15,7 +15,6 @@ from workers.runtime.logs import about, log_to_stderr
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    """pytest's own handlers come back."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     hooks = threading.excepthook, sys.excepthook
@@ -28,7 +27,7 @@ def _restored() -> Iterator[None]:
 def test_a_line_is_not_repeated_at_once_and_what_ends_the_worker_is_one_line(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A broker that is away would fill the disk with one sentence; the reason to stop looks as in every other command."""
+    """A missing broker would fill the disk; the stop reason reads as in all commands."""
     log_to_stderr(debug=False)
     for _ in range(3):
         logging.getLogger("librdkafka").warning("the broker is away")
@@ -44,7 +43,7 @@ def test_a_line_is_not_repeated_at_once_and_what_ends_the_worker_is_one_line(
 def test_json_is_one_object_a_line_with_what_it_is_about_and_no_message_of_a_strange_error(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A collector splits at line ends; an exception's message may quote an event."""
+    """Collectors split at line ends; an exception's message may quote an event."""
     log_to_stderr(debug=False, json_lines=True)
     log = logging.getLogger("workers.kafka.handover")
     log.info("took\nover", extra=about(event="acquired", partitions=3))
@@ -77,7 +76,7 @@ def test_an_error_that_nobody_caught_in_a_thread_is_a_line_of_the_log(
 
 
 def test_errors_about_kafka_files_and_settings_keep_their_message() -> None:
-    """These are what an operator can act on."""
+    """An operator can act on these."""
     assert (
         describe(FileNotFoundError(2, "No such file", "key"))
         == "FileNotFoundError: [Errno 2] No such file: 'key'"

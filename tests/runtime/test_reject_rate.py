@@ -1,4 +1,4 @@
-"""When nearly all is rejected, and when that is over: neither too early, nor again and again, nor for ever."""
+"""Reject-rate alarms start and end: not too early, without flapping, and not for ever."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
 def test_it_begins_with_the_hundredth_reject_and_is_said_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A worker that rejects everything must not wait for a minute to pass."""
+    """A worker that rejects everything must not wait a minute to say so."""
     rate = RejectRate()
     for i in range(LEAST - 1):
         rate.note("t", 0.01 * i, 1, {"not JSON": 1})
@@ -38,7 +38,7 @@ def test_it_begins_with_the_hundredth_reject_and_is_said_once(
 def test_nine_in_ten_are_not_nearly_all_and_topics_are_not_added_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each producer has its own topic; a good one must not hide a bad one, nor share its blame."""
+    """Producers have their own topics; a good one must not hide a bad one, nor share its blame."""
     rate = RejectRate()
     rate.note("t", 0.0, 1_000, {"not JSON": 900})
     assert rate.reason("t", 0.0) is None
@@ -49,7 +49,7 @@ def test_nine_in_ten_are_not_nearly_all_and_topics_are_not_added_up(
 
 
 def test_what_was_read_a_minute_ago_does_not_count() -> None:
-    """A bad minute at the start, then a good one, then all bad: it begins again only for the last."""
+    """A bad minute, a good one, then all bad: it begins again only for the last."""
     rate = RejectRate()
     rate.note("t", 0.0, 10_000, {})
     rate.note("t", WINDOW_S / 2, 200, {"not JSON": 200})
@@ -59,7 +59,6 @@ def test_what_was_read_a_minute_ago_does_not_count() -> None:
 
 
 def test_a_share_about_the_limit_does_not_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
-    """An alert that flaps is switched off."""
     rate = RejectRate()
     for i in range(600):
         rate.note("t", float(i), 100, {"not JSON": 95 if i // 70 % 2 == 0 else 85})
@@ -69,7 +68,7 @@ def test_a_share_about_the_limit_does_not_come_and_go(caplog: pytest.LogCaptureF
 def test_it_is_over_when_half_are_accepted_also_where_few_come(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After the settings were corrected a quiet topic brings a few records a minute, all of them good."""
+    """After a settings fix a quiet topic brings a few good records a minute."""
     rate = RejectRate()
     rate.note("t", 0.0, 500, {"not JSON": 500})
     rate.note("t", 70.0, 3, {"not JSON": 2})

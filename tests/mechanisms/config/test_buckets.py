@@ -1,4 +1,4 @@
-"""Buckets: edges as they were written, labels that read back as the edges, and messages of one line."""
+"""Buckets: exact edges, labels that read back as the edges, and one-line messages."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def test_labels_are_the_half_open_intervals_in_order() -> None:
-    """They are the declared domain; consumers find the edges in them too."""
+    """They are the declared domain, and consumers parse the edges from them."""
     found = parse_buckets([-1, 0, 0.5, 10, 1e16])
     assert found.labels == ("<-1", "[-1,0)", "[0,0.5)", "[0.5,10)", "[10,1e+16)", ">=1e+16")
 
 
 @given(st.lists(FINITE, min_size=2, max_size=20, unique=True))
 def test_every_label_says_its_edges_exactly(edges: list[float]) -> None:
-    """A label that was rounded would be a bucket that nobody counts."""
+    """A rounded label would name a bucket that is not counted."""
     edges = sorted({edge or 0.0 for edge in edges})
     assume(len(edges) > 1)
     labels = Buckets(tuple(edges)).labels
@@ -49,12 +49,12 @@ def test_every_label_says_its_edges_exactly(edges: list[float]) -> None:
     ],
 )
 def test_edges_between_two_numbers_read_well(value: Any, expected: tuple[float, ...]) -> None:
-    """Expected: by hand. 0.1 and 0.4 are tenths, as they were written."""
+    """Expected values by hand. 0.1 and 0.4 are tenths, as written."""
     assert parse_buckets(value).edges == expected
 
 
 def test_edges_do_not_depend_on_the_context_of_the_caller() -> None:
-    """They are in the mechanism id: each machine and thread must find the same."""
+    """They are in the mechanism id, so all machines and threads must agree."""
     for value in (
         {"from": 1, "to": 7e5, "count": 900, "scale": "log"},
         {"from": 0, "to": 1 / 3, "count": 7},
@@ -69,7 +69,6 @@ def test_edges_do_not_depend_on_the_context_of_the_caller() -> None:
 def test_whatever_is_asked_gives_good_edges_or_a_message(
     first: float, last: float, count: int, scale: str
 ) -> None:
-    """Edges rise from `from` to `to`, and are as many as asked."""
     try:
         found = parse_buckets({"from": first, "to": last, "count": count, "scale": scale})
     except ValueError:

@@ -1,4 +1,4 @@
-"""Conditions say what they mean, or are refused with what is wrong."""
+"""Conditions match as documented, or are refused with a reason."""
 
 from __future__ import annotations
 
@@ -73,7 +73,6 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_condition_is_refused(name: str) -> None:
-    """One that is misread lets other events through."""
     value, message = WRONG[name]
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         conditions(value)
@@ -81,7 +80,6 @@ def test_a_wrong_condition_is_refused(name: str) -> None:
 
 
 def test_values_are_compared_as_labels() -> None:
-    """5, "5" and the label of 5 are one."""
     [condition] = conditions([{"field": "a", "in": [5, "5", True, "é"], "min": 1}])
     assert condition == Condition(field="a", in_=("5", "true", "é"), min=1.0)
     assert [as_label(value) for value in ("é", 5, -1, True, False)] == [
@@ -93,7 +91,7 @@ def test_values_are_compared_as_labels() -> None:
     ]
 
 
-# What is asked, and the values for which it holds; None is absent or null.
+# A condition and the values that satisfy it; None is absent or null.
 HOLDS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({"in": ["a", 5]}, ["a", "5", 5], ["b", 5.0, Decimal(5), None, [], {}, True, ["a"]]),
     ({"in": [True]}, [True, "true"], [1, "True", None]),
@@ -117,7 +115,7 @@ HOLDS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
 def test_what_a_condition_holds_for(
     asked: dict[str, Any], those: list[Any], others: list[Any]
 ) -> None:
-    """Bounds are inclusive; what is not there fulfils only what says so."""
+    """Bounds are inclusive; absent values satisfy only conditions that say so."""
     [condition] = conditions([{"field": "a", **asked}])
     assert [holds(condition, value) for value in those] == [True] * len(those)
     assert [holds(condition, value) for value in others] == [False] * len(others)

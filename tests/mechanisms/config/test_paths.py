@@ -1,4 +1,4 @@
-"""A path is what it writes, and whoever writes a wrong one is told at which character."""
+"""Paths round-trip through their text, and errors name the character."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ PATHS = {
 
 @pytest.mark.parametrize("text", PATHS)
 def test_a_path_is_what_it_writes(text: str) -> None:
-    """Also as another text of it writes it: mechanism ids hold such texts."""
+    """Also for other spellings: mechanism ids contain such texts."""
     found = parse(text)
     assert found == PATHS[text] == parse(str(found))
     assert [name for name, _ in steps_of(text)] == list(found.steps)
 
 
 def test_a_list_has_a_path_of_its_own() -> None:
-    """By it one sees whether two paths are beside each other."""
     assert parse("order.lines[].sku").list_steps == ("order", "lines")
     assert parse("order.lines").list_steps is None
     assert str(parse('order."lines"[].sku')) == "order.lines[].sku"
@@ -48,7 +47,6 @@ def test_a_list_has_a_path_of_its_own() -> None:
     st.integers(0, STEPS_MAX),
 )
 def test_every_name_can_be_written(names: list[str], at: int) -> None:
-    """Whatever a producer calls its fields."""
     path = Path(tuple(names), at if 0 < at <= len(names) else None)
     if len(str(path)) <= CHARACTERS_MAX:
         assert parse(str(path)) == path
@@ -84,6 +82,5 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG)
 def test_a_wrong_path_is_refused_at_its_place(text: str) -> None:
-    """A path that is taken for another one counts something else."""
     with pytest.raises(ValueError, match=rf"^{re.escape(WRONG[text])}\Z"):
         parse(text)

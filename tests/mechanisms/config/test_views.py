@@ -1,4 +1,4 @@
-"""Settings that no event could fulfil are refused with their place; and nothing that could match is."""
+"""Settings that no event can fulfil are refused with their place; satisfiable ones are accepted."""
 
 from __future__ import annotations
 
@@ -162,14 +162,14 @@ WRONG: dict[str, tuple[dict[str, Any], list[dict[str, Any]], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_no_event_can_fulfil_is_refused(name: str) -> None:
-    """An operator sees it before the first event, not in a million rejects."""
+    """Operators see it before the first event, not in a million rejects."""
     events, histograms, message = WRONG[name]
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         shape(events, *histograms)
     assert "\n" not in str(refused.value)
 
 
-# What looks odd and can match, with an event that does.
+# Odd-looking settings that can match, with an event that does.
 RIGHT: dict[str, tuple[dict[str, Any], list[dict[str, Any]], bytes]] = {
     "an object that is not a word": (
         A | where("order", not_in=["x"]),
@@ -223,7 +223,7 @@ RIGHT: dict[str, tuple[dict[str, Any], list[dict[str, Any]], bytes]] = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_nothing_that_could_match_is_refused(name: str) -> None:
-    """An event of that shape is accepted, by all readers, and somebody looks at it."""
+    """All readers accept an event of that shape, and some view looks at it."""
     events, histograms, value = RIGHT[name]
     settings = settings_of(document(events, histograms, None), File())
     case = Case(
@@ -239,7 +239,7 @@ def test_nothing_that_could_match_is_refused(name: str) -> None:
 
 
 def test_histograms_that_agree_share_a_view() -> None:
-    """And each setting of its own makes another; what a histogram leaves out is that of [events]."""
+    """Any own setting makes another view; omitted ones come from [events]."""
     first = where("type", in_=["a"])
     events = {"key": "k", "items": "l[].i", "count": "l[].n"} | first
     own: list[dict[str, Any]] = [
@@ -283,7 +283,6 @@ def test_histograms_that_agree_share_a_view() -> None:
 
 
 def test_settings_of_events_are_in_the_shape() -> None:
-    """Each is read, and none is lost on the way."""
     plain, found = (
         shape(A),
         shape(A | {"timestamp": "t", "timestamp_unit": "iso", "missing": "empty"}, user="who.id"),

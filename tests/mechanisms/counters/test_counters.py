@@ -1,4 +1,4 @@
-"""What every counter owes: one contract, run over every kind."""
+"""Contract tests of every counter."""
 
 import math
 from fractions import Fraction
@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 
 KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))
-# Parameters of every kind of arithmetic: one group in int32, one in int64, several groups, int16 and int32 columns.
+# Parameters of every arithmetic path: one group in int32, one in int64, several groups, int16 and
+# int32 columns.
 COUNTERS = [
     partial(make_counter, "haar", 1, 0.5),
     partial(make_counter, "haar", 100, 0.01),
@@ -45,7 +46,6 @@ COUNTERS = [
 
 
 def said(value: object) -> str:
-    """The id of a parameter."""
     if isinstance(value, partial):
         return " ".join(map(str, (*value.args, *value.keywords.values())))
     return repr(value)
@@ -56,7 +56,7 @@ every_counter = pytest.mark.parametrize("counter", COUNTERS, indirect=True, ids=
 
 @pytest.fixture(scope="module")
 def counter(request: pytest.FixtureRequest) -> Counter:
-    """Its tables take up to a second: they are made when a test needs them, not at collection."""
+    """Return the counter, built on demand: its tables take up to a second."""
     made: Counter = request.param()
     return made
 
@@ -75,7 +75,7 @@ def last_tick(counter: Counter) -> int:
 def test_cached_noise_equals_drawn_noise_for_any_order_of_ticks_and_growing_rows(
     counter: Counter, data: st.DataObject
 ) -> None:
-    """The cache is an optimisation: a recovered worker draws anew and must publish the same bytes."""
+    """The cache is an optimisation: a recovered worker must publish the same bytes."""
     tags = random_tags(40)
     columns = counter.columns(STREAM)
     rows, t = 0, data.draw(st.integers(1, last_tick(counter)))
@@ -90,7 +90,7 @@ def test_cached_noise_equals_drawn_noise_for_any_order_of_ticks_and_growing_rows
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_noise_equals_drawn_noise_across_chunks_and_capacity(kind: str) -> None:
-    """Rows beyond a chunk, and columns copied when they grow, keep their noise; a shorter prefix is answered too."""
+    """Rows beyond a chunk and grown columns keep their noise; a shorter prefix is answered."""
     counter = make_counter(kind, 50, 0.01)
     tags = random_tags(2 * CHUNK_ROWS + 100)
     columns = counter.columns(STREAM)
@@ -111,7 +111,7 @@ def test_cached_noise_equals_drawn_noise_across_chunks_and_capacity(kind: str) -
 def test_a_draw_that_fails_half_way_leaves_no_wrong_noise_in_the_cache(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a MemoryError the tick is tried again: half-updated columns must not be taken for whole ones."""
+    """After a MemoryError the tick is retried; half-updated columns must not look whole."""
     counter = make_counter(kind, 50, 0.01)
     stream = thawed(KEY.stream(bytes(16)))
     tags = random_tags(2 * CHUNK_ROWS)
@@ -136,7 +136,7 @@ def test_a_draw_that_fails_half_way_leaves_no_wrong_noise_in_the_cache(
 
 @every_counter
 def test_noise_is_a_pure_function_of_the_row(counter: Counter) -> None:
-    """Neither the other rows nor an earlier call change what an item gets."""
+    """Neither the other rows nor an earlier call change an item's noise."""
     tags = random_tags(300)
     t = last_tick(counter) // 3 + 1
     whole = counter.draw(STREAM, t, tags)
@@ -146,8 +146,8 @@ def test_noise_is_a_pure_function_of_the_row(counter: Counter) -> None:
     assert counter.draw(STREAM, t, tags[:0]).tolist() == []
 
 
-# n = 20,000 independent rows: a sample variance has relative sd sqrt(2/n) = 0.01, a mean sd/sqrt(n), so five of each
-# are 5 % and 0.035 sd. Half and double the variance lie far outside.
+# n = 20,000 independent rows: a sample variance has relative sd sqrt(2/n) = 0.01, a mean
+# sd/sqrt(n), so five of each are 5 % and 0.035 sd. Half and double the variance lie far outside.
 ROWS = 20_000
 
 
@@ -167,7 +167,7 @@ ROWS = 20_000
 def test_noise_has_the_stated_standard_deviation_and_not_half_or_double_the_variance(
     counter: Counter, ticks: tuple[int, ...]
 ) -> None:
-    """The sd is published: it must be that of the published integer, the rounding included."""
+    """The published sd must be that of the published integer, rounding included."""
     tags = KEY.tags("sd", [b"%d" % number for number in range(ROWS)])
     for t in ticks:
         noise = counter.draw(STREAM, t, tags)
@@ -179,7 +179,7 @@ def test_noise_has_the_stated_standard_deviation_and_not_half_or_double_the_vari
 
 @every_counter
 def test_variance_is_that_of_the_terms(counter: Counter) -> None:
-    """Thresholds work on the terms, snapshots publish the sd: one noise."""
+    """Thresholds use the terms and snapshots publish the sd: both must describe the same noise."""
     last = last_tick(counter)
     for t in {1, min(2, last), last // 3 + 1, last}:
         terms = counter.terms(t)
@@ -206,14 +206,14 @@ def test_cost_is_at_most_what_was_asked_and_close_to_it(counter: Counter) -> Non
 def test_the_reach_stated_before_a_table_is_made_bounds_what_the_table_gives(
     sigma_squared: float,
 ) -> None:
-    """Sums that overflow, or a distance stated too small, would be found by nobody; 4 % more costs nothing."""
+    """An overflow or an understated distance would go unnoticed; 4 % more costs nothing."""
     value = round_up_sigma_squared(Fraction(sigma_squared))
     table = integer_gaussian(value)
     assert table.bound <= reach(value) <= 1.04 * table.bound + 1
 
 
 def test_the_distance_stated_before_the_tables_are_made_is_at_least_that_of_the_tables() -> None:
-    """Privacy is charged by what is stated; it is stated before any noise is drawn."""
+    """Privacy is charged by the stated distance, before any noise is drawn."""
     for counter in (make() for make in COUNTERS):
         if isinstance(counter, LevelCounter):
             tables = counter._tables
@@ -230,7 +230,6 @@ def test_the_distance_stated_before_the_tables_are_made_is_at_least_that_of_the_
 
 @every_counter
 def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
-    """Beyond the horizon there is no noise that the guarantee covers."""
     columns = counter.columns(STREAM)
     for t in (-1, 0, last_tick(counter) + 1):
         for attempt in (
@@ -271,13 +270,12 @@ def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
 def test_parameters_outside_their_range_are_refused(
     arguments: tuple[str, int | None, float], message: str
 ) -> None:
-    """The message names parameter, value and what is allowed."""
     with pytest.raises(ValueError, match=message):
         make_counter(*arguments)
 
 
 def test_public_parameters_differ_whenever_the_noise_does() -> None:
-    """They are hashed into the mechanism id: two configurations with one id would share noise under different scale."""
+    """They are hashed into the mechanism id: equal ids would share noise at different scales."""
     made = [
         *(make() for make in COUNTERS),
         make_counter("haar", 100, 0.02),
@@ -292,7 +290,7 @@ def test_public_parameters_differ_whenever_the_noise_does() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: str) -> None:
-    """5,000 pairs: the sample correlation has sd 0.0141; five of them are allowed (6e-7). The same noise does correlate."""
+    """5,000 pairs: the correlation's sd is 0.0141, five are allowed (6e-7); with a control."""
     counter = make_counter(kind, 1000, 0.01)
     labels = [b"%d" % number for number in range(5_000)]
     tags = KEY.tags("a", labels)
@@ -309,6 +307,6 @@ def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: st
 
 @every_counter
 def test_stated_bytes_per_row_are_those_of_the_columns(counter: Counter) -> None:
-    """`plan` sizes the machine by it: two bytes a column where the noise fits, else four or eight."""
+    """`plan` sizes the machine by it: two bytes a column if the noise fits, else four or eight."""
     cells = counter.cells_per_event
     assert 2 * cells <= counter.columns(STREAM).bytes_per_row <= 8 * cells

@@ -1,4 +1,4 @@
-"""The haar counter: the factorisation is exact, the arithmetic is exact, the figures are those of the design."""
+"""The haar counter: exact factorisation, exact arithmetic, and the design's figures."""
 
 import math
 from fractions import Fraction
@@ -16,7 +16,7 @@ STREAM = NoiseKey(bytes(32)).stream(bytes(16))
 
 
 def statistic(cell: Cell, s: int) -> int:
-    """C: what one event in tick s adds to the statistic of a cell: +1 in its left half, -1 in its right one."""
+    """Return C: an event in tick s adds +1 to a cell in its left half, -1 in its right half."""
     level, node = cell
     if level == 0:
         return 1
@@ -26,7 +26,6 @@ def statistic(cell: Cell, s: int) -> int:
 
 
 def coefficients(counter: HaarCounter, t: int) -> dict[Cell, Fraction]:
-    """B: the row of release t."""
     return {
         cell: Fraction(numerator, 1 << bits)
         for _, bits, cell, numerator in counter._coefficients(t)
@@ -35,7 +34,7 @@ def coefficients(counter: HaarCounter, t: int) -> dict[Cell, Fraction]:
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 8, 21, 64])
 def test_decoding_the_statistics_gives_the_running_sum(horizon: int) -> None:
-    """B C = A, the lower triangle of ones, in Fractions: noise aside, the release is the true count."""
+    """B C = A, the lower triangle of ones, in Fractions: noise aside, the true count."""
     counter = HaarCounter(horizon, 0.1)
     for t in range(1, horizon + 1):
         row = coefficients(counter, t)
@@ -44,7 +43,7 @@ def test_decoding_the_statistics_gives_the_running_sum(horizon: int) -> None:
 
 
 def test_decoding_the_unbounded_statistics_gives_the_running_sum() -> None:
-    """The same for 50 levels, at ticks and events all over the range."""
+    """50 levels, with ticks and events across the range."""
     counter = HaarCounter(None, 0.1)
     generator = np.random.default_rng(2)
     places = [1, 2, 3, 2**39, 2**40 - 1, *(int(2 ** generator.uniform(0, 40)) for _ in range(40))]
@@ -56,7 +55,7 @@ def test_decoding_the_unbounded_statistics_gives_the_running_sum() -> None:
 
 @pytest.mark.parametrize("horizon", [1, 2, 13, 64])
 def test_an_event_changes_one_statistic_a_level_by_one(horizon: int) -> None:
-    """The sensitivity that rho is computed from: sum_j 1/(2 sigma_j^2), over exactly the cells an event changes."""
+    """rho's sensitivity: sum_j 1/(2 sigma_j^2), over exactly the cells an event changes."""
     counter = HaarCounter(horizon, 0.1)
     cells = {cell for t in range(1, horizon + 1) for cell in coefficients(counter, t)}
     sigma_squared = [Fraction(str(value)) for value in _list(counter.public()["sigma_squared"])]
@@ -81,7 +80,7 @@ def _list(value: object) -> list[object]:
     [(2**10, 4.22, 3.56), (2**16, 6.22, 5.29), (2**20, 7.56, 6.45)],
 )
 def test_error_is_that_of_the_design(horizon: int, worst: float, root_mean_square: float) -> None:
-    """The table of mechanisms.md, noise per unit of mu: a wrong weight or coefficient shows here."""
+    """The table of mechanisms.md, noise per unit of mu, detects a wrong weight or coefficient."""
     counter = HaarCounter(horizon, 0.005)
     levels = (horizon - 1).bit_length()
     ticks = np.arange(1, horizon + 1, dtype=np.float64)
@@ -113,7 +112,7 @@ def test_unbounded_error_is_that_of_the_design(octave: int, worst: float) -> Non
 
 
 def test_the_total_is_noised_too() -> None:
-    """An exact S would give the total away, however small its coefficient."""
+    """An exact S would reveal the total, however small its coefficient."""
     for counter in (HaarCounter(None, 0.1), HaarCounter(64, 0.1)):
         assert coefficients(counter, 1)[(0, 0)] > 0
         assert Fraction(str(_list(counter.public()["sigma_squared"])[0])) > 1
@@ -128,7 +127,7 @@ def covariance(counter: HaarCounter, first: int, second: int) -> float:
 
 
 def test_covariance_between_ticks_is_that_of_the_shared_cells() -> None:
-    """Cells are kept for as long as their block lasts: n = 20,000 rows, sd of a covariance at most sd sd' sqrt(2/n)."""
+    """Cells live as long as their block: n = 20,000 rows, covariance sd <= sd sd' sqrt(2/n)."""
     counter = HaarCounter(1000, 0.01)
     tags = NoiseKey(bytes(32)).tags("covariance", [b"%d" % number for number in range(20_000)])
     for first, second in ((1, 2), (340, 341), (100, 900), (511, 513), (500, 1000)):
@@ -139,7 +138,8 @@ def test_covariance_between_ticks_is_that_of_the_shared_cells() -> None:
         )
 
 
-# Each tick's arithmetic is compared with Fractions. The bounds of the noise go up to those of the largest sigma^2.
+# Each tick's arithmetic is compared with Fractions. The bounds of the noise go up to those of the
+# largest sigma^2.
 EXTREMES = [
     ((1000, 0.01), [1, 2, 333, 682, 1000]),
     ((2**16, 1e-6), [1, 2**15, 43690, 43691, 65535, 65536]),
@@ -155,7 +155,7 @@ EXTREMES = [
 def test_release_equals_exact_rational_arithmetic_for_any_noise(
     parameters: Any, ticks: list[int]
 ) -> None:
-    """No overflow and no double rounding: random noise, and noise at its bounds, against floor(x + 1/2)."""
+    """No overflow or double rounding: random and extreme noise against floor(x + 1/2)."""
     counter = HaarCounter(*parameters)
     generator = np.random.default_rng(4)
     rows = 60
@@ -191,7 +191,7 @@ def test_release_equals_exact_rational_arithmetic_for_any_noise(
 
 
 def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
-    """The test above would be empty if every case took one path: 32 bits, 64 bits, and several groups."""
+    """The arithmetic test must cover all paths: 32 bits, 64 bits, and several groups."""
     small, large, unbounded = (
         _plan(counter, 333).sums[:, 3].tolist()
         for counter in (HaarCounter(1000, 0.01), HaarCounter(2**16, 1e-6), HaarCounter(None, 0.004))
@@ -203,7 +203,7 @@ def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
 
 @pytest.mark.parametrize("horizon", [1, 2, 17, 100, None])
 def test_plans_that_are_made_together_are_those_of_their_ticks(horizon: int | None) -> None:
-    """A neighbour's plan would add up other cells than are drawn, and at the horizon there is no neighbour."""
+    """A neighbour's plan would sum other cells; at the horizon there is no neighbour."""
     counter = HaarCounter(horizon, 0.1)
     for t in (1, 2, 15, 16, 17, 99, 100, 2**40 - 1):
         if t <= (horizon or t):
@@ -219,7 +219,7 @@ def test_plans_that_are_made_together_are_those_of_their_ticks(horizon: int | No
 
 
 def test_drawn_noise_is_the_sum_over_its_cells() -> None:
-    """End to end from the words: the cell of a level is (level, t >> level), that of S is (0, 0)."""
+    """From the words: the cell of a level is (level, t >> level), that of S is (0, 0)."""
     counter = HaarCounter(1000, 0.01)
     tags = NoiseKey(bytes(32)).tags("cells", [b"a", b"b", b"c"])
     for t in (1, 6, 333, 512, 1000):

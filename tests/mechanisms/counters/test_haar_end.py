@@ -1,4 +1,4 @@
-"""The haar counter with `end_share`: its tree ends at the last tick, whose noise is the root's alone."""
+"""The haar counter with `end_share`: the last tick has the root's noise alone."""
 
 import math
 from fractions import Fraction
@@ -17,7 +17,8 @@ KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))
 HORIZONS = [1, 2, 3, 5, 8, 21, 33, 64, 100]
 SHARES = [0.01, 0.6, 0.99]
-# Each independent row's estimate of a variance or covariance has a relative sd of at most sqrt(2 / ROWS) = 0.01.
+# Each independent row's estimate of a variance or covariance has a relative sd of at most sqrt(2 /
+# ROWS) = 0.01.
 ROWS = 20_000
 
 
@@ -31,7 +32,7 @@ def sigmas(counter: HaarCounter) -> list[Fraction]:
 def test_decoding_the_statistics_gives_the_running_sum_wherever_the_tree_begins(
     horizon: int,
 ) -> None:
-    """B C = A over the ticks that there are: the ticks before tick 1 hold nothing, so they may be part of the tree."""
+    """B C = A over real ticks; the tree may include empty ticks before tick 1."""
     counter = HaarCounter(horizon, 0.1, 0.6)
     assert counter.offset + horizon == 1 << (horizon - 1).bit_length()
     for t in range(1, horizon + 1):
@@ -46,7 +47,7 @@ def test_decoding_the_statistics_gives_the_running_sum_wherever_the_tree_begins(
 def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(
     horizon: int, share: float
 ) -> None:
-    """One statistic a level by one, and the total: the root costs its share and each level its part of the rest."""
+    """One statistic a level by one, plus the total: root and levels cost their stated shares."""
     counter = HaarCounter(horizon, 0.1, share)
     cells = {cell for t in range(1, horizon + 1) for cell in counter.cells(t)}
     for s in range(1, horizon + 1):
@@ -66,7 +67,7 @@ def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("horizon", HORIZONS)
 def test_the_last_tick_has_the_noise_of_the_root_alone(horizon: int, share: float) -> None:
-    """That is what the share buys: an integer of variance 1 / (2 rho e), whatever the horizon."""
+    """The benefit of the share: an integer of variance 1 / (2 rho e), for any horizon."""
     counter = HaarCounter(horizon, 0.1, share)
     assert counter.cells(horizon) == {(0, 0): (Fraction(1), sigmas(counter)[0])}
     assert counter.sd(horizon) == math.sqrt(counter.variance(horizon))
@@ -77,7 +78,7 @@ def test_the_last_tick_has_the_noise_of_the_root_alone(horizon: int, share: floa
 
 
 def test_the_figures_are_those_of_the_design() -> None:
-    """DP-SQLP's workload: sd at the last tick and at the worst one, with and without, to the digits of docs/mechanisms.md."""
+    """DP-SQLP: last and worst sd, with and without, to the digits of docs/mechanisms.md."""
     rho_item = rho_of(6.0, 5e-10) / 32
     for horizon, share, last, worst in (
         (100, None, 17.3, 19.5),
@@ -92,7 +93,7 @@ def test_the_figures_are_those_of_the_design() -> None:
 
 
 def test_nothing_changes_where_no_share_is_given() -> None:
-    """Ids, and with them noise, of all histograms that run today: the parameters have no name more."""
+    """Existing histograms keep their ids, and so their noise: the parameters gain no name."""
     for horizon in (100, 128, None):
         assert set(make_counter("haar", horizon, 0.1).public()) == {
             "kind",
@@ -117,10 +118,10 @@ def test_nothing_changes_where_no_share_is_given() -> None:
     ids=repr,
 )
 def test_the_cells_are_the_law_of_two_ticks_together(counter: Counter) -> None:
-    """What a difference of two ticks has for noise: by the cells that both have. Half and double of it are refused.
+    """The noise of a difference of two ticks, from their common cells. Half and double are refused.
 
-    A sample covariance of n rows has an sd of at most sd sd' sqrt(2 / n), a sample variance one of sqrt(2 / n) of itself: five of each
-    (false alarm 6e-7), and 1/6 for what rounding two counts adds.
+    A sample covariance of n rows has an sd of at most sd sd' sqrt(2 / n), a sample variance one of
+    sqrt(2 / n) of itself: five of each (false alarm 6e-7), and 1/6 for rounding two counts.
     """
     tags = KEY.tags("law", [b"%d" % number for number in range(ROWS)])
     last = counter.horizon or 0

@@ -1,4 +1,4 @@
-"""misra_gries: what it releases, how much it holds, what it costs, and that a crash changes nothing."""
+"""misra_gries: releases, memory, cost, and recovery after crashes."""
 
 import math
 from collections import Counter
@@ -28,7 +28,7 @@ Tick = dict[int, int]
 
 
 class Silent:
-    """No noise: what remains is what the mechanism does with the counts."""
+    """Noise source that returns zeros; what remains depends on the counts alone."""
 
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         return np.zeros(len(tags), dtype=np.int64)
@@ -79,13 +79,12 @@ def released(items: Items, key: int = 0) -> dict[int, int]:
 
 
 def by_tag(name: str, items: range) -> dict[int, int]:
-    """Item -> its place in the order of tags."""
     tags = KEY.tags(name, [b"%03d" % item for item in items]).tolist()
     return {item: place for place, item in enumerate(sorted(items, key=lambda item: tags[item]))}
 
 
 def expected(mechanism: MisraGries, ticks: list[Tick], t: int, name: str) -> dict[int, int]:
-    """The release at t without noise, cell by cell from the beginning; in `merge` the cell's histograms are merged one after another."""
+    """Return the noiseless release at t, cell by cell; `merge` merges histograms in order."""
     place, size = by_tag(name, range(12)), mechanism.config.size
     item_at = {p: item for item, p in place.items()}
     total: Counter[int] = Counter()
@@ -118,7 +117,7 @@ STREAMS = st.lists(
 def test_without_noise_the_release_adds_the_sketches_of_the_cells_of_t(
     release: str, ticks: list[Tick], size: int, radix: int
 ) -> None:
-    """Each cell once, by the digits of t, only what passes the threshold there, sorted by stream key and label."""
+    """Cells by the digits of t, items above the threshold, sorted by stream key and label."""
     mechanism = MisraGries(config(release=release, size=size, radix=radix))
     state = start(mechanism)
     for t, tick in enumerate(ticks, 1):
@@ -141,7 +140,7 @@ def test_without_noise_the_release_adds_the_sketches_of_the_cells_of_t(
 def run(
     mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = False
 ) -> list[tuple[object, ...]]:
-    """What each tick shows and stores; with a crash after each, everything comes back from what was stored."""
+    """Return the releases and stores of every tick; with `crash`, restore the state after each."""
     state, noise = start(mechanism), mechanism.noise(STREAM)
     store: dict[str, bytes] = {}
     seen: list[tuple[object, ...]] = []
@@ -170,7 +169,7 @@ def run(
 def test_a_crash_after_any_tick_and_other_messages_change_no_byte(
     release: str, ticks: list[Tick]
 ) -> None:
-    """The same tick twice with other noise or other data would give it away; how messages were cut must not show either."""
+    """Repeating a tick with other noise or data would reveal it; message splits must not matter."""
     mechanism = MisraGries(config(release=release))
     plain = run(mechanism, ticks, crash=False)
     assert run(mechanism, ticks, crash=True) == plain
@@ -180,7 +179,7 @@ def test_a_crash_after_any_tick_and_other_messages_change_no_byte(
 def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A tick writes the cells it touched; a block longer than a message is cut, and a missing or unknown page is refused."""
+    """A tick writes the cells it touched, in pages; a missing or unknown page is refused."""
     monkeypatch.setattr("workers.mechanisms.misra_gries.state.PAGE_BYTES", 100)
     mechanism = MisraGries(config(size=50))
     state = start(mechanism)
@@ -216,7 +215,7 @@ def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(
 
 @pytest.mark.parametrize("release", ["pmg", "merge"])
 def test_the_noise_of_a_count_has_the_variance_that_is_published(release: str) -> None:
-    """All cells of t together, per item: half and double of it are rejected; the cells' common noise is in it."""
+    """Per item over all cells of t, common noise included; half and double are rejected."""
     mechanism = MisraGries(config(release=release, size=400, horizon=80, rho=2.0, epsilon=None))
     counts: list[int] = []
     for block in range(240):
@@ -226,20 +225,22 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published(release: str) -
                 state, t, [part({"k": dict.fromkeys(range(8), 5_000)})], noise
             )
         counts += [n - 13 * 5_000 for n in released(items).values()]
-    # t = 13 = 111 in base 3: three cells. 1,920 counts in 240 groups where eta is common: at worst 240 independent ones, of which the
-    # sample variance has sd sqrt(2/240) = 9 %: 0.65 to 1.5 is 3.8 sd and more, and half or double are as far outside.
+    # t = 13 = 111 in base 3: three cells. 1,920 counts in 240 groups where eta is common: at worst
+    # 240 independent ones, of which the sample variance has sd sqrt(2/240) = 9 %: 0.65 to 1.5 is
+    # 3.8 sd and more, and half or double are as far outside.
     assert len(counts) == 1_920 and mechanism.tree.cells(13) == 3
     terms = 2 if release == "pmg" else 1
     assert mechanism.sd(13) == pytest.approx(math.sqrt(3 * terms * mechanism.sigma_squared))
     assert 0.65 < np.mean(np.square(counts)) / mechanism.sd(13) ** 2 < 1.5
     groups = np.array(counts).reshape(240, 8)
     common = np.cov(groups[:, 0], groups[:, 1])[0, 1] / float(mechanism.sigma_squared)
-    # 3 where three cells have noise in common, 0 where none has; sd of the estimate is at most 6 / sqrt(240) = 0.4.
+    # 3 where three cells share noise, 0 where none do; sd of the estimate is at most 6 / sqrt(240)
+    # = 0.4.
     assert (common > 1.5) == (release == "pmg")
 
 
 def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash() -> None:
-    """A tick costs one feeding for each time at which open cells began, not for each level."""
+    """A tick is fed once per start time of open cells, not once per level."""
     mechanism = MisraGries(config(horizon=27))
     state, store = start(mechanism), dict[str, bytes]()
     held = []
@@ -251,12 +252,13 @@ def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash
             again.restore(name, block)
         assert again.counters == state.counters
         held.append(state.counters // 4)
-    # Levels 1 to 3 begin together; level 1 anew at 4 (its cell of 7 to 9 is never named, so not kept), levels 1 and 2 anew at 10.
+    # Levels 1 to 3 begin together; level 1 restarts at 4 (its cell of 7 to 9 is never released, so
+    # not kept), levels 1 and 2 restart at 10.
     assert held == [1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2]
 
 
 def test_no_two_cells_share_noise() -> None:
-    """The same noise on two cells gives their difference away; the first cells of two levels have the same number."""
+    """Shared noise would reveal a difference; first cells of two levels share their number."""
     mechanism = MisraGries(config(epsilon=1.0))
     tags = KEY.tags("k", [b"%d" % item for item in range(40)])
     drawn = {mechanism.noise(STREAM).at(t, tags).tobytes() for t in range(1, 21)}
@@ -270,7 +272,7 @@ def test_no_two_cells_share_noise() -> None:
 def test_the_promise_is_what_an_independent_accountant_gives(
     release: str, max_items: int, max_count: int, norm_squared: float
 ) -> None:
-    """One Gaussian release a level, with the l2 sensitivity that the sketch's own tests show; half the variance breaks the promise."""
+    """One Gaussian release a level, at the sketch's l2 sensitivity; half the variance fails."""
     mechanism = MisraGries(
         config(release=release, max_items=max_items, max_count=max_count, epsilon=2.0, delta=1e-6)
     )
@@ -298,7 +300,7 @@ def test_the_promise_is_what_an_independent_accountant_gives(
 def test_the_threshold_hides_what_one_event_brought(
     release: str, max_items: int, max_count: int, exposed: int, largest: int
 ) -> None:
-    """All counters that only one neighbour has, in all levels, against a convolution; one lower would cost more than is charged."""
+    """All counters of one neighbour only, by convolution; one lower would exceed the charge."""
     mechanism = MisraGries(
         config(release=release, max_items=max_items, max_count=max_count, epsilon=8.0, delta=1e-4)
     )
@@ -315,7 +317,7 @@ def test_the_threshold_hides_what_one_event_brought(
 
 
 def test_counts_stay_within_the_error_of_the_theorem() -> None:
-    """Zipf data: n/(k+1) for the sketches, and for each cell the threshold and its noise; failure probability 1e-6 by 5 sd and more."""
+    """Zipf data: n/(k+1) for sketches, threshold and noise per cell; fails below 1e-6 (5 sd)."""
     mechanism = MisraGries(config(size=60, horizon=64, radix=2, epsilon=1.0, delta=1e-6))
     random, state, noise = np.random.default_rng(3), start(mechanism), mechanism.noise(STREAM)
     exact: Counter[int] = Counter()
@@ -333,7 +335,6 @@ def test_counts_stay_within_the_error_of_the_theorem() -> None:
 
 
 def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused() -> None:
-    """Fail closed, and name the setting."""
     mechanism = MisraGries(config())
     with pytest.raises(HorizonExceeded):
         mechanism.step(start(mechanism), 21, [], Silent())
@@ -351,7 +352,6 @@ def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused(
 
 
 def test_every_public_parameter_is_in_the_description() -> None:
-    """Two configurations must never share noise."""
     base = MisraGries(config()).public()
     changed = (
         {"size": 6},

@@ -1,4 +1,4 @@
-"""The Misra-Gries sketch: the same as feeding items one by one, its bounds at every step, and what one event more changes."""
+"""The Misra-Gries sketch: item-by-item feeding, bounds at every step, one event's effect."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -20,7 +20,7 @@ TICKS = st.lists(st.dictionaries(ITEMS, COUNTS, max_size=12), min_size=1, max_si
 
 
 def tag(item: int) -> list[int]:
-    """Upper halves meet, so that lower halves decide, and the labels' order is another one than the tags'."""
+    """Return a tag; upper halves collide, so lower halves decide, in another order than labels."""
     return [item // 3, (item % 3) << 62]
 
 
@@ -35,7 +35,7 @@ def as_batch(tick: Tick) -> SketchBatch:
 
 
 def one_by_one(size: int, counters: dict[int, int], tick: Tick) -> dict[int, int]:
-    """Algorithm 1 as printed, in the order of `sketch`; an item number is ordered as its tag, dummies are what is missing to `size`."""
+    """Run Algorithm 1 as printed, in `sketch`'s order: by tag, dummies fill up to `size`."""
     counters = dict(counters)
     rounds = [[item for item in sorted(tick) if tick[item] > fed] for fed in range(ROUNDS - 1)]
     rest = [item for item in sorted(tick) for _ in range(tick[item] - ROUNDS + 1)]
@@ -74,7 +74,7 @@ def fed(size: int, ticks: list[Tick], *, merged: bool = False) -> Sketch:
 def test_a_batch_ends_where_algorithm_1_ends_when_fed_item_by_item(
     size: int, ticks: list[Tick]
 ) -> None:
-    """Counters, keys with count zero and their order: the privacy proof is about exactly these."""
+    """Counters, zero-count keys and their order: the subject of the privacy proof."""
     sketch, expected = Sketch(size), dict[int, int]()
     for tick in ticks:
         sketch.feed(as_batch(tick))
@@ -105,7 +105,7 @@ def test_long_batches_end_where_algorithm_1_ends() -> None:
 def test_every_estimate_lies_within_its_share_of_the_stream_at_every_step(
     merged: bool, size: int, ticks: list[Tick]
 ) -> None:
-    """The estimate is never above the true count, and below it by at most n/(k+1): for items outside the sketch too."""
+    """At most the true count and short by at most n/(k+1), outside the sketch too."""
     sketch, exact = Sketch(size), Counter[int]()
     for tick in ticks:
         if merged:
@@ -120,7 +120,7 @@ def test_every_estimate_lies_within_its_share_of_the_stream_at_every_step(
 
 
 def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() -> None:
-    """What the sketch is for, against an exact counter after every tick: whatever the domain, in bytes, and for each of all items."""
+    """Against an exact counter after every tick, in bytes and for every item."""
     random, size, domain = np.random.default_rng(7), 1_000, 1_000_000
     popular = random.permutation(domain)  # the tags' order is another one than that by count
     sketch, exact = Sketch(size), np.zeros(domain, dtype=np.int64)
@@ -145,7 +145,6 @@ def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() ->
 
 
 def neighbours(ticks: list[Tick], at: int, item: int) -> list[Tick]:
-    """The same ticks with one item more."""
     at %= len(ticks)
     return [
         {**tick, item: tick.get(item, 0) + 1} if i == at else tick for i, tick in enumerate(ticks)
@@ -157,7 +156,7 @@ def neighbours(ticks: list[Tick], at: int, item: int) -> list[Tick]:
 def test_one_item_more_moves_one_counter_or_all_by_one_and_changes_at_most_two_keys(
     size: int, ticks: list[Tick], at: int, item: int
 ) -> None:
-    """Lemma 2, on which the noise that does not grow with k rests."""
+    """Lemma 2, which makes the noise independent of k."""
     more, less = held(fed(size, neighbours(ticks, at, item))), held(fed(size, ticks))
     dummies = size - len(more), size - len(less)
     only_more, only_less = more.keys() - less.keys(), less.keys() - more.keys()
@@ -181,7 +180,9 @@ def test_one_item_more_moves_one_counter_or_all_by_one_and_changes_at_most_two_k
 def test_an_event_of_m_items_is_m_steps_on_the_keys_that_stay(
     size: int, ticks: list[Tick], at: int, items: list[int]
 ) -> None:
-    """The group form: a * 1 + b with |a| + |b| <= m on keys that stay, and no more than 2 m others, none above m."""
+    """The group form: a * 1 + b with |a| + |b| <= m on keys that stay, and no more than 2 m
+    others, none above m.
+    """
     sketches = [held(fed(size, ticks))]
     for item in items:
         ticks = neighbours(ticks, at, item)
@@ -200,7 +201,7 @@ def test_an_event_of_m_items_is_m_steps_on_the_keys_that_stay(
 def test_an_event_of_any_number_of_items_moves_merged_counters_by_its_largest_count(
     size: int, ticks: list[Tick], at: int, items: set[int], most: int
 ) -> None:
-    """Lemma 1 of Section 7: l2 is sqrt(k) times the largest count, and for counts of one all move the same way."""
+    """Lemma 1 of Section 7: l2 is sqrt(k) times the largest count; ones move the same way."""
     more = ticks
     for item in items:
         for _ in range(1 + item % most):
@@ -215,7 +216,7 @@ def test_an_event_of_any_number_of_items_moves_merged_counters_by_its_largest_co
 
 
 def test_positions_find_tags_whose_upper_halves_meet() -> None:
-    """Once in 2^64 pairs of tags, and then the lower halves must decide."""
+    """Once in 2^64 pairs of tags the lower halves must decide."""
     among = np.array([[1, 1], [1, 5], [1, 9], [2, 0]], dtype=np.uint64)
     keys = np.array([[0, 9], [1, 0], [1, 5], [1, 6], [1, 10], [2, 0], [3, 0]], dtype=np.uint64)
     before, known = SortedTags(among[[3, 1, 0, 2]]).positions(keys)
@@ -224,7 +225,7 @@ def test_positions_find_tags_whose_upper_halves_meet() -> None:
 
 
 def test_a_sketch_without_counters_is_refused_and_a_repr_shows_no_count() -> None:
-    """There is no guarantee for a sketch of size 0; counts are sensitive."""
+    """A sketch of size 0 has no guarantee; counts are sensitive."""
     with pytest.raises(ValueError, match="size = 0"):
         Sketch(0)
     assert "7" not in repr(fed(3, [{7: 7}]))
@@ -238,7 +239,7 @@ def test_a_sketch_without_counters_is_refused_and_a_repr_shows_no_count() -> Non
 def test_tags_are_put_in_order_whatever_they_have_in_common(
     parts: list[tuple[int, int, int]], shift: int
 ) -> None:
-    """Tags that share the bits which are sorted first differ behind them, or are equal and stay as they stand."""
+    """Tags equal in the bits sorted first differ behind them, or keep their order."""
     tags = np.array(
         [((a << 61) | ((b << shift) & (2**61 - 1)), c) for a, b, c in parts], dtype=np.uint64
     ).reshape(-1, 2)

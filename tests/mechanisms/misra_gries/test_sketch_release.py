@@ -1,4 +1,4 @@
-"""What a released cell shows: Algorithm 3's sensitivity, ties, and an order that does not leak."""
+"""Released sketch cells: Algorithm 3's sensitivity, ties, and an order that does not leak."""
 
 import math
 
@@ -24,7 +24,7 @@ KEY = NoiseKey(b"k" * 32)
 
 
 def test_only_what_passes_the_threshold_is_shown_sorted_by_label() -> None:
-    """The order in which a sketch holds its keys would leak."""
+    """The sketch's own key order would leak."""
     labels = [b"%03d" % (17 * i % 40) for i in range(40)]
     shown = shown_above(Texts.of(labels), np.array([20 * (17 * i % 40) for i in range(40)]), 300)
     assert list(shown.labels) == [b"%03d" % i for i in range(16, 40)]
@@ -32,7 +32,7 @@ def test_only_what_passes_the_threshold_is_shown_sorted_by_label() -> None:
 
 
 def test_a_sketch_with_an_item_outside_the_domain_is_refused() -> None:
-    """It would be shown without noise for the labels that are declared and not in the sketch."""
+    """It would appear without noise for declared labels absent from the sketch."""
     labels = [b"%04d" % i for i in range(5)]
     tags = KEY.tags("k", labels)
     sketch = Sketch(3)
@@ -46,7 +46,7 @@ def test_a_sketch_with_an_item_outside_the_domain_is_refused() -> None:
 def test_the_reduced_sketch_moves_by_less_than_two_in_l1(
     size: int, ticks: list[Tick], at: int, item: int
 ) -> None:
-    """Algorithm 3 in units of 1/(k+1): 2k - 1, tighter than the paper's 2 (k + 1), and its estimate keeps the bound."""
+    """Algorithm 3 in units of 1/(k+1): 2k - 1, below 2 (k + 1); the estimate keeps its bound."""
     a, b = fed(size, neighbours(ticks, at, item)), fed(size, ticks)
     x, y = (dict(zip(sketch.labels, reduced(sketch).tolist(), strict=True)) for sketch in (a, b))
     assert (
@@ -58,7 +58,7 @@ def test_the_reduced_sketch_moves_by_less_than_two_in_l1(
 
 
 def test_the_reduced_sketch_reaches_its_sensitivity() -> None:
-    """2k - 1 is attained, so no less noise would do."""
+    """2k - 1 is attained, so less noise would not suffice."""
     a, b = fed(4, [{0: 9, 1: 9, 2: 9, 3: 10}]), fed(4, [{0: 9, 1: 9, 2: 9, 3: 9}])
     assert int(np.abs(reduced(a) - reduced(b)).sum()) == 2 * 4 - 1
 
@@ -67,7 +67,7 @@ def test_the_reduced_sketch_reaches_its_sensitivity() -> None:
 def test_of_equal_noisy_counts_those_are_shown_whose_labels_come_first(
     counts: list[int], k: int
 ) -> None:
-    """Whatever the order in which a domain was declared, or a sketch holds its keys."""
+    """Whatever order the domain was declared in, or the sketch holds its keys in."""
     labels = [b"%02d" % (7 * i % 13) for i in range(len(counts))]
     expected = sorted(range(len(counts)), key=lambda i: (-counts[i], labels[i]))[:k]
     assert sorted(_largest(np.array(counts), labels, min(k, len(counts)))) == sorted(expected)
@@ -75,6 +75,5 @@ def test_of_equal_noisy_counts_those_are_shown_whose_labels_come_first(
 
 @pytest.mark.parametrize("epsilon", [0.0, math.inf, math.nan])
 def test_budgets_that_buy_nothing_are_refused(epsilon: float) -> None:
-    """Fail closed."""
     with pytest.raises(ValueError, match="epsilon"):
         pure_scale(3, epsilon)

@@ -1,4 +1,4 @@
-"""Tails of the noise on thresholds, LimitDom's law with its bar, and who may be looked at."""
+"""Tails of threshold noise, LimitDom's law with its bar, and the candidate set."""
 
 import math
 from fractions import Fraction
@@ -47,7 +47,7 @@ def laplace_law(scale: Fraction, reach: int) -> list[float]:
 )
 @pytest.mark.parametrize("delta", [0.3, 1e-3, 1e-9])
 def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: float) -> None:
-    """One lower and an item that one event brought shows too often; one higher costs accuracy."""
+    """One lower shows one event's item too often; one higher costs accuracy."""
     reach = 45 * (1 + math.isqrt(math.ceil(spread)))
     for law, one, difference in (
         (gaussian_law(spread, reach), gaussian_quantile, gaussian_difference_quantile),
@@ -87,7 +87,7 @@ def cell_of(counts: list[int], keys: int = 1) -> Cell:
 
 
 def drawn_with(bottom: Bottom, counts: list[int], k: int, draws: int) -> dict[tuple[int, ...], int]:
-    """How often each sequence is picked over the ticks 1..draws; len(counts) stands for BOTTOM."""
+    """Count every pick sequence over ticks 1..draws; len(counts) is BOTTOM."""
     cell, noise, observed = (
         cell_of(counts),
         OneShotNoise(STREAM, None),
@@ -120,7 +120,7 @@ def test_limit_dom_picks_by_the_law_of_002_with_its_bar() -> None:
 
 
 def test_a_private_kbar_is_chosen_by_the_exponential_mechanism_on_its_cost() -> None:
-    """The mixture over kbar of LimitDom's laws, enumerated; leaving the choice's noise out is rejected."""
+    """Mixture over kbar of LimitDom's laws, enumerated; omitting the choice's noise is rejected."""
     counts, k, scale, delta = [9, 6, 5, 1], 1, Fraction(2), 0.05
     bottom = Bottom(Parameters(max_items=3, max_count=1, k=k, kbar=3, private=True), scale, delta)
     observed = drawn_with(bottom, counts, k, 20_000)
@@ -150,7 +150,9 @@ def test_a_private_kbar_is_chosen_by_the_exponential_mechanism_on_its_cost() -> 
 def test_one_event_changes_who_is_among_the_kbar_largest_by_at_most_its_items(
     data: st.DataObject,
 ) -> None:
-    """Ties by tag: at most D0 differ, each at most Dinf above the next count, and the bar moves by at most Dinf, taking an item's place."""
+    """Ties by tag: at most D0 differ, each by at most Dinf above the next count; the bar moves by
+    at most Dinf, taking an item's place.
+    """
     counts = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=12))
     kbar, most = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
     chosen = data.draw(st.sets(st.integers(0, len(counts) - 1), max_size=4))
@@ -179,7 +181,7 @@ def test_one_event_changes_who_is_among_the_kbar_largest_by_at_most_its_items(
 
 
 def test_noise_of_the_difference_is_what_the_quantile_is_for() -> None:
-    """Laplace's tail of a difference: 100,000 pairs exceed the 1 % quantile about 1 % of the time (sd 0.03 %)."""
+    """Laplace: 100,000 pairs exceed the 1 % quantile about 1 % of the time (sd 0.03 %)."""
     table = discrete_laplace(Fraction(5))
     tags = np.random.default_rng(3).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
     drawn = np.empty(len(tags), dtype=table.dtype)

@@ -1,4 +1,4 @@
-"""One-shot releases: against brute force without noise, their noise, their price, and each as a mechanism over ticks."""
+"""One-shot releases: brute force without noise, their noise, price, and use over ticks."""
 
 import math
 from fractions import Fraction
@@ -60,7 +60,7 @@ CONFIGS: dict[str, tuple[type[OneShotConfig], dict[str, object]]] = {
 
 
 class Silent(OneShotNoise):
-    """No noise on counts and thresholds; picks as drawn."""
+    """Noise source without noise on counts and thresholds; picks as drawn."""
 
     def items(self, place: Place, tags: Tags) -> NDArray[np.int64]:
         return np.zeros(len(tags), dtype=np.int64)
@@ -88,7 +88,7 @@ def one_shot(name: str, **changes: object) -> OneShot:
 
 
 def parameters(name: str, **changes: int) -> Parameters:
-    """For a domain of 6 labels; kbar 3 and k 2 where they are used."""
+    """Return settings for a domain of 6 labels; kbar 3 and k 2 where they apply."""
     own = {"k": 2} if name in PICKING else {}
     own |= {"kbar": 3} if name in LIMITED else {}
     own |= {"domain": 6} if name in KNOWN else {}
@@ -165,7 +165,7 @@ def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts:
 def test_the_price_agrees_with_an_independent_accountant_and_is_not_above_the_budget(
     name: Name, max_items: int, max_count: int
 ) -> None:
-    """Each changed count, and each pick, as an event of its own, composed by dp_accounting; within 1 % of the budget, below it."""
+    """Every changed count and pick as its own event in dp_accounting: at most 1 % below budget."""
     rho, p = 0.02, parameters(name, max_items=max_items, max_count=max_count)
     algorithm = make_algorithm(name, p, rho, 1e-6)
     accountant = RdpAccountant(
@@ -195,7 +195,7 @@ def test_the_price_agrees_with_an_independent_accountant_and_is_not_above_the_bu
 
 @pytest.mark.parametrize("name", [n for n in UNKNOWN if n != "limit_dom"])
 def test_what_one_event_alone_brought_is_shown_at_most_as_often_as_delta_allows(name: Name) -> None:
-    """A delta of 2 %, 20,000 places, one item of count Dinf: within 6 sd (0.1 %) below it, and half the threshold would be seen."""
+    """2 % delta, 20,000 places, one item of Dinf: within 6 sd (0.1 %); half the threshold fails."""
     algorithm = make_algorithm(name, parameters(name, max_items=1, max_count=3), 0.05, 0.02)
     assert isinstance(algorithm, Noisy) and algorithm.threshold is not None
     tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])
@@ -217,7 +217,7 @@ def test_what_one_event_alone_brought_is_shown_at_most_as_often_as_delta_allows(
 
 @pytest.mark.parametrize("name", ["known_gauss", "positive_gauss", "positive_laplace"])
 def test_noise_has_the_stated_sd_and_neither_half_nor_double_of_it(name: Name) -> None:
-    """20,000 items far above any threshold: the sd of an sd is at most 1.2 % (Laplace), so 10 % is 8 of them."""
+    """20,000 items: an sd's sd is at most 1.2 % (Laplace), so 10 % is 8 of them."""
     algorithm = make_algorithm(name, parameters(name), 0.05, 1e-6)
     h = np.full(20_000, 10**6, dtype=np.int64)
     tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])
@@ -229,7 +229,7 @@ def test_noise_has_the_stated_sd_and_neither_half_nor_double_of_it(name: Name) -
 
 
 def test_every_use_of_noise_has_cells_of_its_own() -> None:
-    """Words that meet would be one noise under two names: uses, levels, blocks, picks all give different words."""
+    """Equal words would be shared noise: uses, levels, blocks and picks must all differ."""
     seen = set()
     noise = OneShotNoise(STREAM, None)
     tag = KEY.tags("k", [b"\xff"])[0]
@@ -243,7 +243,7 @@ def test_every_use_of_noise_has_cells_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name: str) -> None:
-    """Parallel composition needs it: what came before leaves no trace, nor does the order or the split of the contributions."""
+    """Parallel composition requires it: no trace of the past, or of contribution order."""
     mechanism = one_shot(name)
     tick: dict[bytes, int] = {b"a": 900, b"b": 500, b"c": 40, b"d": 1}
     noise = mechanism.noise(STREAM)
@@ -272,7 +272,7 @@ def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_promise_is_the_budget_and_the_cost_is_within_it(name: str) -> None:
-    """(epsilon, delta) as configured; rho below what they allow; discovery charged where the domain is unknown."""
+    """(epsilon, delta) as configured, rho below; discovery is charged for unknown domains."""
     mechanism = one_shot(name)
     cost = mechanism.cost()
     assert (mechanism.guarantee.epsilon, mechanism.guarantee.delta) == (1.0, 1e-6)
@@ -284,7 +284,7 @@ def test_the_promise_is_the_budget_and_the_cost_is_within_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_errors_stay_within_the_theorem(name: str) -> None:
-    """Of 400 ticks none has a shown count off by more than 6 sd, or a missed item more than the bar and 20 scales above the rest."""
+    """400 ticks: no count off by over 6 sd, no missed item over the bar and 20 scales."""
     mechanism = one_shot(name, horizon=400)
     state, noise = met(mechanism), mechanism.noise(STREAM)
     tick = {b"a": 5000, b"b": 4000, b"c": 3, b"d": 2}
@@ -296,7 +296,6 @@ def test_errors_stay_within_the_theorem(name: str) -> None:
 
 
 def test_ticks_outside_the_epoch_and_impossible_settings_are_refused() -> None:
-    """Fail closed, naming the setting."""
     mechanism = one_shot("unk_gauss")
     for t in (0, 65):
         with pytest.raises(HorizonExceeded):

@@ -1,4 +1,4 @@
-"""Pay what you get: what is charged, when it refuses, also across a restart, and what all answers together cost."""
+"""Pay what you get: charges, refusals (also after a restart), and the cost of all answers."""
 
 import math
 import re
@@ -65,7 +65,7 @@ def ask(
 
 
 def test_clear_winners_are_named_in_order_and_charged_by_what_was_returned() -> None:
-    """Three labels far above the rest cost three; two and "the rest is level" also cost three: BOTTOM counts."""
+    """Three clear winners cost three; two plus a level rest also cost three: BOTTOM counts."""
     mechanism = pay()
     state = met(mechanism)
     first = ask(mechanism, state, 1, {b"a": 9000, b"b": 6000, b"c": 3000, b"d": 1, b"e": 1})
@@ -88,7 +88,7 @@ def test_clear_winners_are_named_in_order_and_charged_by_what_was_returned() -> 
 
 
 def test_it_refuses_exactly_when_labels_are_used_up() -> None:
-    """Ten labels, three a query: 3, 3, 3, then one, then none for ever, and nothing more is spent."""
+    """Ten labels, three a query: 3, 3, 3, then one, then always none, and no further spending."""
     mechanism = pay()
     state = met(mechanism)
     counts = {b"a": 90_000, b"b": 60_000, b"c": 30_000}
@@ -101,7 +101,7 @@ def test_it_refuses_exactly_when_labels_are_used_up() -> None:
 
 
 def test_it_refuses_exactly_when_queries_are_used_up_also_for_a_stream_key_without_items() -> None:
-    """Asking about nothing must cost like asking about something: that there is nothing is data."""
+    """An empty answer is data too, so asking must cost the same."""
     mechanism = pay(labels=10, queries=2)
     state = met(mechanism)
     answers = [ask(mechanism, state, t) for t in (1, 2, 3)]
@@ -114,7 +114,7 @@ def test_it_refuses_exactly_when_queries_are_used_up_also_for_a_stream_key_witho
 def test_a_restart_neither_returns_budget_nor_changes_an_answer(
     stop: int, counts: list[int]
 ) -> None:
-    """A crash after any tick: the stored block and rows go on to the same answers as the run that was not stopped."""
+    """After a crash at any tick, block and rows give the uninterrupted run's answers."""
     mechanism = pay(epsilon=5.0)
     data = {b"%d" % i: n for i, n in enumerate(counts)}
     whole, stopped = met(mechanism), met(mechanism)
@@ -131,7 +131,7 @@ def test_a_restart_neither_returns_budget_nor_changes_an_answer(
 
 
 def test_every_query_is_answered_with_picks_of_its_own() -> None:
-    """The same words for two ticks would give two answers for the price of independent ones: of 8 level items few repeat in order."""
+    """Reused words would sell two answers as independent; of 8 level items few repeat in order."""
     mechanism = pay(labels=60, queries=20, kbar=8)
     state = met(mechanism)
     data = {b"%d" % i: 10_000 for i in range(8)}
@@ -177,7 +177,7 @@ def test_a_private_kbar_is_charged_as_a_pick() -> None:
 
 
 def test_all_answers_together_cost_what_the_theorem_says() -> None:
-    """rho = k* / (8 b^2) and l* times a query's delta, whatever k; tighter than 002's pure composition at the same scale."""
+    """rho = k* / (8 b^2) and l* times a query's delta, any k; tighter than 002 at equal scale."""
     mechanism = pay(rho=0.1, epsilon=None, labels=40, queries=30)
     assert mechanism.cost().rho == pytest.approx(40 / (8 * float(mechanism.scale) ** 2))
     assert 0.099 < mechanism.guarantee.rho <= 0.1
@@ -192,7 +192,7 @@ def test_all_answers_together_cost_what_the_theorem_says() -> None:
 
 
 def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> None:
-    """500 answers: no named label lies more than b ln(n / 1e-6) under one that is not named; beyond it a chance of 1e-6 a pick."""
+    """500 answers: no named label is over b ln(n / 1e-6) below an unnamed one; 1e-6 a pick."""
     mechanism = pay(horizon=500, labels=1500, queries=500, epsilon=10.0)
     state = met(mechanism)
     counts = {
@@ -217,13 +217,13 @@ def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> N
 def test_settings_that_would_do_nothing_are_refused(
     changes: dict[str, object], message: str
 ) -> None:
-    """A budget that can answer no query, or a bound that nobody reads, would be taken for one that works."""
+    """A budget too small for a query, or an unread bound, would look effective."""
     with pytest.raises(ValueError, match=re.escape(message)):
         pay(**changes)
 
 
 def test_a_private_kbar_goes_up_to_1000_unless_said_otherwise() -> None:
-    """The default is the same mechanism as the number, so that writing it down changes no noise."""
+    """Writing the default down explicitly must change no noise."""
     assert pay(kbar="private").public() == pay(kbar="private", kbar_max=1000).public()
     assert pay(kbar="private").public() != pay(kbar="private", kbar_max=999).public()
     assert pay(k=1, kbar="private", labels=2, every=64).config.labels == 2

@@ -1,4 +1,4 @@
-"""two_level and two_level_k: both levels together as printed, noise that is never shared, cost, and error."""
+"""two_level and two_level_k: the printed algorithms, unshared noise, cost and error."""
 
 from fractions import Fraction
 from itertools import combinations
@@ -33,7 +33,7 @@ SEVERAL = [
 @BOTH
 @pytest.mark.parametrize("query", ["max", "argmax", "min"])
 def test_one_query_is_the_printed_algorithm(query: str, accounting: str) -> None:
-    """001 Algorithms 6 and 7 line by line, on the same noise: segments restart the partition at their noisy sums."""
+    """001 Algorithms 6 and 7 on the same noise: segments restart the partition at noisy sums."""
     mechanism = make("two_level", 3, query=query, accounting=accounting, epsilon=25.0, horizon=500)
     assert assert_as_printed(mechanism, rows_of(500, 3, seed=1, ones=2, most=30), silent=False) >= 8
 
@@ -43,7 +43,7 @@ def test_one_query_is_the_printed_algorithm(query: str, accounting: str) -> None
 def test_several_queries_are_the_printed_algorithm(
     queries: tuple[str, ...], accounting: str
 ) -> None:
-    """001 Algorithms 11 and 12: one tau and one mu for all of them, and updates of thresholds that have noise of their own."""
+    """001 Algorithms 11 and 12: one tau and mu for all; threshold updates have their own noise."""
     mechanism = make(
         "two_level_k", 4, queries=queries, accounting=accounting, epsilon=25.0, horizon=500
     )
@@ -54,13 +54,13 @@ def test_several_queries_are_the_printed_algorithm(
 def test_with_narrow_steps_partitions_of_several_queries_close_often_and_as_printed(
     queries: tuple[str, ...],
 ) -> None:
-    """A budget so large that noise is small: many closes in a segment, with thresholds that rise one by one."""
+    """A large budget: small noise, many closes in a segment, thresholds that rise one by one."""
     mechanism = make("two_level_k", 4, queries=queries, rho=5.0, horizon=600, max_items=4)
     assert assert_as_printed(mechanism, rows_of(600, 4, seed=4, ones=3, most=5), silent=False) >= 20
 
 
 class Spy(NoiseStream, shared=False):
-    """Notes the AES blocks that are asked for."""
+    """Noise source that records the requested AES blocks."""
 
     def __init__(self) -> None:
         super().__init__(b"a" * 32)
@@ -74,7 +74,7 @@ class Spy(NoiseStream, shared=False):
 
 @BOTH
 def test_no_two_uses_share_a_noise_word(accounting: str) -> None:
-    """One word under two meanings could be subtracted out. The same tag everywhere is the worst case."""
+    """A word used twice could be subtracted out. Equal tags everywhere are the worst case."""
     mechanism = make("two_level_k", 4, accounting=accounting, epsilon=20.0)
     tag = KEY.tags("s0", [b"x"])
     drawn: dict[str, set[tuple[int, int]]] = {}
@@ -93,7 +93,7 @@ def test_no_two_uses_share_a_noise_word(accounting: str) -> None:
         for interval in (1, 2):
             note(f"inner tau {segment} {interval}", "inner_tau", tag, segment, interval)
             note(f"u {segment} {interval}", "updates", tag, segment, interval, 2)
-        # One counter's intervals do share nodes, by design; another segment's counter shares none.
+        # Intervals of one counter share nodes by design; other segments' counters share none.
         note(f"N {segment}", "inner_columns", tag, segment, 3)
     assert all(drawn.values())
     assert not [pair for pair in combinations(drawn, 2) if drawn[pair[0]] & drawn[pair[1]]]
@@ -112,7 +112,9 @@ def test_updates_have_the_noise_that_was_paid_for() -> None:
 
 @pytest.mark.parametrize("kind", ["two_level", "two_level_k"])
 def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> None:
-    """mechanisms.md 5: both tests, D / (2 s_D^2), D rho_H and k / (2 s_U^2), each once; from the published scales alone."""
+    """mechanisms.md 5: both tests, D / (2 s_D^2), D rho_H and k / (2 s_U^2), once each; from
+    published scales.
+    """
     mechanism = make(kind, 5, epsilon=1.5, max_items=2)
     public, rho = mechanism.public(), Fraction(0)
     outer, inner = public["segments"], public["partition"]
@@ -134,7 +136,9 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public(kind: str) -> No
 
 
 def test_pure_epsilon_is_as_printed_with_half_of_it_for_each_level() -> None:
-    """eps = 1 of 2: 4, 8, 2 D outside; inside 4, 8 for one query, or 6, 12, 3 k, with H at eps/2 or eps/3."""
+    """eps = 1 of 2: 4, 8, 2 D outside; inside 4, 8 for one query, or 6, 12, 3 k, with H at eps/2
+    or eps/3.
+    """
     for kind, tau, mu, share in (("two_level", 4, 8, 2), ("two_level_k", 6, 12, 3)):
         mechanism = make(kind, 5, epsilon=2.0, accounting="pure", max_items=2)
         assert mechanism.segments is not None and mechanism.inner is not None
@@ -158,7 +162,7 @@ def test_pure_epsilon_is_as_printed_with_half_of_it_for_each_level() -> None:
 def test_the_error_stays_within_what_is_promised(
     kind: str, changes: dict[str, object], accounting: str
 ) -> None:
-    """001 Lemmas 15 and 32, on 0/1 rows. beta = 0.05: more than 2 of 6 runs fail with probability 0.002."""
+    """001 Lemmas 15 and 32, 0/1 rows, beta = 0.05: over 2 of 6 runs fail with probability 0.002."""
     mechanism = make(kind, 4, accounting=accounting, epsilon=16.0, horizon=1000, **changes)
     worst = [worst_error(mechanism, rows_of(1000, 4, seed=seed, ones=3), seed) for seed in range(6)]
     assert sum(one > 1 for one in worst) <= 2
@@ -166,7 +170,7 @@ def test_the_error_stays_within_what_is_promised(
 
 @BOTH
 def test_the_named_column_falls_short_by_no_more_than_is_promised(accounting: str) -> None:
-    """SUMSELECT (001 section 3.2): the largest sum less that of the label named, at every tick of 6 runs."""
+    """SUMSELECT (001 section 3.2): largest sum minus the named label's, at every tick of 6 runs."""
     mechanism, missed = (
         make("two_level", 4, query="argmax", accounting=accounting, epsilon=16.0, horizon=600),
         0,
@@ -188,7 +192,6 @@ def test_the_named_column_falls_short_by_no_more_than_is_promised(accounting: st
 
 
 def test_zcdp_promises_less_error_than_the_printed_algorithm_at_the_same_epsilon() -> None:
-    """Why it is the default."""
     for kind in ("two_level", "two_level_k"):
         tight, printed = (
             make(kind, 20, accounting=a, epsilon=1.0, max_items=4) for a in ("zcdp", "pure")
@@ -197,7 +200,6 @@ def test_zcdp_promises_less_error_than_the_printed_algorithm_at_the_same_epsilon
 
 
 def test_more_labels_asked_for_than_there_are_is_refused() -> None:
-    """And a query asked for twice."""
     with pytest.raises(ValueError, match="only 4 labels"):
         make("two_level_k", 4, queries=("top_k:5",))
     with pytest.raises(ValueError, match="only once"):

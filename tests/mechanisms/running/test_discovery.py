@@ -16,7 +16,7 @@ from workers.runtime.errors import HorizonExceeded
 
 
 def mass_of(sigma_squared: Fraction) -> NDArray[np.float64]:
-    """P(x) of N_Z(0, sigma^2) for x = -reach..reach, out to 15 sd."""
+    """Return P(x) of N_Z(0, sigma^2) for x = -reach..reach, out to 15 sd."""
     reach = math.ceil(15 * math.sqrt(sigma_squared)) + 2
     weights = np.exp(
         -(np.arange(-reach, reach + 1, dtype=np.float64) ** 2) / (2 * float(sigma_squared))
@@ -25,7 +25,8 @@ def mass_of(sigma_squared: Fraction) -> NDArray[np.float64]:
 
 
 def exact_tail(counter: Counter, t: int, least: Fraction) -> float:
-    """P(X >= least), X the noise at t, by convolving the exact masses on the grid of 1/denominator.
+    """Return P(X >= least), X the noise at t, by convolving the exact masses on the grid of
+    1/denominator.
 
     Sums of products of positive floats: the relative error is below 1e-10 whatever the tail.
     """
@@ -43,7 +44,7 @@ def exact_tail(counter: Counter, t: int, least: Fraction) -> float:
 
 
 def shown_by_one_event(discovery: Discovery, t: int) -> float:
-    """P(Dinf + floor(X + 1/2) > m_t), which is P(X >= m_t + 1/2 - Dinf)."""
+    """Return P(Dinf + floor(X + 1/2) > m_t), which is P(X >= m_t + 1/2 - Dinf)."""
     return exact_tail(
         discovery.counter, t, discovery.threshold(t) + Fraction(1, 2) - discovery.max_count
     )
@@ -63,7 +64,7 @@ def shown_by_one_event(discovery: Discovery, t: int) -> float:
 def test_discovery_probability_is_at_most_and_close_to_delta_t(
     kind: str, horizon: int, rho_item: float, delta: float, least: float
 ) -> None:
-    """Above it the guarantee is false; far below it items stay hidden for nothing. The slack falls as sd grows."""
+    """Above it the guarantee is false; far below it items stay hidden. Slack falls as sd grows."""
     discovery = Discovery(
         make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta
     )
@@ -78,7 +79,7 @@ def test_discovery_probability_is_at_most_and_close_to_delta_t(
 def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_share(
     rho_item: float, least: float
 ) -> None:
-    """The last tick's noise is one integer, and its threshold the smallest of all: it must be paid for like any other."""
+    """The last tick's noise is one integer and its threshold the smallest."""
     counter = make_counter("haar", 13, rho_item, end_share=0.6)
     discovery = Discovery(counter, max_items=3, max_count=2, delta=1e-6)
     shares = [shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, 14)]
@@ -95,7 +96,7 @@ def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_
 def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(
     kind: str, rho_item: float
 ) -> None:
-    """Where the discrete Gaussian looks least like a continuous one, its Gaussian quantile would be wrong."""
+    """The discrete Gaussian differs most from a continuous one here."""
     for delta in (0.5, 1e-2, 1e-5, 1e-12):
         discovery = Discovery(
             make_counter(kind, 8, rho_item), max_items=1, max_count=1, delta=delta
@@ -105,7 +106,7 @@ def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(
 
 
 def proved_probability(discovery: Discovery, t: int) -> float:
-    """The smaller of the two bounds on P(X >= m_t + 1/2 - Dinf), each written out anew from the module's proof."""
+    """Return the smaller bound on P(X >= m_t + 1/2 - Dinf), derived from the module's proof."""
     terms = [(float(c), float(sigma_squared)) for c, sigma_squared in discovery.counter.terms(t)]
     integral = all(c == 1 for c, _ in terms)
     x = discovery.threshold(t) + (1.0 if integral else 0.5) - discovery.max_count
@@ -132,9 +133,10 @@ def proved_probability(discovery: Discovery, t: int) -> float:
 def test_every_threshold_is_proved_by_one_of_the_two_bounds(
     kind: str, rho_item: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Being right by luck, on the cases that convolution can check, is not enough: the proof must cover each one.
+    """Passing the convolution check by luck is not enough: the proof must cover every case.
 
-    Cases as small as these are computed exactly (`exact_tail`); here they are made to take the way of the large ones.
+    Cases this small are normally computed exactly (`exact_tail`); here they take the path of large
+    ones.
     """
     monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile_of", lambda *_: None)
     for delta in (1e-2, 1e-4, 1e-7):
@@ -150,7 +152,7 @@ def test_every_threshold_is_proved_by_one_of_the_two_bounds(
 def test_smoothed_noise_has_at_most_theta_times_the_density_of_the_gaussian(
     sigma_squared: float, u: float
 ) -> None:
-    """The lemma behind bound (b), summed numerically over the integers at points all over the line."""
+    """The lemma behind bound (b), summed numerically over the integers at points along the line."""
     integers = np.arange(-200, 201)
     masses = np.exp(-(integers**2) / (2 * sigma_squared))
     masses /= masses.sum()
@@ -170,7 +172,7 @@ def test_smoothed_noise_has_at_most_theta_times_the_density_of_the_gaussian(
 
 
 def test_one_lower_threshold_would_break_the_promise_somewhere() -> None:
-    """The check above can fail: thresholds lower by two are too low at some tick."""
+    """Negative control: thresholds lower by two are too low at some tick."""
     discovery = Discovery(make_counter("haar", 16, 0.5), max_items=3, max_count=1, delta=1e-9)
     lower = [
         exact_tail(discovery.counter, t, discovery.threshold(t) - 2 + Fraction(1, 2) - 1)
@@ -182,14 +184,14 @@ def test_one_lower_threshold_would_break_the_promise_somewhere() -> None:
 
 @pytest.mark.parametrize(("kind", "horizon"), [("haar", 1000), ("tree", 1000), ("haar", 1)])
 def test_deltas_of_a_bounded_horizon_add_up_to_delta(kind: str, horizon: int) -> None:
-    """The union bound over ticks and over the event's items uses up what was given, and no more."""
+    """The union bound over ticks and the event's items spends exactly the given delta."""
     discovery = Discovery(make_counter(kind, horizon, 0.01), max_items=3, max_count=1, delta=1e-9)
     total = 3 * sum(Fraction(discovery.delta_at(t)) for t in range(1, horizon + 1))
     assert Fraction(1e-9) * Fraction(999, 1000) <= total <= Fraction(1e-9)
 
 
 def test_deltas_of_an_unbounded_horizon_add_up_to_less_than_delta() -> None:
-    """Octave k holds 2^k ticks of 6/(pi^2 (1 + k)^2 2^k): the sum over all k is 1, over 40 octaves 0.985."""
+    """Octave k: 2^k ticks of 6/(pi^2 (1 + k)^2 2^k); the sum is 1, over 40 octaves 0.985."""
     discovery = Discovery(make_counter("haar", None, 0.01), max_items=2, max_count=1, delta=1e-6)
     total = Fraction(0)
     for octave in range(40):
@@ -200,7 +202,7 @@ def test_deltas_of_an_unbounded_horizon_add_up_to_less_than_delta() -> None:
 
 
 def test_threshold_rises_by_max_count() -> None:
-    """An event may bring an item to Dinf: that much is not yet a sign of a second event."""
+    """One event may bring an item to Dinf, so a count of Dinf is no sign of a second event."""
     counter = make_counter("haar", 64, 0.01)
     one = Discovery(counter, max_items=1, max_count=1, delta=1e-6)
     five = Discovery(counter, max_items=1, max_count=5, delta=1e-6)
@@ -216,7 +218,7 @@ def test_threshold_is_below_the_sub_gaussian_bound_for_moderate_noise() -> None:
 
 
 def test_threshold_is_never_below_the_continuous_gaussian_quantile() -> None:
-    """A lower one would be a proof that the bound is wrong: discrete noise of this size is as wide as continuous."""
+    """Discrete noise is as wide here, so a lower threshold would prove the bound wrong."""
     for kind, horizon in (("haar", 4096), ("haar", None), ("tree", 4096)):
         discovery = Discovery(
             make_counter(kind, horizon, 0.002), max_items=1, max_count=1, delta=1e-9
@@ -239,7 +241,7 @@ def test_threshold_is_never_below_the_continuous_gaussian_quantile() -> None:
 def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
     horizon: int | None, every: int | None, ticks: tuple[int, ...]
 ) -> None:
-    """One taken for its neighbour's would show an item at more than its delta; beyond the horizon there is none."""
+    """A neighbour's threshold would exceed an item's delta; beyond the horizon there is none."""
     discovery = Discovery(
         make_counter("haar", horizon, 0.01), max_items=2, max_count=1, delta=1e-6, every=every
     )
@@ -252,7 +254,7 @@ def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
 
 
 def test_histograms_of_equal_budgets_share_thresholds_and_others_do_not() -> None:
-    """Whatever differs must make another object: its thresholds would be another's."""
+    """Any parameter that changes the thresholds must produce another object."""
     counter = make_counter("haar", 5000, 0.01)
     assert counter is make_counter("haar", 5000, 0.01)
     one = make_discovery(counter, 2, 1, 1e-6)
@@ -269,13 +271,12 @@ def test_histograms_of_equal_budgets_share_thresholds_and_others_do_not() -> Non
 
 
 def test_cost_is_delta_alone() -> None:
-    """Discovery adds a failure probability; the counter's rho is charged by the mechanism."""
+    """Discovery adds a failure probability; the mechanism charges the counter's rho."""
     discovery = Discovery(make_counter("haar", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
     assert discovery.cost() == Cost(0.0, (("discovery", 1e-6),))
 
 
 def test_ticks_outside_the_horizon_are_refused() -> None:
-    """There is no delta left for them."""
     discovery = Discovery(make_counter("haar", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
     for t in (0, 17):
         with pytest.raises(HorizonExceeded):
@@ -297,7 +298,6 @@ def test_ticks_outside_the_horizon_are_refused() -> None:
 def test_parameters_outside_their_range_are_refused(
     changed: dict[str, object], message: str
 ) -> None:
-    """The message names parameter, value and what is allowed."""
     arguments: dict[str, object] = {"max_items": 1, "max_count": 1, "delta": 1e-6} | changed
     with pytest.raises(ValueError, match=message):
         Discovery(

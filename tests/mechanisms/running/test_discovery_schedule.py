@@ -1,4 +1,4 @@
-"""The other schedules of discovery: what they spend in all is at most delta, by exact convolution and by planting items."""
+"""Other discovery schedules spend at most delta: by exact convolution and planted items."""
 
 import math
 from fractions import Fraction
@@ -36,7 +36,7 @@ from workers.runtime.errors import HorizonExceeded
 def test_the_exact_tails_over_all_ticks_add_up_to_at_most_delta_and_close_to_it(
     kind: str, horizon: int, rho_item: float, delta: float, least: float
 ) -> None:
-    """The constant threshold's only promise, checked by convolution; one lower by a tenth breaks it where noise is large."""
+    """The constant threshold's only promise; a tenth lower breaks it where noise is large."""
     discovery = ConstantDiscovery(
         make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta
     )
@@ -52,7 +52,7 @@ def test_the_exact_tails_over_all_ticks_add_up_to_at_most_delta_and_close_to_it(
 @pytest.mark.parametrize("kind", ["haar", "tree"])
 @pytest.mark.parametrize("horizon", [300, 20_000])
 def test_delta_of_each_tick_bounds_the_groups_and_adds_up_to_delta(kind: str, horizon: int) -> None:
-    """Every tick is added up: the tails of odd and even ticks differ by seven times, so a sample with a stride says nothing."""
+    """Tails of odd and even ticks differ by seven times, so every tick is added up."""
     discovery = ConstantDiscovery(
         make_counter(kind, horizon, 0.01), max_items=2, max_count=1, delta=1e-8
     )
@@ -72,7 +72,7 @@ def test_delta_of_each_tick_bounds_the_groups_and_adds_up_to_delta(kind: str, ho
 def test_the_figures_of_a_tick_are_those_of_the_counters_terms(
     kind: str, end_share: float | None
 ) -> None:
-    """They are computed for many ticks at once from the public parameters: the terms are what the noise really is."""
+    """They come from public parameters for many ticks at once; the terms are the real noise."""
     counter = make_counter(kind, 1000, 0.02, end_share=end_share)
     discovery = ConstantDiscovery(counter, 1, 1, 1e-6)
     for t in (1, 2, 3, 341, 512, 999, 1000):
@@ -96,7 +96,9 @@ def test_the_bound_on_the_normal_tail_is_one() -> None:
 def test_the_constant_threshold_is_that_of_the_design_and_below_the_largest_of_the_ticks_own(
     horizon: int, expected: float
 ) -> None:
-    """mechanisms.md 3: (threshold - 1) mu at delta / D0 = 1e-9; the union over equal shares pays about 8 % more at its worst tick."""
+    """mechanisms.md 3: (threshold - 1) mu at delta / D0 = 1e-9; equal shares pay about 8 % more at
+    their worst tick.
+    """
     counter = make_counter("haar", horizon, 0.005)
     constant, per_tick = ConstantDiscovery(counter, 1, 1, 1e-9), Discovery(counter, 1, 1, 1e-9)
     assert (constant.threshold(1) - 1) * math.sqrt(2 * counter.rho_item) == pytest.approx(
@@ -109,7 +111,7 @@ def test_the_constant_threshold_is_that_of_the_design_and_below_the_largest_of_t
 
 @pytest.mark.parametrize(("horizon", "every"), [(1000, 1), (1000, 64), (1000, 999), (64, 64)])
 def test_deltas_of_every_nth_tick_add_up_to_delta(horizon: int, every: int) -> None:
-    """Each test has an equal share of all of delta, ticks without a test nothing."""
+    """Tests share delta equally; ticks without a test get nothing."""
     discovery = Discovery(make_counter("haar", horizon, 0.01), 3, 1, 1e-9, every)
     deltas = [Fraction(discovery.delta_at(t)) for t in range(1, horizon + 1)]
     assert Fraction(1e-9) * Fraction(999, 1000) <= 3 * sum(deltas) <= Fraction(1e-9)
@@ -119,7 +121,7 @@ def test_deltas_of_every_nth_tick_add_up_to_delta(horizon: int, every: int) -> N
 
 
 def test_deltas_of_every_nth_tick_without_an_end_add_up_to_less_than_delta() -> None:
-    """The tests are numbered 1, 2, 3, ...; the octaves are those of the numbers."""
+    """Tests are numbered 1, 2, 3, ...; the octaves are those of the numbers."""
     discovery = Discovery(make_counter("haar", None, 0.01), 2, 1, 1e-6, 8)
     total = sum((2 * 2**k * Fraction(discovery.delta_at(8 * 2**k)) for k in range(30)), Fraction(0))
     assert Fraction(1e-6) * Fraction(97, 100) <= total <= Fraction(1e-6)
@@ -127,7 +129,7 @@ def test_deltas_of_every_nth_tick_without_an_end_add_up_to_less_than_delta() -> 
 
 
 def test_a_test_every_64_ticks_has_a_lower_threshold_than_one_at_each_tick() -> None:
-    """It is what the option is for: larger shares, and no noise of the six lowest levels."""
+    """The option's benefit: larger shares, and no noise of the six lowest levels."""
     counter = make_counter("haar", 2**14, 0.005)
     every, each = Discovery(counter, 1, 1, 1e-9, 64), Discovery(counter, 1, 1, 1e-9)
     for t in (64, 64 * 85, 64 * 255):
@@ -136,7 +138,7 @@ def test_a_test_every_64_ticks_has_a_lower_threshold_than_one_at_each_tick() -> 
 
 @pytest.mark.parametrize("schedule", ["constant", "every"])
 def test_a_planted_item_is_shown_no_more_often_than_delta_allows(schedule: str) -> None:
-    """End to end over the noise that is drawn: 10,000 runs, four sd of a binomial share."""
+    """End to end on drawn noise: 10,000 runs, four sd of a binomial share."""
     runs, delta = 10_000, 0.2
     changes = {"every": 4} if schedule == "every" else {}
     allowed = delta / 2
@@ -148,7 +150,7 @@ def test_a_planted_item_is_shown_no_more_often_than_delta_allows(schedule: str) 
 
 
 def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> None:
-    """However large its count: that it is new at that tick is not paid for."""
+    """Showing a new item at those ticks is not paid for, however large its count."""
     mechanism = unk(threshold="every", every=3)
     state = mechanism.init()
     assert [mechanism.threshold(t) is None for t in (1, 2, 3, 4, 6)] == [
@@ -167,7 +169,7 @@ def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> 
 
 
 def test_schedules_are_part_of_the_mechanism_id_and_the_first_one_is_described_as_ever() -> None:
-    """Another schedule shows other items under the same noise; a stored description of per_tick must still match."""
+    """Schedules show other items under equal noise; stored per_tick descriptions must match."""
     public = [
         unk().public(),
         unk(threshold="constant").public(),
@@ -200,7 +202,6 @@ def test_the_cost_does_not_depend_on_the_schedule(changes: dict[str, object]) ->
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
-    """Each message names the setting, its value and what is allowed."""
     with pytest.raises(ValueError, match=message):
         unk(**changes)
 
@@ -217,7 +218,7 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], mes
 def test_parameters_outside_their_range_are_refused(
     schedule: str, every: int | None, message: str
 ) -> None:
-    """Also where no record of settings stands before."""
+    """Also where no settings record checks them first."""
     with pytest.raises(ValueError, match=message):
         make_discovery(make_counter("haar", 16, 0.1), 1, 1, 1e-6, schedule, every)
     with pytest.raises(ValueError, match="unbounded"):

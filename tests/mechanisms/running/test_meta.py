@@ -1,4 +1,4 @@
-"""MetaAlgo: sums of cells against brute force, its noise and price, and that a crash changes nothing."""
+"""MetaAlgo: sums of cells against brute force, noise, price, and crash recovery."""
 
 import math
 from typing import get_args
@@ -61,7 +61,7 @@ def shown(
 
 
 def cells_of(t: int, radix: int) -> list[tuple[int, int]]:
-    """(first, last) tick of the blocks that t's digits name, largest first, by the greedy rule."""
+    """Return (first, last) tick of the blocks of t's digits, largest first, by the greedy rule."""
     blocks, first = [], 1
     while first <= t:
         size = 1
@@ -99,7 +99,7 @@ def test_without_noise_a_known_domain_gets_the_running_counts(
 def test_without_noise_an_unknown_domain_gets_the_sum_of_the_cells_that_passed(
     stream: list[dict[bytes, int]], radix: int
 ) -> None:
-    """Each cell is cut at its own threshold, and released from its own contributions: brute force over the cells of t."""
+    """Every cell has its own threshold and contributions: brute force over the cells of t."""
     mechanism = meta("positive_gauss", radix=radix, epsilon=5.0)
     m = mechanism.algorithm.threshold or 0
     state, noise = met(mechanism), Silent(STREAM, mechanism.algorithm.table)
@@ -115,7 +115,7 @@ def test_without_noise_an_unknown_domain_gets_the_sum_of_the_cells_that_passed(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_restart_after_any_tick_gives_the_same_releases(name: Name) -> None:
-    """Everything a later release needs is in the blocks: they are read back after every tick, and re-encode to nothing new."""
+    """Blocks hold all later releases need: reloaded every tick, they re-encode to nothing new."""
     mechanism = meta(name, epsilon=20.0)
     noise = mechanism.noise(STREAM)
     assert isinstance(noise, OneShotNoise)
@@ -161,7 +161,7 @@ def test_blocks_are_written_only_when_changed_and_damage_is_refused() -> None:
 
 
 def test_noise_is_that_of_a_tree_and_neither_half_nor_double() -> None:
-    """4,000 labels at t = 26 = (2,2,2) in base 3: the sd of the sd is 1.1 %, so 8 % is 7 of them; a completed block starts anew."""
+    """4,000 labels at t = 26 = (2,2,2) in base 3: the sd's sd is 1.1 %, so 8 % is 7 of them."""
     domain = tuple(f"l{i}" for i in range(4000))
     mechanism = meta("known_gauss", domain=domain)
     state, noise = met(mechanism), mechanism.noise(STREAM)
@@ -179,7 +179,7 @@ def test_noise_is_that_of_a_tree_and_neither_half_nor_double() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_price_is_one_release_a_level(name: Name) -> None:
-    """000 Theorem 3, in L_r cells an event lies in; for Gaussian noise it equals the tree counter's own price."""
+    """000 Theorem 3 over L_r cells; for Gaussian noise it equals the tree counter's price."""
     mechanism = meta(name)
     assert mechanism.levels == 4
     assert mechanism.guarantee.rho == pytest.approx(4 * mechanism.algorithm.rho)
@@ -197,7 +197,7 @@ def test_the_price_is_one_release_a_level(name: Name) -> None:
 def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
     stream: list[dict[bytes, int]], at: int, items: set[bytes]
 ) -> None:
-    """The stated sensitivity: what the algorithms are given differs in at most L_r cells, by one in each of the event's items."""
+    """The stated sensitivity: at most L_r cells differ, by one for each item of the event."""
     at %= len(stream)
     seen: list[dict[tuple[int, int], dict[bytes, int]]] = []
     for extra in (False, True):
@@ -231,7 +231,6 @@ def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
 
 
 def test_impossible_settings_and_ticks_are_refused() -> None:
-    """Fail closed, naming the setting."""
     with pytest.raises(ValueError, match='kbar is missing: algorithm = "unk_gauss" needs it'):
         meta("unk_gauss", kbar=None)
     with pytest.raises(ValueError, match='k is set: algorithm = "unk_gauss" has none'):
@@ -246,7 +245,7 @@ def test_impossible_settings_and_ticks_are_refused() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_errors_stay_within_the_theorem(name: Name) -> None:
-    """Counts of two large items at every tick, off by at most 6 sd and one missed threshold a cell (below it, what was cut off)."""
+    """Two large items at every tick: off by at most 6 sd and one missed threshold a cell."""
     mechanism = meta(name, epsilon=2.0)
     state, noise = met(mechanism), mechanism.noise(STREAM)
     assert isinstance(noise, OneShotNoise)

@@ -1,4 +1,4 @@
-"""What published snapshots cost one user or event in a period, found in another way: by trying every window, with dp_accounting."""
+"""Cost of snapshots per user or event and period: every window, with dp_accounting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workers.settings.durations import parse_duration
 
 
 class Epoch(NamedTuple):
-    """One epoch of one generation, as its snapshots say it."""
+    """One epoch of one generation, as stated by its snapshots."""
 
     topic: str
     id: str
@@ -28,7 +28,7 @@ class Epoch(NamedTuple):
 
 
 def epsilon_of(rho: float, delta: float) -> float:
-    """Epsilon of a zCDP cost by an independent accountant: a hair above the best over integer orders, never below."""
+    """Return an independent epsilon of a zCDP cost: slightly above the best integer order."""
     best = 1 + math.sqrt(math.log(1 / delta) / rho)
     orders = sorted({max(2, round(best * factor / 200)) for factor in range(20, 400)})
     accountant = rdp_privacy_accountant.RdpAccountant(orders)
@@ -37,7 +37,7 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 
 def published(site: Site, histograms: Sequence[dict[str, object]], key: str) -> set[Epoch]:
-    """The epochs of which one stream key has snapshots; `histograms` are all that there were."""
+    """Return the epochs with snapshots of one stream key; `histograms` lists all that existed."""
     found: set[Epoch] = set()
     for histogram in histograms:
         topic = f"{site.name}.{histogram['name']}"
@@ -65,7 +65,7 @@ def published(site: Site, histograms: Sequence[dict[str, object]], key: str) -> 
 
 
 def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bool) -> float:
-    """The largest epsilon of any window; `once`: of each generation only one epoch counts, as for an event."""
+    """Return the largest epsilon of any window; `once`: one epoch per generation (an event)."""
     epochs = list(epochs)
     if period_ms is None:
         windows = [(one.begin, one.end) for one in epochs]
@@ -92,7 +92,7 @@ def worst(epochs: Iterable[Epoch], delta: float, period_ms: int | None, once: bo
 
 
 def days_of(epochs: Iterable[Epoch], first_ms: int, day_ms: int) -> dict[str, list[int]]:
-    """Which days each topic has, each as often as generations published it."""
+    """Return every topic's days, once per generation that published them."""
     found: dict[str, Counter[int]] = {}
     for one in epochs:
         found.setdefault(one.topic.rpartition(".")[2], Counter())[

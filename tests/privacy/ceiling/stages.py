@@ -1,4 +1,4 @@
-"""Both stages of a worker on a real broker, in this process, at times that a test chooses."""
+"""Both stages of a worker on a real broker, in this process, at times chosen by a test."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ from workers.runtime.errors import CeilingReached, QuietcountError
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-#: 2026-01-01, before which nothing happens here: day 1 begins with it.
+# 2026-01-01, when day 1 begins; nothing happens before.
 FIRST_MS = 1_767_225_600_000
 
 
 def day(number: float) -> int:
-    """When a day begins, or at which time of it something is."""
     return FIRST_MS + round((number - 1) * DAY_MS)
 
 
 def daily(name: str = "items", **changes: object) -> dict[str, object]:
-    """A histogram with an epoch a day, in four ticks."""
     return {
         "name": name,
         "mechanism": "unk_base",
@@ -43,14 +41,14 @@ def daily(name: str = "items", **changes: object) -> dict[str, object]:
 
 
 class Stages:
-    """A worker whose stages run when they are asked to, each time taken over anew, as after a restart."""
+    """Worker with stages that run on demand, taken over afresh each time, as after a restart."""
 
     def __init__(self, site: Site, data: Path | None = None) -> None:
-        """`data`: where copies of the state are; None: nowhere, as if each start had lost them."""
+        """Keep state copies under `data`; with None every start has lost them."""
         self.site, self.data = site, data
 
     def factory(self) -> Factory:
-        """What a worker with the site's settings starts with."""
+        """Return the factory of a worker with the site's settings."""
         site = self.site
         return Factory(
             site.settings,
@@ -78,7 +76,6 @@ class Stages:
             assert shard.partition == number
 
     def take_over(self, owner: int, factory: Factory | None = None) -> ReleaseShard:
-        """Open an owner partition, as a worker does when it is assigned it."""
         shard = (factory or self.factory()).release(owner)
         try:
             shard.open()
@@ -89,7 +86,7 @@ class Stages:
         return shard
 
     def release(self, shard: ReleaseShard) -> None:
-        """Publish what is complete in an owner partition, and give it up."""
+        """Publish an owner partition's complete ticks, then release the partition."""
         try:
             self._feed(shard, self.site.settings.contributions_topic, shard.partition)
             shard.idle()
@@ -97,7 +94,7 @@ class Stages:
             shard.close()
 
     def go(self, now_ms: int, events: Iterable[object] = ()) -> list[str]:
-        """All of it, as one worker that was there from before the events; returns what each owner partition refused."""
+        """Run both stages as one worker; return each owner partition's refusals."""
         factory, refused, shards = self.factory(), [], []
         for owner in range(factory._stream.owners):
             try:
@@ -128,5 +125,4 @@ class Stages:
 
 
 def order(at_ms: int, number: int = 0) -> dict[str, Any]:
-    """An event of user u0."""
     return {"key": f"k{number % 4}", "items": ["tea"], "user": "u0", "ts": at_ms}

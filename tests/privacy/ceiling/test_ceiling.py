@@ -1,4 +1,4 @@
-"""Ceilings without Kafka: windows by brute force, sums by another accountant, refusals that say what fits."""
+"""Ceilings without Kafka: brute-force windows, an independent accountant, and refusals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def charge(
     keys: frozenset[str] | None = None,
     field: str = "key",
 ) -> CeilingCharge:
-    """Epochs of so many ticks of 1 ms, or one without end."""
+    """Return a charge with epochs of `ticks` ticks of 1 ms, or one endless epoch."""
     return CeilingCharge(
         worker="w",
         histogram=f"h{number}",
@@ -57,12 +57,12 @@ def charge(
     )
 
 
-# ---- windows ---------------------------------------------------------------------------------------------------------
+# ---- windows -------------------------------------------------------------------------------------
 
 
 @st.composite
 def charged(draw: st.DrawFn) -> list[CeilingCharge]:
-    """Up to three generations with epochs of a few ms, anywhere."""
+    """Return up to three generations with epochs of a few ms, at any offset."""
     found = []
     for number in range(draw(st.integers(1, 3))):
         ticks = draw(st.integers(0, 7))
@@ -117,7 +117,7 @@ def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
 def test_settings_that_are_let_in_are_never_stopped_by_themselves(
     grids: list[tuple[int, int, int]],
 ) -> None:
-    """What one epoch can touch at most, by arithmetic, is what is found in the epochs of a long time."""
+    """The arithmetic bound on what an epoch can touch equals what a long run shows."""
     configs = [
         UnkBaseConfig(
             name=f"h{i}",
@@ -148,21 +148,19 @@ def test_settings_that_are_let_in_are_never_stopped_by_themselves(
 
 @given(st.integers(1, 40), st.integers(1, 20))
 def test_a_window_touches_one_epoch_more_than_fit_into_it(window: int, epoch: int) -> None:
-    """Any 30 days touch 31 days."""
     assert most_epochs(window, epoch) == max(
         len({(t + i) // epoch for i in range(window)}) for t in range(epoch)
     )
 
 
 def with_ceiling(given_: Settings, epsilon: float, delta: float, **further: Any) -> Settings:
-    """The same settings under a ceiling."""
     unit = given_.privacy.unit
     return msgspec.structs.replace(
         given_, privacy=PrivacySettings(unit=unit, max_epsilon=epsilon, max_delta=delta, **further)
     )
 
 
-# ---- sums ------------------------------------------------------------------------------------------------------------
+# ---- sums ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("times", [1, 3, 31])
@@ -170,7 +168,7 @@ def with_ceiling(given_: Settings, epsilon: float, delta: float, **further: Any)
 def test_a_sum_is_what_an_independent_accountant_finds_and_never_below(
     times: int, delta: float
 ) -> None:
-    """zCDP adds up, failures add up, and what is left of delta converts."""
+    """zCDP adds up, failures add up, and the remaining delta converts."""
     parts = [
         Part(rho=rho, epsilon=50.0, delta=0.4, failures={"discovery": 1e-11}, times=times)
         for rho in (0.004, 0.02, 0.7)
@@ -181,12 +179,11 @@ def test_a_sum_is_what_an_independent_accountant_finds_and_never_below(
 
 
 def test_at_the_sum_of_the_deltas_it_is_the_total_that_plan_and_budget_state() -> None:
-    """Two ways to say the same must agree."""
     for pure in (False, True):
         parts = [replace(PART, times=3), replace(PART, rho=0.2, pure=pure)]
         found = together(parts)
         assert epsilon_at(parts, found.delta) == found.epsilon
-        # With less delta than the parts were priced at, rho is converted at less.
+        # With less delta than the parts were priced at, rho is converted at that smaller delta.
         less = epsilon_at(parts, 2.5e-6)
         assert less is not None and found.epsilon is not None and less > found.epsilon
         assert epsilon_at(parts, 1e-6) is None  # discovery alone has more
@@ -210,21 +207,20 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
     assert epsilon("event", one, city) == times(2)
     assert epsilon("event", one, two, city, any_key) == times(3)
     assert epsilon("user", one, two, city, any_key) == times(4)
-    # A promise to events says nothing of users.
+    # A promise to events implies nothing for users.
     assert (
         Ceiling("user", 9.0, 0.4, None).epsilon_of([one, replace(two, unit="event")], [1, 1])
         is None
     )
-    # With more fields and keys than can be tried all count.
+    # With more fields and keys than can be enumerated, all count.
     many = [charge(i, 0, 0, 1, 1, keys=frozenset({f"k{i}"}), field=f"f{i % 10}") for i in range(20)]
     assert epsilon("event", *many) == times(20)
 
 
-# ---- what is charged -------------------------------------------------------------------------------------------------
+# ---- what is charged -----------------------------------------------------------------------------
 
 
 def daily(name: str = "h", **changes: Any) -> HistogramConfig:
-    """Epochs of ten ticks of 10 ms."""
     values: dict[str, Any] = {
         "name": name,
         "tick_ms": 10,
@@ -238,7 +234,7 @@ def daily(name: str = "h", **changes: Any) -> HistogramConfig:
 
 
 def test_charged_is_what_was_published_reserved_or_may_have_been_published() -> None:
-    """An epoch from its first tick, one that was reserved before it, and all up to where a generation was ended."""
+    """An epoch counts from its first tick or reservation; all up to a generation's end count."""
     config = daily()
 
     def epochs(progress: Any, beginning: dict[str, int] | None = None) -> list[tuple[int, int]]:
@@ -280,7 +276,7 @@ def test_charged_is_what_was_published_reserved_or_may_have_been_published() -> 
 
 
 def test_without_a_ceiling_the_stored_state_is_what_it_was() -> None:
-    """Other versions read it; and what is not there must not look as if it had been said."""
+    """Other versions read the state, and a missing field must not look like a stated one."""
     assert b"reserved" not in msgspec.json.encode(life((daily(), 1, 5)))
     assert b"until" not in msgspec.json.encode(life((daily(), 1, 5)))
 
@@ -300,11 +296,11 @@ def test_without_a_ceiling_the_stored_state_is_what_it_was() -> None:
 def test_workers_count_the_same_events_where_a_topic_is_in_both(
     counted: set[str], events: Any, there: tuple[str, ...], same: bool
 ) -> None:
-    """Only what names a topic is compared: two workers never share its partitions by halves."""
+    """Only the parts that name a topic are compared: two workers never split its partitions."""
     assert overlap(counted, TopicNames.of(events), there) is same
 
 
-# ---- settings --------------------------------------------------------------------------------------------------------
+# ---- settings ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -327,14 +323,13 @@ def test_workers_count_the_same_events_where_a_topic_is_in_both(
     ],
 )
 def test_a_ceiling_that_means_nothing_is_refused(values: dict[str, Any], said: str) -> None:
-    """A setting that does nothing is worse than none: somebody relies on it."""
     with pytest.raises(ValueError, match=r"privacy\.") as caught:
         PrivacySettings(**values)
     assert said in str(caught.value)
 
 
 def test_settings_that_exceed_their_ceiling_are_refused_with_epsilons_that_fit() -> None:
-    """What is named fits; a tenth more does not, so it is not needlessly small."""
+    """The named epsilon fits and a tenth more does not, so it is not needlessly small."""
     two = settings(daily("a"), daily("b", epsilon=2.0))
     with pytest.raises(SettingsError) as caught:
         check_ceiling(with_ceiling(two, 1.5, 1e-5))
@@ -362,7 +357,7 @@ def test_settings_that_exceed_their_ceiling_are_refused_with_epsilons_that_fit()
 
 
 def test_where_the_deltas_alone_are_too_much_a_delta_is_named() -> None:
-    """31 daily epochs have 31 times the chance that something is shown that should not be."""
+    """31 daily epochs have 31 times the chance of showing something that must stay hidden."""
     month = settings(daily("a", max_items_per_user=1, tick_ms=8_640_000), unit="user")
     with pytest.raises(SettingsError) as caught:
         check_ceiling(with_ceiling(month, 20.0, 1e-6, period="30d"))
@@ -372,7 +367,6 @@ def test_where_the_deltas_alone_are_too_much_a_delta_is_named() -> None:
 
 
 def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
-    """No number of them fits, so a period must be given."""
     endless = daily("a", max_items_per_user=1, horizon="unbounded", start="2026-01-01T00:00:00Z")
     both = settings(endless, daily("b", max_items_per_user=1), unit="user")
     with pytest.raises(
@@ -386,7 +380,7 @@ def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
 def test_commands_refuse_settings_that_exceed_their_ceiling(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line and exit 2, before a broker is asked (there is none), a key is read or a record is."""
+    """One line and exit 2, before contacting a broker or reading a key or record."""
     text = ROOT / f"examples/mechanisms/{name}.toml"
     section = "[privacy]\nmax_epsilon = 0.001\nmax_delta = 1e-12\n"
     changed = text.read_text()

@@ -1,4 +1,4 @@
-"""What `budget` says of a ceiling, and of several workers together."""
+"""`budget` output on ceilings and on several workers together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def part_of(config: HistogramConfig, unit: str, times: int = 1) -> Part:
 
 
 def text_of(found: Any) -> str:
-    """What a terminal shows of it."""
     out = io.StringIO()
     console = Console(file=out, highlight=False)
     if isinstance(found, tuple):
@@ -47,7 +46,7 @@ def text_of(found: Any) -> str:
 def test_what_is_left_is_what_the_fullest_period_lacks_and_says_whether_the_next_epoch_fits() -> (
     None
 ):
-    """Three of four epochs are charged; with rho_left more the ceiling holds just so."""
+    """Three of four epochs are charged; with rho_left more the ceiling holds exactly."""
     config = daily(**ALL)
     most = epsilon_at([part_of(config, "user", 4)], 1e-4)
     assert most is not None
@@ -69,7 +68,7 @@ def test_what_is_left_is_what_the_fullest_period_lacks_and_says_whether_the_next
         True,
     )
     assert "next of h: epoch 4, from 1970-01-01T00:00:00Z, which makes epsilon" in text_of(found)
-    # A fourth in another generation: nothing more fits, and it says which worker's it was.
+    # A fourth in another generation: nothing more fits, and the output names its worker.
     elsewhere = charges_of("old", state([], [(daily(name="gone", **ALL), 5, 12)], unit="user"))
     other = budget_of(given, [state([(config, 1, 31)], unit="user")], elsewhere)
     assert other.ceiling is not None and other.ceiling.rho_left == 0
@@ -91,7 +90,7 @@ def test_what_is_left_is_what_the_fullest_period_lacks_and_says_whether_the_next
 
 @pytest.mark.parametrize("unit", ["event", "user"])
 def test_several_workers_on_the_same_events_add_up(unit: str) -> None:
-    """An event is in both; a user pays for each epoch of each."""
+    """An event is in both; a user pays for every epoch of each."""
     of_users = ALL if unit == "user" else {}
     one, other = daily("a", **of_users), daily("b", epsilon=2.0, **of_users)
 
@@ -141,7 +140,7 @@ def test_several_workers_on_the_same_events_add_up(unit: str) -> None:
 
 
 def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> None:
-    """One event has a shop and a city. It was taken to have one of them only, and the totals were too low."""
+    """One event has a shop and a city; counting only one made the totals too low."""
     shop, city = daily("shop", keys=("s1",)), daily("city", keys=("berlin",), key="city")
     given = settings(shop, city)
     built = [Built(config, build(config)) for config in (shop, city)]
@@ -163,7 +162,6 @@ def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> N
 def test_settings_of_workers_that_count_other_events_are_not_added_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A sum over different events would be a number without a meaning."""
     text = (ROOT / "examples/mechanisms/unk_base.toml").read_text()
     topic = next(line for line in text.splitlines() if line.startswith("topic = "))
     name = next(line for line in text.splitlines() if line.startswith("name = "))

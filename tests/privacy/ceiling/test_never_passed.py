@@ -1,6 +1,7 @@
-"""Whatever is done to a worker, its topics never hold more than the ceiling in any period: on a real broker.
+"""Worker topics never exceed the ceiling in any period, on a real broker.
 
-Each test publishes days until the worker refuses to go on. Four days of one histogram are just what any three days may touch.
+Each test publishes days until the worker refuses. Four days of one histogram are exactly what any
+three days may touch.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Histogram = dict[str, object]
 
 
 def price(epsilon: float, times: int) -> float:
-    """Epsilon of so many epochs of the histogram that these tests have."""
+    """Return the epsilon of `epochs` epochs of the histogram these tests use."""
     config = UnkBaseConfig(
         name="x",
         tick_ms=21_600_000,
@@ -53,12 +54,12 @@ FOUR_DAYS = (price(0.5, 4) + price(0.5, 5)) / 2
 
 
 def of_user(name: str = "items", **changes: object) -> Histogram:
-    """A histogram of users, of which four days are within the ceiling and five are not."""
+    """Return a histogram of users; four of its days fit the ceiling and five do not."""
     return daily(name, **({"max_items_per_user": 1, "epsilon": 0.5} | changes))
 
 
 class Scene:
-    """A worker with a ceiling, all the histograms that it ever had, and what it published of them."""
+    """Worker with a ceiling, all histograms it ever had, and their published epochs."""
 
     def __init__(
         self,
@@ -87,18 +88,16 @@ class Scene:
         self.all: list[Histogram] = list(histograms)
 
     def now_has(self, *histograms: Histogram) -> None:
-        """Change the settings."""
         self.all += histograms
         self.site.document["histogram"] = list(histograms)
         self.site.config = self.site.write(self.site.document)
         self.site.create_topics()
 
     def publish(self, until_day: float) -> None:
-        """An event of every key at the middle of each day that is not over yet, and all ticks up to a time."""
+        """Send an event of every key at noon of each unfinished day; publish ticks up to a time."""
         assert self.stages.go(day(until_day), self.events(until_day)) == []
 
     def events(self, until_day: float) -> list[dict[str, Any]]:
-        """One for each stream key, on each day."""
         return [
             order(day(n + 0.3), i)
             for n in range(1, 1 + int(until_day))
@@ -107,7 +106,7 @@ class Scene:
         ]
 
     def refuses(self, until_day: float) -> str:
-        """The same until the ceiling is reached, in both owner partitions; returns what is said."""
+        """Publish until both owner partitions reach the ceiling; return the error text."""
         [one, other] = self.stages.go(day(until_day), self.events(until_day))
         assert one == other
         assert "\n" not in one
@@ -118,25 +117,25 @@ class Scene:
         return published(self.site, list(unique.values()), key)
 
     def days(self) -> dict[str, list[int]]:
-        """The days that each histogram published, each as often as generations did; of the first stream key."""
+        """Return the days every histogram published for the first key, once per generation."""
         return days_of(self.published(), FIRST_MS, DAY_MS)
 
     def assert_kept(self, period_ms: int | None = PERIOD_MS, ceiling: float = FOUR_DAYS) -> None:
-        """No window holds more, by another accountant; the margin is that accountant's own."""
+        """Check every window with another accountant; the margin is that accountant's own."""
         for n in range(4):
             assert worst(self.published(f"k{n}"), DELTA, period_ms, once=False) <= ceiling * (
                 1 + 1e-4
             )
 
 
-# ---- one after another -----------------------------------------------------------------------------------------------
+# ---- one after another ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", ["renamed", "generation", "second"])
 def test_what_was_spent_counts_whatever_the_settings_and_the_data_directory_say(
     bootstrap: str, tmp_path: Path, change: str
 ) -> None:
-    """Two days of the first histogram and two of what follows, which begins on the second, are four."""
+    """Two days of the first histogram and two of its successor, from the second day, are four."""
     scene = Scene(bootstrap, tmp_path, of_user(), data=tmp_path / "data")
     scene.publish(1.5)
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
@@ -148,7 +147,7 @@ def test_what_was_spent_counts_whatever_the_settings_and_the_data_directory_say(
     after = {
         "renamed": [of_user("other")],
         "generation": [of_user(generation=2)],
-        # Half of rho each, nearly.
+        # About half of rho each.
         "second": [of_user(generation=2, epsilon=0.35), of_user("other", epsilon=0.35)],
     }[change]
     scene.now_has(*after)
@@ -160,7 +159,7 @@ def test_what_was_spent_counts_whatever_the_settings_and_the_data_directory_say(
     assert {time for days in scene.days().values() for time in days} == {1, 2, 3}
     scene.assert_kept()
     if change == "renamed":
-        # It says so at the start as well, and goes on where it was as soon as it may.
+        # It refuses at the start as well, and resumes as soon as the ceiling allows.
         assert scene.refuses(7) == said
         scene.site.set("privacy", max_epsilon=2 * FOUR_DAYS)
         scene.publish(7)
@@ -168,7 +167,7 @@ def test_what_was_spent_counts_whatever_the_settings_and_the_data_directory_say(
 
 
 def recreate(site: Site, topic: str, records: list[tuple[int, bytes, bytes | None]]) -> None:
-    """Delete a topic and make it again with other records: what restoring a copy of it does."""
+    """Delete a topic and create it again with other records, as restoring a copy does."""
     for future in site.admin.delete_topics([topic]).values():
         future.result(60)
 
@@ -200,7 +199,7 @@ def recreate(site: Site, topic: str, records: list[tuple[int, bytes, bytes | Non
 def test_a_restored_copy_of_the_state_is_charged_up_to_where_it_was_ended(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """The copy knows of one day, and two were published. What it does not say is taken as charged."""
+    """The copy knows of one day, but two were published. The unknown part is taken as charged."""
     scene = Scene(bootstrap, tmp_path, of_user())
     scene.publish(1.5)
     state = scene.site.settings.release_state_topic
@@ -223,7 +222,7 @@ def test_a_restored_copy_of_the_state_is_charged_up_to_where_it_was_ended(
 def test_a_worker_under_another_name_pays_for_what_the_old_name_published(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """It counts the events topic from its beginning: every event once more."""
+    """The renamed worker reads the events topic from its beginning and counts every event again."""
     scene = Scene(bootstrap, tmp_path / "old", of_user())
     scene.publish(3)
     assert scene.days() == {"items": [1, 2]}
@@ -240,11 +239,11 @@ def test_a_worker_under_another_name_pays_for_what_the_old_name_published(
     assert renamed.days() == {"items": [1, 2, 3, 4, 5]}
 
 
-# ---- times -----------------------------------------------------------------------------------------------------------
+# ---- times ---------------------------------------------------------------------------------------
 
 
 def test_a_clock_that_jumps_spends_nothing_twice(bootstrap: str, tmp_path: Path) -> None:
-    """The days that it skips are published empty, and charged; those it goes back over are not published again."""
+    """Skipped days are published empty and charged; repeated days are not published again."""
     scene = Scene(bootstrap, tmp_path, of_user())
     scene.publish(2.5)
     assert scene.stages.go(day(8.5)) == []
@@ -260,7 +259,7 @@ def test_a_clock_that_jumps_spends_nothing_twice(bootstrap: str, tmp_path: Path)
 def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_they_meet(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Epochs of 24 and of 25 hours meet in ever other ways. Nothing more may be published, and nothing less is."""
+    """Epochs of 24 and 25 hours overlap at varying offsets; the limit must be exact."""
     odd = of_user("odd", tick="5h", horizon=5, epsilon=0.25)
     first = of_user(epsilon=0.25)
     scene = Scene(bootstrap, tmp_path, first, odd, period="epoch", max_epsilon=10.0)
@@ -274,7 +273,7 @@ def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_the
     refused = scene.stages.go(day(9.1), scene.events(9.1))
     scene.assert_kept(None, exactly)
     [said] = set(refused)
-    # What was refused would have been one epoch too much.
+    # The refused epoch would have been one too many.
     epoch, name = re.search(r"epoch ([0-9,]+) of histogram '([a-z]+)'", said).groups()  # type: ignore[union-attr]
     width = 25 * HOUR_MS if name == "odd" else DAY_MS
     begin = (int(epoch.replace(",", "")) - 1) * width
@@ -287,7 +286,7 @@ def test_epochs_that_end_in_mid_tick_of_another_histogram_are_added_up_where_the
 def test_an_event_pays_for_a_new_generation_once_in_a_period(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """It is in one of them only. But after a restored copy it may be in both, and nothing in the state can say so."""
+    """It is in only one of them, but a restored copy cannot tell, so it may be in both."""
     once = daily(epsilon=1.0)
     scene = Scene(bootstrap, tmp_path, once, unit="event", max_epsilon=1.0, period="epoch")
     scene.publish(2.5)
@@ -302,13 +301,13 @@ def test_an_event_pays_for_a_new_generation_once_in_a_period(
     assert worst(scene.published(), DELTA, None, once=True) <= 1
 
 
-# ---- at once ---------------------------------------------------------------------------------------------------------
+# ---- at once -------------------------------------------------------------------------------------
 
 
 def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has one of the owner partitions and a histogram of its own; both together are too much for one user."""
+    """Each has one owner partition and a histogram; both are too much for one user."""
     scene = Scene(
         bootstrap,
         tmp_path,
@@ -342,7 +341,7 @@ def test_two_workers_with_other_settings_that_begin_at_once_see_each_other(
 def test_of_two_workers_with_one_name_the_older_can_spend_nothing(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """What it has reserved and not committed is nothing; what it committed is charged to both."""
+    """An uncommitted reservation does not count; a committed one is charged to both."""
     scene = Scene(bootstrap, tmp_path, of_user())
     older = [scene.stages.take_over(owner) for owner in range(2)]
     scene.stages.contribute(day(2.5), scene.events(2.5))

@@ -1,4 +1,4 @@
-"""`quietcount plan`: text that fits a terminal, JSON as documented, and one line for what is refused."""
+"""`quietcount plan`: text that fits a terminal, documented JSON, and one-line refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLE = ROOT / "examples" / "mechanisms" / "unk_base.toml"
 def test_text_fits_a_hundred_columns_and_states_the_guarantee(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is read in terminals and pasted into tickets; what is promised must be readable there to the last digit."""
+    """Users read it in terminals and paste it into tickets."""
     assert execute(["plan", "-c", str(path)]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 100
@@ -39,7 +39,7 @@ def test_text_fits_a_hundred_columns_and_states_the_guarantee(
 def test_windows_are_a_table_of_their_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who chooses a window wants to know what can be seen in it."""
+    """Users choose a window by the changes visible in it."""
     path = tmp_path / "windows.toml"
     text = EXAMPLE.read_text(encoding="utf-8")
     path.write_text(
@@ -62,7 +62,7 @@ def test_windows_are_a_table_of_their_own(
 def test_json_has_numbers_and_every_field_of_it_is_documented(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Scripts read it: a number in quotes, or a name that nobody explained, is a trap."""
+    """Scripts read it: quoted numbers and undocumented names are traps."""
     assert execute(["plan", "-c", str(EXAMPLE), "--json"]) == 0
     body = json.loads(capsys.readouterr().out)
     documented = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
@@ -88,7 +88,7 @@ def test_json_has_numbers_and_every_field_of_it_is_documented(
 def test_nothing_but_the_settings_is_needed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is run before there is a key, a directory or a cluster; and it leaves nothing behind."""
+    """It runs before a key, directory or cluster exists, and leaves no files."""
     path = tmp_path / "orders.toml"
     path.write_text(
         EXAMPLE.read_text(encoding="utf-8").replace("localhost:9092", "nowhere.invalid:1"),
@@ -111,7 +111,6 @@ def test_nothing_but_the_settings_is_needed(
 def test_settings_that_cannot_be_met_are_one_line_and_2(
     old: str, new: str, parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half a plan would be taken for a whole one."""
     path = tmp_path / "bad.toml"
     path.write_text(EXAMPLE.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
     for more in ([], ["--json"]):
@@ -134,7 +133,7 @@ def test_settings_that_cannot_be_met_are_one_line_and_2(
 def test_any_horizon_has_a_plan(
     old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """2^30 ticks one after the other would take hours."""
+    """Iterating 2^30 ticks would take hours."""
     path = tmp_path / "long.toml"
     text = (
         EXAMPLE.read_text(encoding="utf-8")
@@ -148,7 +147,7 @@ def test_any_horizon_has_a_plan(
 
 
 def test_the_plot_shows_the_band_and_falls_back_to_plain_characters() -> None:
-    """A terminal without blocks must not break the command; more noise must stand higher."""
+    """A terminal without blocks must not break the command; more noise must plot higher."""
     buckets = [Bucket(first=i, last=i, least=float(i), most=float(i)) for i in range(1, 41)]
     for unicode in (True, False):
         lines = band(buckets, unicode=unicode)

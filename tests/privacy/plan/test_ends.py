@@ -1,4 +1,4 @@
-"""What `plan` says of `end_share`: the figures are those of the mechanisms, and it names one share or none."""
+"""`end_share` in `plan`: the mechanisms' own figures, and at most one recommended share."""
 
 import math
 
@@ -30,7 +30,7 @@ def ends_of(own: HistogramConfig) -> tuple[EndChoice, ...]:
     ids=["unk_base", "every", "known_base", "sparse_gumb"],
 )
 def test_each_rows_figures_are_those_of_a_worker_with_that_share(own: HistogramConfig) -> None:
-    """Whoever takes a row's share must get that row's noise."""
+    """Using a row's share must give that row's noise."""
     rows = ends_of(own)
     assert [row.end_share for row in rows if row.chosen] == [own.end_share]
     assert [row.end_share for row in rows] == [
@@ -64,7 +64,7 @@ def test_each_rows_figures_are_those_of_a_worker_with_that_share(own: HistogramC
 def test_one_share_is_named_and_it_costs_other_ticks_at_most_a_third(
     horizon: int, named: float
 ) -> None:
-    """The rule is stated in the docs: it must be the one that is applied, and the next share must break it."""
+    """The documented rule must be the applied one, and the next share must break it."""
     rows = ends_of(config(KnownBaseConfig, domain=LABELS, horizon=horizon))
     assert [row.end_share for row in rows if row.recommended] == [named]
     none = rows[0]
@@ -74,14 +74,14 @@ def test_one_share_is_named_and_it_costs_other_ticks_at_most_a_third(
 
 
 def test_none_is_named_where_no_share_can_be_had() -> None:
-    """A budget at the edge of what noise there is a table for allows no level less: then there is nothing to choose."""
+    """A budget at the edge of the noise tables leaves nothing to choose."""
     rows = ends_of(config(KnownBaseConfig, domain=LABELS, horizon=1000, epsilon=None, rho=2.9e-9))
     assert [(row.end_share, row.recommended) for row in rows] == [(None, False)]
     assert not list(_end(rows))
 
 
 def test_a_share_in_use_is_not_argued_with() -> None:
-    """Somebody chose it: the table shows what others would do, the sentences are silent."""
+    """The user chose it: the table shows alternatives, the sentences do not comment."""
     for end_share in (None, 0.3):
         own = config(KnownBaseConfig, domain=LABELS, horizon=100, end_share=end_share)
         plan = planned(own)
@@ -94,7 +94,7 @@ def test_a_share_in_use_is_not_argued_with() -> None:
 
 
 def test_mechanisms_are_compared_with_the_share_in_use() -> None:
-    """Else the one without the share would seem to have less noise for nothing."""
+    """Otherwise the mechanism without the share would appear less noisy for free."""
     plan = planned(config(UnkBaseConfig, horizon=100, end_share=0.6))
     other = build(config(KnownBaseConfig, horizon=100, end_share=0.6, domain=LABELS))
     row = next(row for row in plan.mechanisms if row.mechanism == "known_base")
@@ -115,7 +115,7 @@ def test_mechanisms_are_compared_with_the_share_in_use() -> None:
     ids=["tree", "unbounded", "one tick", "sqrt", "meta", "known_gauss", "two_level"],
 )
 def test_nothing_is_said_where_an_end_share_is_refused(own: HistogramConfig) -> None:
-    """Figures of a setting that cannot be given would send people after it; giving it is refused in one line."""
+    """Figures of an impossible setting mislead; the setting is refused in one line."""
     assert ends_of(own) == ()
     if own.horizon != 1:
         with pytest.raises(
@@ -130,7 +130,7 @@ def test_nothing_is_said_where_an_end_share_is_refused(own: HistogramConfig) -> 
 
 
 def test_the_curve_of_a_row_is_one_line_in_any_terminal() -> None:
-    """The last column is the last tick's: it is what the share is for."""
+    """The last column is the last tick's, which the share is for."""
     runs = [Bucket(first=t, last=t, least=4.0, most=8.0) for t in range(1, 64)] + [
         Bucket(first=64, last=64, least=1.0, most=1.0)
     ]

@@ -1,4 +1,4 @@
-"""`quietcount plan` on every example beside the snapshots that `quietcount replay` writes of it: the commands, as people run them."""
+"""`quietcount plan` against `quietcount replay` snapshots for every example, run as commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TICKS = 3
 
 
 def events(settings: Settings) -> list[dict[str, object]]:
-    """Six events a tick under the names that the settings give the fields; of several users where users are protected."""
+    """Return six events a tick under the configured field names, of several users at user level."""
     names = settings.events
     assert names.timestamp is not None
     found = []
@@ -49,7 +49,7 @@ def events(settings: Settings) -> list[dict[str, object]]:
 def test_the_plan_of_an_example_prints_the_guarantee_that_its_snapshots_carry(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To the last digit, in the text and in the JSON; and every snapshot of an example carries the same one."""
+    """To the last digit, in text and JSON; all snapshots of an example agree."""
     own = tmp_path / "settings.toml"
     shutil.copy(path, own)
     settings = load(own)

@@ -1,4 +1,4 @@
-"""The other figures of a plan: totals, memory, printed formulas, counters, mechanisms and what is said of them in words."""
+"""Other figures of a plan: totals, memory, formulas, counters, mechanisms and wording."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def planned(own: HistogramConfig) -> HistogramPlan:
 
 
 def said(own: HistogramConfig, plan: HistogramPlan) -> str:
-    """The plan as text."""
     text = io.StringIO()
     show(
         Plan(worker="w", histograms=(plan,), total=total_of(built(own))),
@@ -66,7 +65,7 @@ def test_two_histograms_cost_what_they_cost_composed_and_converted_once() -> Non
 
 
 def test_composition_adds_up_by_name_and_rounds_up() -> None:
-    """Ten times a tenth is more than one in exact arithmetic on floats, and must not be reported as less."""
+    """Ten times a float tenth exceeds one in exact arithmetic; the report must not be less."""
     one = config(UnkBaseConfig, epsilon=None, rho=0.1, delta=1e-9)
     found = total_of(built(*(structs.replace(one, name=f"h{i}") for i in range(10))))
     assert Fraction(found.rho) >= 10 * Fraction(build(one).cost().rho)
@@ -76,14 +75,14 @@ def test_composition_adds_up_by_name_and_rounds_up() -> None:
 
 
 def test_deltas_that_add_up_to_one_or_more_are_stated_as_one() -> None:
-    """Nothing converts at a delta of 1 or more; the sum of the epsilons is then what can be said."""
+    """Nothing converts at a delta of 1 or more; then only the sum of the epsilons can be stated."""
     own = config(UnkBaseConfig, epsilon=1.0, delta=0.5)
     found = total_of(built(*(structs.replace(own, name=name) for name in ("a", "b", "c"))))
     assert (found.epsilon, found.delta, found.epsilon_printed) == (3.0, 1.0, None)
 
 
 def test_one_histogram_costs_its_own_guarantee() -> None:
-    """Rounding twice must not make the total of one histogram larger than what its snapshots carry."""
+    """Rounding twice must not raise one histogram's total above its snapshots' figure."""
     for accounting in ("zcdp", "pure"):
         own = config(MECHANISMS["two_level"], domain=LABELS, accounting=accounting)
         found, promise = total_of(built(own)), build(own).guarantee
@@ -91,7 +90,7 @@ def test_one_histogram_costs_its_own_guarantee() -> None:
 
 
 def test_histograms_of_different_stream_keys_do_not_add_up() -> None:
-    """An event has one stream key; only histograms that serve it count it."""
+    """An event has one stream key, so only histograms that serve it count it."""
     own = config(UnkBaseConfig, keys=("s1",))
     apart = total_of(built(own, structs.replace(own, name="b", keys=("s2",), epsilon=1.0)))
     assert (apart.epsilon, apart.histograms, apart.key) == (2.0, ("h",), "s1")
@@ -102,7 +101,7 @@ def test_histograms_of_different_stream_keys_do_not_add_up() -> None:
 
 
 def test_a_user_pays_for_all_histograms_whatever_their_stream_keys() -> None:
-    """A user may come with every key; counting by keys would state a total that is too small."""
+    """A user may appear under every key; a total per key would be too small."""
     own = config(UnkBaseConfig, max_items_per_user=5)
     other = structs.replace(own, name="b", keys=("s2",))
     found = total_of([Built(one, build(one, "user")) for one in (own, other)])
@@ -111,7 +110,7 @@ def test_a_user_pays_for_all_histograms_whatever_their_stream_keys() -> None:
 
 
 def test_a_pure_epsilon_is_added_where_that_is_less_than_converting_it() -> None:
-    """Half of a pure epsilon squared is a poor rho once it is large; every way of adding up is valid."""
+    """Half of a large pure epsilon squared is a poor rho; either way of adding is valid."""
     pure = config(MECHANISMS["two_level"], domain=LABELS, accounting="pure", epsilon=0.1)
     other = config(UnkBaseConfig, name="b", epsilon=1.0)
     found = total_of(built(pure, other))
@@ -122,7 +121,7 @@ def test_a_pure_epsilon_is_added_where_that_is_less_than_converting_it() -> None
 
 @pytest.mark.parametrize("rows", [1_024, 5_000, 100_000])
 def test_real_columns_stay_within_the_memory_stated(rows: int) -> None:
-    """Who sizes a machine by it must not run out: the same rows are really appended, in batches of any size."""
+    """Operators size machines by it: rows are really appended, in batches of any size."""
     own = config(UnkBaseConfig, keys="public")
     stated = memory_of(build(own), own)
     rng, columns, key = random.Random(rows), Ledger(), NoiseKey(bytes(32))
@@ -141,7 +140,7 @@ def test_real_columns_stay_within_the_memory_stated(rows: int) -> None:
 
 
 def test_memory_follows_what_is_declared_and_what_is_bounded() -> None:
-    """A declared domain has its rows at once, for each key; a sketch has a bound that no number of items passes."""
+    """A declared domain has its rows at once, per key; a sketch's bound ignores the item count."""
     known = config(KnownBaseConfig, domain=LABELS, keys=("s1", "s2", "s3"))
     assert [size.rows for size in memory_of(build(known), known).sizes] == [12]
     assert memory_of(build(known), known).label_bytes == 4
@@ -153,7 +152,7 @@ def test_memory_follows_what_is_declared_and_what_is_bounded() -> None:
 
 
 def test_our_figures_stand_on_the_better_side_of_the_printed_ones() -> None:
-    """The conversion, haar and the exact quantiles only ever gain; a printed figure that is better is a mistake somewhere."""
+    """Conversion, haar and exact quantiles only gain; a better printed figure means an error."""
     for own in (
         config(KnownBaseConfig, domain=LABELS),
         config(UnkBaseConfig, max_count=3),
@@ -176,7 +175,7 @@ def test_our_figures_stand_on_the_better_side_of_the_printed_ones() -> None:
 
 
 def test_the_papers_threshold_is_its_formula_computed_by_hand() -> None:
-    """tau L_r sqrt(r - 1) PhiInv(1 - delta/T) + 1 at T = 64: r = 3, L_r = 4, half of delta for two items."""
+    """tau L_r sqrt(r - 1) PhiInv(1 - delta/T) + 1, T = 64: r = 3, L_r = 4; two items: delta/2."""
     own = config(UnkBaseConfig, epsilon=4.0)
     plan = planned(own)
     row = next(row for row in plan.printed if row.name == "worst_threshold")
@@ -187,7 +186,7 @@ def test_the_papers_threshold_is_its_formula_computed_by_hand() -> None:
 
 
 def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
-    """haar after tree, sqrt only where it is possible; the ratio is what a reader decides by."""
+    """haar after tree, sqrt only where it is possible; readers decide by the ratio."""
     plan = planned(config(KnownBaseConfig, domain=LABELS, counter="tree", horizon=1024))
     assert [row.chosen for row in plan.counters] == [True] + [False] * (len(plan.counters) - 1)
     ratios = {(row.counter, row.radix): row.times_worst for row in plan.counters if row.possible}
@@ -221,7 +220,7 @@ EXTRA: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
 def test_a_horizon_of_one_tick_can_be_planned(name: str) -> None:
-    """There is no tick 2 then: sparse_gumb never tests, and has no distance to state."""
+    """There is no tick 2, so sparse_gumb never tests and has no distance to state."""
     own = config(MECHANISMS[name], horizon=1, epsilon=20.0, **EXTRA.get(name, {}))
     plan = planned(own)
     assert plan.noise.ticks_looked_at == 1 and [row.tick for row in plan.noise.ticks] == [1]
@@ -231,7 +230,7 @@ def test_a_horizon_of_one_tick_can_be_planned(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))
 def test_a_rho_that_delta_alone_covers_can_be_planned(name: str) -> None:
-    """Epsilon is 0 then, and the papers' algorithms of a pure epsilon promise no error; ours still do."""
+    """Epsilon is then 0: the papers' pure-epsilon algorithms promise no error, ours still do."""
     own = config(MECHANISMS[name], epsilon=None, rho=0.005, delta=0.3, **EXTRA.get(name, {}))
     plan = planned(own)
     assert plan.guarantee.epsilon == 0
@@ -244,7 +243,7 @@ def test_a_rho_that_delta_alone_covers_can_be_planned(name: str) -> None:
 
 
 def test_the_other_accounting_is_shown_whatever_the_counter() -> None:
-    """The papers' own accounting has a tree of its own, so it has no counter setting to take over."""
+    """The papers' own accounting has its own tree, so it takes no counter setting."""
     errors = []
     for counter in ({"counter": "haar"}, {"counter": "tree"}, {"counter": "tree", "radix": 3}):
         plan = planned(config(MECHANISMS["two_level"], epsilon=20.0, domain=LABELS, **counter))
@@ -254,7 +253,7 @@ def test_the_other_accounting_is_shown_whatever_the_counter() -> None:
 
 @pytest.mark.parametrize("horizon", [64, "unbounded"])
 def test_every_mechanism_compares_itself_with_others_that_fit(horizon: int | str) -> None:
-    """Each row is either a figure or a reason; none is left out because it could not be built."""
+    """Every row is a figure or a reason; none is dropped because it could not be built."""
     for name, kind in MECHANISMS.items():
         if horizon == "unbounded" and name in (
             "meta",
@@ -301,7 +300,7 @@ def test_order_statistics_are_called_worth_it_exactly_where_their_error_is_below
 
 
 def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is_a_list() -> None:
-    """Nothing is converted, nothing discovered; its tags are in the memory; and rho cannot buy it."""
+    """Nothing is converted or discovered; its tags count towards memory; and rho cannot buy it."""
     own = config(MisraGriesConfig, size=3, release="pure", domain=LABELS)
     plan = planned(own)
     assert [(part.name, part.delta) for part in plan.deltas] == [("numerical", own.delta)]
@@ -324,7 +323,7 @@ def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is
 
 
 def test_what_does_not_protect_users_is_not_offered_to_them() -> None:
-    """A top k that costs one event k picks would cost a user many releases; its figures would be false."""
+    """A top k paid for k picks an event would cost a user many releases."""
     own = config(UnkBaseConfig, max_items_per_user=5)
     plan = plan_of(own, build(own, "user"), "topic", "user")
     assert (plan.guarantee.unit, plan.max_items) == ("user", 5)

@@ -1,4 +1,4 @@
-"""The noise of a plan: its worst tick and mean against brute force, and its errors against noise that is really drawn."""
+"""Plan noise: worst tick and mean against brute force, errors against noise really drawn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ LABELS = ("tea", "cup", "pot", "spoon")
 
 
 def config(kind: type[HistogramConfig], **changes: object) -> HistogramConfig:
-    """A configuration with the shared settings."""
     return kind(**(SHARED | {"horizon": 64} | changes))  # type: ignore[arg-type]  # checked by the record itself
 
 
@@ -52,7 +51,7 @@ def config(kind: type[HistogramConfig], **changes: object) -> HistogramConfig:
 def test_worst_tick_and_mean_are_those_of_all_ticks_one_by_one(
     kind: str, end_share: float | None, horizon: int
 ) -> None:
-    """A horizon of 2^30 cannot be looked through; what is found without that must be what a look would find."""
+    """A horizon of 2^30 cannot be scanned; the shortcut must match a full scan."""
     counter = make_counter(kind, horizon, 0.01, end_share=end_share)
     found = curve_of(counter.public())
     ticks = np.arange(1, horizon + 1)
@@ -67,7 +66,7 @@ def test_worst_tick_and_mean_are_those_of_all_ticks_one_by_one(
 
 
 def test_worst_noise_of_long_horizons_is_that_of_the_design() -> None:
-    """Worst sd times sqrt(2 rho), as docs/mechanisms.md states them for an epoch without an end."""
+    """Worst sd times sqrt(2 rho), as docs/mechanisms.md states it for an endless epoch."""
     expected = {"haar": (5.6, 8.3, 10.1, 14.9), "tree": (11.9, 18.3, 21.8, 32.0)}
     for kind, figures in expected.items():
         found = curve_of(make_counter(kind, None, 0.5).public())
@@ -86,7 +85,7 @@ def test_a_curve_of_other_variances_has_another_worst_tick() -> None:
 
 @pytest.mark.parametrize("horizon", [1, 7, 500, 4096])
 def test_the_sqrt_counter_is_within_a_forty_eighth_of_its_closed_form(horizon: int) -> None:
-    """It is compared without being built, which takes seconds on long horizons."""
+    """The comparison does not build the counter, which takes seconds on long horizons."""
     counter = make_counter("sqrt", horizon, 0.001)
     found = sqrt_curve(horizon, rho_item_of(counter.public()))
     for t in {1, horizon // 2 + 1, horizon}:
@@ -95,7 +94,6 @@ def test_the_sqrt_counter_is_within_a_forty_eighth_of_its_closed_form(horizon: i
 
 
 def drawn(mechanism: Mechanism, ticks: range, rows: int) -> NDArray[np.int64]:
-    """The noise of so many items at some ticks, (ticks, rows)."""
     key = NoiseKey(bytes(range(32)))
     noise = mechanism.noise(key.stream(bytes(16)))
     tags = key.tags("s1", [b"%d" % row for row in range(rows)])
@@ -103,10 +101,11 @@ def drawn(mechanism: Mechanism, ticks: range, rows: int) -> NDArray[np.int64]:
 
 
 def is_right(stated: float, found: float, rows: int) -> bool:
-    """Whether a stated mean of |noise| agrees with the mean over `rows` independent rows.
+    """Return whether a stated mean of |noise| agrees with the mean over `rows` independent rows.
 
-    |noise| has a standard deviation of at most 1.05 of its mean (Laplace: 1, Gaussian: 0.76), rows are independent, and averaging
-    over ticks of one row does not widen that: 5 standard errors are passed once in a million runs. 1 % more for the closed form.
+    |noise| has a standard deviation of at most 1.05 of its mean (Laplace: 1, Gaussian: 0.76), rows
+    are independent, and averaging over ticks of one row does not widen that: 5 standard errors are
+    exceeded once in a million runs. 1 % more for the closed form.
     """
     return abs(found / stated - 1) < 5 * 1.05 / math.sqrt(rows) + 0.01
 
@@ -119,7 +118,7 @@ def is_right(stated: float, found: float, rows: int) -> bool:
 def test_the_mean_error_and_the_half_width_are_those_of_noise_really_drawn(
     own: HistogramConfig,
 ) -> None:
-    """An error that is promised too small is found out by users; half and double of it must be seen here."""
+    """Half and double the error must be detected."""
     mechanism, rows = build(own), 20_000
     noise = drawn(mechanism, range(1, 65), rows)
     stated = mean_over_ticks(mechanism, 64)
@@ -130,7 +129,8 @@ def test_the_mean_error_and_the_half_width_are_those_of_noise_really_drawn(
     for tick in noise_of(mechanism, own).ticks:
         width = half_width_95(mechanism.law, tick.noise_sd)
         assert width is not None and width == tick.half_width_95
-        # Of an integer the mass at the edge may lie on either side: 5 standard errors of a share of 20,000, 0.77 %.
+        # For integers the mass at the edge may lie on either side: 5 standard errors of a share of
+        # 20,000, 0.77 %.
         errors = np.abs(noise[tick.tick - 1])
         assert float((errors < width - 0.5).mean()) < 0.95 + 0.0077
         assert float((errors < width + 0.5).mean()) > 0.95 - 0.0077
@@ -138,7 +138,7 @@ def test_the_mean_error_and_the_half_width_are_those_of_noise_really_drawn(
 
 
 def test_small_noise_has_no_more_error_than_its_variance() -> None:
-    """Where noise is mostly 0 a normal law says too much; for integers the variance is a bound."""
+    """A normal law overstates noise that is mostly 0; for integers the variance is a bound."""
     for variance in (0.05, 0.3, 1.0, 4.0):
         exact = np.exp(-(np.arange(-40, 41) ** 2) / (2 * variance))
         exact /= exact.sum()
@@ -155,12 +155,13 @@ def test_small_noise_has_no_more_error_than_its_variance() -> None:
 def test_no_count_of_an_epoch_is_off_by_more_than_stated_but_with_probability_beta(
     own: HistogramConfig,
 ) -> None:
-    """The bound covers all items and ticks at once; it holds in 95 % of epochs, and is not many times what happens."""
+    """The bound covers all items and ticks at once, holds in 95 % of epochs, and is not loose."""
     mechanism, epochs, items = build(own), 1_000, 8
     noise = np.abs(drawn(mechanism, range(1, 65), epochs * items)).reshape(64, epochs, items)
     worst = noise.max(axis=(0, 2))
     bound = worst_of_all(mechanism.law, noise_of(mechanism, own).worst_sd, 64 * items, 0.05)
-    # P(more than 85 of 1,000 | p = 0.05) < 1e-6; the union bound itself is loose where ticks share noise.
+    # P(more than 85 of 1,000 | p = 0.05) < 1e-6; the union bound itself is loose where ticks share
+    # noise.
     assert (worst > bound).sum() <= 85
     assert (worst > bound / 2).sum() > 900
 
@@ -168,7 +169,7 @@ def test_no_count_of_an_epoch_is_off_by_more_than_stated_but_with_probability_be
 @pytest.mark.parametrize("name", sorted(set(MECHANISMS) & {"unk_base"}))
 @pytest.mark.parametrize("threshold", ["per_tick", "constant", "every"])
 def test_the_highest_threshold_is_that_of_all_ticks(name: str, threshold: str) -> None:
-    """An item that is to be seen at every tick needs the highest one; up to 1,024 ticks all are looked at."""
+    """An item visible at every tick needs the highest one; up to 1,024 ticks all are checked."""
     own = config(
         MECHANISMS[name],
         horizon=100,
@@ -190,7 +191,7 @@ def test_the_highest_threshold_is_that_of_all_ticks(name: str, threshold: str) -
 
 
 def test_a_plan_of_a_long_or_endless_epoch_looks_at_its_last_ticks() -> None:
-    """2^30 ticks are not looked through, and an endless epoch is stated for its first year."""
+    """2^30 ticks are not scanned, and an endless epoch is stated for its first year."""
     long = config(UnkBaseConfig, horizon=2**30)
     found = noise_of(build(long), long)
     assert (
@@ -205,7 +206,7 @@ def test_a_plan_of_a_long_or_endless_epoch_looks_at_its_last_ticks() -> None:
     "changes", [{}, {"release": "pure", "domain": ("a", "b", "c")}], ids=["pmg", "pure"]
 )
 def test_blocks_have_the_noise_of_their_digits(changes: dict[str, object]) -> None:
-    """Mechanisms of blocks add up as many noises as t has digits, and round once; the curve must use their own base."""
+    """One noise per digit of t, rounded once; the curve must use the mechanism's own base."""
     own = config(MECHANISMS["misra_gries"], size=10, radix=4, horizon=100, **changes)
     mechanism = build(own)
     ticks = np.arange(1, 101)

@@ -1,4 +1,4 @@
-"""What one person loses: against independent accountants, and never less than the truth."""
+"""Privacy loss of one person: against independent accountants, and never understated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ORDERS = [*range(2, 200), *(int(200 * 1.01**i) for i in range(1000))]
 
 
 def unk(epsilon: float, delta: float, times: int = 1) -> Part:
-    """unk_base's price: half of delta discovers, a millionth of it is the samplers'."""
+    """Return unk_base's price: half of delta for discovery, a millionth of it for the samplers."""
     rho = rho_of(epsilon, delta * (0.5 - 1e-6))
     return Part(
         rho=rho,
@@ -65,7 +65,7 @@ def unk(epsilon: float, delta: float, times: int = 1) -> Part:
 @pytest.mark.parametrize("epochs", [1, 30, 365])
 @pytest.mark.parametrize("events", EVENTS)
 def test_epsilon_is_that_of_an_independent_accountant(events: int, epochs: int) -> None:
-    """dp_accounting's Renyi accountant, for k times the shift and so many epochs; ours is not below, nor above by 1e-8."""
+    """dp_accounting's Renyi accountant at k times the shift: ours is between it and 1e-8 above."""
     for epsilon, delta in ((0.1, 1e-9), (1.0, 1e-9), (1.0, 1e-6)):
         rho = rho_of(epsilon, delta)
         part = Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)
@@ -83,7 +83,7 @@ def test_epsilon_is_that_of_an_independent_accountant(events: int, epochs: int) 
 def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
     epsilon: float, delta: float
 ) -> None:
-    """The privacy loss distribution is exact for Gaussian noise, within what it states."""
+    """The privacy loss distribution is exact for Gaussian noise, within its stated error."""
     rho = rho_of(epsilon, delta)
     for events, epochs in ((1, 1), (2, 1), (5, 1), (2, 30)):
         ours, _ = lost([Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], events)
@@ -93,7 +93,7 @@ def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
         )
         least = exact.get_epsilon_for_delta(delta)
         assert ours is not None and least <= ours <= 1.25 * least
-        # Half or double the events would be noticed.
+        # Half or double the events are detected.
         for wrong in (max(1, events // 2), events * 2):
             other, _ = lost([Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], wrong)
             assert wrong == events or (other is not None and not least <= other <= 1.25 * least)
@@ -103,13 +103,13 @@ def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
 def test_failures_grow_at_least_as_those_of_a_normal_threshold(
     probability: float, rho: float, events: int
 ) -> None:
-    """One Gaussian number and its threshold are such a mechanism: what k events make of p is known exactly."""
+    """For one Gaussian number and its threshold, the growth of p with k events is known exactly."""
     quantile, shift = norm.isf(probability), math.sqrt(2 * rho)
     found = group_failure(probability, rho, events)
     exact = norm.sf(quantile - (events - 1) * shift)
     assert found >= min(1.0, exact) * (1 - 1e-9)
     assert found >= min(1.0, events * probability) * (1 - 1e-12)
-    # Nor is it more than group privacy of (epsilon, delta) at the epsilon of this delta gives.
+    # It is also at most group privacy of (epsilon, delta) at the epsilon of this delta.
     grown = sum(
         math.exp(min(i * (rho + 2 * math.sqrt(rho * -math.log(probability))), 700))
         for i in range(events)
@@ -118,7 +118,7 @@ def test_failures_grow_at_least_as_those_of_a_normal_threshold(
 
 
 def test_the_chance_of_failure_grows_by_far_more_than_the_events() -> None:
-    """The sentence that ten events are protected ten times less was wrong; this figure is why."""
+    """Documents why "ten events are protected ten times less" was wrong."""
     one, ten = lost([unk(1.0, 1e-9)], 1), lost([unk(1.0, 1e-9)], 10)
     assert one == (1.0, 1e-9)
     assert ten[0] is not None and 10 < ten[0] < 13
@@ -126,7 +126,7 @@ def test_the_chance_of_failure_grows_by_far_more_than_the_events() -> None:
 
 
 def test_one_event_in_one_epoch_is_the_total_of_the_plan() -> None:
-    """The first cell is a figure that everybody knows already, to the last digit."""
+    """The first cell equals the plan's known total to the last digit."""
     pure = Part(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
     for parts in (
         [unk(1.0, 1e-9)],
@@ -168,7 +168,7 @@ def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> Non
 
 
 def test_pure_epsilon_is_multiplied_or_composed_whichever_is_less() -> None:
-    """k times epsilon holds without any delta; the samplers' part grows with e^epsilon."""
+    """k times epsilon needs no delta; the samplers' part grows with e^epsilon."""
     pure = Part(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
     epsilon, delta = lost([pure], 5)
     assert epsilon == 5.0
@@ -185,7 +185,6 @@ def test_pure_epsilon_is_multiplied_or_composed_whichever_is_less() -> None:
 
 
 def test_nothing_is_promised_once_delta_reaches_one() -> None:
-    """By k, by epochs or by histograms."""
     assert lost([unk(1.0, 1e-9)], 50) == (None, 1.0)
     assert lost([unk(1.0, 0.5, times=3)], 1) == (None, 1.0)
     assert lost([unk(1.0, 0.4)] * 3, 1)[0] is None
@@ -211,7 +210,7 @@ def test_nothing_is_promised_once_delta_reaches_one() -> None:
     ids=lambda made: f"{made.mechanism} {made.epsilon} {made.delta}",
 )
 def test_what_a_snapshot_says_is_enough_for_the_page(made: UnkBaseConfig) -> None:
-    """The page knows snapshots only; its figures are those of the plan, or a little above."""
+    """The page knows only snapshots; its figures are the plan's, or slightly above."""
     built = Built(made, build(made))
     promise = built.mechanism.guarantee
     seen = stated(made.mechanism, promise.rho, promise.epsilon, promise.delta)
@@ -228,7 +227,7 @@ def test_what_a_snapshot_says_is_enough_for_the_page(made: UnkBaseConfig) -> Non
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
 def test_of_every_mechanism_the_page_says_no_less_than_the_plan(path: Path) -> None:
-    """A mechanism that splits its delta in another way would be understated on the page."""
+    """A mechanism that splits its delta differently would be understated on the page."""
     for made in load(path).histograms:
         built = Built(made, build(made))
         promise = built.mechanism.guarantee
@@ -241,7 +240,7 @@ def test_of_every_mechanism_the_page_says_no_less_than_the_plan(path: Path) -> N
 
 
 def test_delta_of_is_the_conversion_read_the_other_way() -> None:
-    """What it gives must not be above what rho was converted with."""
+    """The result must not exceed the delta that rho was converted with."""
     for epsilon in (1e-3, 0.1, 1.0, 20.0):
         for delta in (1e-12, 1e-9, 1e-3, 0.5):
             rho = rho_of(epsilon, delta)
@@ -250,7 +249,7 @@ def test_delta_of_is_the_conversion_read_the_other_way() -> None:
 
 
 def test_a_span_counts_epochs_that_it_touches_in_full() -> None:
-    """Half an epoch is charged as one; an epoch without an end is one for ever."""
+    """Half an epoch is charged as one; an endless epoch is always one."""
     part = unk(0.1, 1e-9)
     day, week = Charge(part, DAY_MS), Charge(part, 7 * DAY_MS)
     assert [day.epochs(days) for days in (None, 1, 30, 365)] == [1, 1, 30, 365]
@@ -268,14 +267,15 @@ def test_a_span_counts_epochs_that_it_touches_in_full() -> None:
 
 
 def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
-    """The total is that of one key; one person's events may have others, whose delta is larger though their epsilon is not."""
+    """Other keys of the same person may have a larger delta though a smaller epsilon."""
     a, b, both = unk(1.0, 1e-12), unk(0.9, 1e-6), unk(0.1, 1e-9)
     table = spans_of([Charge(a, None), Charge(both, None)], [Charge(b, None), Charge(both, None)])[
         0
     ].losses
     for k, loss in zip(EVENTS, table, strict=True):
         for of_a in range(k + 1):
-            # What a mixture costs, from its parts: shifts and failures of each mechanism by the events that it counts.
+            # The cost of a mixture from its parts: shifts and failures of each mechanism by the
+            # events it counts.
             counted = [(part, n) for part, n in ((a, of_a), (b, k - of_a), (both, k)) if n]
             rho = sum(part.rho * n**2 for part, n in counted)
             failures = sum(group_failure(part.delta / 2, part.rho, n) for part, n in counted)
@@ -292,7 +292,7 @@ def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
 
 
 def test_void_is_written_where_next_to_nothing_is_promised() -> None:
-    """A figure such as epsilon 40 reads as if it were something."""
+    """A figure such as epsilon 40 would read like protection."""
     spans = spans_of([Charge(unk(1.0, 1e-9), DAY_MS)])
     _, rows = rows_of(spans, "event")
     assert rows[0][1] == "1, 1e-09" and rows[-1][-1] == "void"
@@ -303,7 +303,7 @@ def test_void_is_written_where_next_to_nothing_is_promised() -> None:
 
 
 def test_a_plan_warns_of_weak_promises_first_and_of_their_sum() -> None:
-    """Epsilon 20 and delta 0.5 ran without a word."""
+    """Epsilon 20 and delta 0.5 used to run without a warning."""
     one = config(UnkBaseConfig, epsilon=20.0, delta=0.5)
     plan = plan_of(one, build(one), "topic", "event")
     text = io.StringIO()
@@ -315,7 +315,7 @@ def test_a_plan_warns_of_weak_promises_first_and_of_their_sum() -> None:
     assert said.index("WARNING: h: epsilon = 20 is above 5") < said.index("── h")
     assert "WARNING: h: delta = 0.5 is above 1e-05" in said and len(plan.warnings) == 2
     assert "what one person loses" in said
-    # Neither is weak, but both together are.
+    # Neither is weak alone, but both together are.
     fine = config(UnkBaseConfig, epsilon=4.0, delta=1e-6)
     assert not list(warnings_of([(fine, build(fine))]))
     three = [(fine, build(fine))] * 3

@@ -1,4 +1,4 @@
-"""What `plan` says of guarantee, sd and threshold is what real snapshots carry, for every example and every mechanism."""
+"""Guarantee, sd and threshold in `plan` equal those of real snapshots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ TICKS = 64
 
 
 def events(ticks: int) -> list[Event]:
-    """A few orders in each tick, of both shops."""
     rng = random.Random(7)
     return [
         (
@@ -38,7 +37,7 @@ def events(ticks: int) -> list[Event]:
 
 
 def snapshots(config: HistogramConfig, ticks: int) -> list[dict[str, object]]:
-    """What the pipeline publishes of a configuration, on ticks of 10 ms from the beginning of an epoch."""
+    """Return a configuration's published snapshots, on ticks of 10 ms from an epoch's beginning."""
     [messages] = contribute([events(ticks)], [config], owners=1, step=40)
     found: list[dict[str, object]] = [
         json.loads(s.value) for s in Partition([config], 1).run(messages)
@@ -48,7 +47,7 @@ def snapshots(config: HistogramConfig, ticks: int) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("name", [*MECHANISMS, "misra_gries_pure"])
 def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(name: str) -> None:
-    """A plan that differs from what is published misleads whoever decides by it; every tick that it lists is compared."""
+    """Users decide by the plan; every tick it lists is compared."""
     settings = load(ROOT / "examples" / "mechanisms" / f"{name}.toml")
     [config] = settings.histograms
     [planned] = make_plan(settings).histograms
@@ -69,7 +68,7 @@ def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(name: str
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_has_a_plan_with_the_guarantee_of_its_snapshots(path: Path) -> None:
-    """Examples are what people start from; the text that is checked is a snapshot's, not a number computed twice."""
+    """People start from the examples; the text checked is a real snapshot's."""
     settings = load(path)
     plan = make_plan(settings)
     assert [one.name for one in plan.histograms] == [config.name for config in settings.histograms]
@@ -80,8 +79,8 @@ def test_every_example_has_a_plan_with_the_guarantee_of_its_snapshots(path: Path
 
 
 def _published(config: HistogramConfig, settings: Settings) -> object:
-    """The guarantee in a real snapshot; a user's cap is stage 1's, which bounds events alone here, so D0 stands for it."""
-    # The events here bring labels, also where a histogram is of numbers.
+    """Return a snapshot's guarantee; D0 replaces the user cap, which is stage 1's."""
+    # These events carry labels, even where a histogram is numeric.
     own = msgspec.structs.replace(
         config, tick_ms=10, start=EPOCH, keys="public", items=None, buckets=None, quantiles=None
     )
@@ -95,7 +94,6 @@ def _published(config: HistogramConfig, settings: Settings) -> object:
 
 
 def test_ticks_of_every_schedule_and_horizon_lie_in_it() -> None:
-    """A tick beyond the horizon, or 0, has no noise."""
     [config] = load(ROOT / "examples" / "mechanisms" / "unk_base.toml").histograms
     for last in (1, 2, 3, 64, 1000, 2**30):
         own = msgspec.structs.replace(
@@ -109,7 +107,7 @@ def test_ticks_of_every_schedule_and_horizon_lie_in_it() -> None:
 
 @pytest.mark.parametrize("name", ["known_base", "unk_base", "sparse_gumb"])
 def test_what_the_plan_says_of_windows_is_what_snapshots_say(name: str) -> None:
-    """At the ticks that have the whole window behind them; `apart` is what nobody should take for it."""
+    """At ticks preceded by a whole window; `apart` is the wrong figure."""
     settings = load(ROOT / "examples" / "mechanisms" / f"{name}.toml")
     [config] = settings.histograms
     config = msgspec.structs.replace(

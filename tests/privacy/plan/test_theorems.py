@@ -1,4 +1,4 @@
-"""What the theorems promise: against measured errors, against the papers' formulas worked out by hand, and against brute force."""
+"""Theorem bounds against measured errors, the papers' formulas by hand, and brute force."""
 
 import dataclasses
 import math
@@ -15,7 +15,8 @@ from workers.mechanisms.registry import MECHANISMS, build
 from workers.privacy.theorems import Data, most_blocks, paper_rho, promises, worst_variance
 
 SHORT = cases(128)
-# Where a union over many noises, or several bounds in a row, stand between the promise and what happens, less of it is used.
+# A union over many noises, or several bounds in a row, leaves more slack between promise and
+# measurement.
 LOOSE = ("meta", "misra_gries", "sparse_gumb", "bounded_max", "two_level")
 EXAMPLES: dict[str, dict[str, Any]] = {
     "known_base": {"domain": labels(50)},
@@ -41,10 +42,11 @@ BOUNDED_ONLY = ("meta", "misra_gries", "bounded_max", "doubling", "two_level", "
 
 @pytest.mark.parametrize("case", SHORT, ids=[case.name for case in SHORT])
 def test_measured_errors_keep_within_what_is_promised_and_use_much_of_it(case: Case) -> None:
-    """A bound that is passed more often than beta is wrong, and one that nothing comes near says nothing.
+    """A bound exceeded more often than beta is wrong; one nothing comes near says nothing.
 
-    Two seeds: none may pass, which a promise that fails with probability 0.05 and is this loose will not. Where a bound is nearly exact
-    there are twenty, and as many may pass as the binomial law lets through. Seeds are fixed.
+    Two seeds: none may exceed it, as a promise that fails with probability 0.05 and is this loose
+    will not. Where a bound is nearly exact there are twenty, and the binomial law limits how many
+    may exceed it. Seeds are fixed.
     """
     floor = 0.1 if case.name.startswith(LOOSE) else 0.4
     for row in rows_of(case, 2):
@@ -57,7 +59,7 @@ def test_measured_errors_keep_within_what_is_promised_and_use_much_of_it(case: C
     "name", ["known_gauss", "positive_laplace", "unk_gauss", "limit_dom_laplace"]
 )
 def test_a_promise_a_third_too_low_is_seen(name: str) -> None:
-    """The negative control: what is promised of counts is the noise's own quantile, and two thirds of that is passed far too often."""
+    """Negative control: count bounds are the noise's quantile; two thirds fails far too often."""
     [case] = [case for case in SHORT if case.name == name]
     row = rows_of(case, 4)[0]
     assert row.holds
@@ -67,7 +69,6 @@ def test_a_promise_a_third_too_low_is_seen(name: str) -> None:
 
 
 def test_every_mechanism_has_a_case_and_a_promise() -> None:
-    """One left out would be one that nobody measures."""
     assert {case.config.mechanism for case in SHORT} == set(MECHANISMS) == set(EXAMPLES)
 
 
@@ -81,7 +82,7 @@ def test_every_mechanism_has_a_case_and_a_promise() -> None:
     ],
 )
 def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str) -> None:
-    """A horizon of 2^30 ticks must not be walked through, and one tick is a horizon too."""
+    """2^30 ticks must not be iterated, and one tick is a valid horizon."""
     made = config(
         mechanism, horizon=horizon, start=datetime(2026, 1, 1, tzinfo=UTC), **EXAMPLES[mechanism]
     )
@@ -99,7 +100,7 @@ def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str
     ],
 )
 def test_the_worst_variance_is_not_below_any_and_not_far_above(kind: str, horizon: Any) -> None:
-    """The haar bound is proved by a telescoping sum; every tick's own variance checks it."""
+    """The haar bound uses a telescoping sum; every tick's own variance checks it."""
     start = datetime(2026, 1, 1, tzinfo=UTC)
     made = config("known_base", horizon=horizon, start=start, rho=0.05, domain=("a",), counter=kind)
     ticks = 1_500 if horizon == "unbounded" else horizon
@@ -113,7 +114,6 @@ def test_the_worst_variance_is_not_below_any_and_not_far_above(kind: str, horizo
 
 
 def test_most_blocks_is_the_largest_sum_of_digits() -> None:
-    """It stands for a loop over all ticks."""
     for radix in (2, 3, 10):
         worst = 0
         for t in range(1, 400):
@@ -126,7 +126,9 @@ def test_most_blocks_is_the_largest_sum_of_digits() -> None:
 
 
 def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:
-    """000 Theorem 2 by hand: r = 4 at T = 64 has four digits, so (r - 1) L^2 = 48; tau^2 = D0 Dinf^2 / (2 rho) = 2 * 9 / 1."""
+    """000 Theorem 2 by hand: r = 4 at T = 64 has four digits, so (r - 1) L^2 = 48; tau^2 = D0
+    Dinf^2 / (2 rho) = 2 * 9 / 1.
+    """
     made = config(
         "known_base",
         horizon=64,
@@ -143,7 +145,9 @@ def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:
 
 
 def test_printed_thresholds_are_theorem_7() -> None:
-    """004 Theorem 7 by hand, with its noise: b = sqrt(D0 / (2 rho)) = 2, delta for discovery is half of 1e-6."""
+    """004 Theorem 7 by hand, with its noise: b = sqrt(D0 / (2 rho)) = 2, delta for discovery is
+    half of 1e-6.
+    """
     made = config("positive_laplace", horizon=10, rho=0.5, max_items=4)
     threshold, noise = 1 + 2 * math.log(4 / (2 * 5e-7)), 2 * math.log(100 * 10 / 0.05)
     hidden = promises(made, data=Data(items=100))[1]
@@ -159,7 +163,7 @@ def test_the_papers_budget_is_the_one_whose_conversion_gives_epsilon() -> None:
 
 
 def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
-    """Someone with more labels, larger values or more weight must not be told the same."""
+    """More labels, larger values or more weight must change the promise."""
     for mechanism, name in (
         ("unk_base", "items"),
         ("two_level", "value"),
@@ -183,14 +187,13 @@ def test_a_rarer_failure_is_promised_at_a_larger_error() -> None:
 
 
 def test_users_are_promised_what_their_items_cost() -> None:
-    """With a user as the unit D0 is the user's items, so noise and promise grow with them."""
+    """With a user as the unit, D0 is the user's items, so noise and promise grow with them."""
     made = config("known_base", horizon=64, domain=labels(8), max_items_per_user=9)
     assert promises(made, unit="user")[0].ours > 2 * promises(made)[0].ours
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, -1.0, math.nan])
 def test_a_probability_of_failure_lies_inside_0_to_1(beta: float) -> None:
-    """Outside it no bound means anything."""
     with pytest.raises(ValueError, match="beta"):
         promises(config("known_base", horizon=64, domain=("a",)), beta=beta)
 
@@ -202,5 +205,5 @@ def test_data_below_one_are_refused() -> None:
 
 
 def test_the_verdict_is_the_binomial_tail() -> None:
-    """What decides whether a row holds: 3 of 4 heads or more has probability 5/16."""
+    """3 of 4 heads or more has probability 5/16."""
     assert tail(4, 0.5, 3) == pytest.approx(5 / 16) and tail(20, 0.05, 0) == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""The words of a promise: true for every epsilon and delta. tests/dashboard/test_page_words.py: the page says the same."""
+"""The words of a promise hold for every epsilon and delta; see dashboard/test_page_words.py."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ NAMES = {"million": 6, "billion": 9, "trillion": 12, "quadrillion": 15}
 
 
 def number(text: str) -> Fraction:
-    """What a figure of a sentence says, exactly."""
     if text.startswith("10^"):
         return Fraction(10) ** int(text[3:])
     first, _, name = text.partition(" ")
@@ -40,14 +39,14 @@ def number(text: str) -> Fraction:
 
 
 def e_to(epsilon: float) -> Fraction:
-    """e^epsilon, rounded up by less than one part in 1e14."""
+    """Return e^epsilon, rounded up by less than one part in 1e14."""
     whole = math.floor(epsilon)
     e = Fraction(271828182845904524, 10**17)
     return e**whole * Fraction(math.exp(epsilon - whole)) * (1 + Fraction(1, 10**15))
 
 
 def test_no_figure_promises_more_than_holds_and_none_much_less() -> None:
-    """Rounding e^epsilon or 1/delta to the nearest would state a promise that is not kept."""
+    """Rounding e^epsilon or 1/delta to the nearest would state a false promise."""
     for epsilon in EPSILONS:
         said, true = number(factor(epsilon)), e_to(epsilon)
         assert true * (1 - Fraction(1, 10**12)) <= said, epsilon
@@ -69,8 +68,8 @@ def test_no_figure_promises_more_than_holds_and_none_much_less() -> None:
 def test_the_share_of_right_guesses_is_that_of_the_worst_mechanism(
     epsilon: float, delta: float
 ) -> None:
-    """Randomised response that tells all with chance delta attains it; half and double of delta do not."""
-    # Of the four answers, two tell all; the best guess takes the likelier world of each.
+    """Randomised response with full disclosure of chance delta attains it; half and double fail."""
+    # Two of the four answers reveal all; the best guess takes each answer's likelier world.
     told = Fraction(delta)
     truth = Fraction(math.exp(epsilon) / (1 + math.exp(epsilon)))
     best = told + (1 - told) * truth
@@ -82,7 +81,7 @@ def test_the_share_of_right_guesses_is_that_of_the_worst_mechanism(
 
 
 def test_every_sentence_is_one_that_its_figures_bear_out() -> None:
-    """At epsilon 20 and delta a half the page once said that nobody could tell; words follow the figures now."""
+    """At epsilon 20 and delta a half the page once claimed that nobody could tell."""
     for epsilon, delta in GRID:
         words, figures = verdict(epsilon, delta, WHETHER), " ".join(measures(epsilon, delta))
         warned = " ".join(cautions(epsilon, delta, "event"))
@@ -96,7 +95,7 @@ def test_every_sentence_is_one_that_its_figures_bear_out() -> None:
         assert ("cannot become sure" in words) == (1 < epsilon <= 5)
         assert ("nearly sure" in words) == (5 < epsilon <= 20)
         assert ("may be sure" in words) == (epsilon > 20)
-        # A chance that is large is said first, and what holds besides is said of the rest alone.
+        # A large chance comes first, and the remaining promise covers the other cases alone.
         assert words.startswith(f"may, with a chance of up to {one_in(delta)}, ") == (delta > 1e-5)
         assert ("Otherwise" in words) == (delta > 1e-5)
         promised = "next to nothing is promised" in words
@@ -109,7 +108,6 @@ def test_every_sentence_is_one_that_its_figures_bear_out() -> None:
 
 
 def test_no_epsilon_at_all_is_no_promise() -> None:
-    """Sums whose delta reaches 1 have none."""
     for delta in (1e-9, 1.0):
         assert grade(None, delta) == "none" and is_void(None, delta)
         assert "nothing is promised" in verdict(None, 1.0, WHETHER) and not measures(None, delta)

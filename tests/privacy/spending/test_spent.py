@@ -1,4 +1,4 @@
-"""What a state says was spent, without Kafka: epochs, generations, keys and users add up as they must."""
+"""Spent budget read from stored state, without Kafka: epochs, generations, keys and users."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ Lived = tuple[
 
 
 def settings(*configs: HistogramConfig, unit: str = "event") -> Settings:
-    """The settings that a worker has now."""
     return Settings(
         worker=WorkerSettings(name="w", data_dir=Path("data"), key_file=Path("key")),
         kafka=KafkaSettings(bootstrap="localhost:9092"),
@@ -70,7 +69,6 @@ def _fresh(config: HistogramConfig, unit: str) -> bytes:
 
 
 def life(lived: Lived, unit: str = "event") -> Life:
-    """What the worker stores of a generation."""
     config, first, following = lived
     found = msgspec.json.decode(_fresh(config, unit), type=Life)
     found.first, found.next = first, following
@@ -80,7 +78,6 @@ def life(lived: Lived, unit: str = "event") -> Life:
 def state(
     running: Sequence[Lived], retired: Sequence[Lived] = (), unit: str = "event"
 ) -> ReleaseProgress:
-    """The progress of an owner partition."""
     empty = msgspec.json.encode(Merge([], key=KEY, sources=1, owners=1).progress())
     progress = msgspec.json.decode(empty, type=ReleaseProgress)
     progress.histograms = {one[0].name: life(one, unit) for one in running}
@@ -96,18 +93,17 @@ def text_of(budget: Budget) -> str:
 
 
 def words(text: str) -> str:
-    """Without line breaks."""
     return " ".join(text.split())
 
 
-# ---- what is stored, and what is stated of it ------------------------------------------------------------------------
+# ---- what is stored, and what is stated of it ----------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.stem
 )
 def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(path: Path) -> None:
-    """The command builds no mechanism: what it needs must be in the state, whichever mechanism wrote it."""
+    """The command builds no mechanism, so the state must hold all it needs."""
     given = load(path)
     for config in given.histograms:
         mechanism = build(config, given.privacy.unit)
@@ -139,7 +135,7 @@ def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(p
 
 
 def test_a_new_generation_keeps_the_price_of_the_old_one_in_the_state() -> None:
-    """What was published stays published; a change of settings must not make it cheaper."""
+    """Published releases cannot be undone; a settings change must not make them cheaper."""
     old, new = unk(epsilon=30.0), unk(epsilon=1.0, generation=2)
     events = [("k1", ["a"], 10 * i + 1) for i in range(20)]
     [messages] = contribute([events], [old], owners=1, step=1)
@@ -162,7 +158,7 @@ def test_a_new_generation_keeps_the_price_of_the_old_one_in_the_state() -> None:
 
 
 def test_state_of_an_older_version_counts_all_of_delta_as_lost() -> None:
-    """It did not store what delta was spent on; taking less than all for granted could promise too much."""
+    """It did not store how delta was spent; charging less than all could promise too much."""
     config = unk(epsilon=1.0, delta=1e-6)
     old = life((config, 1, 9))
     text = json.loads(msgspec.json.encode(old))
@@ -177,7 +173,7 @@ def test_state_of_an_older_version_counts_all_of_delta_as_lost() -> None:
 
 
 def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:
-    """A year of one-minute epochs must neither fill the terminal nor be left out of the sum."""
+    """A year of one-minute epochs must neither fill the terminal nor drop out of the sum."""
     config = unk(horizon=1, max_items_per_user=2, epsilon=0.1, delta=1e-12)
     found = budget_of(settings(config, unit="user"), [state([(config, 11, 5_011)], unit="user")])
     [one] = found.histograms[0].generations
@@ -192,7 +188,7 @@ def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:
     assert "5,010" in text and "..." in text and len(text.splitlines()) < 45
 
 
-# ---- one event -------------------------------------------------------------------------------------------------------
+# ---- one event -----------------------------------------------------------------------------------
 
 CONFIGS = [
     unk(
@@ -228,7 +224,7 @@ SPAN = st.tuples(st.integers(1, 6), st.integers(0, 4))
 def test_the_total_of_an_event_is_the_largest_over_all_times_and_keys(
     owners: list[tuple[tuple[int, int], ...]],
 ) -> None:
-    """Too small a total is a broken promise; one that adds up what no event can meet makes people give up for nothing."""
+    """Too small a total breaks the promise; an unattainable one discourages users for nothing."""
     states = []
     for spans in owners:
         lived = [
@@ -274,7 +270,7 @@ def test_the_total_of_an_event_is_the_largest_over_all_times_and_keys(
         min(summed, epsilon_of(cost.rho, delta - cost.delta)) for cost, _, summed in sums.values()
     )
     assert found.epsilon == pytest.approx(largest, rel=1e-3)
-    # What is stated is enough for every event, by the accountant's other direction.
+    # The stated cost suffices for every event, by the accountant's other direction.
     for cost, _, summed in sums.values():
         assert summed <= found.epsilon * (1 + 1e-9) or delta_of(cost.rho, found.epsilon) <= (
             delta - cost.delta
@@ -294,7 +290,7 @@ def _counts(one: Life, running: bool, tick_ms: int, time: int) -> bool:
 def test_generations_with_the_same_ticks_never_add_up_for_an_event_and_changed_ticks_do_where_they_meet() -> (
     None
 ):
-    """Each event has one tick; only where a wider tick reaches back over older ones may it have two."""
+    """An event has one tick; only where a wider tick reaches back may it have two."""
     old = unk(epsilon=1.0, delta=1e-6)
     same, wider = (
         unk(epsilon=1.0, delta=1e-6, generation=2),
@@ -308,7 +304,6 @@ def test_generations_with_the_same_ticks_never_add_up_for_an_event_and_changed_t
 
 
 def test_the_key_that_pays_most_is_named_and_what_has_not_begun_is_left_out() -> None:
-    """Whoever reads the total must know whose it is, and that more is to come."""
     a, b, later = (
         unk(name=n, epsilon=1.0, delta=1e-6, keys=k)
         for n, k in (("a", ("k1", "k2")), ("b", ("k2",)), ("z", ("k1",)))
@@ -322,7 +317,7 @@ def test_the_key_that_pays_most_is_named_and_what_has_not_begun_is_left_out() ->
 
 
 def test_settings_that_differ_between_workers_under_one_generation_are_both_charged() -> None:
-    """It must not happen; if it did, the state is where it shows, and hiding one of them would hide its price."""
+    """It must not happen; if it did, the state would reveal it, and both prices must show."""
     a, b = unk(epsilon=1.0, max_items_per_user=2), unk(epsilon=2.0, max_items_per_user=2)
     states = [state([(a, 1, 5)], unit="user"), state([(b, 1, 5)], unit="user")]
     found = budget_of(settings(a, unit="user"), states)
@@ -330,11 +325,11 @@ def test_settings_that_differ_between_workers_under_one_generation_are_both_char
     assert found.total is not None and len(found.total.parts) == 2
 
 
-# ---- one user --------------------------------------------------------------------------------------------------------
+# ---- one user ------------------------------------------------------------------------------------
 
 
 def test_epochs_generations_and_histograms_add_up_for_a_user() -> None:
-    """A user may be in all of them; owners share the epochs, since a user's pairs are bounded over all keys together."""
+    """Owners share the epochs: a user's pairs are bounded over all keys together."""
     a = unk(name="a", max_items_per_user=3, epsilon=1.0, delta=1e-6, generation=2)
     old = unk(name="a", max_items_per_user=2, epsilon=0.5, delta=1e-7)
     b = unk(
@@ -371,7 +366,7 @@ def test_epochs_generations_and_histograms_add_up_for_a_user() -> None:
 
 
 def test_a_generation_that_protected_events_leaves_no_total_for_users(tmp_path: Path) -> None:
-    """A user has any number of events: adding that generation's price once would be a promise that nobody can keep."""
+    """A user has any number of events, so one event's price is no bound for a user."""
     new = unk(max_items_per_user=2, generation=2)
     progress = state([(new, 5, 9)], unit="user")
     progress.retired = [("h", life((unk(), 1, 5)))]
@@ -391,11 +386,11 @@ def test_when_delta_reaches_one_nothing_is_promised() -> None:
     assert "nothing is promised" in text_of(found)
 
 
-# ---- nothing spent, documentation ------------------------------------------------------------------------------------
+# ---- nothing spent, documentation ----------------------------------------------------------------
 
 
 def test_nothing_spent_is_said_and_is_no_promise(tmp_path: Path) -> None:
-    """An empty state, a state without a tick and no topic are three things; none of them is a total of zero."""
+    """No topic, an empty state and a state without a tick differ; none is a total of zero."""
     own = settings_of(tmp_path)
     for states, kind in ((None, "missing"), ([None, None], "empty"), ([state([])], "there")):
         found = budget_of(own, states)
@@ -408,7 +403,7 @@ def test_nothing_spent_is_said_and_is_no_promise(tmp_path: Path) -> None:
 
 
 def test_every_field_of_the_json_is_documented() -> None:
-    """Scripts read it: a name that nobody explained is a trap."""
+    """Scripts read the JSON, so every name needs an explanation."""
     documented = (ROOT / "docs" / "budget.md").read_text(encoding="utf-8")
     for record in vars(spending).values():
         if isinstance(record, type) and issubclass(record, Record):
