@@ -2,6 +2,7 @@
 #   make demo    a live demo with an embedded Kafka (ARGS="--seconds 30" and so on are passed on)
 #   make test    every test, on a real Kafka (ARGS="tests/kafka -x --pdb" and so on are passed on)
 #   make quick   the tests that need neither a broker nor a browser nor many seconds
+#   make near    of those, the tests of changed rooms and of what imports a changed module
 #   make check   ruff, strict mypy, tests
 #   make bench   the benchmarks
 #   make plots   redraws the pictures in docs/plots
@@ -25,7 +26,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/$(VENV)/pycache
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadscope --max-worker-restart 3
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check bench plots lock clean
+.PHONY: help demo test quick near check bench plots lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -39,7 +40,12 @@ test: $(VENV)/.all
 quick: $(VENV)/.all
 	@$(PYTEST) -m "not slow" $(ARGS)
 
+near: $(VENV)/.all
+	@near=$$($(BIN)/python -m tests.near) || { echo "No test is near the change."; exit 0; }; \
+	$(PYTEST) -m "not slow" $(ARGS) $$near
+
 check: $(VENV)/.all
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(PYTEST) $(ARGS)
@@ -61,7 +67,7 @@ $(VENV)/.demo: requirements-demo.lock pyproject.toml $(VENV)/.venv
 	@if [ ! $(VENV)/.all -nt requirements.lock ]; then \
 		echo "Installing what the demo needs into $(VENV) (once) ..."; \
 		$(PIP) --require-hashes -r requirements-demo.lock && $(PIP) --no-deps --no-build-isolation --no-index -e . && \
-		$(BIN)/python -m workers.compiling; \
+		$(BIN)/python -m workers.commands.compiling; \
 	fi
 	@touch $@
 
@@ -69,7 +75,7 @@ $(VENV)/.all: requirements.lock pyproject.toml $(VENV)/.venv
 	@echo "Installing into $(VENV) (once) ..."
 	@$(PIP) --require-hashes -r requirements.lock
 	@$(PIP) --no-deps --no-build-isolation --no-index -e .
-	@$(BIN)/python -m workers.compiling
+	@$(BIN)/python -m workers.commands.compiling
 	@touch $@
 
 lock:

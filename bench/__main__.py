@@ -40,7 +40,18 @@ from bench import (
 )
 from bench.throughput import table
 
-NAMES = (*table.NAMES, "core", "coverage", "history", "items", "replay", "sweep", "users", "sqlp", "utility")
+NAMES = (
+    *table.NAMES,
+    "core",
+    "coverage",
+    "history",
+    "items",
+    "replay",
+    "sweep",
+    "users",
+    "sqlp",
+    "utility",
+)
 
 
 def bench_core(rows: int, ticks: int) -> None:
@@ -59,14 +70,24 @@ def bench_core(rows: int, ticks: int) -> None:
 
 def main() -> None:
     """Read the arguments and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=NAMES, nargs="+", default=NAMES)
     table.options(parser)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--ticks", type=int, default=64)
     parser.add_argument("--replay-events", type=int, default=10_000_000)
-    parser.add_argument("--user-ticks", type=int, nargs="+", default=[100, 1_000], help="horizons of `users` and `sqlp`")
-    parser.add_argument("--user-share", type=float, default=1.0, help="of the 10 M users, for a quicker run")
+    parser.add_argument(
+        "--user-ticks",
+        type=int,
+        nargs="+",
+        default=[100, 1_000],
+        help="horizons of `users` and `sqlp`",
+    )
+    parser.add_argument(
+        "--user-share", type=float, default=1.0, help="of the 10 M users, for a quicker run"
+    )
     parser.add_argument("--history-days", type=int, default=365)
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--horizon", type=int, default=512)

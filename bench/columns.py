@@ -13,10 +13,10 @@ import time
 
 import numpy as np
 
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.order_statistics.two_level import TwoLevelK, TwoLevelKConfig
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.order_statistics.mechanisms import TwoLevelK, TwoLevelKConfig
 
 TARGET_US = 100.0
 NOISE_KEY = NoiseKey(bytes(32))
@@ -33,13 +33,22 @@ QUERIES = (
 )
 
 
-def measure(queries: tuple[str, ...], columns: int, ticks: int, touched: int, horizon: int) -> float:
+def measure(
+    queries: tuple[str, ...], columns: int, ticks: int, touched: int, horizon: int
+) -> float:
     """Microseconds of a tick."""
     labels = [b"%06d" % i for i in range(columns)]
     config = TwoLevelKConfig(
-        name="bench", tick_ms=1_000, horizon=horizon, max_items=2, epsilon=4.0, delta=1e-6, keys="public",
-        domain=tuple(label.decode() for label in labels), queries=queries,
-    )  # fmt: skip
+        name="bench",
+        tick_ms=1_000,
+        horizon=horizon,
+        max_items=2,
+        epsilon=4.0,
+        delta=1e-6,
+        keys="public",
+        domain=tuple(label.decode() for label in labels),
+        queries=queries,
+    )
     mechanism, tags, rng = TwoLevelK(config), NOISE_KEY.tags("s", labels), np.random.default_rng(1)
     state, noise = mechanism.init(), mechanism.noise(NOISE_KEY.stream(bytes(16)))
     state.key_tags = NOISE_KEY.tags("s", [b"\xff"])
@@ -51,7 +60,11 @@ def measure(queries: tuple[str, ...], columns: int, ticks: int, touched: int, ho
         ones = np.ones(len(chosen), dtype=np.int64)
         parts.append(
             Contributions(
-                ("s",), np.zeros(len(chosen), dtype=np.int32), tags[chosen], Texts.of(labels[i] for i in chosen.tolist()), ones
+                ("s",),
+                np.zeros(len(chosen), dtype=np.int32),
+                tags[chosen],
+                Texts.of(labels[i] for i in chosen.tolist()),
+                ones,
             )
         )
     begun = time.process_time()
@@ -64,7 +77,9 @@ def measure(queries: tuple[str, ...], columns: int, ticks: int, touched: int, ho
 
 def table(columns: int, ticks: int, touched: int, horizon: int) -> bool:
     """Prints a row for each query, and says whether the worst meets the target."""
-    print(f"\ntwo_level_k, {columns:,} columns of which {touched} change at each of {ticks:,} ticks: us a tick")
+    print(
+        f"\ntwo_level_k, {columns:,} columns of which {touched} change at each of {ticks:,} ticks: us a tick"
+    )
     worst = 0.0
     for queries in (*((query,) for query in QUERIES), QUERIES):
         spent = measure(queries, columns, ticks, touched, horizon)
@@ -81,7 +96,9 @@ def table(columns: int, ticks: int, touched: int, horizon: int) -> bool:
 
 def main() -> None:
     """Read the arguments and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--columns", type=int, default=1_000)
     parser.add_argument("--ticks", type=int, default=20_000)
     parser.add_argument("--touched", type=int, default=3)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import log_ndtr
 
-from workers.mechanisms.config import UnkBaseConfig
+from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
 
@@ -46,7 +46,12 @@ class Coverage:
 
 
 def measure(
-    items: int, horizon: int, rates: tuple[float, float], epsilon: float = 1.0, seed: int = 0, below: float | None = None
+    items: int,
+    horizon: int,
+    rates: tuple[float, float],
+    epsilon: float = 1.0,
+    seed: int = 0,
+    below: float | None = None,
 ) -> list[Coverage]:
     """Return the coverage by age of items that get Poisson counts at rates spread evenly in their logarithm.
 
@@ -58,7 +63,15 @@ def measure(
         seed: of the rates, the counts and the noise.
         below: instead, all counts come at tick 1, so many of the largest sd below the lowest threshold, and stay.
     """
-    config = UnkBaseConfig(name="h", tick_ms=1_000, horizon=horizon, max_items=1, epsilon=epsilon, delta=1e-9, keys="public")
+    config = UnkBaseConfig(
+        name="h",
+        tick_ms=1_000,
+        horizon=horizon,
+        max_items=1,
+        epsilon=epsilon,
+        delta=1e-9,
+        keys="public",
+    )
     mechanism = build(config)
     draw = np.random.default_rng(seed)
     key = NoiseKey(draw.bytes(32))
@@ -133,12 +146,21 @@ def _solve(above: Floats, share: float) -> Floats:
 def table(items: int = 20_000, horizon: int = 1_024) -> None:
     """Print coverage by age, for slow, mixed and fast items."""
     kinds: tuple[tuple[str, tuple[float, float], float | None], ...] = (
-        ("slow", (0.05, 0.5), None), ("mixed", (0.05, 50.0), None), ("fast", (20.0, 200.0), None), ("stopped", (1.0, 1.0), 1.0),
-    )  # fmt: skip
+        ("slow", (0.05, 0.5), None),
+        ("mixed", (0.05, 50.0), None),
+        ("fast", (20.0, 200.0), None),
+        ("stopped", (1.0, 1.0), 1.0),
+    )
     for name, rates, below in kinds:
-        what = f"{rates[0]:g} to {rates[1]:g} events a tick" if below is None else f"a count {below:g} sd below the lowest threshold"
+        what = (
+            f"{rates[0]:g} to {rates[1]:g} events a tick"
+            if below is None
+            else f"a count {below:g} sd below the lowest threshold"
+        )
         print(f"\n{name}: {items:,} items of {what}, {horizon:,} ticks, epsilon 1")
-        print("  ticks since it appeared   items  plain   wide  (length)  conditional (length)  noise, mean")
+        print(
+            "  ticks since it appeared   items  plain   wide  (length)  conditional (length)  noise, mean"
+        )
         for row in measure(items, horizon, rates, below=below):
             print(
                 f"  {row.age:23} {row.items:7,}  {row.plain:5.1%}  {row.wide:5.1%}  {row.wide_length:5.2f} sd  "

@@ -30,9 +30,9 @@ from urllib.parse import quote, urlsplit
 import orjson
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests import ROOT
 from tests.broker import LASTING, broker
-from tests.worker.harness import ROOT
-from workers.dashboard.history import TICKS
+from workers.dashboard.hub import TICKS
 from workers.kafka.clients import Connection
 
 HISTOGRAMS = ("h1", "h2", "h3", "h4")
@@ -56,11 +56,22 @@ def snapshot(histogram: str, key: str, tick: int, end_ms: int) -> bytes:
     items = [[f"product {i:03}", 1_000_000 // (i + 1) + tick] for i in range(ITEMS)]
     return orjson.dumps(
         {
-            "histogram": histogram, "key": key, "epoch": 1, "tick": tick, "start": end_ms - 1_000, "end": end_ms, "items": items,
-            "sd": 17.25, "threshold": 121.0, "guarantee": {"unit": "event", "rho": 0.021, "epsilon": 1.0, "delta": 1e-9},
-            "mechanism": "unk_base", "id": "0123456789abcdef" * 2, "page": 1, "pages": 1,
+            "histogram": histogram,
+            "key": key,
+            "epoch": 1,
+            "tick": tick,
+            "start": end_ms - 1_000,
+            "end": end_ms,
+            "items": items,
+            "sd": 17.25,
+            "threshold": 121.0,
+            "guarantee": {"unit": "event", "rho": 0.021, "epsilon": 1.0, "delta": 1e-9},
+            "mechanism": "unk_base",
+            "id": "0123456789abcdef" * 2,
+            "page": 1,
+            "pages": 1,
         }
-    )  # fmt: skip
+    )
 
 
 class Source:
@@ -114,7 +125,9 @@ async def watch(host: str, port: int, path: str, begun: float, until: float) -> 
                 try:
                     block = await reader.readuntil(b"\n\n")
                 except asyncio.IncompleteReadError as error:
-                    raise RuntimeError(f"the server ended a stream: {error.partial[:200]!r}") from None
+                    raise RuntimeError(
+                        f"the server ended a stream: {error.partial[:200]!r}"
+                    ) from None
                 found = EVENT.search(block)
                 if found is not None and b"event: snapshot" in block:
                     end = int(found[1]) / 1000
@@ -141,7 +154,9 @@ def resident_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-async def run(source: Source, pid: int, url: str, viewers: int, seconds: float) -> tuple[list[Seen], list[float]]:
+async def run(
+    source: Source, pid: int, url: str, viewers: int, seconds: float
+) -> tuple[list[Seen], list[float]]:
     """Publishes and watches; returns what each viewer saw, and the server's memory once a second."""
     address = urlsplit(url)
     host, port = address.hostname or "", address.port or 0
@@ -151,7 +166,11 @@ async def run(source: Source, pid: int, url: str, viewers: int, seconds: float) 
     watching = []
     for i in range(viewers):
         histogram, key = HISTOGRAMS[i % len(HISTOGRAMS)], KEYS[i // len(HISTOGRAMS) % len(KEYS)]
-        path = "/api/stream" if i % 10 == 9 else f"/api/stream?histogram={histogram}&key={quote(key)}&top=1000"
+        path = (
+            "/api/stream"
+            if i % 10 == 9
+            else f"/api/stream?histogram={histogram}&key={quote(key)}&top=1000"
+        )
         watching.append(asyncio.create_task(watch(host, port, path, begun, until)))
     memory = []
     while time.time() < until - 2:
@@ -166,7 +185,9 @@ async def run(source: Source, pid: int, url: str, viewers: int, seconds: float) 
 
 def main() -> int:
     """Read the arguments, run, and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--viewers", type=int, default=300)
     parser.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()

@@ -23,18 +23,19 @@ import fastavro
 import numpy as np
 from google.protobuf import message_factory
 
+from workers.arrays.texts import fixed
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.protobuf import ProtobufFormat
-from workers.events.formats.protobuf_schema import ProtobufSchema
+from workers.events.formats.protobuf_program import ProtobufSchema
 from workers.events.formats.reader import FormatReader
+from workers.events.schemas import Nobody, Schema, Waiting
 from workers.events.tree import Wanted, build
 from workers.kafka.records import Records
-from workers.mechanisms.texts import fixed
-from workers.registry.registry import Nobody, Waiting
-from workers.registry.schema import Schema
 
 TARGET_NS = 500.0
-TREE = build([Wanted(("shop",), None, 0), Wanted(("products",), None, 1, True), Wanted(("ts",), None, 2)])
+TREE = build(
+    [Wanted(("shop",), None, 0), Wanted(("products",), None, 1, True), Wanted(("ts",), None, 2)]
+)
 AVRO = {
     "type": "record",
     "name": "Order",
@@ -130,18 +131,26 @@ def measure(name: str, reader: FormatReader, payloads: list[bytes], repeats: int
     few = [ready.data[start:stop].tobytes() for start, stop in ready.payloads[:2_000].tolist()]
     general = best_ns(lambda: [reader.decode(0, payload) for payload in few], len(few), repeats)
     size = int((ready.payloads[:, 1] - ready.payloads[:, 0]).mean())
-    print(f"{name:9} {size:3} bytes: scanner {scanner:5.0f}, framing {framing:5.0f}, general {general:7,.0f} ns", flush=True)
+    print(
+        f"{name:9} {size:3} bytes: scanner {scanner:5.0f}, framing {framing:5.0f}, general {general:7,.0f} ns",
+        flush=True,
+    )
     return scanner
 
 
 def main() -> int:
     """Measure both."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--records", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=15)
     given = parser.parse_args()
     rows = events(given.records)
-    slowest = max(measure("Avro", *avro(rows), given.repeats), measure("Protobuf", *protobuf(rows), given.repeats))
+    slowest = max(
+        measure("Avro", *avro(rows), given.repeats),
+        measure("Protobuf", *protobuf(rows), given.repeats),
+    )
     return 1 if slowest > TARGET_NS else 0
 
 

@@ -20,11 +20,16 @@ import numpy as np
 import orjson
 
 from workers.dashboard.snapshots import Pages, SeenSnapshot, Stream
-from workers.dashboard.store.questions import EpochsQuestion, HistoryQuestion, TickQuestion, epochs, history, one_tick
-from workers.dashboard.store.reading import Range
-from workers.dashboard.store.schema import QUARTER_MS, connect
-from workers.dashboard.store.tidying import settle
-from workers.dashboard.store.writing import Arrived, Writer
+from workers.dashboard.store.questions import (
+    EpochsQuestion,
+    HistoryQuestion,
+    Range,
+    TickQuestion,
+    epochs,
+    history,
+    one_tick,
+)
+from workers.dashboard.store.writing import QUARTER_MS, Arrived, Writer, connect, settle
 
 TICK_MS = 10_000
 DAY_TICKS = 8_640
@@ -57,11 +62,22 @@ def snapshots(day: int) -> Iterator[SeenSnapshot]:
         start = BEGIN_MS + (day * DAY_TICKS + tick - 1) * TICK_MS
         items = sorted(zip(LABELS, counts.tolist(), strict=True), key=lambda item: -item[1])
         document = {
-            "histogram": ONE.histogram, "key": ONE.key, "epoch": day + 1, "tick": tick, "start": start, "end": start + TICK_MS,
-            "items": items, "sd": sd_of(tick), "threshold": 352.0,
-            "guarantee": {"unit": "event", "rho": 0.021, "epsilon": 1.0, "delta": 1e-9}, "mechanism": "unk_base",
-            "id": f"{day:032x}", "page": 1, "pages": 1, "windows": windows_of(tick),
-        }  # fmt: skip
+            "histogram": ONE.histogram,
+            "key": ONE.key,
+            "epoch": day + 1,
+            "tick": tick,
+            "start": start,
+            "end": start + TICK_MS,
+            "items": items,
+            "sd": sd_of(tick),
+            "threshold": 352.0,
+            "guarantee": {"unit": "event", "rho": 0.021, "epsilon": 1.0, "delta": 1e-9},
+            "mechanism": "unk_base",
+            "id": f"{day:032x}",
+            "page": 1,
+            "pages": 1,
+            "windows": windows_of(tick),
+        }
         found = Pages().receive(ONE.histogram, orjson.dumps(document))
         assert found is not None
         yield found
@@ -90,11 +106,21 @@ def fill(path: Path, days: int) -> float:
         shown, place = counts_of(day), day * DAY_TICKS + tick
         end = BEGIN_MS + place * TICK_MS
         heads = {
-            "place": place, "stream": np.ones(DAY_TICKS, np.int32), "series": np.full(DAY_TICKS, day + 1, np.int32), "tick": tick,
-            "start_ms": end - TICK_MS, "end_ms": end, "sd": SD + tick % 13 * 0.3, "threshold": np.full(DAY_TICKS, 352.0),
-            "shown": np.full(DAY_TICKS, ITEMS, np.int32), "total": shown.sum(axis=1),
-            "rest": np.array([orjson.dumps({"windows": windows_of(one)}).decode() for one in tick.tolist()], object),
-        }  # fmt: skip
+            "place": place,
+            "stream": np.ones(DAY_TICKS, np.int32),
+            "series": np.full(DAY_TICKS, day + 1, np.int32),
+            "tick": tick,
+            "start_ms": end - TICK_MS,
+            "end_ms": end,
+            "sd": SD + tick % 13 * 0.3,
+            "threshold": np.full(DAY_TICKS, 352.0),
+            "shown": np.full(DAY_TICKS, ITEMS, np.int32),
+            "total": shown.sum(axis=1),
+            "rest": np.array(
+                [orjson.dumps({"windows": windows_of(one)}).decode() for one in tick.tolist()],
+                object,
+            ),
+        }
         counts = {
             "stream": np.ones(DAY_TICKS * ITEMS, np.int32),
             "item": np.tile(np.arange(1, ITEMS + 1, dtype=np.int32), DAY_TICKS),
@@ -104,7 +130,8 @@ def fill(path: Path, days: int) -> float:
         database.begin()
         guarantee = '{"unit":"event","rho":0.021,"epsilon":1.0,"delta":1e-9}'
         database.execute(
-            "insert into series values (?, 1, ?, ?, 'unk_base', ?, '')", [day + 1, f"{day:032x}", day + 1, guarantee]
+            "insert into series values (?, 1, ?, ?, 'unk_base', ?, '')",
+            [day + 1, f"{day:032x}", day + 1, guarantee],
         )
         for table, columns in (("ticks_heads_new", heads), ("ticks_counts_new", counts)):
             database.register("added", columns)
@@ -116,7 +143,10 @@ def fill(path: Path, days: int) -> float:
         database.commit()
         settle(database)
         if day % 30 == 0:
-            print(f"  day {day}: {path.stat().st_size / 1e6:,.0f} MB, {resident_mb():,.0f} MB resident", flush=True)
+            print(
+                f"  day {day}: {path.stat().st_size / 1e6:,.0f} MB, {resident_mb():,.0f} MB resident",
+                flush=True,
+            )
     database.close()
     return spent / DAY_TICKS
 
@@ -125,9 +155,15 @@ def views(days: int) -> dict[str, Callable[[duckdb.DuckDBPyConnection], object]]
     """What the page asks, and what only somebody else may ask (in brackets)."""
     end = BEGIN_MS + days * DAY_MS
 
-    def over(span_ms: int, step: int | None, items: int, limit: int = 10_000) -> Callable[[duckdb.DuckDBPyConnection], object]:
+    def over(
+        span_ms: int, step: int | None, items: int, limit: int = 10_000
+    ) -> Callable[[duckdb.DuckDBPyConnection], object]:
         asked = HistoryQuestion(
-            stream=ONE, range=Range(end - span_ms, end), items=LABELS[:items], step=step, limit=limit
+            stream=ONE,
+            range=Range(end - span_ms, end),
+            items=LABELS[:items],
+            step=step,
+            limit=limit,
         )
         return lambda cursor: history(cursor, asked, None)
 
@@ -142,8 +178,12 @@ def views(days: int) -> dict[str, Callable[[duckdb.DuckDBPyConnection], object]]
         "3 days, 6 items, a step of 10 min": over(3 * DAY_MS, 600_000, 6),
         "a day, 10 items, a step of 2 min": over(DAY_MS, 120_000, 10),
         "an hour, 100 items, every tick": over(HOUR_MS, None, 100),
-        "a tick in the middle of the year": lambda cursor: one_tick(cursor, TickQuestion(stream=ONE, at=middle)),
-        "100 epochs with 100 items": lambda cursor: epochs(cursor, EpochsQuestion(stream=ONE, range=Range(), top=100), None),
+        "a tick in the middle of the year": lambda cursor: one_tick(
+            cursor, TickQuestion(stream=ONE, at=middle)
+        ),
+        "100 epochs with 100 items": lambda cursor: epochs(
+            cursor, EpochsQuestion(stream=ONE, range=Range(), top=100), None
+        ),
         "365 epochs, an item": lambda cursor: epochs(
             cursor, EpochsQuestion(stream=ONE, range=Range(), items=LABELS[:1], limit=1_000), None
         ),
@@ -165,7 +205,9 @@ def table(days: int) -> bool:
         spent = fill(path, days)
         size = path.stat().st_size
         ticks = days * DAY_TICKS
-        print(f"  {spent * 1e6:,.0f} us a tick to store, {size / 1e6:,.0f} MB ({size / ticks / ITEMS:.2f} bytes a count)")
+        print(
+            f"  {spent * 1e6:,.0f} us a tick to store, {size / 1e6:,.0f} MB ({size / ticks / ITEMS:.2f} bytes a count)"
+        )
         kept = size < BYTES
         database = connect(path)
         for name, view in views(days).items():
@@ -179,5 +221,7 @@ def table(days: int) -> bool:
             print("  {:<42} {}, the first {}; {} of a core".format(name, *figures), flush=True)
             kept = kept and (median < VIEW_S or name.startswith("("))
         database.close()
-    print(f"  most memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB")
+    print(
+        f"  most memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:,.0f} MB"
+    )
     return kept

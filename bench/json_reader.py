@@ -21,8 +21,9 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from workers.events.reader import EventReader, Records
-from workers.settings import EventsSettings, shape_of
+from workers.events.reader import EventReader
+from workers.kafka.records import Records
+from workers.settings.settings import EventsSettings, shape_of
 
 TARGET_NS = 150.0
 SETTINGS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
@@ -46,23 +47,50 @@ def cases(records: int) -> dict[str, tuple[EventReader, list[bytes]]]:
     weights = np.cumsum(1 / np.arange(1, 10_001) ** 1.05)
     items = np.searchsorted(weights / weights[-1], rng.random((records, 2))).tolist()
     keys = rng.integers(0, 10, records).tolist()
-    rows = [(key, *two, 1795296236471 + i // 5) for i, (key, two) in enumerate(zip(keys, items, strict=True))]
+    rows = [
+        (key, *two, 1795296236471 + i // 5)
+        for i, (key, two) in enumerate(zip(keys, items, strict=True))
+    ]
     reader, users = EventReader(shape_of(SETTINGS)), EventReader(shape_of(USERS, "user"))
     plain = [b'{"key":"k%d","items":["item%d","item%d"],"ts":%d}' % row for row in rows]
     beyond = '{"key":"k%d","items":["položka%d","商品%d"],"ts":%d}'.encode()
     return {
         "plain": (reader, plain),
-        "with spaces": (reader, [b'{"key": "k%d", "items": ["item%d", "item%d"], "ts": %d}' % row for row in rows]),
+        "with spaces": (
+            reader,
+            [b'{"key": "k%d", "items": ["item%d", "item%d"], "ts": %d}' % row for row in rows],
+        ),
         "beyond ASCII": (reader, [beyond % row for row in rows]),
-        "counts": (reader, [b'{"key":"k%d","items":{"item%d":1,"x%d":2},"ts":%d}' % row for row in rows]),
-        "other fields": (reader, [b'{"id":"%032d","price":-12.5,"tags":[1,{"a":null}],' % i + each[1:] for i, each in enumerate(plain)]),
-        "users": (users, [each[:-1] + b',"user":%d}' % (i % 100_000) for i, each in enumerate(plain)]),
-        "1 % escaped": (reader, [each.replace(b'"item', b'"\\u0069tem') if i % 100 == 0 else each for i, each in enumerate(plain)]),
+        "counts": (
+            reader,
+            [b'{"key":"k%d","items":{"item%d":1,"x%d":2},"ts":%d}' % row for row in rows],
+        ),
+        "other fields": (
+            reader,
+            [
+                b'{"id":"%032d","price":-12.5,"tags":[1,{"a":null}],' % i + each[1:]
+                for i, each in enumerate(plain)
+            ],
+        ),
+        "users": (
+            users,
+            [each[:-1] + b',"user":%d}' % (i % 100_000) for i, each in enumerate(plain)],
+        ),
+        "1 % escaped": (
+            reader,
+            [
+                each.replace(b'"item', b'"\\u0069tem') if i % 100 == 0 else each
+                for i, each in enumerate(plain)
+            ],
+        ),
         "all escaped": (reader, [each.replace(b'["item', b'["\\u0069tem') for each in plain]),
         "as ASCII": (reader, [json.dumps(json.loads(beyond % row)).encode() for row in rows]),
-        "other as ASCII": (reader, [b'{"m\\u011bsto":"\\u010cesk\\u00fd Krumlov","x":1e-7,' + each[1:] for each in plain]),
+        "other as ASCII": (
+            reader,
+            [b'{"m\\u011bsto":"\\u010cesk\\u00fd Krumlov","x":1e-7,' + each[1:] for each in plain],
+        ),
         "names twice": (reader, [each[:-1] + b',"ts":1}' for each in plain]),
-    }  # fmt: skip
+    }
 
 
 def _all(read: Callable[[Records], Iterable[object]], records: Records) -> list[object]:
@@ -91,7 +119,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=15)
     options = parser.parse_args()
     plain_ns = 0.0
-    print(f"{'ns an event':14} {'bytes':>6} {'reader':>8} {'general':>8} {'msgspec':>8} {'declined':>9}")
+    print(
+        f"{'ns an event':14} {'bytes':>6} {'reader':>8} {'general':>8} {'msgspec':>8} {'declined':>9}"
+    )
     for name, (reader, values) in cases(options.records).items():
         records = Records.of(values)
         declined = sum(spans.declined for spans, _, _ in reader.read(records))  # compiled here
@@ -102,7 +132,9 @@ def main() -> int:
         )
         read, general, typed = (best(run, options.repeats) / len(values) * 1e9 for run in runs)
         size = sum(map(len, values)) / len(values)
-        print(f"{name:14} {size:6.0f} {read:8.0f} {general:8.0f} {typed:8.0f} {declined / len(values):9.2%}")
+        print(
+            f"{name:14} {size:6.0f} {read:8.0f} {general:8.0f} {typed:8.0f} {declined / len(values):9.2%}"
+        )
         plain_ns = read if name == "plain" else plain_ns
     print(f"plain: {plain_ns:.0f} ns, target {TARGET_NS:.0f} ns")
     return int(plain_ns > TARGET_NS)

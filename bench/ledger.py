@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from workers.histogram import ledger_blocks
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions, Ledger
-from workers.mechanisms.texts import Texts
+from workers.pipeline import ledger_blocks
 
 MESSAGE_ROWS = 100_000
 INDEX = np.zeros(1, dtype=np.int32)
@@ -64,7 +64,10 @@ def table(items: int) -> None:
     some = len(range(0, messages, 10)) * MESSAGE_ROWS
     print(f"\nledger of {items:,} items")
     print(f"  new {new / items * 1e9:.0f} ns, again {again / some * 1e9:.0f} ns a row")
-    print(f"  memory {held / items:.0f} bytes an item, at most {most / items:.0f} while it grew", flush=True)
+    print(
+        f"  memory {held / items:.0f} bytes an item, at most {most / items:.0f} while it grew",
+        flush=True,
+    )
     begun = time.perf_counter()
     ledger.touched.append(np.arange(items))
     stored = sorted(ledger_blocks.changes(ledger))
@@ -77,13 +80,18 @@ def table(items: int) -> None:
         f"  recovery {spent:.2f} s, {items / spent / 1e6:.1f} M items/s,"
         f" {(resident() - before) / items:.0f} bytes an item"
     )
-    if again_there.n != items or int(again_there.counts[-1]) != messages + (messages % 10 == 1) * messages:
+    if (
+        again_there.n != items
+        or int(again_there.counts[-1]) != messages + (messages % 10 == 1) * messages
+    ):
         raise RuntimeError("what was recovered is not what was stored")
 
 
 def main() -> None:
     """Read the arguments and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--items", type=int, default=10_000_000)
     table(parser.parse_args().items)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workers.mechanisms.config import UnkBaseConfig
+from workers.arrays.texts import Texts
+from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.running.unk_base import UnkBase
-from workers.mechanisms.texts import Texts
 
 KEYS = 10
 
@@ -32,9 +32,15 @@ class Step:
 def measure(rows: int, ticks: int, horizon: int, counter: str, touched: int = 10_000) -> Step:
     """Runs consecutive ticks that contribute to `touched` random rows each; the first one fills the noise cache."""
     config = UnkBaseConfig(
-        name="bench", tick_ms=10_000, horizon=horizon, max_items=2, epsilon=1.0, delta=1e-9, keys="public",
+        name="bench",
+        tick_ms=10_000,
+        horizon=horizon,
+        max_items=2,
+        epsilon=1.0,
+        delta=1e-9,
+        keys="public",
         counter=counter,  # type: ignore[arg-type]  # checked by the record itself
-    )  # fmt: skip
+    )
     mechanism = UnkBase(config)
     state, noise = mechanism.init(), mechanism.noise(NoiseKey(bytes(32)).stream(bytes(16)))
     rng = np.random.default_rng(1)
@@ -48,7 +54,9 @@ def measure(rows: int, ticks: int, horizon: int, counter: str, touched: int = 10
     for t in range(1, ticks + 2):
         chosen = np.unique((rng.random(touched) ** 4 * rows).astype(np.int64))
         labels = Texts.of(b"%08d" % i for i in chosen.tolist())
-        part = Contributions(names, key_of_row[chosen], tags[chosen], labels, np.ones(len(chosen), dtype=np.int64))
+        part = Contributions(
+            names, key_of_row[chosen], tags[chosen], labels, np.ones(len(chosen), dtype=np.int64)
+        )
         begun = time.perf_counter()
         state, _ = mechanism.step(state, t, [(part, index)], noise)
         spent.append((time.perf_counter() - begun) / rows * 1e9)
@@ -58,14 +66,18 @@ def measure(rows: int, ticks: int, horizon: int, counter: str, touched: int = 10
 
 def main() -> None:
     """Read the arguments and print one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--ticks", type=int, default=64)
     parser.add_argument("--horizon", type=int, default=65_536)
     parser.add_argument("--counter", choices=("haar", "tree"), default="haar")
     given = parser.parse_args()
     step = measure(given.rows, given.ticks, given.horizon, given.counter)
-    print(f"{given.counter}: first {step.first:.0f}, then mean {step.mean:.1f}, most {step.most:.0f} ns a row and tick")
+    print(
+        f"{given.counter}: first {step.first:.0f}, then mean {step.mean:.1f}, most {step.most:.0f} ns a row and tick"
+    )
 
 
 if __name__ == "__main__":

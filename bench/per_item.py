@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.texts import Texts
 
 KEY = "shop"
 NOISE_KEY = NoiseKey(bytes(32))
@@ -47,9 +47,15 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     **{f"meta, {name}": ("meta", {"algorithm": name, **own}) for name, own in CELLS.items()},
     **{name: (name, own) for name, own in CELLS.items()},
     "limit_dom, private kbar": ("limit_dom", {"k": K, "kbar": "private"}),
-    "pay_what_you_get": ("pay_what_you_get", {"k": K, "kbar": KBAR, "labels": 100_000, "queries": 1_000}),
+    "pay_what_you_get": (
+        "pay_what_you_get",
+        {"k": K, "kbar": KBAR, "labels": 100_000, "queries": 1_000},
+    ),
     **{
-        f"misra_gries, {release}, size {size:,}": ("misra_gries", {"size": size, "release": release})
+        f"misra_gries, {release}, size {size:,}": (
+            "misra_gries",
+            {"size": size, "release": release},
+        )
         for release in ("pmg", "merge")
         for size in (100, 1_000, 10_000)
     },
@@ -63,12 +69,21 @@ def mechanism_of(case: str, horizon: int, labels: Sequence[bytes]) -> Mechanism:
     if settings.pop("domain", False):
         settings["domain"] = tuple(label.decode() for label in labels)
     config = MECHANISMS[name](
-        name="bench", tick_ms=10_000, horizon=horizon, max_items=2, epsilon=1.0, delta=1e-9, keys="public", **settings
+        name="bench",
+        tick_ms=10_000,
+        horizon=horizon,
+        max_items=2,
+        epsilon=1.0,
+        delta=1e-9,
+        keys="public",
+        **settings,
     )
     return build(config)
 
 
-def parts(tags: np.ndarray[Any, np.dtype[np.uint64]], labels: Texts, ticks: int) -> Iterator[tuple[str, Any]]:
+def parts(
+    tags: np.ndarray[Any, np.dtype[np.uint64]], labels: Texts, ticks: int
+) -> Iterator[tuple[str, Any]]:
     """Each tick's kind and what it contributes."""
     items, rng = len(labels), np.random.default_rng(1)
     everything, ones = np.arange(items), np.ones(items, dtype=np.int64)
@@ -108,7 +123,9 @@ def measure(case: str, items: int, ticks: int, horizon: int) -> dict[str, float]
 
 def table(items: int, ticks: int, horizon: int, only: Sequence[str]) -> None:
     """Prints a row for each mechanism."""
-    print(f"\none tick of {items:,} items, horizon {horizon:,}: ms, and how many times that of unk_base")
+    print(
+        f"\none tick of {items:,} items, horizon {horizon:,}: ms, and how many times that of unk_base"
+    )
     print(f"{'':32}" + "".join(f"{kind:>8} {'x':>6}" for kind in KINDS))
     base: dict[str, float] = {}
     for case in ("unk_base", "misra_gries, pmg, size 100"):
@@ -119,13 +136,17 @@ def table(items: int, ticks: int, horizon: int, only: Sequence[str]) -> None:
         found = measure(case, items, ticks, horizon)
         base = base or found
         print(
-            f"{case:32}" + "".join(f"{found[kind]:8.0f} {found[kind] / base[kind]:6.2f}" for kind in KINDS), flush=True
+            f"{case:32}"
+            + "".join(f"{found[kind]:8.0f} {found[kind] / base[kind]:6.2f}" for kind in KINDS),
+            flush=True,
         )
 
 
 def main() -> None:
     """Read the arguments and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--ticks", type=int, default=8)
     parser.add_argument("--horizon", type=int, default=1_024)

@@ -12,7 +12,9 @@ from workers.mechanisms.counters.counter import KINDS, make_counter
 from workers.mechanisms.noise.keyed import NoiseKey
 
 
-def measure(kind: str, horizon: int | None, rho_item: float, rows: int, first: int, ticks: int) -> str:
+def measure(
+    kind: str, horizon: int | None, rho_item: float, rows: int, first: int, ticks: int
+) -> str:
     """Run consecutive ticks from `first` on random tags; the first one fills the cache, as after a restart."""
     counter = make_counter(kind, horizon, rho_item)
     columns = counter.columns(NoiseKey(bytes(32)).stream(bytes(16)))
@@ -32,14 +34,19 @@ def measure(kind: str, horizon: int | None, rho_item: float, rows: int, first: i
 
 def main() -> None:
     """Read the arguments and print one line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--horizon", default="65536")
     parser.add_argument("--ticks", type=int, default=100)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--kind", choices=KINDS, default="haar")
     parser.add_argument(
-        "--rho", type=float, default=0.0039, help="rho of one item (about epsilon 1, delta 1e-9, 4 items)"
+        "--rho",
+        type=float,
+        default=0.0039,
+        help="rho of one item (about epsilon 1, delta 1e-9, 4 items)",
     )
     given = parser.parse_args()
     horizon = None if given.horizon == "unbounded" else int(given.horizon)

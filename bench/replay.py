@@ -21,7 +21,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.worker.harness import ROOT
+from tests import ROOT
 from workers.commands.key import new_key
 
 ITEMS, TICKS, TICK_MS = 10_000, 1_000, 10_000
@@ -106,10 +106,14 @@ def write(directory: Path, number: int, each: int) -> None:
         for items, times in batches(number, each):
             for some, at in zip(items, times, strict=True):
                 lines.write(orjson.dumps({"key": "shop", "items": some, "ts": at}) + b"\n")
-            table.write_table(pa.table([["shop"] * len(items), pa.array(items, kind), times], schema=schema))
+            table.write_table(
+                pa.table([["shop"] * len(items), pa.array(items, kind), times], schema=schema)
+            )
 
 
-def run(directory: Path, number: int, form: str, settings: str = SETTINGS, ticks: int = TICKS) -> Run:
+def run(
+    directory: Path, number: int, form: str, settings: str = SETTINGS, ticks: int = TICKS
+) -> Run:
     """Replay one of the files, which has so many ticks."""
     (directory / "settings.toml").write_text(settings)
     if not (directory / "noise.key").exists():
@@ -138,7 +142,9 @@ def run(directory: Path, number: int, form: str, settings: str = SETTINGS, ticks
 
 def table(number: int) -> None:
     """Prints a row for each form, each number of items an event, and a tenth of the events beside all of them."""
-    print(f"\nreplay into one histogram of {ITEMS:,} items (Zipf), {TICKS:,} ticks, snapshots to a file, one core")
+    print(
+        f"\nreplay into one histogram of {ITEMS:,} items (Zipf), {TICKS:,} ticks, snapshots to a file, one core"
+    )
     print(f"{'':52} {'events/s of CPU':>15} {'of the clock':>13} {'peak MB':>8} {'target':>10}")
     for each in (1, 2):
         for events in (number // 10, number):
@@ -150,7 +156,12 @@ def table(number: int) -> None:
                     rate = found.events / found.cpu_s
                     row = f"{title}, {events:,} events, {each} item{'s' * (each > 1)} each, {found.snapshots_mb} MB out"
                     target = TARGETS[form] if events == number else None
-                    said = "" if target is None else f"{target:10,} {'met' if rate >= target else 'NOT met'}"
+                    said = (
+                        ""
+                        if target is None
+                        else f"{target:10,} {'met' if rate >= target else 'NOT met'}"
+                    )
                     print(
-                        f"{row:52} {rate:15,.0f} {events / found.wall_s:13,.0f} {found.peak_mb:8,} {said}", flush=True
+                        f"{row:52} {rate:15,.0f} {events / found.wall_s:13,.0f} {found.peak_mb:8,} {said}",
+                        flush=True,
                     )

@@ -26,11 +26,10 @@ import orjson
 from numpy.typing import NDArray
 
 from bench import replay, users_table
-from tests.worker.harness import ROOT
-from workers.backtest.outcomes import outcomes
-from workers.backtest.recommend import recommend
-from workers.backtest.results import read
+from tests import ROOT
 from workers.commands.key import new_key
+from workers.replay.backtest.recommend import recommend
+from workers.replay.backtest.results import outcomes, read
 
 EPSILON, DELTA, C, END_SHARE = 6.0, 1e-9, 32, 0.6
 # What `replay --report` chooses from.
@@ -57,7 +56,10 @@ class Figures:
 
 
 # As printed, by the number of micro-batches; of its machines nothing is said that compares with one process.
-PUBLISHED = {100: Figures(28_338, 1_391, 17_741_225, 50_039), 1_000: Figures(22_280, 1_563, 19_395_721, 58_237)}
+PUBLISHED = {
+    100: Figures(28_338, 1_391, 17_741_225, 50_039),
+    1_000: Figures(22_280, 1_563, 19_395_721, 58_237),
+}
 # What the project promises of C = 32 with `end_share`: at least so many keys, at most such an l1.
 TARGETS = {100: (70_000, 8_900_000), 1_000: (60_000, 9_500_000)}
 
@@ -65,11 +67,15 @@ TARGETS = {100: (70_000, 8_900_000), 1_000: (60_000, 9_500_000)}
 def settings(ticks: int, pairs: int, end_share: float | None) -> str:
     """The settings of one row: those of `users_table`, at DP-SQLP's budget."""
     text = users_table.SETTINGS.format(ticks=ticks, pairs=pairs)
-    text = text.replace("epsilon = 1.0", f"epsilon = {EPSILON}").replace("delta = 1e-9", f"delta = {DELTA}")
+    text = text.replace("epsilon = 1.0", f"epsilon = {EPSILON}").replace(
+        "delta = 1e-9", f"delta = {DELTA}"
+    )
     return text if end_share is None else f"{text}end_share = {end_share}\n"
 
 
-def measure(directory: Path, exact: NDArray[np.int64], ticks: int, pairs: int, end_share: float | None) -> Figures:
+def measure(
+    directory: Path, exact: NDArray[np.int64], ticks: int, pairs: int, end_share: float | None
+) -> Figures:
     """Replay the directory's events.parquet; hold its last snapshot against the exact counts."""
     (directory / "settings.toml").write_text(settings(ticks, pairs, end_share))
     if not (directory / "noise.key").exists():
@@ -80,13 +86,17 @@ def measure(directory: Path, exact: NDArray[np.int64], ticks: int, pairs: int, e
         (directory / "stderr").open("wb") as said,
         subprocess.Popen(
             [*command, "--input", str(directory / "events.parquet"), "--snapshots", "-"],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=said,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=said,
         ) as process,
-    ):  # fmt: skip
+    ):
         assert process.stdout is not None
         last, peak_mb = _last(process.stdout, ticks)
     if process.returncode != 0:
-        raise RuntimeError(f"replay ended with {process.returncode}:\n{(directory / 'stderr').read_text()[-2000:]}")
+        raise RuntimeError(
+            f"replay ended with {process.returncode}:\n{(directory / 'stderr').read_text()[-2000:]}"
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     released = np.zeros(len(exact), dtype=np.int64)
     for label, count in last.items():
@@ -129,21 +139,41 @@ def recommended(directory: Path, ticks: int) -> int | None:
     report = directory / "report"
     subprocess.run(
         [
-            sys.executable, "-m", "workers.cli", "replay", "-c", str(directory / "settings.toml"),
-            "--input", str(directory / "events.parquet"), "--report", str(report), "--force", "--seeds", "1",
-            "--top", "1000", "--vary", "max_items_per_user=" + ",".join(map(str, CANDIDATES)),
+            sys.executable,
+            "-m",
+            "workers.cli",
+            "replay",
+            "-c",
+            str(directory / "settings.toml"),
+            "--input",
+            str(directory / "events.parquet"),
+            "--report",
+            str(report),
+            "--force",
+            "--seeds",
+            "1",
+            "--top",
+            "1000",
+            "--vary",
+            "max_items_per_user=" + ",".join(map(str, CANDIDATES)),
         ],
-        cwd=ROOT, check=True, capture_output=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
     of = outcomes(read(report))
     number = recommend(of).chosen
-    return next((int(one.settings["max_items_per_user"]) for one in of if one.number == number), None)
+    return next(
+        (int(one.settings["max_items_per_user"]) for one in of if one.number == number), None
+    )
 
 
 def table(horizons: tuple[int, ...], share: float) -> bool:
     """Print the table, a part for each horizon; return whether what is promised of C = 32 was found."""
     users = int(users_table.USERS * share)
-    print(f"\nDP-SQLP, section 5.1: {users:,} users, {users_table.ITEMS:,} keys, epsilon {EPSILON:g}, delta {DELTA:g}")
+    print(
+        f"\nDP-SQLP, section 5.1: {users:,} users, {users_table.ITEMS:,} keys, epsilon {EPSILON:g}, delta {DELTA:g}"
+    )
     print(f"{'':44} {'keys':>8} {'l_inf':>7} {'l1':>12} {'l2':>9} {'s':>7} {'CPU s':>7} {'MB':>7}")
     kept = True
     for ticks in horizons:
@@ -153,18 +183,30 @@ def table(horizons: tuple[int, ...], share: float) -> bool:
             if share == 1 and ticks in PUBLISHED:
                 _row(f"T = {ticks:,}, DP-SQLP as printed, C = {C}", PUBLISHED[ticks])
             best = recommended(directory, ticks)
-            for pairs, end_share in dict.fromkeys(((C, None), (C, END_SHARE), (best or C, END_SHARE))):
+            for pairs, end_share in dict.fromkeys(
+                ((C, None), (C, END_SHARE), (best or C, END_SHARE))
+            ):
                 found = measure(directory, exact, ticks, pairs, end_share)
                 chosen = ", recommended" if pairs == best and end_share else ""
                 _row(f"T = {ticks:,}, C = {pairs}, end_share {end_share or 'none'}{chosen}", found)
                 if share == 1 and ticks in TARGETS and (pairs, end_share) == (C, END_SHARE):
                     keys, l1 = TARGETS[ticks]
                     met = found.keys >= keys and found.l1 <= l1
-                    print(f"  at least {keys:,} keys and at most l1 {l1:,}: {'met' if met else 'NOT met'}", flush=True)
+                    print(
+                        f"  at least {keys:,} keys and at most l1 {l1:,}: {'met' if met else 'NOT met'}",
+                        flush=True,
+                    )
                     kept = kept and met
     return kept
 
 
 def _row(title: str, found: Figures) -> None:
-    times = "" if found.wall_s is None else f" {found.wall_s:7.1f} {found.cpu_s:7.1f} {found.peak_mb:7,}"
-    print(f"{title:44} {found.keys:8,} {found.largest:7,} {found.l1:12,} {found.l2:9,.0f}{times}", flush=True)
+    times = (
+        ""
+        if found.wall_s is None
+        else f" {found.wall_s:7.1f} {found.cpu_s:7.1f} {found.peak_mb:7,}"
+    )
+    print(
+        f"{title:44} {found.keys:8,} {found.largest:7,} {found.l1:12,} {found.l2:9,.0f}{times}",
+        flush=True,
+    )

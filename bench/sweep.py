@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import replay
-from tests.worker.harness import ROOT
+from tests import ROOT
 
 EPSILONS, BOUNDS, DELTAS = "0.25,0.5,1,2", "1,2,3", "1e-9,1e-6"
 COMBINATIONS = 24
 SINGLE_RUNS = 6
 CHILD = """
 import os, sys
-import workers.report.report
+import workers.replay.report.report
 from workers.cli import execute
 if sys.argv[1] == "one":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-workers.report.report.write_report = lambda directory: []
+workers.replay.report.report.write_report = lambda directory: []
 code = execute(sys.argv[2:])
 peaks = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
 print(peaks[0])
@@ -54,19 +54,36 @@ def run(directory: Path, form: str, *, seeds: int, cores: str) -> Cost:
         cores: "one" or "all".
     """
     varies = [
-        f"--vary={name}={values}" for name, values in (("epsilon", EPSILONS), ("max_items", BOUNDS), ("delta", DELTAS))
+        f"--vary={name}={values}"
+        for name, values in (("epsilon", EPSILONS), ("max_items", BOUNDS), ("delta", DELTAS))
     ]
-    options = ["--input", str(directory / f"events.{form}"), "--report", str(directory / "report"), "--force", *varies]
+    options = [
+        "--input",
+        str(directory / f"events.{form}"),
+        "--report",
+        str(directory / "report"),
+        "--force",
+        *varies,
+    ]
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
         [
-            sys.executable, "-c", CHILD, cores, "replay", "-c", str(directory / "settings.toml"), "--seeds", str(seeds), *options,
+            sys.executable,
+            "-c",
+            CHILD,
+            cores,
+            "replay",
+            "-c",
+            str(directory / "settings.toml"),
+            "--seeds",
+            str(seeds),
+            *options,
         ],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
-    )  # fmt: skip
+    )
     if done.returncode != 0:
         raise RuntimeError(f"the sweep ended with {done.returncode}:\n{done.stderr[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -77,7 +94,9 @@ def run(directory: Path, form: str, *, seeds: int, cores: str) -> Cost:
 def table(number: int, forms: tuple[str, ...] = ("parquet", "jsonl")) -> bool:
     """Prints the rows of each form; returns whether 24 combinations cost less than 6 single runs."""
     kept = True
-    print(f"\na sweep of {COMBINATIONS} combinations over {number:,} events, 2 items each, {replay.TICKS:,} ticks")
+    print(
+        f"\na sweep of {COMBINATIONS} combinations over {number:,} events, 2 items each, {replay.TICKS:,} ticks"
+    )
     print(f"{'':52} {'CPU s':>8} {'clock s':>8} {'MB':>6} {'single runs':>12}")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -85,7 +104,8 @@ def table(number: int, forms: tuple[str, ...] = ("parquet", "jsonl")) -> bool:
         for form in forms:
             single = replay.run(directory, number, form)
             print(
-                f"{f'{form}: single run':52} {single.cpu_s:8.1f} {single.wall_s:8.1f} {single.peak_mb:6,}", flush=True
+                f"{f'{form}: single run':52} {single.cpu_s:8.1f} {single.wall_s:8.1f} {single.peak_mb:6,}",
+                flush=True,
             )
             for cores, seeds in (("one", 1), ("all", 3)):
                 cost = run(directory, form, seeds=seeds, cores=cores)
@@ -93,7 +113,9 @@ def table(number: int, forms: tuple[str, ...] = ("parquet", "jsonl")) -> bool:
                 said = f" target {SINGLE_RUNS}: {'met' if met else 'NOT met'}" if seeds == 1 else ""
                 kept = kept and (met or seeds > 1)
                 where = "one core" if cores == "one" else f"{len(os.sched_getaffinity(0))} cores"
-                row = f"{form}: {COMBINATIONS} combinations, {seeds} seed{'s' * (seeds > 1)}, {where}"
+                row = (
+                    f"{form}: {COMBINATIONS} combinations, {seeds} seed{'s' * (seeds > 1)}, {where}"
+                )
                 print(
                     f"{row:52} {cost.cpu_s:8.1f} {cost.wall_s:8.1f} {cost.peak_mb:6,} {cost.cpu_s / single.cpu_s:12.1f}{said}",
                     flush=True,

@@ -70,15 +70,23 @@ def write(path: Path, ticks: int, users: int) -> NDArray[np.int64]:
     with pq.ParquetWriter(path, schema) as out:
         for first in range(0, number, ROWS):
             some = order[first : first + ROWS]
-            columns = [pa.array(tick[some].astype(np.int64) * 1000), pa.array(user[some].astype(np.int64))]
-            out.write_table(pa.table([*columns, labels.take(pa.array(items[some]))], schema=schema), row_group_size=ROWS)
+            columns = [
+                pa.array(tick[some].astype(np.int64) * 1000),
+                pa.array(user[some].astype(np.int64)),
+            ]
+            out.write_table(
+                pa.table([*columns, labels.take(pa.array(items[some]))], schema=schema),
+                row_group_size=ROWS,
+            )
     return np.bincount(items, minlength=ITEMS)
 
 
 def table(horizons: tuple[int, ...], share: float) -> None:
     """Print a row for each horizon."""
     users = int(USERS * share)
-    print(f"\nreplay of records of {users:,} users, at most {PAIRS_A_USER} of {ITEMS:,} items each, from Parquet")
+    print(
+        f"\nreplay of records of {users:,} users, at most {PAIRS_A_USER} of {ITEMS:,} items each, from Parquet"
+    )
     print(f"{'':40} {'s':>8} {'CPU s':>8} {'M records/s':>12} {'peak MB':>8}")
     for ticks in horizons:
         with tempfile.TemporaryDirectory() as name:
@@ -87,4 +95,7 @@ def table(horizons: tuple[int, ...], share: float) -> None:
             settings = SETTINGS.format(ticks=ticks, pairs=PAIRS_A_USER)
             found = replay.run(directory, number, "parquet", settings, ticks)
         row = f"{number:,} records, horizon {ticks:,}"
-        print(f"{row:40} {found.wall_s:8.1f} {found.cpu_s:8.1f} {number / found.wall_s / 1e6:12.2f} {found.peak_mb:8,}", flush=True)
+        print(
+            f"{row:40} {found.wall_s:8.1f} {found.cpu_s:8.1f} {number / found.wall_s / 1e6:12.2f} {found.peak_mb:8,}",
+            flush=True,
+        )

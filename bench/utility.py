@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bench.utility_cases import Case, cases
 from bench.utility_run import measure
-from workers.plan.theorems.theorems import Promise, promises
+from workers.privacy.theorems import Promise, promises
 
 FALSE_ALARM = 1e-4
 
@@ -55,7 +55,8 @@ class Row:
 def tail(tries: int, probability: float, successes: int) -> float:
     """P(at least so many successes)."""
     return math.fsum(
-        math.comb(tries, n) * probability**n * (1 - probability) ** (tries - n) for n in range(successes, tries + 1)
+        math.comb(tries, n) * probability**n * (1 - probability) ** (tries - n)
+        for n in range(successes, tries + 1)
     )
 
 
@@ -70,7 +71,9 @@ def rows_of(case: Case, seeds: int) -> list[Row]:
 
 def table(seeds: int, ticks: int) -> bool:
     """Prints every row as it is measured; returns whether all promises hold."""
-    print("\nerror that 95 % of the seeds keep within, beside the error promised with probability 0.95")
+    print(
+        "\nerror that 95 % of the seeds keep within, beside the error promised with probability 0.95"
+    )
     head = f"{'mechanism':26} {'promise':10} {'seeds':>5} {'measured':>9} {'worst':>7} {'ours':>7} {'printed':>8}"
     print(f"{head} {'meas./ours':>11} {'ours/printed':>13} {'passed':>7}  input")
     good = True

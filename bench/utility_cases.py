@@ -14,16 +14,22 @@ from typing import Any
 import numpy as np
 
 from bench.utility_run import Counts
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS
-from workers.plan.theorems.theorems import Data
+from workers.privacy.theorems import Data
 
 Stream = Callable[[int], Iterator[Counts]]
 # One tick is all of a release, and the bounds on counts are exact quantiles: how often they are passed takes many seeds to tell.
 QUICK = (
-    "known_gauss", "known_gumbel", "positive_gauss", "positive_laplace", "unk_gauss", "limit_dom_laplace", "limit_dom",
+    "known_gauss",
+    "known_gumbel",
+    "positive_gauss",
+    "positive_laplace",
+    "unk_gauss",
+    "limit_dom_laplace",
+    "limit_dom",
     "pay_what_you_get",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +55,13 @@ class Case:
 
 def config(mechanism: str, **values: Any) -> HistogramConfig:
     """Settings of a mechanism: epsilon = 1, delta = 1e-6, one item an event unless said."""
-    usual: dict[str, Any] = {"name": "h", "tick_ms": 1_000, "max_items": 1, "delta": 1e-6, "keys": "public"}
+    usual: dict[str, Any] = {
+        "name": "h",
+        "tick_ms": 1_000,
+        "max_items": 1,
+        "delta": 1e-6,
+        "keys": "public",
+    }
     if "rho" not in values:
         usual["epsilon"] = 1.0
     return MECHANISMS[mechanism](**(usual | values))
@@ -166,60 +178,161 @@ def cases(ticks: int = 1_024) -> list[Case]:
     few = max(8, ticks // 16)
     found: list[Case] = []
 
-    def add(mechanism: str, variant: str, words: str, stream: Stream, data: Data | None = None, **values: Any) -> None:
+    def add(
+        mechanism: str,
+        variant: str,
+        words: str,
+        stream: Stream,
+        data: Data | None = None,
+        **values: Any,
+    ) -> None:
         name = f"{mechanism} {variant}".strip()
         made = config(mechanism, **({"horizon": ticks} | values))
         times = 10 if mechanism in QUICK else 1
-        found.append(Case(name=name, input=words, config=made, stream=stream, data=data or Data(), times=times))
+        found.append(
+            Case(
+                name=name, input=words, config=made, stream=stream, data=data or Data(), times=times
+            )
+        )
 
     words = f"Zipf, 50 events a tick, 40 labels, T = {ticks:,}"
     for counter in ("haar", "tree", "sqrt"):
         add("known_base", counter, words, zipf(ticks, 40, 50), domain=labels(40), counter=counter)
     climb = f"200 labels that end at 2 to 400, T = {ticks:,}"
-    for variant, further in (("haar", {}), ("tree", {"counter": "tree"}), ("constant", {"threshold": "constant"}),
-                             ("every 16", {"threshold": "every", "every": 16})):  # fmt: skip
+    for variant, further in (
+        ("haar", {}),
+        ("tree", {"counter": "tree"}),
+        ("constant", {"threshold": "constant"}),
+        ("every 16", {"threshold": "every", "every": 16}),
+    ):
         add("unk_base", variant, climb, staircase(ticks, 200, 400), Data(items=200), **further)
     lead = f"another label leads every tenth of T = {ticks:,}, 20 labels"
     for accounting in ("tight", "paper"):
-        add("sparse_gumb", accounting, lead, overtaking(ticks, 20, 40), domain=labels(20), top_k=2, switches=12,
-            accounting=accounting, max_items=20, epsilon=4.0)  # fmt: skip
+        add(
+            "sparse_gumb",
+            accounting,
+            lead,
+            overtaking(ticks, 20, 40),
+            domain=labels(20),
+            top_k=2,
+            switches=12,
+            accounting=accounting,
+            max_items=20,
+            epsilon=4.0,
+        )
 
     blocks = f"12 labels, counts from 1 to 60 a tick, T = {few}"
     twelve = spread(few, 12, 60)
-    add("meta", "known_gauss", blocks, twelve, horizon=few, algorithm="known_gauss", domain=labels(12))
-    add("meta", "known_gumbel", "4 of 12 labels, T = " + str(few), spread(few, 4, 60), horizon=few,
-        algorithm="known_gumbel", domain=labels(12), k=4)  # fmt: skip
+    add(
+        "meta",
+        "known_gauss",
+        blocks,
+        twelve,
+        horizon=few,
+        algorithm="known_gauss",
+        domain=labels(12),
+    )
+    add(
+        "meta",
+        "known_gumbel",
+        "4 of 12 labels, T = " + str(few),
+        spread(few, 4, 60),
+        horizon=few,
+        algorithm="known_gumbel",
+        domain=labels(12),
+        k=4,
+    )
     for algorithm in ("positive_gauss", "positive_laplace"):
         add("meta", algorithm, blocks, twelve, Data(items=12), horizon=few, algorithm=algorithm)
     for algorithm in ("unk_gauss", "limit_dom_laplace"):
-        add("meta", algorithm, blocks, twelve, Data(items=12), horizon=few, algorithm=algorithm, kbar=12)
-    add("meta", "limit_dom", blocks, twelve, Data(items=12), horizon=few, algorithm="limit_dom", k=12, kbar=12)
+        add(
+            "meta",
+            algorithm,
+            blocks,
+            twelve,
+            Data(items=12),
+            horizon=few,
+            algorithm=algorithm,
+            kbar=12,
+        )
+    add(
+        "meta",
+        "limit_dom",
+        blocks,
+        twelve,
+        Data(items=12),
+        horizon=few,
+        algorithm="limit_dom",
+        k=12,
+        kbar=12,
+    )
 
     many, most = "60 labels, counts from 1 to {} a tick, " + f"{few} ticks", 120
     sixty = spread(few, 60, most)
     add("known_gauss", "", many.format(most), sixty, horizon=few, domain=labels(60))
-    add("known_gumbel", "", f"all but 3 of 60 labels 25 to 50 below the largest, {few} ticks", level(few, 60, 200, 25, 3),
-        horizon=few, domain=labels(60), k=3)  # fmt: skip
+    add(
+        "known_gumbel",
+        "",
+        f"all but 3 of 60 labels 25 to 50 below the largest, {few} ticks",
+        level(few, 60, 200, 25, 3),
+        horizon=few,
+        domain=labels(60),
+        k=3,
+    )
     for mechanism in ("positive_gauss", "positive_laplace"):
         add(mechanism, "", many.format(most), sixty, Data(items=60), horizon=few)
     for mechanism in ("unk_gauss", "limit_dom_laplace"):
         add(mechanism, "", many.format(most), sixty, horizon=few, kbar=59)
     private: dict[str, Any] = {"kbar": "private", "kbar_max": 59}
     for variant, kbar in (("", {"kbar": 59}), ("private", private)):
-        add("limit_dom", variant, many.format(600), spread(few, 60, 600), horizon=few, k=59, rho=1.0, **kbar)
-        add("pay_what_you_get", variant, f"60 labels, 1 to 900 in all, {few} ticks", staircase(few, 60, 900), horizon=few,
-            k=40, labels=100, queries=8, every=max(1, few // 8), **kbar)  # fmt: skip
+        add(
+            "limit_dom",
+            variant,
+            many.format(600),
+            spread(few, 60, 600),
+            horizon=few,
+            k=59,
+            rho=1.0,
+            **kbar,
+        )
+        add(
+            "pay_what_you_get",
+            variant,
+            f"60 labels, 1 to 900 in all, {few} ticks",
+            staircase(few, 60, 900),
+            horizon=few,
+            k=40,
+            labels=100,
+            queries=8,
+            every=max(1, few // 8),
+            **kbar,
+        )
 
     long, columns, value = 16 * ticks, 6, 8 * ticks
-    rows_in_words = f"rows of 0s and 1s, 6 columns, largest sum {value:,}, T = {long:,}, epsilon = 20"
-    own: dict[str, Any] = {"domain": labels(columns), "horizon": long, "max_items": 2, "epsilon": 20.0}
+    rows_in_words = (
+        f"rows of 0s and 1s, 6 columns, largest sum {value:,}, T = {long:,}, epsilon = 20"
+    )
+    own: dict[str, Any] = {
+        "domain": labels(columns),
+        "horizon": long,
+        "max_items": 2,
+        "epsilon": 20.0,
+    }
     stream, reach = rows(long, columns, value), Data(value=value)
     for accounting in ("zcdp", "pure"):
         own["accounting"] = accounting
         add("bounded_max", accounting, rows_in_words, stream, reach, **own, c_max=value)
         add("doubling", accounting, rows_in_words, stream, reach, **own)
         add("two_level", accounting, rows_in_words, stream, reach, **own)
-        add("two_level_k", accounting, rows_in_words, stream, reach, **own, queries=("max", "quantile:0.5", "top_k:3"))
+        add(
+            "two_level_k",
+            accounting,
+            rows_in_words,
+            stream,
+            reach,
+            **own,
+            queries=("max", "quantile:0.5", "top_k:3"),
+        )
 
     events, size = 40, 15
     data = Data(items=size + 2, weight=few * (events + 60))
@@ -235,6 +348,15 @@ def cases(ticks: int = 1_024) -> list[Case]:
             size=size,
             release=release,
         )
-    add("misra_gries", "pure", robin, round_robin(few, size, events, 60), data, horizon=few, size=size, release="pure",
-        domain=labels(size + 2))  # fmt: skip
+    add(
+        "misra_gries",
+        "pure",
+        robin,
+        round_robin(few, size, events, 60),
+        data,
+        horizon=few,
+        size=size,
+        release="pure",
+        domain=labels(size + 2),
+    )
     return found

@@ -1,4 +1,4 @@
-"""Runs one mechanism over one stream, without Kafka, and measures the errors that `workers.plan.theorems.theorems` promises."""
+"""Runs one mechanism over one stream, without Kafka, and measures the errors that `workers.privacy.theorems` promises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from workers.mechanisms.config import HistogramConfig, UnkBaseConfig
+from workers.arrays.texts import Texts
+from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers, Items, Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
@@ -18,9 +19,7 @@ from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWha
 from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
-from workers.mechanisms.running.sparse_gumb import SparseGumbConfig
-from workers.mechanisms.running.sparse_state import SparseState
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.running.sparse_gumb import SparseGumbConfig, SparseState
 
 Counts = Mapping[bytes, int]
 _INDEX = np.zeros(1, dtype=np.int32)
@@ -36,7 +35,9 @@ class Run:
         self._labels: list[bytes] = []
         self.state = mechanism.init()
         self.state.key_tags = self._key.tags("k", [b"\0key"])
-        mechanism.meet_key(self.state, 0, self._key.tags("k", mechanism.domain()), mechanism.domain())
+        mechanism.meet_key(
+            self.state, 0, self._key.tags("k", mechanism.domain()), mechanism.domain()
+        )
         self.t = 0
         self.shown: dict[bytes, int] = {}
         self.answer: dict[str, Any] = {}
@@ -47,9 +48,19 @@ class Run:
         self.t += 1
         parts = []
         if counts:
-            labels, numbers = list(counts), np.fromiter(counts.values(), dtype=np.int64, count=len(counts))
+            labels, numbers = (
+                list(counts),
+                np.fromiter(counts.values(), dtype=np.int64, count=len(counts)),
+            )
             keys = np.zeros(len(labels), dtype=np.int32)
-            parts = [(Contributions(("k",), keys, self._key.tags("k", labels), Texts.of(labels), numbers), _INDEX)]
+            parts = [
+                (
+                    Contributions(
+                        ("k",), keys, self._key.tags("k", labels), Texts.of(labels), numbers
+                    ),
+                    _INDEX,
+                )
+            ]
         self.state, release = self.mechanism.step(self.state, self.t, parts, self._noise)
         if isinstance(release, Answers):
             self.answer = dict(release.of_key[0])
@@ -70,7 +81,9 @@ def measure(config: HistogramConfig, stream: Iterable[Counts], seed: int) -> dic
     truth: Counter[bytes] = Counter()
     worst: dict[str, float] = {}
     for counts in stream:
-        switching = isinstance(run.state, SparseState) and run.state.used.get(0, 0) < _switches(config)
+        switching = isinstance(run.state, SparseState) and run.state.used.get(0, 0) < _switches(
+            config
+        )
         run.step(counts)
         truth.update(counts)
         own = counts if isinstance(config, OneShotConfig) else truth
@@ -79,7 +92,9 @@ def measure(config: HistogramConfig, stream: Iterable[Counts], seed: int) -> dic
     return worst
 
 
-def _errors(config: HistogramConfig, run: Run, truth: Counts, switching: bool) -> list[tuple[str, float]]:
+def _errors(
+    config: HistogramConfig, run: Run, truth: Counts, switching: bool
+) -> list[tuple[str, float]]:
     if isinstance(config, MaxConfig):
         return [("answer", _answer_error(run, truth))]
     if isinstance(config, PayWhatYouGetConfig):
@@ -90,8 +105,18 @@ def _errors(config: HistogramConfig, run: Run, truth: Counts, switching: bool) -
         return [("hidden", _largest_outside(truth, named) - ranked(truth, p.kbar + 1))]
     if isinstance(config, MetaConfig | MisraGriesConfig):
         everything = set(truth) | set(run.shown)
-        return [("counts", max(abs(run.shown.get(label, 0) - truth.get(label, 0)) for label in everything))]
-    found = [("counts", float(max((abs(n - truth.get(label, 0)) for label, n in run.shown.items()), default=0)))]
+        return [
+            (
+                "counts",
+                max(abs(run.shown.get(label, 0) - truth.get(label, 0)) for label in everything),
+            )
+        ]
+    found = [
+        (
+            "counts",
+            float(max((abs(n - truth.get(label, 0)) for label, n in run.shown.items()), default=0)),
+        )
+    ]
     outside = _largest_outside(truth, run.shown)
     if isinstance(config, SparseGumbConfig):
         if switching:
@@ -107,7 +132,9 @@ def _errors(config: HistogramConfig, run: Run, truth: Counts, switching: bool) -
             if len(run.shown) < p.k:
                 found.append(("hidden", outside - ranked(truth, p.kbar + 1)))
         elif name != "known_gauss":
-            found.append(("hidden", outside - (ranked(truth, p.kbar + 1) if name in LIMITED else 0)))
+            found.append(
+                ("hidden", outside - (ranked(truth, p.kbar + 1) if name in LIMITED else 0))
+            )
     return found
 
 

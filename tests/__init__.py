@@ -1,0 +1,4 @@
+from pathlib import Path
+
+#: The checkout.
+ROOT = Path(__file__).parents[1]

@@ -94,7 +94,8 @@ def broker(java: tuple[str, ...] = BRIEF) -> Iterator[str]:
         return
     raise BrokerUnavailable(
         "these tests need a real Apache Kafka. Set QUIETCOUNT_TEST_BOOTSTRAP=host:port, or start Docker, or install "
-        "Maven and Java 17 (apt install maven openjdk-17-jre-headless). Tried: " + "; ".join(reasons)
+        "Maven and Java 17 (apt install maven openjdk-17-jre-headless). Tried: "
+        + "; ".join(reasons)
     )
 
 
@@ -147,7 +148,9 @@ def _local(further: str = "", java: tuple[str, ...] = BRIEF) -> Generator[str, N
 
 
 @contextmanager
-def own_broker(further: str = "", *, port: int | None = None, java: tuple[str, ...] = BRIEF) -> Iterator[OwnBroker]:
+def own_broker(
+    further: str = "", *, port: int | None = None, java: tuple[str, ...] = BRIEF
+) -> Iterator[OwnBroker]:
     """Yield a broker from Kafka's jars that can be killed, started again and frozen; `port` is any free one if left out."""
     program = shutil.which("java")
     if program is None:
@@ -167,7 +170,10 @@ def _jars() -> Path:
     found = re.search(r"<kafka\.version>([\w.-]+)<", POM.read_text())
     if found is None:
         raise BrokerUnavailable(f"{POM.name} names no kafka.version")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / f"quietcount-kafka-{found[1]}"
+    cache = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / f"quietcount-kafka-{found[1]}"
+    )
     if cache.is_dir():
         return cache
     maven = shutil.which("mvn")
@@ -178,10 +184,20 @@ def _jars() -> Path:
         fetched = Path(directory) / "jars"
         # target/ would be made beside the pom: copy it away from the sources.
         pom = Path(shutil.copy(POM, directory))
-        command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={fetched}"]
+        command = [
+            maven,
+            "-q",
+            "-B",
+            "-f",
+            str(pom),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={fetched}",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise BrokerUnavailable(f"Maven could not fetch Kafka: {(done.stdout + done.stderr).strip()[-800:]}")
+            raise BrokerUnavailable(
+                f"Maven could not fetch Kafka: {(done.stdout + done.stderr).strip()[-800:]}"
+            )
         try:
             fetched.rename(cache)
         except OSError:  # another run was quicker
@@ -194,7 +210,12 @@ class OwnBroker:
     """A broker of one node on a fixed port, its data in a directory."""
 
     def __init__(
-        self, java: tuple[str, ...], jars: Path, directory: Path, further: str = "", port: int | None = None
+        self,
+        java: tuple[str, ...],
+        jars: Path,
+        directory: Path,
+        further: str = "",
+        port: int | None = None,
     ) -> None:
         """Format the directory; `java` is the program with its options, `further` are properties."""
         # It is away at times: a client may have a port of those that systems give to clients by then.
@@ -205,16 +226,31 @@ class OwnBroker:
         self._process: subprocess.Popen[bytes] | None = None
         properties = directory / "server.properties"
         settings = _PROPERTIES + further  # of a property that is there twice the last one counts
-        properties.write_text(settings.format(port=self.port, controller=controller, data=directory / "data"))
+        properties.write_text(
+            settings.format(port=self.port, controller=controller, data=directory / "data")
+        )
         classpath = f"{jars}/*"
         # Its first character must not be "-", which one in 64 would have: the tool would take it for an option.
         cluster_id = urlsafe_b64encode(b"Q" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        format_command = [*java, "-cp", classpath, "kafka.tools.StorageTool", "format", "-t", cluster_id]
+        format_command = [
+            *java,
+            "-cp",
+            classpath,
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            cluster_id,
+        ]
         formatted = subprocess.run(
-            [*format_command, "-c", str(properties), "--standalone"], check=False, capture_output=True, text=True
+            [*format_command, "-c", str(properties), "--standalone"],
+            check=False,
+            capture_output=True,
+            text=True,
         )
         if formatted.returncode != 0:
-            raise RuntimeError(f"Kafka's directory could not be formatted: {(formatted.stdout + formatted.stderr)[-2000:]}")
+            raise RuntimeError(
+                f"Kafka's directory could not be formatted: {(formatted.stdout + formatted.stderr)[-2000:]}"
+            )
         self._command = [*java, "-Xmx1g", "-cp", classpath, "kafka.Kafka", str(properties)]
 
     def start(self) -> None:
@@ -239,7 +275,9 @@ class OwnBroker:
             ended.append(process.poll())
             time.sleep(1)
         self.kill()
-        raise RuntimeError(f"Kafka did not start, exit codes {ended}: {log.read_text(errors='replace')[-2000:]}")
+        raise RuntimeError(
+            f"Kafka did not start, exit codes {ended}: {log.read_text(errors='replace')[-2000:]}"
+        )
 
     def kill(self) -> None:
         """SIGKILL, as a machine that loses power."""

@@ -26,9 +26,15 @@ if TYPE_CHECKING:
 
 # The same examples in every run, however slow the machine is. To look for others: HYPOTHESIS_PROFILE=search.
 settings.register_profile(
-    "same", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "same",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("search", settings.get_profile("same"), derandomize=False, print_blob=True)
+settings.register_profile(
+    "search", settings.get_profile("same"), derandomize=False, print_blob=True
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # What these say about colours and widths reaches every program that a test starts, and changes what it writes.
@@ -44,75 +50,6 @@ for name in (
 ):
     os.environ.pop(name, None)
 
-TESTS = Path(__file__).parent
-
-#: They start workers and browsers and mostly wait for them: on the broker, on ticks, on the wall clock. So two of them are
-#: begun for each file that computes, and one process more than there are cores runs the tests.
-PROCESSES = (
-    "worker/",
-    "consumers/",
-    "dashboard/test_page.py",
-    "dashboard/test_page_large.py",
-    "dashboard/test_page_odd.py",
-    "dashboard/test_page_words.py",
-    "dashboard/test_page_epochs.py",
-    "dashboard/test_page_noise.py",
-    "dashboard/test_page_views.py",
-    "dashboard/test_demo_page.py",
-    "dashboard/test_command.py",
-    "dashboard/store/test_store.py",
-    "test_demo.py",
-    "test_readme.py",
-)
-#: Files that take more than about 5 s of computing, roughly the longest first, so that no process is
-#: left with one at the end. `make quick` leaves them out, and whatever needs a broker or a browser.
-SLOW = (
-    "kafka/test_late_end_txn.py",
-    "kafka/test_tls.py",
-    "kafka/test_workers.py",
-    "privacy/test_selection_laws.py",
-    "mechanisms/misra_gries/test_sketch.py",
-    "mechanisms/counters/test_counters.py",
-    "contract/test_threads.py",
-    "report/test_report.py",
-    "contract/test_noise_scale.py",
-    "contract/test_message_sizes.py",
-    "agents/test_merge.py",
-    "mechanisms/noise/test_selection.py",
-    "mechanisms/order_statistics/test_bounded_max.py",
-    "backtest/test_backtesting_docs.py",
-    "contract/test_spent.py",
-    "plan/test_figures.py",
-    "report/test_flights_report.py",
-    "privacy/test_distributions.py",
-    "kafka/test_topics.py",
-    "kafka/test_shard.py",
-    "dashboard/test_feed.py",
-    "dashboard/store/test_following.py",
-    "dashboard/store/test_questions.py",
-    "mechanisms/running/test_sparse_gumb.py",
-    "bench/test_coverage.py",
-    "plan/test_person.py",
-    "privacy/test_group.py",
-    "kafka/test_handover.py",
-    "contract/test_price.py",
-    "ceiling/test_ceiling.py",
-    "contract/test_repeat.py",
-    "contract/test_state.py",
-    "contract/test_long_state.py",
-    "agents/test_contributions.py",
-    "mechanisms/noise/test_discrete_laplace.py",
-    "mechanisms/one_shot/test_limit_dom.py",
-    "contract/test_sensitivity.py",
-    "contract/test_purity.py",
-    "histogram/test_windows.py",
-    "mechanisms/counters/test_differences.py",
-    "events/formats/test_avro.py",
-    "events/formats/test_protobuf.py",
-    "deploy/test_messages.py",
-    "replay/test_interrupts.py",
-    "guessing/test_any_topic.py",
-)
 #: Fixtures that start a broker or a browser.
 STARTED = {"bootstrap", "chrome", "secure"}
 
@@ -152,8 +89,13 @@ LENDER = pytest.StashKey[Lender]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Own the broker where other processes run the tests; describe the marker of `make quick`."""
-    config.addinivalue_line("markers", "slow: needs a broker, a browser or seconds; `make quick` leaves it out")
+    """Own the broker where other processes run the tests; describe the markers."""
+    config.addinivalue_line(
+        "markers", "slow: a file with more than about 5 s of computing; `make quick` leaves it out"
+    )
+    config.addinivalue_line(
+        "markers", "waits: a file that mostly waits for workers, browsers, ticks; also left out"
+    )
     if config.getoption("numprocesses", None):
         config.stash[LENDER] = lender = Lender()
         config.add_cleanup(lender.close)
@@ -176,15 +118,20 @@ def unit(nodeid: str) -> str:
     return nodeid.split("::", 1)[0]
 
 
-def in_order(paths: Iterable[str]) -> list[str]:
-    """Return files in the order in which they are begun: two of PROCESSES, then one that computes, the longest of these first."""
-    waiting: list[str] = []
-    computing: list[str] = []
-    for path in dict.fromkeys(paths):
-        (waiting if path.startswith(PROCESSES) else computing).append(path)
-    ranks = {path: rank for rank, path in enumerate(SLOW)}
-    computing.sort(key=lambda path: ranks.get(path, len(ranks)))
-    order: list[str] = []
+def in_order(items: Iterable[pytest.Item]) -> list[Path]:
+    """Return files in the order in which they are begun: two that wait, then one that computes, slow ones first.
+
+    Two test processes can wait while a third computes: there is one process more than there are cores.
+    """
+    marks: dict[Path, set[str]] = {}
+    for item in items:
+        marks.setdefault(item.path, set()).update(mark.name for mark in item.iter_markers())
+    waiting = [path for path, names in marks.items() if "waits" in names]
+    computing = sorted(
+        (path for path in marks if path not in set(waiting)),
+        key=lambda path: "slow" not in marks[path],
+    )
+    order: list[Path] = []
     while waiting or computing:
         order += [*waiting[:2], *computing[:1]]
         del waiting[:2], computing[:1]
@@ -205,13 +152,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files into the order of a run and mark what `make quick` leaves out."""
-    if missing := [path for path in PROCESSES + SLOW if not (TESTS / path).exists()]:
-        raise pytest.UsageError(f"tests/conftest.py names files that are not there: {', '.join(missing)}")
-    paths = {item: item.path.relative_to(TESTS).as_posix() for item in items}
-    places = {path: place for place, path in enumerate(in_order(paths.values()))}
-    items.sort(key=lambda item: places[paths[item]])
-    for item, path in paths.items():
-        if path.startswith(PROCESSES) or path in SLOW or STARTED & set(getattr(item, "fixturenames", ())):
+    places = {path: place for place, path in enumerate(in_order(items))}
+    items.sort(key=lambda item: places[item.path])
+    for item in items:
+        if item.get_closest_marker("waits") or STARTED & set(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
 
 

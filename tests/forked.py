@@ -35,13 +35,13 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[1]
 #: What commands import when they run.
 MODULES = (
-    "workers.app",
-    "workers.audit",
-    "workers.compiling",
+    "workers.agents.worker",
+    "workers.commands.audit",
+    "workers.commands.compiling",
     "workers.commands.budget",
     "workers.commands.replay",
     "workers.commands.topics",
-    "workers.logs",
+    "workers.runtime.logs",
 )
 #: What Python runs as `quietcount`.
 QUIETCOUNT = ("-m", "workers.cli")
@@ -131,10 +131,14 @@ atexit.register(_OPEN.close)
 _WORKERS = count()
 
 
-def launch(arguments: Sequence[str], output: IO[bytes], errors: IO[bytes]) -> Started | subprocess.Popen[bytes]:
+def launch(
+    arguments: Sequence[str], output: IO[bytes], errors: IO[bytes]
+) -> Started | subprocess.Popen[bytes]:
     """Start `quietcount`; its output goes to these files."""
     if not POSSIBLE:
-        return subprocess.Popen([sys.executable, *QUIETCOUNT, *arguments], cwd=ROOT, stdout=output, stderr=errors)
+        return subprocess.Popen(
+            [sys.executable, *QUIETCOUNT, *arguments], cwd=ROOT, stdout=output, stderr=errors
+        )
     name = f"worker {next(_WORKERS) % 2}" if arguments[0] == "run" else "command"
     if name not in _STARTERS:
         _STARTERS[name] = starter = Starter()
@@ -152,7 +156,9 @@ def run(arguments: Sequence[str], patience_s: float) -> subprocess.CompletedProc
             process.kill()
         output.seek(0)
         errors.seek(0)
-        return subprocess.CompletedProcess(arguments, status, output.read().decode(), errors.read().decode())
+        return subprocess.CompletedProcess(
+            arguments, status, output.read().decode(), errors.read().decode()
+        )
 
 
 def serve(control: socket.socket) -> list[str]:
@@ -171,7 +177,9 @@ def serve(control: socket.socket) -> list[str]:
             if not asked:
                 os._exit(0)
             arguments, environment = json.loads(asked)
-            assert len(os.listdir("/proc/self/task")) == 1, "a fork would lose the other threads, and keep their locks"
+            assert len(os.listdir("/proc/self/task")) == 1, (
+                "a fork would lose the other threads, and keep their locks"
+            )
             if (pid := os.fork()) == 0:
                 control.close()
                 for each, (_, others) in running.items():

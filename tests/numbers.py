@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.mechanisms.buckets import Buckets
+from workers.mechanisms.config.buckets import Buckets
 
 
 def number_in(buckets: Buckets, place: int) -> float:

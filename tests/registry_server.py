@@ -26,12 +26,17 @@ _START_S = 120.0
 
 def _application() -> Path:
     """Return the registry's directory, fetched once and kept in ~/.cache."""
-    kept = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / f"quietcount-registry-{VERSION}"
+    kept = (
+        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        / f"quietcount-registry-{VERSION}"
+    )
     if (kept / "complete").exists():
         return kept
     maven = shutil.which("mvn")
     if maven is None or shutil.which("java") is None:
-        raise BrokerUnavailable("tests of schemas need Maven and Java 17: they start Apicurio's registry")
+        raise BrokerUnavailable(
+            "tests of schemas need Maven and Java 17: they start Apicurio's registry"
+        )
     part = kept.with_name(f"{kept.name}.{os.getpid()}")
     part.mkdir(parents=True)
     try:
@@ -39,7 +44,9 @@ def _application() -> Path:
             ["dependency:get", f"-Dartifact={_ARTIFACT}", "-Dtransitive=false"],
             ["dependency:copy", f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={part}"],
         ):
-            done = subprocess.run([maven, "-q", "-B", *goal], cwd=part, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [maven, "-q", "-B", *goal], cwd=part, capture_output=True, text=True, check=False
+            )
             if done.returncode:
                 raise BrokerUnavailable(f"mvn {goal[0]}: {done.stdout[-2_000:]}")
         [archive] = part.glob("*.tar.gz")
@@ -75,15 +82,32 @@ class RegistryServer:
         [jar] = _application().rglob(f"apicurio-registry-app-{VERSION}-runner.jar")
         options = [f"-Dquarkus.http.port={self.port}", "-Dquarkus.http.host=127.0.0.1"]
         if self._bootstrap is not None:
-            options += ["-Dapicurio.storage.kind=kafkasql", f"-Dapicurio.kafkasql.bootstrap.servers={self._bootstrap}"]
-            options += [f"-Dapicurio.kafkasql.topic=schemas-{self.port}", f"-Dapicurio.kafkasql.snapshots.topic=snapshots-{self.port}"]
+            options += [
+                "-Dapicurio.storage.kind=kafkasql",
+                f"-Dapicurio.kafkasql.bootstrap.servers={self._bootstrap}",
+            ]
+            options += [
+                f"-Dapicurio.kafkasql.topic=schemas-{self.port}",
+                f"-Dapicurio.kafkasql.snapshots.topic=snapshots-{self.port}",
+            ]
             options += [f"-Dapicurio.events.kafka.topic=events-{self.port}"]
-        java = ["java", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options, "-jar", str(jar)]
+        java = [
+            "java",
+            "-Xmx192m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            *options,
+            "-jar",
+            str(jar),
+        ]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(java, stdout=log, stderr=log)
         deadline = time.monotonic() + _START_S
         while True:
-            with suppress(OSError), urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer:
+            with (
+                suppress(OSError),
+                urllib.request.urlopen(f"{self.url}/subjects", timeout=5) as answer,
+            ):
                 if answer.status == 200:
                     return
             if self._process.poll() is not None or time.monotonic() > deadline:

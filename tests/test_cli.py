@@ -20,14 +20,14 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
 from tests.admin import admin_of
-from tests.test_settings import GOOD
+from tests.settings.test_settings import GOOD
 from tests.worker.harness import until
 from workers.cli import cli, execute
 from workers.commands.failures import explain
-from workers.errors import Fenced, SettingsError
 from workers.kafka.clients import Connection
 from workers.kafka.topics import default_partitions
-from workers.settings import read_key
+from workers.runtime.errors import Fenced, SettingsError
+from workers.settings.files import read_key
 
 COMMAND = [sys.executable, "-m", "workers.cli"]
 EVENTS = [
@@ -47,14 +47,30 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_commands_there_are_and_no_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A command in the help that does not work yet is a broken promise."""
     assert execute(["--help"]) == 0
     out = capsys.readouterr().out
-    listed = [line.split()[0] for line in out[out.index("Commands:") :].splitlines()[1:] if line.strip()]
+    listed = [
+        line.split()[0] for line in out[out.index("Commands:") :].splitlines()[1:] if line.strip()
+    ]
     assert listed == [
-        "audit", "budget", "check", "dashboard", "demo", "init", "key", "plan", "rejects", "replay", "retire", "run", "topics",
-    ]  # fmt: skip
+        "audit",
+        "budget",
+        "check",
+        "dashboard",
+        "demo",
+        "init",
+        "key",
+        "plan",
+        "rejects",
+        "replay",
+        "retire",
+        "run",
+        "topics",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +87,20 @@ def test_help_lists_the_commands_there_are_and_no_others(capsys: pytest.CaptureF
         (["check"], ["-c", "--records", "--input"]),
         (["rejects"], ["-c", "--reason", "--show", "--retry"]),
         (["key", "new"], ["FILE"]),
-        (["init"], ["--bootstrap", "--topic", "--output", "--records", "--client", "--keys", "--users", "--range", "--yes"]),
+        (
+            ["init"],
+            [
+                "--bootstrap",
+                "--topic",
+                "--output",
+                "--records",
+                "--client",
+                "--keys",
+                "--users",
+                "--range",
+                "--yes",
+            ],
+        ),
         (["init"], ["--schema-registry", "--registry"]),
     ],
 )
@@ -125,7 +154,9 @@ def test_wrong_usage_is_2_and_names_the_option(
     assert captured.out == ""
 
 
-@pytest.mark.parametrize("command", [["run"], ["topics"], ["audit"], ["check"], ["rejects"], ["replay", "--input", "-"]])
+@pytest.mark.parametrize(
+    "command", [["run"], ["topics"], ["audit"], ["check"], ["rejects"], ["replay", "--input", "-"]]
+)
 def test_bad_settings_are_2_and_one_line_without_traceback(
     tmp_path: Path, command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,10 +167,15 @@ def test_bad_settings_are_2_and_one_line_without_traceback(
     captured = capsys.readouterr()
     assert captured.out == ""
     [line] = captured.err.splitlines()
-    assert line == f"quietcount: {path}: histogram 'products': epsilon = -1: a number above 0 and at most 50"
+    assert (
+        line
+        == f"quietcount: {path}: histogram 'products': epsilon = -1: a number above 0 and at most 50"
+    )
 
 
-def test_debug_adds_the_traceback_and_keeps_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_debug_adds_the_traceback_and_keeps_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The line that people and scripts look for stays the last one."""
     assert execute(["--debug", "run", "-c", str(tmp_path / "none.toml")]) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -152,9 +188,21 @@ def test_debug_adds_the_traceback_and_keeps_the_exit_code(tmp_path: Path, capsys
     [
         (SettingsError("two\nlines"), 2, "quietcount: two lines"),
         (Fenced("orders-release-0: taken"), 75, "quietcount: orders-release-0: taken"),
-        (PermissionError(13, "Permission denied", "x.key"), 2, "quietcount: x.key: Permission denied"),
-        (KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)), 2, "quietcount: Kafka: Broker: Topic auth"),
-        (KafkaConnectionError("no broker"), 2, "quietcount: Kafka: KafkaConnectionError: no broker"),
+        (
+            PermissionError(13, "Permission denied", "x.key"),
+            2,
+            "quietcount: x.key: Permission denied",
+        ),
+        (
+            KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)),
+            2,
+            "quietcount: Kafka: Broker: Topic auth",
+        ),
+        (
+            KafkaConnectionError("no broker"),
+            2,
+            "quietcount: Kafka: KafkaConnectionError: no broker",
+        ),
     ],
 )
 def test_what_can_be_expected_to_fail_is_one_line(
@@ -166,7 +214,9 @@ def test_what_can_be_expected_to_fail_is_one_line(
     assert shown.startswith(line)
 
 
-def test_a_fault_of_the_program_tells_its_place_and_not_its_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_of_the_program_tells_its_place_and_not_its_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The message of an unforeseen error may quote an event; --debug is for whoever may see that."""
     try:
         raise KeyError("alice bought p1")
@@ -183,7 +233,9 @@ def test_a_fault_of_the_program_tells_its_place_and_not_its_message(capsys: pyte
 # key new
 
 
-def test_a_new_key_is_32_fresh_bytes_for_its_owner_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_key_is_32_fresh_bytes_for_its_owner_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whatever the umask is, and never the same twice."""
     paths = [tmp_path / "one.key", tmp_path / "two.key"]
     for path, umask in zip(paths, (0o000, 0o277), strict=True):
@@ -200,7 +252,9 @@ def test_a_new_key_is_32_fresh_bytes_for_its_owner_alone(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
-def test_a_key_is_never_written_over_something(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_is_never_written_over_something(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A lost key is a lost worker: its state cannot be continued."""
     path, target = tmp_path / "noise.key", tmp_path / "target"
     if kind == "file":
@@ -218,7 +272,9 @@ def test_a_key_is_never_written_over_something(tmp_path: Path, kind: str, capsys
         assert path.read_bytes() == b"precious"
 
 
-def test_a_key_in_no_directory_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_in_no_directory_says_how_to_make_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The reference puts the key into a directory of its own."""
     assert execute(["key", "new", str(tmp_path / "secrets" / "noise.key")]) == 2
     assert f"mkdir -m 700 {tmp_path / 'secrets'}" in capsys.readouterr().err
@@ -233,19 +289,31 @@ def test_replay_writes_one_snapshot_a_tick_and_key_and_the_same_bytes_again(
     """Two ticks, two stream keys, and a broken line that is told on stderr only."""
     events = tmp_path / "events.jsonl"
     events.write_bytes(b"\n".join(EVENTS))
-    with_time = config.read_text(encoding="utf-8").replace('key = "shop"', 'key = "shop"\ntimestamp = "ts"')
+    with_time = config.read_text(encoding="utf-8").replace(
+        'key = "shop"', 'key = "shop"\ntimestamp = "ts"'
+    )
     config.write_text(with_time, encoding="utf-8")
     outputs = [tmp_path / "one.jsonl", tmp_path / "two.jsonl"]
     capsys.readouterr()
     for output in outputs:
-        assert execute(["replay", "-c", str(config), "--input", str(events), "--snapshots", str(output)]) == 0
+        assert (
+            execute(
+                ["replay", "-c", str(config), "--input", str(events), "--snapshots", str(output)]
+            )
+            == 0
+        )
         captured = capsys.readouterr()
         assert captured.out == ""
         assert "2 events, 1 rejected, 4 snapshots" in captured.err
         assert "line 2: not JSON" in captured.err
         assert "operator only" in captured.err
     found = [json.loads(line) for line in outputs[0].read_bytes().splitlines()]
-    assert [(one["tick"], one["key"]) for one in found] == [(1, "s1"), (1, "s2"), (2, "s1"), (2, "s2")]
+    assert [(one["tick"], one["key"]) for one in found] == [
+        (1, "s1"),
+        (1, "s2"),
+        (2, "s1"),
+        (2, "s2"),
+    ]
     assert outputs[0].read_bytes() == outputs[1].read_bytes()
     assert not list(tmp_path.glob("*.part"))
 
@@ -254,11 +322,16 @@ def test_replay_does_not_write_over_its_input(config: Path, tmp_path: Path) -> N
     """The events may be the only copy."""
     events = tmp_path / "events.jsonl"
     events.write_bytes(EVENTS[0])
-    assert execute(["replay", "-c", str(config), "--input", str(events), "--snapshots", str(events)]) == 2
+    assert (
+        execute(["replay", "-c", str(config), "--input", str(events), "--snapshots", str(events)])
+        == 2
+    )
     assert events.read_bytes() == EVENTS[0]
 
 
-def test_ctrl_c_is_130_and_quiet_and_leaves_no_half_written_file(config: Path, tmp_path: Path) -> None:
+def test_ctrl_c_is_130_and_quiet_and_leaves_no_half_written_file(
+    config: Path, tmp_path: Path
+) -> None:
     """A file under the name that was asked for is complete: the older one stays until the new one is."""
     pipe, output, part = tmp_path / "pipe", tmp_path / "out.jsonl", tmp_path / "out.jsonl.part"
     os.mkfifo(pipe)
@@ -266,7 +339,13 @@ def test_ctrl_c_is_130_and_quiet_and_leaves_no_half_written_file(config: Path, t
     arguments = ["replay", "-c", str(config), "--input", str(pipe), "--snapshots", str(output)]
     # A test run that was started in the background of a script ignores Ctrl-C, and its children would inherit that.
     heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, text=True, preexec_fn=heeds) as process:  # noqa: PLW1509  # no threads here
+    started = subprocess.Popen(
+        [*COMMAND, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heeds,  # noqa: PLW1509  # no threads here
+    )
+    with started as process:
         writing = opened_for(process, pipe)
         try:
             while not part.exists() and output.read_bytes() == b"older" and process.poll() is None:
@@ -308,7 +387,9 @@ def test_sigterm_while_the_worker_starts_is_a_clean_end(tmp_path: Path) -> None:
     """A deployment that is taken back at once: nothing was begun, and a supervisor must not hear of a failure."""
     pipe = tmp_path / "orders.toml"
     os.mkfifo(pipe)
-    with subprocess.Popen([*COMMAND, "run", "-c", str(pipe)], stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*COMMAND, "run", "-c", str(pipe)], stderr=subprocess.PIPE, text=True
+    ) as process:
         writing = opened_for(process, pipe)  # it has begun to read its settings, which never come
         try:
             assert interrupted(process, signal.SIGTERM) == ""
@@ -318,7 +399,9 @@ def test_sigterm_while_the_worker_starts_is_a_clean_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["replay", "--snapshots", "-"]])
-def test_a_reader_that_has_gone_is_no_error_of_ours(config: Path, tmp_path: Path, arguments: list[str]) -> None:
+def test_a_reader_that_has_gone_is_no_error_of_ours(
+    config: Path, tmp_path: Path, arguments: list[str]
+) -> None:
     """`| head` must not print a traceback, and must not end like a failed audit."""
     if arguments[0] == "replay":
         events = tmp_path / "events.jsonl"
@@ -326,7 +409,9 @@ def test_a_reader_that_has_gone_is_no_error_of_ours(config: Path, tmp_path: Path
         arguments = [*arguments, "-c", str(config), "--input", str(events)]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        [*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE, text=True, check=False
+    )
     os.close(writing)
     assert done.returncode == 141
     assert "Traceback" not in done.stderr
@@ -366,7 +451,14 @@ def test_topics_shows_creates_once_and_is_content_after_that(
     name = for_topics(config, bootstrap)
     needed = [name, *(f"{name}.{end}" for end in ENDS)]
     states = []
-    for arguments in [], [], ["--create", "--events-topic"], ["--create", "--events-topic"], ["--create"], []:
+    for arguments in (
+        [],
+        [],
+        ["--create", "--events-topic"],
+        ["--create", "--events-topic"],
+        ["--create"],
+        [],
+    ):
         code, topics, lines = shown_by_topics(config, capsys, *arguments)
         assert list(topics) == needed
         states.append({state for state, _ in topics.values()})
@@ -389,15 +481,22 @@ def test_a_mistyped_events_topic_is_named_and_not_created(
     until(lambda: f"{name}s" in admin.list_topics(timeout=60).topics, "the topic appears")
     code, topics, [line] = shown_by_topics(config, capsys, "--create")
     assert {own: topics[own][0] for own in topics} == {
-        name: "missing", **{f"{name}.{end}": "created" for end in ENDS},
-    }  # fmt: skip
+        name: "missing",
+        **{f"{name}.{end}": "created" for end in ENDS},
+    }
     assert code == 0, "it did all that it was asked to"
     assert name not in admin.list_topics(timeout=60).topics
-    for words in (f"events topic {name} does not exist", f"did you mean {name}s?", "--create --events-topic"):
+    for words in (
+        f"events topic {name} does not exist",
+        f"did you mean {name}s?",
+        "--create --events-topic",
+    ):
         assert words in line
     # A question is answered with 3: a worker could not start yet.
     code, topics, [line] = shown_by_topics(config, capsys)
-    assert code == 3 and topics[name][0] == "missing" and f"events topic {name} does not exist" in line
+    assert (
+        code == 3 and topics[name][0] == "missing" and f"events topic {name} does not exist" in line
+    )
     assert execute(["run", "-c", str(config)]) == 2
     assert f"events.topic = '{name}': no such topic on" in capsys.readouterr().err
 
@@ -410,13 +509,18 @@ def test_an_events_topic_that_comes_later_fits_what_was_made_before_it(
     assert shown_by_topics(config, capsys, "--create")[0] == 0
     default = str(default_partitions(Connection(bootstrap)))
     code, topics, _ = shown_by_topics(config, capsys)
-    assert topics[name] == ("missing", default) and topics[f"{name}.contribute-state"] == ("there", default)
+    assert topics[name] == ("missing", default) and topics[f"{name}.contribute-state"] == (
+        "there",
+        default,
+    )
     code, topics, _ = shown_by_topics(config, capsys, "--create", "--events-topic")
     assert (code, topics[name]) == (0, ("created", default))
     assert shown_by_topics(config, capsys)[0] == 0
 
 
-def test_events_topic_without_create_is_wrong_usage(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_topic_without_create_is_wrong_usage(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It creates nothing by itself, and must not look as if it had."""
     assert execute(["topics", "-c", str(config), "--events-topic"]) == 2
     assert "--events-topic goes with --create" in capsys.readouterr().err

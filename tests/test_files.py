@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_settings import changed, loaded, refusal
-from workers.errors import SettingsError
-from workers.mechanisms.config import KnownBaseConfig
-from workers.settings import read_key
+from tests.settings.test_settings import changed, loaded, refusal
+from workers.mechanisms.config.histogram import KnownBaseConfig
+from workers.runtime.errors import SettingsError
+from workers.settings.files import read_key
 
 # Domain files
 
@@ -38,7 +38,9 @@ def test_a_domain_is_read_line_by_line_and_in_order(tmp_path: Path) -> None:
         (b"\n \n", ["no label"]),
     ],
 )
-def test_a_bad_domain_file_is_refused_with_its_line(tmp_path: Path, content: bytes, parts: list[str]) -> None:
+def test_a_bad_domain_file_is_refused_with_its_line(
+    tmp_path: Path, content: bytes, parts: list[str]
+) -> None:
     """A domain has thousands of lines: the message must say which."""
     message = refusal(tmp_path, with_domain(tmp_path, content))
     for part in ["histogram 'products': domain_file", "products.txt", *parts]:
@@ -56,7 +58,9 @@ def test_a_label_of_just_the_limit_is_taken(tmp_path: Path) -> None:
 
 
 def with_client(lines: str) -> str:
-    return changed('bootstrap = "localhost:9092"', f'bootstrap = "localhost:9092"\n[kafka.client]\n{lines}')
+    return changed(
+        'bootstrap = "localhost:9092"', f'bootstrap = "localhost:9092"\n[kafka.client]\n{lines}'
+    )
 
 
 def test_client_names_are_read_with_and_without_quotes(tmp_path: Path) -> None:
@@ -70,7 +74,9 @@ def test_client_names_are_read_with_and_without_quotes(tmp_path: Path) -> None:
     }
 
 
-def test_secrets_come_from_files_and_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_come_from_files_and_from_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A settings file is committed and copied; a secret is not."""
     (tmp_path / "password").write_text("swordfish \n", encoding="utf-8")
     monkeypatch.setenv("QUIETCOUNT_TEST_SECRET", "open sesame")
@@ -86,15 +92,23 @@ def test_secrets_come_from_files_and_from_the_environment(tmp_path: Path, monkey
     ("line", "parts"),
     [
         ('sasl.password = "hunter2"', ["kafka.client.sasl.password", "{ file = ", "{ env = "]),
-        ('sasl.password = { env = "QUIETCOUNT_TEST_ABSENT" }', ["sasl.password", "QUIETCOUNT_TEST_ABSENT", "not set"]),
+        (
+            'sasl.password = { env = "QUIETCOUNT_TEST_ABSENT" }',
+            ["sasl.password", "QUIETCOUNT_TEST_ABSENT", "not set"],
+        ),
         ('sasl.password = { file = "absent" }', ["sasl.password", "absent", "no such file"]),
         ("sasl.password = { file = 5 }", ["kafka.client.sasl.password.file = 5", "in quotes"]),
         ('group.id = "mine"', ["kafka.client.group.id", "worker.name"]),
-        ('"isolation.level" = "read_uncommitted"', ["kafka.client.isolation.level", "cannot be set"]),
+        (
+            '"isolation.level" = "read_uncommitted"',
+            ["kafka.client.isolation.level", "cannot be set"],
+        ),
         ("linger.ms = 0.5", ["kafka.client.linger.ms", "a whole number"]),
     ],
 )
-def test_a_bad_client_setting_is_refused_without_showing_its_value(tmp_path: Path, line: str, parts: list[str]) -> None:
+def test_a_bad_client_setting_is_refused_without_showing_its_value(
+    tmp_path: Path, line: str, parts: list[str]
+) -> None:
     """Messages end up in logs, where a password must not be."""
     message = refusal(tmp_path, with_client(line))
     assert "hunter2" not in message

@@ -31,13 +31,19 @@ def waiting(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["key", "new"], ["topics", "-c", "none.toml"]])
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["key", "new"], ["topics", "-c", "none.toml"]]
+)
 def test_status_and_streams_are_those_of_a_process_that_python_starts(arguments: list[str]) -> None:
     """Or what is tested of refusals would not be what operators see."""
     forked_one = run(arguments, 60)
     command = [sys.executable, *QUIETCOUNT, *arguments]
     python = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (forked_one.returncode, forked_one.stdout, forked_one.stderr) == (python.returncode, python.stdout, python.stderr)
+    assert (forked_one.returncode, forked_one.stdout, forked_one.stderr) == (
+        python.returncode,
+        python.stdout,
+        python.stderr,
+    )
 
 
 def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: Path) -> None:
@@ -49,7 +55,11 @@ def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: 
         with path.open("ab") as log:
             processes.append(launch(["run", "-c", str(waiting)], log, log))
     try:
-        until(lambda: all("Kafka is away" in log.read_text() for log in logs), "they wait for Kafka", 60)
+        until(
+            lambda: all("Kafka is away" in log.read_text() for log in logs),
+            "they wait for Kafka",
+            60,
+        )
         for process, (number, status) in zip(processes, statuses.items(), strict=True):
             assert process.poll() is None
             with pytest.raises(subprocess.TimeoutExpired):
@@ -61,7 +71,9 @@ def test_signals_reach_the_process_and_its_end_is_told(waiting: Path, tmp_path: 
             process.kill()
 
 
-def test_workers_come_from_two_starters_and_commands_from_a_third(waiting: Path, tmp_path: Path) -> None:
+def test_workers_come_from_two_starters_and_commands_from_a_third(
+    waiting: Path, tmp_path: Path
+) -> None:
     """Children of one have one seed of `hash`: what depended on the order of a set would be the same in all of them."""
     with (tmp_path / "log").open("ab") as log:
         processes = [launch(["run", "-c", str(waiting)], log, log) for _ in range(2)]

@@ -17,27 +17,36 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import cast
 
 import pytest
 
 from tests.admin import admin_of
-from workers.agents.factory import mechanisms
 from workers.kafka.clients import Connection
-from workers.mechanisms.checked import Checked, rules
-from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.config.checked import Checked, rules
+from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.factory import mechanisms
 from workers.replay.offline import replay
 from workers.replay.sources_lines import JsonLines
-from workers.settings import EventsSettings, HistorySettings, KafkaSettings, PrivacySettings, WorkerSettings, load
+from workers.settings.settings import (
+    EventsSettings,
+    HistorySettings,
+    KafkaSettings,
+    PrivacySettings,
+    WorkerSettings,
+    load,
+)
+
+pytestmark = pytest.mark.waits
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+ORDERS = ROOT / "examples" / "orders"
 DOCUMENTS = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PATIENCE_S = 900
 BLOCK = re.compile(r"^```(sh|toml|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# The last name in backquotes before a block of a file is the file's.
-NAME = re.compile(r"`([\w.-]+\.(?:toml|py))`")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -47,21 +56,16 @@ def name(bootstrap: str) -> Iterator[str]:
     name = f"readme{uuid.uuid4().hex[:10]}"
     yield name
     admin = admin_of(Connection(bootstrap))
-    topics = [topic for topic in admin.list_topics(timeout=60).topics if topic.split(".")[0] == name]
+    topics = [
+        topic for topic in admin.list_topics(timeout=60).topics if topic.split(".")[0] == name
+    ]
     for future in admin.delete_topics(topics).values() if topics else ():
         future.result()
 
 
-def tutorial(text: str) -> tuple[dict[str, str], str]:
-    """The files that a document shows, by name, and its shell commands in order."""
-    files: dict[str, str] = {}
-    commands = []
-    for block in BLOCK.finditer(text):
-        if block[1] == "sh":
-            commands.append(block[2])
-        else:
-            files[NAME.findall(text[: block.start()])[-1]] = block[2]
-    return files, "".join(commands)
+def commands_of(text: str) -> str:
+    """The shell commands of a document, in order."""
+    return "".join(block[2] for block in BLOCK.finditer(text) if block[1] == "sh")
 
 
 def shell(directory: Path, commands: str) -> subprocess.CompletedProcess[str]:
@@ -88,36 +92,56 @@ def shell(directory: Path, commands: str) -> subprocess.CompletedProcess[str]:
         output, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # whatever went wrong half way, no worker stays behind
+            os.killpg(
+                process.pid, signal.SIGKILL
+            )  # whatever went wrong half way, no worker stays behind
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def test_tutorial_of_the_readme_runs_as_it_is_written(bootstrap: str, name: str, tmp_path: Path) -> None:
+def test_tutorial_of_the_readme_runs_as_it_is_written(
+    bootstrap: str, name: str, tmp_path: Path
+) -> None:
     """A stranger who copies it line by line must see private counts, a clean audit and a clean end of the worker."""
-    text = README.read_text().replace("localhost:9092", bootstrap).replace("orders", name)
-    files, commands = tutorial(text)
-    assert set(files) == {f"{name}.toml", "make_events.py", "read.py"}
-    for file, content in files.items():
-        (tmp_path / file).write_text(content)
-    done = shell(tmp_path, commands)
-    log = (tmp_path / "run.log").read_text()
-    assert done.returncode == 0, done.stdout + done.stderr + log  # `wait %1`: also the worker ended with 0
 
-    shown = re.findall(r"^(s1|s2) tick (\d+): (.*), sd [\d.]+, new items from \d+$", done.stdout, re.MULTILINE)
+    def named(text: str) -> str:
+        return text.replace("localhost:9092", bootstrap).replace("orders", name)
+
+    copy = tmp_path / "examples" / name
+    copy.mkdir(parents=True)
+    for file in ORDERS.iterdir():
+        (copy / named(file.name)).write_text(named(file.read_text()))
+    done = shell(tmp_path, commands_of(named(README.read_text())))
+    log = (tmp_path / "run.log").read_text()
+    assert done.returncode == 0, (
+        done.stdout + done.stderr + log
+    )  # `wait %1`: also the worker ended with 0
+
+    shown = re.findall(
+        r"^(s1|s2) tick (\d+): (.*), sd [\d.]+, new items from \d+$", done.stdout, re.MULTILINE
+    )
     assert len(shown) == 8
     assert {key for key, _, _ in shown} <= {"s1", "s2"}
     assert "'tea'" in done.stdout
     assert "samovar" not in done.stdout
-    assert re.search(r"^audit: products: [\d,]+ snapshots of .* byte for byte$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^audit: products: [\d,]+ snapshots of .* byte for byte$", done.stdout, re.MULTILINE
+    )
     assert re.search(r"^audit: .* no gap and none twice: clean$", done.stdout, re.MULTILINE)
     assert "replay: 30,000 events, 0 rejected" in done.stderr
     backtest = [json.loads(line) for line in (tmp_path / "backtest.jsonl").read_text().splitlines()]
     assert any(label == "tea" for snapshot in backtest for label, _ in snapshot["items"])
 
 
+def test_settings_that_the_readme_shows_are_those_of_the_example() -> None:
+    """A reader compares what is shown with what is copied."""
+    shown = re.findall(r"(?:^    .*\n|^\n(?=    ))+", README.read_text(), re.MULTILINE)
+    [excerpt] = [dedent(block).strip() for block in shown if "[[histogram]]" in block]
+    assert excerpt in (ORDERS / "orders.toml").read_text()
+
+
 def test_totals_in_the_guarantee_are_what_its_code_gives(tmp_path: Path) -> None:
     """The one place that says how budgets of several histograms add up must add them up."""
-    settings = tutorial(README.read_text())[0]["orders.toml"]
+    settings = (ORDERS / "orders.toml").read_text()
     head, histogram = settings.split("[[histogram]]")
     second = histogram.replace('name = "products"', 'name = "again"')
     (tmp_path / "orders.toml").write_text(f"{head}[[histogram]]{histogram}[[histogram]]{second}")
@@ -138,7 +162,7 @@ def test_totals_in_the_guarantee_are_what_its_code_gives(tmp_path: Path) -> None
 
 def test_thresholds_named_in_the_limits_are_those_of_the_tutorial(tmp_path: Path) -> None:
     """Who plans by these numbers must get them."""
-    (tmp_path / "orders.toml").write_text(tutorial(README.read_text())[0]["orders.toml"])
+    (tmp_path / "orders.toml").write_text((ORDERS / "orders.toml").read_text())
     [mechanism] = mechanisms(load(tmp_path / "orders.toml"))
     noisiest = max(range(1, 43_201), key=mechanism.sd)
     thresholds = [mechanism.threshold(t) or 0 for t in (1, noisiest)]
@@ -152,7 +176,9 @@ def test_thresholds_named_in_the_limits_are_those_of_the_tutorial(tmp_path: Path
 def test_every_setting_is_documented_and_no_other() -> None:
     """The page is the only list of settings: one that is missing is never found, one too many is refused."""
     text = (ROOT / "docs" / "settings.md").read_text()
-    sections = dict(re.findall(r"^## `\[+(\w+)\]+`.*?\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL))
+    sections = dict(
+        re.findall(r"^## `\[+(\w+)\]+`.*?\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    )
     for section, records in (
         ("worker", [WorkerSettings]),
         ("kafka", [KafkaSettings]),
@@ -169,11 +195,19 @@ def test_every_setting_is_documented_and_no_other() -> None:
 
 def test_the_snapshot_that_is_shown_has_the_fields_of_a_real_one(tmp_path: Path) -> None:
     """Consumers write their readers by it."""
-    [shown] = re.findall(r"^```json\n(.*?)^```", (ROOT / "docs" / "settings.md").read_text(), re.MULTILINE | re.DOTALL)
-    (tmp_path / "orders.toml").write_text(tutorial(README.read_text())[0]["orders.toml"])
+    [shown] = re.findall(
+        r"^```json\n(.*?)^```",
+        (ROOT / "docs" / "settings.md").read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    (tmp_path / "orders.toml").write_text((ORDERS / "orders.toml").read_text())
     real: list[bytes] = []
     settings = load(tmp_path / "orders.toml")
-    events = JsonLines(settings, "events", io.BytesIO(b'{"shop":"s1","products":"tea","ts":1795296236471}\n' * 1_000))
+    events = JsonLines(
+        settings,
+        "events",
+        io.BytesIO(b'{"shop":"s1","products":"tea","ts":1795296236471}\n' * 1_000),
+    )
     replay(settings, NoiseKey(bytes(32)), events, lambda snapshot: real.append(snapshot.value))
     assert shape(json.loads(shown)) == shape(json.loads(real[0]))
 

@@ -1,4 +1,4 @@
-"""The command `quietcount`: options, exit codes, and one line for every error that is expected.
+"""The `quietcount` command: options, exit codes, and one line for every expected error.
 
     0    done
     1    `audit` found a difference, `check` nothing that would be accepted, `init` nothing to count
@@ -8,7 +8,7 @@
     75   another owner keeps the partitions (`run`)
     130  Ctrl-C (143: SIGTERM, of `replay`)
 
-Each command imports what it needs when it runs, so that `--help` is quick.
+Every command imports what it needs when it runs, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -26,40 +26,51 @@ from typing import Any
 
 import click
 
+from workers.commands.event_commands import check, rejects
 from workers.commands.failures import explain, say_as_text
-from workers.commands.init import init
+from workers.commands.init.init import init
 from workers.commands.key import key
-from workers.commands.of_events import check, rejects
 from workers.commands.options import PATH, PORT, config_option
 from workers.commands.options import load_settings as _load
 from workers.commands.options import only_one_line as _only_one_line
 from workers.commands.retire import retire
 
-# The `sqrt` counter multiplies small matrices at each tick: BLAS threads cost four times what they
+# The `sqrt` counter multiplies small matrices at every tick; BLAS threads cost four times what they
 # save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 EXIT_DEADLINE_S = 15.0
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-CORE_DUMPS_ON = "--debug leaves core dumps on: a dump of this process may hold the key and exact counts"
+CORE_DUMPS_ON = (
+    "--debug leaves core dumps on: a dump of this process may hold the key and exact counts"
+)
 
 N = click.IntRange(1, 1_000)
 
 
 def _version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    """Print the installed version; the metadata is read only when asked for."""
+    """Print the installed version, reading the metadata only on request."""
     if wanted and not context.resilient_parsing:
-        from workers.version import version
+        from workers.runtime.process import version
 
         click.echo(f"quietcount {version() or '(a checkout that is not installed)'}")
         context.exit()
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--debug", is_flag=True, help="Show a traceback with an error, and more in the log; leave core dumps on.")
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+    "--debug",
+    is_flag=True,
+    help="Show a traceback with an error, and more in the log; leave core dumps on.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and exit.",
 )
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:
@@ -71,10 +82,10 @@ def cli(context: click.Context, debug: bool) -> None:
     context.obj["debug"] = debug
     # Before a command reads a key, a secret or an event.
     if not debug:
-        from workers.memory import forbid_core_dumps
+        from workers.runtime.process import forbid_core_dumps
 
         forbid_core_dumps()
-    elif context.invoked_subcommand != "run":  # which says it in the form of its log
+    elif context.invoked_subcommand != "run":  # which logs it in its own format
         say_as_text(CORE_DUMPS_ON)
 
 
@@ -91,10 +102,16 @@ def cli(context: click.Context, debug: bool) -> None:
     metavar="PORT",
     help="Overrides worker.metrics_port, the port of /metrics, /healthz and /readyz.",
 )
-@click.option("--embedded", hidden=True, metavar="ID", help="Cluster id of the embedded Kafka of the demo.")
+@click.option(
+    "--embedded", hidden=True, metavar="ID", help="Cluster id of the embedded Kafka of the demo."
+)
 @click.pass_context
 def run(
-    context: click.Context, config: Path, log_format: str | None, metrics_port: int | None, embedded: str | None
+    context: click.Context,
+    config: Path,
+    log_format: str | None,
+    metrics_port: int | None,
+    embedded: str | None,
 ) -> int:
     """Run the worker until SIGTERM.
 
@@ -109,14 +126,13 @@ def run(
         _log_as(log_format or settings.worker.log_format, state)
         if state["debug"]:
             logging.getLogger(__name__).warning(CORE_DUMPS_ON)
-        from workers.app import run as run_worker
-        from workers.compiling import ensure_compiled
-        from workers.compiling import logger as compiling
+        from workers.agents.worker import run as run_worker
+        from workers.commands.compiling import ensure_compiled
+        from workers.commands.compiling import logger as compiling
 
         ensure_compiled(compiling.info)
         status = run_worker(settings, metrics_port=metrics_port, embedded=embedded)
-    # A shard's thread may be waiting for a broker that is away. Nothing needs saving, so the
-    # process does not wait for it.
+    # A shard's thread may be waiting for an unavailable broker. Nothing needs saving: do not wait.
     last_resort = threading.Timer(EXIT_DEADLINE_S, os._exit, (status,))
     last_resort.daemon = True
     last_resort.start()
@@ -125,9 +141,9 @@ def run(
 
 @contextmanager
 def _clean_end_before_it_begins() -> Iterator[None]:
-    """End cleanly on SIGTERM until Faust handles it: no work has begun yet.
+    """Exit cleanly on SIGTERM until Faust handles it: no work has begun yet.
 
-    Without a handler the first process of a container would not get the signal at all.
+    Without a handler, PID 1 of a container would not receive the signal at all.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -142,11 +158,22 @@ def _clean_end_before_it_begins() -> Iterator[None]:
 @cli.command()
 @click.option("--seconds", type=click.IntRange(min=1), metavar="N", help="Stop after N seconds.")
 @click.option(
-    "--rate", type=click.IntRange(1, 1_000_000), default=1_000, show_default=True, metavar="N", help="Events a second."
+    "--rate",
+    type=click.IntRange(1, 1_000_000),
+    default=1_000,
+    show_default=True,
+    metavar="N",
+    help="Events a second.",
 )
-@click.option("--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one.")
-@click.option("--bootstrap", metavar="B", help="Kafka cluster to use, host:port. Default: an embedded one.")
-@click.option("--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg.")
+@click.option(
+    "--port", type=PORT, metavar="P", help="Port of the page. Default: 8080, or a free one."
+)
+@click.option(
+    "--bootstrap", metavar="B", help="Kafka cluster to use, host:port. Default: an embedded one."
+)
+@click.option(
+    "--picture", type=PATH, hidden=True, help="Write the last view as SVG; made docs/demo.svg."
+)
 @click.pass_context
 def demo(
     context: click.Context,
@@ -159,7 +186,7 @@ def demo(
     """Show live private histograms next to the exact ones, here and in a browser, on an embedded
     Kafka."""
     _only_one_line(context)
-    from workers.demo import run as run_demo
+    from workers.commands.demo.demo import run as run_demo
 
     return run_demo(seconds, rate, bootstrap, picture, port)
 
@@ -167,9 +194,13 @@ def demo(
 @cli.command()
 @config_option
 @click.option(
-    "--create", is_flag=True, help="Create missing topics of the worker's own. Existing ones are never altered."
+    "--create",
+    is_flag=True,
+    help="Create missing topics of the worker's own. Existing ones are never altered.",
 )
-@click.option("--events-topic", is_flag=True, help="With --create: create a missing events topic as well.")
+@click.option(
+    "--events-topic", is_flag=True, help="With --create: create a missing events topic as well."
+)
 @click.pass_context
 def topics(context: click.Context, config: Path, create: bool, events_topic: bool) -> int:
     """Show the topics the worker needs, and their state on the cluster.
@@ -188,9 +219,13 @@ def topics(context: click.Context, config: Path, create: bool, events_topic: boo
 
 @cli.command()
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.md) instead of text.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.md) instead of text."
+)
 @click.option("--report", type=PATH, metavar="DIR", help="Also write a page with charts into DIR.")
-@click.option("--force", is_flag=True, help="With --report: write into DIR even if it is not empty.")
+@click.option(
+    "--force", is_flag=True, help="With --report: write into DIR even if it is not empty."
+)
 def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
     """Show what the settings promise and cost, before anything runs.
 
@@ -207,8 +242,22 @@ def plan(config: Path, as_json: bool, report: Path | None, force: bool) -> int:
 
 
 @cli.command()
-@click.option("-c", "--config", "configs", type=PATH, required=True, multiple=True, metavar="FILE", help="The settings file; repeatable.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/budget.md) instead of text.")
+@click.option(
+    "-c",
+    "--config",
+    "configs",
+    type=PATH,
+    required=True,
+    multiple=True,
+    metavar="FILE",
+    help="The settings file; repeatable.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object (docs/budget.md) instead of text.",
+)
 @click.pass_context
 def budget(context: click.Context, configs: tuple[Path, ...], as_json: bool) -> int:
     """Show the budget spent so far, by histogram, generation and epoch, and what it promises in
@@ -222,15 +271,30 @@ def budget(context: click.Context, configs: tuple[Path, ...], as_json: bool) -> 
 
 @cli.command()
 @config_option
-@click.option("--input", "source", metavar="FILE", help="JSON lines (may be gzipped) or Parquet; - is standard input.")
+@click.option(
+    "--input",
+    "source",
+    metavar="FILE",
+    help="JSON lines (may be gzipped) or Parquet; - is standard input.",
+)
 @click.option("--topic", is_flag=True, help="Read the events topic instead, up to its current end.")
 @click.option(
-    "--from", "since", metavar="T", help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z."
+    "--from",
+    "since",
+    metavar="T",
+    help="With --topic: leave out events dated before T, such as 2026-11-21T08:00Z.",
 )
 @click.option("--to", "until", metavar="T", help="With --topic: leave out ticks that end after T.")
-@click.option("--snapshots", metavar="OUT", help="Write every snapshot to OUT, one per line; - is standard output.")
 @click.option(
-    "--report", type=PATH, metavar="DIR", help="Compare with the exact counts; write results and a report into DIR."
+    "--snapshots",
+    metavar="OUT",
+    help="Write every snapshot to OUT, one per line; - is standard output.",
+)
+@click.option(
+    "--report",
+    type=PATH,
+    metavar="DIR",
+    help="Compare with the exact counts; write results and a report into DIR.",
 )
 @click.option(
     "--vary",
@@ -244,8 +308,12 @@ def budget(context: click.Context, configs: tuple[Path, ...], as_json: bool) -> 
     metavar="N",
     help="With --report: repeat each run with N different seeds for its noise. Default: 3.",
 )
-@click.option("--top", type=N, metavar="N", help="With --report: the n of the top-n figures. Default: 10.")
-@click.option("--force", is_flag=True, help="With --report: replace the results in DIR if it is not empty.")
+@click.option(
+    "--top", type=N, metavar="N", help="With --report: the n of the top-n figures. Default: 10."
+)
+@click.option(
+    "--force", is_flag=True, help="With --report: replace the results in DIR if it is not empty."
+)
 @click.pass_context
 def replay(
     context: click.Context,
@@ -278,7 +346,9 @@ def replay(
 
     options = None
     if report is not None:
-        options = Options(config=config, report=report, vary=vary, seeds=seeds or 3, top=top or 10, force=force)
+        options = Options(
+            config=config, report=report, vary=vary, seeds=seeds or 3, top=top or 10, force=force
+        )
     if source is not None:
         return replay_file(settings, source=source, snapshots=snapshots, options=options)
     _only_one_line(context)
@@ -307,7 +377,7 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
     """
     settings = _load(config)
     _only_one_line(context)
-    from workers.audit import audit as audit_topics
+    from workers.commands.audit import audit as audit_topics
 
     return audit_topics(settings, exact)
 
@@ -322,7 +392,9 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
     metavar="P",
     help="Port to listen on; 0 picks a free one.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="H", help="The address to listen on."
+)
 @click.option(
     "--token-file",
     type=PATH,
@@ -330,14 +402,16 @@ def audit(context: click.Context, config: Path, exact: Path | None) -> int:
     help="Show histograms only to clients that send the token in this file.",
 )
 @click.pass_context
-def dashboard(context: click.Context, config: Path, port: int, host: str, token_file: Path | None) -> int:
+def dashboard(
+    context: click.Context, config: Path, port: int, host: str, token_file: Path | None
+) -> int:
     """Serve a live page and an API over the histogram topics.
 
     It reads only these topics. From the settings file it needs worker.name, [kafka] and the
     histograms' names. SIGTERM or Ctrl-C stops it with exit code 0.
     """
     from workers.commands.dashboard import run_dashboard
-    from workers.logs import log_to_stderr
+    from workers.runtime.logs import log_to_stderr
 
     log_to_stderr(debug=context.find_root().obj["debug"])
     return run_dashboard(config, host=host, port=port, token_file=token_file)
@@ -352,7 +426,7 @@ cli.add_command(retire)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and end the process with its exit code."""
-    # What is imported stays, and what is left goes with the process: no cycles to look for (0.4 s).
+    # Imports stay, and the rest goes with the process: nothing to collect (saves 0.4 s).
     gc.set_threshold(50_000, 20, 100)
     code = execute(arguments)
     if "_duckdb" in sys.modules:
@@ -362,10 +436,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _end(code: int) -> None:
-    """End the process now: what Python leaves to its end DuckDB would list on stderr as leaks."""
+    """End the process now: DuckDB would list on stderr as leaks what Python leaves to its end."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # our reader has gone
+        with suppress(OSError, ValueError):  # the reader of our output is gone
             stream.flush()
     os._exit(code)
 
@@ -374,7 +448,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
     """Run a command; every exception becomes an exit code and a line on stderr."""
     state: dict[str, Any] = {}
     try:
-        # Not cli.main(): it exits with 1 when our reader has gone, which `audit` uses otherwise.
+        # Not cli.main(): if the reader of our output is gone it exits with 1, which `audit` uses.
         with cli.make_context(
             "quietcount", list(sys.argv[1:] if arguments is None else arguments), obj=state
         ) as context:
@@ -389,7 +463,7 @@ def execute(arguments: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except BrokenPipeError:
-        # Our reader has seen enough; without this Python complains again when it flushes at exit.
+        # The reader is gone; without this Python reports another error when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 (the last place: everything becomes an exit code)
@@ -397,8 +471,8 @@ def execute(arguments: Sequence[str] | None = None) -> int:
 
 
 def _log_as(form: str, state: dict[str, Any]) -> None:
-    """Set up logging for `run`; with JSON the message that ends the command is JSON too."""
-    from workers.logs import last_words, log_to_stderr
+    """Set up logging for `run`; with JSON, the final message of the command is JSON too."""
+    from workers.runtime.logs import last_words, log_to_stderr
 
     log_to_stderr(debug=state["debug"], json_lines=form == "json")
     state["say"] = last_words if form == "json" else say_as_text

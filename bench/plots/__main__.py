@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/utility.md: `python -m bench.plots [--to DIRECTORY] [--only NAME]`.
+"""Draw the pictures of docs/utility.md and docs/architecture.md: `python -m bench.plots [--to DIRECTORY] [--only NAME]`.
 
 Seeds are fixed: a repeat gives the same files.
 """
@@ -8,10 +8,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench.plots import maxima, sketches, top_k
+from bench.plots import maxima, rooms, sketches, top_k
 from bench.plots.style import DOCS
 
-PICTURES = {"top_k": top_k.draw, "small_maxima": maxima.draw, "equal_memory": sketches.draw}
+PICTURES = {
+    "rooms": rooms.draw,
+    "top_k": top_k.draw,
+    "small_maxima": maxima.draw,
+    "equal_memory": sketches.draw,
+}
 
 
 def main() -> None:

@@ -9,9 +9,9 @@ import numpy as np
 from bench.plots.style import BLACK, BLUE, GREY, ORANGE, RED, Line, below, grid, plain, save
 from bench.utility_cases import config, labels
 from bench.utility_run import Run
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.plan.theorems.theorems import Data, promises
+from workers.privacy.theorems import Data, promises
 
 COLUMNS, SEEDS = 8, 3
 LINES = {
@@ -56,12 +56,18 @@ def draw(directory: Path) -> None:
     for name, line in LINES.items():
         line.plot(left, MAXIMA, [_mean(name, MANY_TICKS, maximum) for maximum in MAXIMA])
         line.plot(right, HORIZONS, [_mean(name, ticks, SMALL) for ticks in HORIZONS])
-        promised = [promises(made(name, ticks, SMALL), data=Data(value=SMALL))[0].ours for ticks in LONG_HORIZONS]
+        promised = [
+            promises(made(name, ticks, SMALL), data=Data(value=SMALL))[0].ours
+            for ticks in LONG_HORIZONS
+        ]
         right.plot(LONG_HORIZONS, promised, color=line.color, linewidth=0.9, linestyle=":")
     left.plot(MAXIMA, MAXIMA, color=GREY, linewidth=1, label="publishing 0 for ever")
     right.axhline(SMALL, color=GREY, linewidth=1)
     left.set(
-        xscale="log", yscale="log", xlabel="largest count at the end of the epoch (events)", title="T = $2^{14}$ ticks"
+        xscale="log",
+        yscale="log",
+        xlabel="largest count at the end of the epoch (events)",
+        title="T = $2^{14}$ ticks",
     )
     left.set_ylabel("worst error of the published maximum\nover an epoch (events)")
     right.set(

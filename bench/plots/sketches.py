@@ -41,7 +41,10 @@ def _zipf(seed: int, parts: int) -> Iterator[Counts]:
     for t in range(TICKS):
         part = t * parts // TICKS
         # One event after the other: which labels a ledger meets first is what decides.
-        yield Counter(b"%d-%d" % (part, i) for i in rng.choice(LABELS, size=EVENTS, p=weights / weights.sum()).tolist())
+        yield Counter(
+            b"%d-%d" % (part, i)
+            for i in rng.choice(LABELS, size=EVENTS, p=weights / weights.sum()).tolist()
+        )
 
 
 def held(size: int) -> int:
@@ -64,7 +67,9 @@ def error(name: str, size: int, stream: Stream, seed: int) -> float:
                     known.add(label)
         run.step({label: n for label, n in counts.items() if name != "ledger" or label in known})
     top = [label for label, _ in truth.most_common(TOP)]
-    return float(np.mean([abs(run.shown.get(label, 0) - truth[label]) / truth[label] for label in top]))
+    return float(
+        np.mean([abs(run.shown.get(label, 0) - truth[label]) / truth[label] for label in top])
+    )
 
 
 def sketch_error(size: int, stream: Stream, seed: int) -> float:
@@ -80,7 +85,9 @@ def sketch_error(size: int, stream: Stream, seed: int) -> float:
             cut = sorted(counters.values(), reverse=True)[room]
             counters = {label: n - cut for label, n in counters.items() if n > cut}
     top = [label for label, _ in truth.most_common(TOP)]
-    return float(np.mean([abs(counters.get(label, 0) - truth[label]) / truth[label] for label in top]))
+    return float(
+        np.mean([abs(counters.get(label, 0) - truth[label]) / truth[label] for label in top])
+    )
 
 
 def draw(directory: Path) -> None:
@@ -96,7 +103,9 @@ def draw(directory: Path) -> None:
             means = []
             for size in SIZES if name != "all" else SIZES[:1]:
                 runs = [
-                    sketch_error(size, stream, seed) if name == "sketch" else error(name, size, stream, seed)
+                    sketch_error(size, stream, seed)
+                    if name == "sketch"
+                    else error(name, size, stream, seed)
                     for seed in range(SEEDS)
                 ]
                 means.append(float(np.mean(runs)))

@@ -29,12 +29,27 @@ class Line:
 
     def plot(self, axes: Axes, x: Any, y: Any, **more: Any) -> None:
         """Draws it."""
-        axes.plot(x, y, label=self.label, color=self.color, marker=self.marker, linestyle=self.dashes, **more)
+        axes.plot(
+            x,
+            y,
+            label=self.label,
+            color=self.color,
+            marker=self.marker,
+            linestyle=self.dashes,
+            **more,
+        )
 
 
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PURPLE, GREY = (
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7", "#767676",
-)  # fmt: skip
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+    "#767676",
+)
 
 
 def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, Any]:
@@ -56,7 +71,9 @@ def grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, 
             "legend.frameon": False,
         }
     )
-    return pyplot.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained")
+    return pyplot.subplots(
+        rows, columns, figsize=(width, height), squeeze=False, layout="constrained"
+    )
 
 
 def plain(axes: Axes, *, x: str | None = None, y: str | None = None) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bench.plots.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, Line, below, grid, plain, save
 from bench.utility_cases import config, labels, zipf
 from bench.utility_run import Run
-from workers.mechanisms.config import HistogramConfig
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
 
 LABELS, K, TICKS, EVENTS, SEEDS = 100, 5, 1_000, 100, 8

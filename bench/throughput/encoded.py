@@ -10,8 +10,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.throughput.events import RECORD_BYTES_MAX, Bytes, Drawn, Longs, put_number, put_text, put_varint
-from workers.kernels.compiled import kernel_with_arrays
+from bench.throughput.events import (
+    RECORD_BYTES_MAX,
+    Bytes,
+    Drawn,
+    Longs,
+    put_number,
+    put_text,
+    put_varint,
+)
+from workers.arrays.compiled import kernel_with_arrays
 
 FORMS = ("json", "avro", "protobuf")
 COUNTRIES, KINDS, PRICES = 40, 3, 500
@@ -32,8 +40,12 @@ def _bytes(text: bytes) -> Bytes:
     return np.frombuffer(text, dtype=np.uint8)
 
 
-_SHOP, _PRODUCT, _COUNTRY, _KIND = (_bytes(text) for text in (b"shop-", b"product-", b"country-", b"kind-"))
-_KEY_JSON, _ITEMS_JSON, _NEXT_JSON = (_bytes(text) for text in (b'{"key":"', b'","items":["', b'","'))
+_SHOP, _PRODUCT, _COUNTRY, _KIND = (
+    _bytes(text) for text in (b"shop-", b"product-", b"country-", b"kind-")
+)
+_KEY_JSON, _ITEMS_JSON, _NEXT_JSON = (
+    _bytes(text) for text in (b'{"key":"', b'","items":["', b'","')
+)
 _TIME_JSON, _COUNTRY_JSON = _bytes(b'"],"ts":'), _bytes(b',"country":"')
 _KIND_JSON, _PRICE_JSON = _bytes(b'","kind":"'), _bytes(b'","price":')
 
@@ -63,14 +75,18 @@ class Encoder:
 
     def __init__(self, form: str, schema_id: int = 0) -> None:
         self._form = FORMS.index(form)
-        self._head = _bytes(b"\0" + schema_id.to_bytes(4, "big") + (b"\0" if form == "protobuf" else b""))
+        self._head = _bytes(
+            b"\0" + schema_id.to_bytes(4, "big") + (b"\0" if form == "protobuf" else b"")
+        )
 
     def __call__(self, drawn: Drawn, rows: Longs, times: Longs) -> Bytes:
         """Return the records of a batch, as `events.payload`."""
         items = drawn.items[rows]
         out = np.empty(RECORD_BYTES_MAX * len(rows), dtype=np.uint8)
         further = np.stack((countries(items), kinds(items), prices(items)), axis=1)
-        end = put_encoded(out, self._form, self._head, drawn.keys[rows], items, times[rows], further)
+        end = put_encoded(
+            out, self._form, self._head, drawn.keys[rows], items, times[rows], further
+        )
         return out[:end]
 
 
@@ -113,7 +129,9 @@ def put_whole(out: Bytes, at: int, form: int, tag: int, number: int) -> int:
 
 
 @kernel_with_arrays
-def put_order(out: Bytes, form: int, head: Bytes, key: int, items: Longs, time: int, further: Longs) -> int:
+def put_order(
+    out: Bytes, form: int, head: Bytes, key: int, items: Longs, time: int, further: Longs
+) -> int:
     """Write an event at the beginning of `out`; return its length."""
     country, kind, price = further[0], further[1], further[2]
     if form == _JSON:
@@ -140,15 +158,22 @@ def put_order(out: Bytes, form: int, head: Bytes, key: int, items: Longs, time: 
 
 
 @kernel_with_arrays
-def put_encoded(out: Bytes, form: int, head: Bytes, keys: Longs, items: Longs, times: Longs, further: Longs) -> int:
+def put_encoded(
+    out: Bytes, form: int, head: Bytes, keys: Longs, items: Longs, times: Longs, further: Longs
+) -> int:
     """Write the records of a batch, without keys, as `events.put_records`; `further` is int64 (n, 3)."""
-    record, event = np.empty(RECORD_BYTES_MAX, dtype=np.uint8), np.empty(RECORD_BYTES_MAX, dtype=np.uint8)
+    record, event = (
+        np.empty(RECORD_BYTES_MAX, dtype=np.uint8),
+        np.empty(RECORD_BYTES_MAX, dtype=np.uint8),
+    )
     end = 0
     for i in range(len(keys)):
         length = put_order(event, form, head, keys[i], items[i], times[i], further[i])
         record[0] = 0  # attributes
         at = put_varint(record, put_varint(record, 1, times[i] - times[0]), i)
-        at = put_text(record, put_varint(record, put_varint(record, at, -1), length), event[:length])
+        at = put_text(
+            record, put_varint(record, put_varint(record, at, -1), length), event[:length]
+        )
         at = put_varint(record, at, 0)  # headers
         end = put_text(out, put_varint(out, end, at), record[:at])
     return end

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.compiled import kernel_with_arrays
-from workers.kernels.placement import murmur2
+from workers.arrays.compiled import kernel_with_arrays
+from workers.kafka.placement import murmur2
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
@@ -85,14 +85,19 @@ class Events:
         shape, rng = self.shape, self._rng
         if shape.in_turn:
             first = ITEMS_AN_EVENT * self._drawn
-            items = np.arange(first, first + ITEMS_AN_EVENT * n).reshape(n, ITEMS_AN_EVENT) % shape.domain
+            items = (
+                np.arange(first, first + ITEMS_AN_EVENT * n).reshape(n, ITEMS_AN_EVENT)
+                % shape.domain
+            )
         else:
             items = np.searchsorted(self._cumulative, rng.random((n, ITEMS_AN_EVENT)))
             same = items[:, 0] == items[:, 1]
             items[same, 1] = (items[same, 1] + 1) % shape.domain
         keys = rng.integers(0, shape.keys, size=n)
         users = rng.integers(0, shape.users, size=n) if shape.users else np.empty(0, dtype=np.int64)
-        partitions = self._home[users] if shape.users else (self._drawn + np.arange(n)) % self._partitions
+        partitions = (
+            self._home[users] if shape.users else (self._drawn + np.arange(n)) % self._partitions
+        )
         self._drawn += n
         return Drawn(keys, items, users, partitions)
 
@@ -172,7 +177,10 @@ def put_records(out: Bytes, keys: Longs, items: Longs, times: Longs, users: Long
     Returns:
         The length of what was written.
     """
-    record, event = np.empty(RECORD_BYTES_MAX, dtype=np.uint8), np.empty(RECORD_BYTES_MAX, dtype=np.uint8)
+    record, event = (
+        np.empty(RECORD_BYTES_MAX, dtype=np.uint8),
+        np.empty(RECORD_BYTES_MAX, dtype=np.uint8),
+    )
     text = np.empty(RECORD_BYTES_MAX, dtype=np.uint8)
     end = 0
     for i in range(len(keys)):

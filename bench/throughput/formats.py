@@ -21,7 +21,15 @@ import numpy as np
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from bench.throughput import worker
-from bench.throughput.encoded import AVRO_SCHEMA, FORMS, PRICES, PROTOBUF_SCHEMA, Encoder, kinds, prices
+from bench.throughput.encoded import (
+    AVRO_SCHEMA,
+    FORMS,
+    PRICES,
+    PROTOBUF_SCHEMA,
+    Encoder,
+    kinds,
+    prices,
+)
 from bench.throughput.events import ITEMS_AN_EVENT, Longs, Shape
 from bench.throughput.producing import TICK_S, blocks, fill
 from tests.registry_server import RegistryServer, registry_server
@@ -52,9 +60,15 @@ def histograms() -> list[Histogram]:
     return [
         unk("products", **common | {"max_items": ITEMS_AN_EVENT}),
         unk("countries", **common, items="country"),
-        unk("of-a-kind", **common | {"max_items": ITEMS_AN_EVENT}, where=[{"field": "kind", "in": [_KIND]}]),
+        unk(
+            "of-a-kind",
+            **common | {"max_items": ITEMS_AN_EVENT},
+            where=[{"field": "kind", "in": [_KIND]}],
+        ),
         numbers | {"items": "price", "buckets": edges},
-        unk("kinds", **common, key="country", items="kind", where=[{"field": "price", "min": _HIGH}]),
+        unk(
+            "kinds", **common, key="country", items="kind", where=[{"field": "price", "min": _HIGH}]
+        ),
     ]
 
 
@@ -65,18 +79,33 @@ def table(bootstrap: str, directory: Path, given: Namespace) -> None:
         RuntimeError: an event was lost or counted twice.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    print(f"\n{given.events:,} events in three forms, {PARTITIONS} partitions, {given.owners} owner partitions", flush=True)
-    print(f"{'':24} {'whole/s':>11} {'steady/s':>11} {'CPU us':>7} {'peak MB':>8} {'of one':>7} {'by CPU':>7}", flush=True)
+    print(
+        f"\n{given.events:,} events in three forms, {PARTITIONS} partitions, {given.owners} owner partitions",
+        flush=True,
+    )
+    print(
+        f"{'':24} {'whole/s':>11} {'steady/s':>11} {'CPU us':>7} {'peak MB':>8} {'of one':>7} {'by CPU':>7}",
+        flush=True,
+    )
     with registry_server(directory) as registry:
         for form in FORMS:
             runs = _measure(bootstrap, directory / form, registry, form, given)
-            cpu_us = {number: median(run.cpu_us for run in of_number) for number, of_number in runs.items()}
-            steady = {number: median(run.steady for run in of_number) for number, of_number in runs.items()}
+            cpu_us = {
+                number: median(run.cpu_us for run in of_number)
+                for number, of_number in runs.items()
+            }
+            steady = {
+                number: median(run.steady for run in of_number)
+                for number, of_number in runs.items()
+            }
             for number, of_number in runs.items():
                 share = steady[number] / steady[1]
                 row = f"{form}, {number} histogram{'s' * (number > 1)}"
                 least = SHARE if number > 1 else RATES.get(form, 0) / steady[1]
-                whole, peak = median(run.whole for run in of_number), max(run.peak for run in of_number)
+                whole, peak = (
+                    median(run.whole for run in of_number),
+                    max(run.peak for run in of_number),
+                )
                 print(
                     f"{row:24} {whole:11,.0f} {steady[number]:11,.0f} {cpu_us[number]:7.2f} {peak / 1e6:8,.0f} {share:7.2f}"
                     f" {cpu_us[1] / cpu_us[number]:7.2f}{'' if share >= least else '   below its target'}",
@@ -97,12 +126,22 @@ def _measure(
         schema_id = client.register_schema(f"{events.topic}-value", Schema(text, form.upper()))
     events.create_events()
     made = Encoder(form, schema_id)
-    last_ms = fill(bootstrap, events.topic, PARTITIONS, given.events, shape, given.events_a_tick, made)
+    last_ms = fill(
+        bootstrap, events.topic, PARTITIONS, given.events, shape, given.events_a_tick, made
+    )
     right = expected(shape, given.events)
     runs: dict[int, list[worker.Run]] = {1: [], 5: []}
     for turn in range(max(RUNS, given.runs)):
         for number, of_number in runs.items():
-            place = _site(bootstrap, directory / f"{number}-{turn}", registry, form, number, given, events.topic)
+            place = _site(
+                bootstrap,
+                directory / f"{number}-{turn}",
+                registry,
+                form,
+                number,
+                given,
+                events.topic,
+            )
             with redirect_stdout(io.StringIO()):
                 place.create_topics()
             of_number.append(worker.run(place, given.events, last_ms))
@@ -117,13 +156,25 @@ def _measure(
 
 
 def _site(
-    bootstrap: str, directory: Path, registry: RegistryServer, form: str, number: int, given: Namespace, topic: str = ""
+    bootstrap: str,
+    directory: Path,
+    registry: RegistryServer,
+    form: str,
+    number: int,
+    given: Namespace,
+    topic: str = "",
 ) -> Site:
     """Make the site of a worker with so many histograms that reads a topic, its own if none is named."""
     place = Site(
-        bootstrap, directory, histograms()[:number], partitions=PARTITIONS, owners=given.owners, create=False,
-        worker={"commit_interval": "5s", "log_format": "json"}, events={"format": form} | ({"topic": topic} if topic else {}),
-    )  # fmt: skip
+        bootstrap,
+        directory,
+        histograms()[:number],
+        partitions=PARTITIONS,
+        owners=given.owners,
+        create=False,
+        worker={"commit_interval": "5s", "log_format": "json"},
+        events={"format": form} | ({"topic": topic} if topic else {}),
+    )
     if form != "json":
         place.document["schema_registry"] = {"url": registry.url}
         place.config = place.write(place.document)

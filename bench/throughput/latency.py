@@ -18,8 +18,9 @@ from confluent_kafka import Consumer, TopicPartition
 from bench.throughput.events import KEYS, Shape
 from bench.throughput.process import Watch
 from bench.throughput.worker import forget, log_lines, site
+from tests import ROOT
 from tests.forked import QUIETCOUNT
-from tests.worker.harness import ROOT, until
+from tests.worker.harness import until
 
 WARM_S = 8
 PATIENCE_S = 30
@@ -46,13 +47,33 @@ class Latency:
     late_s: float
 
 
-def measure(bootstrap: str, directory: Path, rate: int, seconds: int, partitions: int, owners: int, domain: int) -> Latency:
+def measure(
+    bootstrap: str,
+    directory: Path,
+    rate: int,
+    seconds: int,
+    partitions: int,
+    owners: int,
+    domain: int,
+) -> Latency:
     """Run a worker while a process sends `rate` events a second for `seconds` after the warm-up."""
     place = site(bootstrap, directory, Shape(domain=domain), partitions, owners, tick="1s")
     topic = place.settings.output_topic(place.settings.histograms[0])
     consumer = place.connection.consumer(**{"fetch.wait.max.ms": 10})
-    consumer.assign([TopicPartition(topic, i, 0) for i in place.admin.list_topics(topic, timeout=60).topics[topic].partitions])
-    sending = [bootstrap, place.topic, str(partitions), str(rate), str(WARM_S + seconds), str(domain)]
+    consumer.assign(
+        [
+            TopicPartition(topic, i, 0)
+            for i in place.admin.list_topics(topic, timeout=60).topics[topic].partitions
+        ]
+    )
+    sending = [
+        bootstrap,
+        place.topic,
+        str(partitions),
+        str(rate),
+        str(WARM_S + seconds),
+        str(domain),
+    ]
     with place.worker(runner=QUIETCOUNT) as worker, Watch(worker.process.pid) as watch:
         until(lambda: any(log_lines(worker, "acquired")), "the worker has its partitions")
         begun_ms = time.time() * 1000
@@ -70,7 +91,9 @@ def measure(bootstrap: str, directory: Path, rate: int, seconds: int, partitions
     found = np.array([delay for (_, end_ms), delay in delays.items() if end_ms >= first]) / 1000
     p50, p99 = np.quantile(found, [0.5, 0.99]).tolist()
     late_s = float(said.partition("late=")[2]) / 1000
-    return Latency(rate, len(found), p50, p99, float(found.max()), used / (rate * seconds) * 1e6, late_s)
+    return Latency(
+        rate, len(found), p50, p99, float(found.max()), used / (rate * seconds) * 1e6, late_s
+    )
 
 
 def _delays(consumer: Consumer, producer: subprocess.Popen[str]) -> dict[tuple[bytes, int], float]:
@@ -90,5 +113,7 @@ def _delays(consumer: Consumer, producer: subprocess.Popen[str]) -> dict[tuple[b
         if not ended_ms and producer.poll() is not None:
             ended_ms = now_ms
         if ended_ms and now_ms > ended_ms + PATIENCE_S * 1000:
-            raise RuntimeError(f"{PATIENCE_S} s after the last event its snapshots are not there: the worker is too slow")
+            raise RuntimeError(
+                f"{PATIENCE_S} s after the last event its snapshots are not there: the worker is too slow"
+            )
     return delays

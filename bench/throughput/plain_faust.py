@@ -47,7 +47,9 @@ def main(bootstrap: str, topic: str, partitions: int, number: int) -> None:
                 print(f"rate={number / (time.perf_counter() - begun):.1f}", flush=True)
                 os._exit(0)
 
-    faust.Worker(app, loglevel="error", quiet=True, redirect_stdouts=False).execute_from_commandline()
+    faust.Worker(
+        app, loglevel="error", quiet=True, redirect_stdouts=False
+    ).execute_from_commandline()
 
 
 if __name__ == "__main__":

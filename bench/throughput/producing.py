@@ -50,7 +50,9 @@ class Sender:
     def __init__(self, bootstrap: str, topic: str) -> None:
         found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=60)
         self._topic = topic.encode()
-        self._leader = {number: partition.leader for number, partition in found.topics[topic].partitions.items()}
+        self._leader = {
+            number: partition.leader for number, partition in found.topics[topic].partitions.items()
+        }
         self._sockets = {
             number: socket.create_connection((broker.host, broker.port), 60)
             for number, broker in found.brokers.items()
@@ -61,7 +63,10 @@ class Sender:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for connection in self._sockets.values():
             connection.close()
@@ -73,8 +78,12 @@ class Sender:
             RuntimeError: the broker refused one.
         """
         for partition, batch in batches.items():
-            body = struct.pack(">hhih", _PRODUCE, _VERSION, partition, -1)  # the correlation is the partition
-            body += struct.pack(">hhii", -1, -1, _PATIENCE_MS, 1)  # no transaction, all replicas, one topic
+            body = struct.pack(
+                ">hhih", _PRODUCE, _VERSION, partition, -1
+            )  # the correlation is the partition
+            body += struct.pack(
+                ">hhii", -1, -1, _PATIENCE_MS, 1
+            )  # no transaction, all replicas, one topic
             body += struct.pack(">h", len(self._topic)) + self._topic
             body += struct.pack(">iii", 1, partition, len(batch)) + batch
             self._sockets[self._leader[partition]].sendall(struct.pack(">i", len(body)) + body)
@@ -83,7 +92,9 @@ class Sender:
             # Correlation, one topic, its name, one partition, its number: then comes the error.
             (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(self._topic) + 4 + 4)
             if error:
-                raise RuntimeError(f"the broker refused a batch for partition {partition}: error {error}")
+                raise RuntimeError(
+                    f"the broker refused a batch for partition {partition}: error {error}"
+                )
 
     def _answer(self, connection: socket.socket) -> bytes:
         (length,) = struct.unpack(">i", self._exactly(connection, 4))
@@ -99,14 +110,18 @@ class Sender:
         return parts
 
 
-def batches(drawn: Drawn, times: NDArray[np.int64], partitions: int, make: Maker = payload) -> dict[int, bytes]:
+def batches(
+    drawn: Drawn, times: NDArray[np.int64], partitions: int, make: Maker = payload
+) -> dict[int, bytes]:
     """Return a record batch for each partition that these events have; times are theirs, ascending."""
     made = {}
     for partition in range(partitions):
         rows = np.flatnonzero(drawn.partitions == partition)
         if len(rows):
             records = make(drawn, rows, times).tobytes()
-            made[partition] = record_batch(records, len(rows), int(times[rows[0]]), int(times[rows[-1]]))
+            made[partition] = record_batch(
+                records, len(rows), int(times[rows[0]]), int(times[rows[-1]])
+            )
     return made
 
 
@@ -123,7 +138,13 @@ def blocks(
 
 
 def fill(
-    bootstrap: str, topic: str, partitions: int, number: int, shape: Shape, events_a_tick: int, make: Maker = payload
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    number: int,
+    shape: Shape,
+    events_a_tick: int,
+    make: Maker = payload,
 ) -> int:
     """Fill the topic; return the time of the last event, ms, whose tick is over by then."""
     end_ms = time.time_ns() // 1_000_000 - TICK_S * 1000

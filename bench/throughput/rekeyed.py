@@ -16,10 +16,7 @@ from tests.forked import QUIETCOUNT
 
 PARTITIONS = 4
 #: Title, and what is more in `[privacy]`.
-CASES: tuple[tuple[str, dict[str, object]], ...] = (
-    ("without", {}),
-    ("with", {"rekey": True}),
-)
+CASES: tuple[tuple[str, dict[str, object]], ...] = (("without", {}), ("with", {"rekey": True}))
 
 
 def rekeyed(bootstrap: str, directory: Path, given: Namespace) -> None:
@@ -30,7 +27,10 @@ def rekeyed(bootstrap: str, directory: Path, given: Namespace) -> None:
     """
     shape = Shape(domain=given.domain[0], users=given.users)
     right = expected(shape, PARTITIONS, given.events)
-    print(f"\n{given.events:,} events of {given.users:,} users sent on by user, {PARTITIONS} partitions", flush=True)
+    print(
+        f"\n{given.events:,} events of {given.users:,} users sent on by user, {PARTITIONS} partitions",
+        flush=True,
+    )
     print(f"{'':8} {'whole/s':>9} {'CPU us':>7} {'peak MB':>8}", flush=True)
     for number, (title, privacy) in enumerate(CASES):
         place = site(bootstrap, directory / f"rekey-{number}", shape, PARTITIONS, given.owners)
@@ -43,7 +43,9 @@ def rekeyed(bootstrap: str, directory: Path, given: Namespace) -> None:
             end_ms = wait_released(place, worker, last_ms)
             worker.stop()
         if contributed(place) != right:
-            raise RuntimeError(f"{title}: the contributions add up to {contributed(place):,}, not to {right:,}")
+            raise RuntimeError(
+                f"{title}: the contributions add up to {contributed(place):,}, not to {right:,}"
+            )
         seconds = (end_ms - ready_ms(worker)) / 1000
         print(
             f"{title:8} {given.events / seconds:9,.0f} {watch.used_between(0.0, end_ms) / given.events * 1e6:7.2f}"

@@ -58,7 +58,9 @@ def built() -> Path:
     Raises:
         RuntimeError: Maven or a Java compiler is missing, or failed.
     """
-    digest = blake2b(b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir())), digest_size=4).hexdigest()
+    digest = blake2b(
+        b"".join(path.read_bytes() for path in sorted(SOURCES.iterdir())), digest_size=4
+    ).hexdigest()
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cache = home / f"quietcount-streams-{version()}-{digest}"
     if cache.is_dir():
@@ -66,7 +68,15 @@ def built() -> Path:
     home.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=home) as directory:
         made = Path(shutil.copytree(SOURCES, Path(directory) / "made"))
-        _run("mvn", "-q", "-B", "-f", str(made / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={made}")
+        _run(
+            "mvn",
+            "-q",
+            "-B",
+            "-f",
+            str(made / "pom.xml"),
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={made}",
+        )
         _run("javac", "-cp", f"{made}/*", "-d", str(made), str(made / "Count.java"))
         try:
             made.rename(cache)
@@ -79,13 +89,17 @@ def built() -> Path:
 def _run(program: str, *arguments: str) -> None:
     found = shutil.which(program)
     if found is None:
-        raise RuntimeError(f"{program} is not installed (apt install maven openjdk-17-jdk-headless); or --no-streams")
+        raise RuntimeError(
+            f"{program} is not installed (apt install maven openjdk-17-jdk-headless); or --no-streams"
+        )
     done = subprocess.run([found, *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{program} failed: {(done.stdout + done.stderr).strip()[-2000:]}")
 
 
-def measure(bootstrap: str, topic: str, number: int, threads: int, *, all_of_it: bool) -> StreamsRun:
+def measure(
+    bootstrap: str, topic: str, number: int, threads: int, *, all_of_it: bool
+) -> StreamsRun:
     """Count the first `number` events of a topic, in a process of its own.
 
     Args:
@@ -101,15 +115,26 @@ def measure(bootstrap: str, topic: str, number: int, threads: int, *, all_of_it:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as state:
         arguments = [bootstrap, topic, str(number), str(threads), str(COMMIT_MS), state, name]
-        command = ["java", _HEAP, "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", f"{place}/*:{place}", "Count"]
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=1_800, check=False)
+        command = [
+            "java",
+            _HEAP,
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+            "-cp",
+            f"{place}/*:{place}",
+            "Count",
+        ]
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, timeout=1_800, check=False
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     _forget(bootstrap, name)
     if done.returncode != 0:
         raise RuntimeError(f"Kafka Streams failed:\n{(done.stdout + done.stderr)[-3000:]}")
     found = {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", done.stdout)}
     if all_of_it and found["sum"] != 2 * number:
-        raise RuntimeError(f"Kafka Streams counted {found['sum']:,.0f} items of {number:,} events with 2 each")
+        raise RuntimeError(
+            f"Kafka Streams counted {found['sum']:,.0f} items of {number:,} events with 2 each"
+        )
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return StreamsRun(number, found["whole"], found["half"], cpu_s)
 
@@ -117,6 +142,8 @@ def measure(bootstrap: str, topic: str, number: int, threads: int, *, all_of_it:
 def _forget(bootstrap: str, name: str) -> None:
     """Delete the topics that Kafka Streams made for itself."""
     with AdminClient({"bootstrap.servers": bootstrap}) as admin:
-        if made := [topic for topic in admin.list_topics(timeout=60).topics if topic.startswith(f"{name}-")]:
+        if made := [
+            topic for topic in admin.list_topics(timeout=60).topics if topic.startswith(f"{name}-")
+        ]:
             for future in admin.delete_topics(made).values():
                 future.result()

@@ -13,8 +13,9 @@ from bench.throughput import formats, latency, many_items, rekeyed, sampled, str
 from bench.throughput.events import Shape
 from bench.throughput.producing import fill
 from bench.throughput.worker import Run, contributed, expected, forget, site
+from tests import ROOT
 from tests.broker import LASTING, broker
-from tests.worker.harness import ROOT, Site
+from tests.worker.harness import Site
 
 NAMES = ("worker", "formats", "rekey", "latency", "many-items")
 #: That of the peers, and of most rows.
@@ -49,17 +50,34 @@ def options(parser: ArgumentParser) -> None:
     parser.add_argument("--events", type=int, default=10_000_000, help="of each run of the worker")
     parser.add_argument("--events-a-tick", type=int, default=50_000)
     parser.add_argument("--owners", type=int, default=2)
-    parser.add_argument("--domain", type=int, nargs="+", default=[10_000, 1_000_000], help="numbers of items")
-    parser.add_argument("--partitions", type=int, nargs="+", default=[4, 2, 1], help="of the events topic")
+    parser.add_argument(
+        "--domain", type=int, nargs="+", default=[10_000, 1_000_000], help="numbers of items"
+    )
+    parser.add_argument(
+        "--partitions", type=int, nargs="+", default=[4, 2, 1], help="of the events topic"
+    )
     parser.add_argument("--users", type=int, default=1_000_000)
     parser.add_argument("--unit", choices=("event", "user"), nargs="+", default=["event", "user"])
     parser.add_argument("--runs", type=int, default=1, help="of the worker, for each row")
-    parser.add_argument("--warm-up", type=int, default=5_000_000, help="events before what is measured; 0: none")
-    parser.add_argument("--plain-events", type=int, default=20_000, help="for the plain Faust agent; 0: without it")
-    parser.add_argument("--streams-events", type=int, default=None, help="for Kafka Streams; as --events; 0: without it")
+    parser.add_argument(
+        "--warm-up", type=int, default=5_000_000, help="events before what is measured; 0: none"
+    )
+    parser.add_argument(
+        "--plain-events", type=int, default=20_000, help="for the plain Faust agent; 0: without it"
+    )
+    parser.add_argument(
+        "--streams-events",
+        type=int,
+        default=None,
+        help="for Kafka Streams; as --events; 0: without it",
+    )
     parser.add_argument("--streams-threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--profile", action="store_true", help="show where the worker's time goes, which costs some")
-    parser.add_argument("--rates", type=int, nargs="+", default=[100_000, 400_000], help="of the latency's table")
+    parser.add_argument(
+        "--profile", action="store_true", help="show where the worker's time goes, which costs some"
+    )
+    parser.add_argument(
+        "--rates", type=int, nargs="+", default=[100_000, 400_000], help="of the latency's table"
+    )
     parser.add_argument("--seconds", type=int, default=60, help="for each of these rates")
     parser.add_argument("--items", type=int, default=10_000_000, help="of the table of many items")
 
@@ -95,7 +113,12 @@ def _warm_up(bootstrap: str, directory: Path, given: Namespace) -> None:
 def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
     """Print the worker beside its peers, ratios first."""
     cases = [
-        Case(f"{unit}s, {domain:,} items, {partitions} partition{'s' * (partitions > 1)}", shape, partitions, given.events)
+        Case(
+            f"{unit}s, {domain:,} items, {partitions} partition{'s' * (partitions > 1)}",
+            shape,
+            partitions,
+            given.events,
+        )
         for unit, shape in (("event", Shape()), ("user", Shape(users=given.users)))
         for domain in given.domain
         for partitions in given.partitions
@@ -103,20 +126,34 @@ def throughput(bootstrap: str, directory: Path, given: Namespace) -> None:
         if unit in given.unit and (domain == given.domain[0] or partitions == given.partitions[0])
         for shape in [Shape(domain=domain, users=shape.users)]
     ]
-    print(f"\n{given.events:,} events, {given.events_a_tick:,} a tick, 2 items each, {given.owners} owner partitions", flush=True)
+    print(
+        f"\n{given.events:,} events, {given.events_a_tick:,} a tick, 2 items each, {given.owners} owner partitions",
+        flush=True,
+    )
     peers: list[Row] = []
     rows: list[Row] = []
     for number, case in enumerate(cases):
         for i in range(given.runs):
-            place = site(bootstrap, directory / f"{number}-{i}", case.shape, case.partitions, given.owners)
-            last_ms = fill(bootstrap, place.topic, case.partitions, case.number, case.shape, given.events_a_tick)
+            place = site(
+                bootstrap, directory / f"{number}-{i}", case.shape, case.partitions, given.owners
+            )
+            last_ms = fill(
+                bootstrap,
+                place.topic,
+                case.partitions,
+                case.number,
+                case.shape,
+                given.events_a_tick,
+            )
             if not peers:
                 peers = _peers(place, given)
             out = directory / "profile.json" if given.profile else None
             run = worker.run(place, case.number, last_ms, out)
             _check(place, case)
             forget(place)
-            rows.append(Row(case.title, run.whole, run.steady, run.since_start, run.cpu_us, run.peak))
+            rows.append(
+                Row(case.title, run.whole, run.steady, run.since_start, run.cpu_us, run.peak)
+            )
             _print_run(case, run)
             if out is not None:
                 sampled.table(out, case.number, 40)
@@ -127,7 +164,13 @@ def _peers(place: Site, given: Namespace) -> list[Row]:
     """Measure what else counts the same topic."""
     rows = []
     if given.plain_events:
-        command = [sys.executable, "-m", "bench.throughput.plain_faust", place.connection.bootstrap, place.topic]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.throughput.plain_faust",
+            place.connection.bootstrap,
+            place.topic,
+        ]
         done = subprocess.run(
             [*command, str(place.partitions), str(given.plain_events)],
             cwd=ROOT,
@@ -139,16 +182,26 @@ def _peers(place: Site, given: Namespace) -> list[Row]:
         if done.returncode != 0:
             raise RuntimeError(f"the plain Faust agent failed:\n{done.stderr[-3000:]}")
         rate = float(done.stdout.rpartition("rate=")[2].split()[0])
-        rows.append(Row(f"plain Faust table agent ({given.plain_events:,} events)", rate, short="Faust"))
+        rows.append(
+            Row(f"plain Faust table agent ({given.plain_events:,} events)", rate, short="Faust")
+        )
         print(f"  plain Faust: {rate:,.0f} events/s", flush=True)
     number = given.events if given.streams_events is None else given.streams_events
     for threads in given.streams_threads if number else ():
-        run = streams.measure(place.connection.bootstrap, place.topic, number, threads, all_of_it=number == given.events)
+        run = streams.measure(
+            place.connection.bootstrap,
+            place.topic,
+            number,
+            threads,
+            all_of_it=number == given.events,
+        )
         title = f"Kafka Streams {streams.version()} EOS v2, {threads} thread{'s' * (threads > 1)}"
         if number != given.events:
             title += f" ({number:,} events)"
         steady, cpu_us = number / 2 / run.half_s, run.cpu_s / number * 1e6
-        rows.append(Row(title, number / run.whole_s, steady, cpu_us=cpu_us, short=f"Streams {threads}"))
+        rows.append(
+            Row(title, number / run.whole_s, steady, cpu_us=cpu_us, short=f"Streams {threads}")
+        )
         print(f"  {title}: {number:,} events in {run.whole_s:.1f} s", flush=True)
     return rows
 
@@ -173,7 +226,9 @@ def _print_rows(peers: list[Row], rows: list[Row]) -> None:
     """Print one table: each row's whole run beside those of the peers, its rates, CPU and memory."""
     heads = [f"/ {peer.short}" for peer in peers]
     wide = max(len(row.title) for row in [*peers, *rows])
-    print("\n(whole run: from the first event, or the partitions' being taken over, to the last; steady: see docs/performance.md)")
+    print(
+        "\n(whole run: from the first event, or the partitions' being taken over, to the last; steady: see docs/performance.md)"
+    )
     print(
         f"{'':{wide}} {''.join(f'{head:>12}' for head in heads)} {'whole/s':>11} {'steady/s':>11} {'with start':>11}"
         f" {'CPU us':>7} {'peak MB':>8}"
@@ -192,11 +247,21 @@ def _print_rows(peers: list[Row], rows: list[Row]) -> None:
 
 def delays(bootstrap: str, directory: Path, given: Namespace) -> None:
     """Print how long after their ticks snapshots can be read."""
-    print(f"\nsnapshots after the end of their tick of 1 s, {given.domain[0]:,} items, {PARTITIONS} source partitions")
-    print(f"{'events/s':>10} {'p50 s':>7} {'p99 s':>7} {'worst':>7} {'snapshots':>10} {'CPU us':>7} {'producer late':>14}")
+    print(
+        f"\nsnapshots after the end of their tick of 1 s, {given.domain[0]:,} items, {PARTITIONS} source partitions"
+    )
+    print(
+        f"{'events/s':>10} {'p50 s':>7} {'p99 s':>7} {'worst':>7} {'snapshots':>10} {'CPU us':>7} {'producer late':>14}"
+    )
     for rate in given.rates:
         found = latency.measure(
-            bootstrap, directory / f"latency-{rate}", rate, given.seconds, PARTITIONS, given.owners, given.domain[0]
+            bootstrap,
+            directory / f"latency-{rate}",
+            rate,
+            given.seconds,
+            PARTITIONS,
+            given.owners,
+            given.domain[0],
         )
         print(
             f"{rate:10,} {found.p50_s:7.3f} {found.p99_s:7.3f} {found.worst_s:7.3f} {found.snapshots:10,}"
@@ -209,9 +274,16 @@ def items(bootstrap: str, directory: Path, number: int) -> None:
     """Print what many items in one owner partition take."""
     found = many_items.measure(bootstrap, directory / "items", number)
     print(f"\n{found.items:,} items in one owner partition, the whole worker")
-    print(f"  counted in {found.counting_s:.1f} s, {found.items / found.counting_s / 1e6:.2f} M items/s")
-    for title, size in (("both stages, after counting", found.counted), ("recovered", found.recovered)):
-        print(f"  {(size - found.empty) / found.items:.0f} bytes of RSS an item, {title} ({size / 1e6:,.0f} MB)")
+    print(
+        f"  counted in {found.counting_s:.1f} s, {found.items / found.counting_s / 1e6:.2f} M items/s"
+    )
+    for title, size in (
+        ("both stages, after counting", found.counted),
+        ("recovered", found.recovered),
+    ):
+        print(
+            f"  {(size - found.empty) / found.items:.0f} bytes of RSS an item, {title} ({size / 1e6:,.0f} MB)"
+        )
     print(
         f"  {found.empty / 1e6:,.0f} MB with nothing; recovery without the local copy {found.recovery_s:.2f} s, "
         f"{found.items / found.recovery_s / 1e6:.2f} M items/s",

@@ -26,11 +26,11 @@ from bench.throughput.producing import TICK_S, blocks
 from tests.forked import QUIETCOUNT
 from tests.worker.harness import Site, Worker, unk, until
 from workers.agents import contribute
-from workers.agents.contributions import decode
-from workers.agents.merge import ReleaseProgress
-from workers.agents.release import PROGRESS
-from workers.histogram.packing import unpack
 from workers.kafka.reading import read_partition
+from workers.pipeline.contributions import decode
+from workers.pipeline.ledger_blocks import unpack
+from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.progress import PROGRESS
 
 PATIENCE_S = 1_800.0
 #: Pairs of stream key and item of one user in an epoch, where users are protected.
@@ -86,9 +86,13 @@ class Run:
         return self.steady_cpu_s / max(1, self.events - self.counted) * 1e6
 
 
-def site(bootstrap: str, directory: Path, shape: Shape, partitions: int, owners: int, **changes: object) -> Site:
+def site(
+    bootstrap: str, directory: Path, shape: Shape, partitions: int, owners: int, **changes: object
+) -> Site:
     """Make a worker's site with the settings that are measured; `changes` are to its histogram."""
-    histogram = unk("products", tick=f"{TICK_S}s", max_items=ITEMS_AN_EVENT, epsilon=1.0, delta=1e-9)
+    histogram = unk(
+        "products", tick=f"{TICK_S}s", max_items=ITEMS_AN_EVENT, epsilon=1.0, delta=1e-9
+    )
     users = {"max_items_per_user": PAIRS_A_USER} if shape.users else {}
     return Site(
         bootstrap,
@@ -122,8 +126,17 @@ def run(place: Site, number: int, last_ms: int, profile: Path | None = None) -> 
     first_ms, counted, commits = _first_commits(place)
     steady, whole = watch.used_between(first_ms, end_ms), watch.used_between(0.0, end_ms)
     return Run(
-        number, counted, start_ms, ready_ms(worker), first_ms, end_ms, steady, whole, watch.peak, commits
-    )  # fmt: skip
+        number,
+        counted,
+        start_ms,
+        ready_ms(worker),
+        first_ms,
+        end_ms,
+        steady,
+        whole,
+        watch.peak,
+        commits,
+    )
 
 
 def wait_released(place: Site, worker: Worker, last_ms: int) -> int:
@@ -154,11 +167,16 @@ def wait_released(place: Site, worker: Worker, last_ms: int) -> int:
 def _released(place: Site, owner: int, last_ms: int) -> int | None:
     """Return when an owner released the tick that holds `last_ms`, if it has."""
     configs = place.settings.histograms
-    for message in read_partition(place.connection, place.settings.release_state_topic, owner, newest=_NEWEST):
+    for message in read_partition(
+        place.connection, place.settings.release_state_topic, owner, newest=_NEWEST
+    ):
         if message.key() == PROGRESS:
             progress = msgspec.json.decode(message.value() or b"", type=ReleaseProgress)
             reached = [(config.lane, progress.histograms[config.name].next) for config in configs]
-            if all(t is not None and lane.start_ms + (t - 1) * lane.tick_ms > last_ms for lane, t in reached):
+            if all(
+                t is not None and lane.start_ms + (t - 1) * lane.tick_ms > last_ms
+                for lane, t in reached
+            ):
                 return message.timestamp()[1]
     return None
 
@@ -167,11 +185,17 @@ def _first_commits(place: Site) -> tuple[int, int, int]:
     """Return when every partition had committed once, how many events those held, and how many commits there were."""
     commits: dict[int, list[tuple[int, int]]] = {}
     for message in place.read(place.settings.contribute_state_topic):
-        if message.key() == contribute.PROGRESS:
-            progress = msgspec.json.decode(message.value() or b"", type=contribute.ContributeProgress)
-            commits.setdefault(message.partition() or 0, []).append((message.timestamp()[1], progress.offset))
+        if message.key() == PROGRESS:
+            progress = msgspec.json.decode(
+                message.value() or b"", type=contribute.ContributeProgress
+            )
+            commits.setdefault(message.partition() or 0, []).append(
+                (message.timestamp()[1], progress.offset)
+            )
     first_ms = max(min(of_one)[0] for of_one in commits.values())
-    counted = sum(max(offset for at, offset in of_one if at <= first_ms) for of_one in commits.values())
+    counted = sum(
+        max(offset for at, offset in of_one if at <= first_ms) for of_one in commits.values()
+    )
     return first_ms, counted, sum(map(len, commits.values()))
 
 
@@ -210,6 +234,10 @@ def contributed(place: Site) -> int:
 
 def forget(place: Site) -> None:
     """Delete a site's topics, so that the broker has no more to keep than what is measured."""
-    mine = [topic for topic in place.admin.list_topics(timeout=60).topics if topic.startswith(place.name)]
+    mine = [
+        topic
+        for topic in place.admin.list_topics(timeout=60).topics
+        if topic.startswith(place.name)
+    ]
     for future in place.admin.delete_topics(mine).values():
         future.result()

@@ -26,7 +26,9 @@ class CommittedThread(AIOKafkaConsumerThread):
 
     def _create_worker_consumer(self, transport: Any) -> Any:
         consumer = super()._create_worker_consumer(transport)
-        consumer._isolation_level = "read_committed"  # made, but not started yet; Faust has no setting for it
+        consumer._isolation_level = (
+            "read_committed"  # made, but not started yet; Faust has no setting for it
+        )
         return consumer
 
 
@@ -66,7 +68,9 @@ def leader(snapshot: Snapshot) -> str | None:
 
 def say(snapshot: Snapshot, what: str) -> None:
     """Prints; a Faust worker turns its own sys.stdout into lines of the log."""
-    print(f"{snapshot.histogram} / {printable(snapshot.key)}: {what}", file=sys.__stdout__, flush=True)
+    print(
+        f"{snapshot.histogram} / {printable(snapshot.key)}: {what}", file=sys.__stdout__, flush=True
+    )
 
 
 @app.agent(histograms)

@@ -41,7 +41,9 @@ def board(snapshot: Snapshot, top: int, changes: Sequence[Change] = ()) -> str:
         # Windows that reach back to the epoch's start say the same there.
         texts = dict.fromkeys(said(change, snapshot, label, labels) for change in changes)
         changed = "; ".join(filter(None, texts))
-        lines.append(f"  {count:>12,} {error:<9} {printable(label)}" + (f"   [{changed}]" if changed else ""))
+        lines.append(
+            f"  {count:>12,} {error:<9} {printable(label)}" + (f"   [{changed}]" if changed else "")
+        )
     if len(snapshot.items) > top:
         lines.append(f"  and {len(snapshot.items) - top:,} more")
     if not snapshot.items:
@@ -75,7 +77,9 @@ def heading(snapshot: Snapshot, step: Step, before: Snapshot | None) -> str:
         else [f"-- {snapshot.histogram} / {printable(snapshot.key)}: {step.value}"]
     )
     if before is None or before.guarantee != snapshot.guarantee:
-        lines.append(f"-- {snapshot.histogram} promises {snapshot.guarantee}, by {printable(snapshot.mechanism)}")
+        lines.append(
+            f"-- {snapshot.histogram} promises {snapshot.guarantee}, by {printable(snapshot.mechanism)}"
+        )
     return "\n".join(lines)
 
 
@@ -85,10 +89,20 @@ def main() -> None:
     add_options(parser)
     parser.add_argument("--from-beginning", action="store_true", help="also what is there already")
     parser.add_argument("--key", help="only this stream key")
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="most items of a board (default: %(default)s)")
+    parser.add_argument(
+        "--top",
+        type=int,
+        default=10,
+        metavar="N",
+        help="most items of a board (default: %(default)s)",
+    )
     options = parser.parse_args()
     topic = Topic(options.bootstrap, options.topic, options.client)
-    begin = {partition: low for partition, (low, _) in topic.bounds.items()} if options.from_beginning else None
+    begin = (
+        {partition: low for partition, (low, _) in topic.bounds.items()}
+        if options.from_beginning
+        else None
+    )
     pages: defaultdict[int, Pages] = defaultdict(Pages)
     series, changes = Series(), Changes()
     for batch in topic.batches(begin, until_end=options.until_end):

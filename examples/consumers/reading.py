@@ -53,16 +53,22 @@ class Topic:
         try:
             found = self._consumer.list_topics(topic, timeout=WAIT_FIRST_S).topics[topic]
             if found.error is not None or not found.partitions:
-                raise SystemExit(f"{topic}: {found.error.str() if found.error else 'no partitions'}")
+                raise SystemExit(
+                    f"{topic}: {found.error.str() if found.error else 'no partitions'}"
+                )
             #: (first offset, end) of each partition, as of now.
             self.bounds = {
-                partition: self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=WAIT_FIRST_S)
+                partition: self._consumer.get_watermark_offsets(
+                    TopicPartition(topic, partition), timeout=WAIT_FIRST_S
+                )
                 for partition in sorted(found.partitions)
             }
         except KafkaException as error:
             raise SystemExit(f"{bootstrap}: {error.args[0].str()}") from None
 
-    def batches(self, start: Mapping[int, int] | None, *, until_end: bool = False) -> Iterator[list[Record]]:
+    def batches(
+        self, start: Mapping[int, int] | None, *, until_end: bool = False
+    ) -> Iterator[list[Record]]:
         """Yields records as they come, and an empty list where none came for a while.
 
         Args:
@@ -70,7 +76,9 @@ class Topic:
             until_end: end once every partition was read to its end.
         """
         at = dict.fromkeys(self.bounds, OFFSET_END) if start is None else start
-        self._consumer.assign([TopicPartition(self.name, partition, offset) for partition, offset in at.items()])
+        self._consumer.assign(
+            [TopicPartition(self.name, partition, offset) for partition, offset in at.items()]
+        )
         unread = set(self.bounds)
         try:
             while unread or not until_end:
@@ -78,7 +86,9 @@ class Topic:
                 for message in self._consumer.consume(RECORDS_AT_ONCE, WAIT_S):
                     error = message.error()
                     if error is None:
-                        batch.append(Record(message.partition() or 0, message.offset() or 0, message.value()))
+                        batch.append(
+                            Record(message.partition() or 0, message.offset() or 0, message.value())
+                        )
                     elif error.code() == KafkaError._PARTITION_EOF:
                         unread.discard(message.partition() or 0)
                     elif error.fatal() or not error.retriable():
@@ -90,10 +100,18 @@ class Topic:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What every reader is told."""
-    parser.add_argument("--bootstrap", default="localhost:9092", help="the broker (default: %(default)s)")
-    parser.add_argument("--topic", required=True, help="a histogram's topic, <worker.name>.<histogram>")
-    parser.add_argument("--client", type=Path, metavar="FILE", help="librdkafka properties, one name=value a line")
-    parser.add_argument("--until-end", action="store_true", help="stop at the end instead of waiting for more")
+    parser.add_argument(
+        "--bootstrap", default="localhost:9092", help="the broker (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--topic", required=True, help="a histogram's topic, <worker.name>.<histogram>"
+    )
+    parser.add_argument(
+        "--client", type=Path, metavar="FILE", help="librdkafka properties, one name=value a line"
+    )
+    parser.add_argument(
+        "--until-end", action="store_true", help="stop at the end instead of waiting for more"
+    )
 
 
 def _properties(file: Path | None) -> dict[str, str]:

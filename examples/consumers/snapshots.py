@@ -199,7 +199,10 @@ class Change:
         now = {other: place for place, other in enumerate(shown)}
         found = 0
         for other in shown:
-            if other in self.of and abs(self.of[label] - self.of[other]) > 2 * 2**0.5 * self.window.sd:
+            if (
+                other in self.of
+                and abs(self.of[label] - self.of[other]) > 2 * 2**0.5 * self.window.sd
+            ):
                 found += (now[label] < now[other]) - (then[label] < then[other])
         return found
 
@@ -225,7 +228,9 @@ class Changes:
                 found.append(Change(window, dict(snapshot.items), []))
             elif since in past:
                 then = dict(json.loads(zlib.decompress(past[since])))
-                change = {label: count - then[label] for label, count in snapshot.items if label in then}
+                change = {
+                    label: count - then[label] for label, count in snapshot.items if label in then
+                }
                 found.append(Change(window, change, list(then)))
         past[snapshot.tick] = zlib.compress(json.dumps(snapshot.items).encode(), 1)
         first = snapshot.tick + 1 - max(window.ticks for window in snapshot.windows)
@@ -235,7 +240,9 @@ class Changes:
 
 def printable(text: str, width: int = 60) -> str:
     """A label that may be written to a terminal: it can hold anything, also control sequences."""
-    safe = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    safe = "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )
     return safe if len(safe) <= width else safe[: width - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -246,13 +253,18 @@ def _parse(value: bytes) -> dict[str, Any]:
             HISTOGRAM.fullmatch(page["histogram"])
             and ID.fullmatch(page["id"])
             and isinstance(page["key"], str)
-            and all(isinstance(page[name], int) for name in ("epoch", "tick", "start", "end", "page", "pages"))
+            and all(
+                isinstance(page[name], int)
+                for name in ("epoch", "tick", "start", "end", "page", "pages")
+            )
             and 1 <= page["page"] <= page["pages"]
         )
     except (ValueError, TypeError, KeyError, RecursionError):
         well_formed = False
     if not well_formed:
-        raise NotASnapshot("a record that is no snapshot: is this the topic of a histogram?") from None
+        raise NotASnapshot(
+            "a record that is no snapshot: is this the topic of a histogram?"
+        ) from None
     return page  # type: ignore[no-any-return]  # an object, or it had no fields
 
 
@@ -272,7 +284,10 @@ def _answer(pages: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for one in page.get("answers", []):
             last = whole["answers"][-1]
             if one["query"] == last["query"]:
-                whole["answers"] = [*whole["answers"][:-1], {**last, "value": last["value"] + one["value"]}]
+                whole["answers"] = [
+                    *whole["answers"][:-1],
+                    {**last, "value": last["value"] + one["value"]},
+                ]
             else:
                 whole["answers"] = [*whole["answers"], one]
     return whole
@@ -284,8 +299,15 @@ def _whole(pages: Sequence[dict[str, Any]], values: Sequence[bytes]) -> Snapshot
         return Snapshot(
             **{name: first[name] for name in FRAME if name not in ("guarantee", "page", "pages")},
             guarantee=Guarantee(**first["guarantee"]),
-            items=[_item(*item) for page in pages for item in page["items"]] if "items" in first else None,
-            answer=_answer([{name: page[name] for name in page if name not in (*FRAME, "items", "windows")} for page in pages]),
+            items=[_item(*item) for page in pages for item in page["items"]]
+            if "items" in first
+            else None,
+            answer=_answer(
+                [
+                    {name: page[name] for name in page if name not in (*FRAME, "items", "windows")}
+                    for page in pages
+                ]
+            ),
             digest=hashlib.sha256(b"\n".join(values)).hexdigest(),
             windows=tuple(Window(**window) for window in first.get("windows", [])),
         )

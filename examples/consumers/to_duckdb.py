@@ -35,15 +35,26 @@ TICKS_IN_A_FILE = 100
 PARQUET_S = 10.0
 COLUMNS = pa.schema(
     {
-        "histogram": pa.string(), "id": pa.string(), "key": pa.string(), "epoch": pa.int64(), "tick": pa.int64(),
-        "start": pa.timestamp("ms", "UTC"), "end": pa.timestamp("ms", "UTC"), "mechanism": pa.string(),
-        "unit": pa.string(), "rho": pa.float64(), "epsilon": pa.float64(), "delta": pa.float64(),
-        "sd": pa.float64(), "threshold": pa.float64(),
+        "histogram": pa.string(),
+        "id": pa.string(),
+        "key": pa.string(),
+        "epoch": pa.int64(),
+        "tick": pa.int64(),
+        "start": pa.timestamp("ms", "UTC"),
+        "end": pa.timestamp("ms", "UTC"),
+        "mechanism": pa.string(),
+        "unit": pa.string(),
+        "rho": pa.float64(),
+        "epsilon": pa.float64(),
+        "delta": pa.float64(),
+        "sd": pa.float64(),
+        "threshold": pa.float64(),
         "items": pa.list_(pa.struct({"label": pa.string(), "count": pa.int64()})),
         "windows": pa.list_(pa.struct({"ms": pa.int64(), "ticks": pa.int64(), "sd": pa.float64()})),
-        "answer": pa.string(), "digest": pa.string(),
+        "answer": pa.string(),
+        "digest": pa.string(),
     }
-)  # fmt: skip
+)
 TABLES = f"""
 create table if not exists snapshots (
     histogram varchar, id varchar, key varchar, epoch bigint, tick bigint, "start" timestamptz, "end" timestamptz, mechanism varchar,
@@ -79,7 +90,11 @@ class Sink:
         Raises:
             SystemExit: what was read is not there any more.
         """
-        stored = dict(self._db.execute("select part, next from positions where topic = ?", [self.topic]).fetchall())
+        stored = dict(
+            self._db.execute(
+                "select part, next from positions where topic = ?", [self.topic]
+            ).fetchall()
+        )
         start = {}
         for partition, (low, high) in bounds.items():
             start[partition] = stored.get(partition, low)
@@ -88,7 +103,10 @@ class Sink:
                     f"{self.topic}[{partition}] ends before what was read of it: is it another topic of that name?"
                 )
             if start[partition] < low:
-                print(f"{self.topic}[{partition}]: retention removed records that were not read yet", file=sys.stderr)
+                print(
+                    f"{self.topic}[{partition}]: retention removed records that were not read yet",
+                    file=sys.stderr,
+                )
                 start[partition] = low
         return start
 
@@ -104,7 +122,9 @@ class Sink:
             try:
                 snapshot = self._pages[record.partition].receive(record.value)
             except NotASnapshot as error:
-                raise NotASnapshot(f"{self.topic}[{record.partition}] offset {record.offset}: {error}") from None
+                raise NotASnapshot(
+                    f"{self.topic}[{record.partition}] offset {record.offset}: {error}"
+                ) from None
             if snapshot is None:
                 continue  # the position stays before the first page: a restart reads it again
             place = (snapshot.histogram, snapshot.key, snapshot.id, snapshot.tick)
@@ -116,7 +136,10 @@ class Sink:
         try:
             new = self._insert(list(found.values()))
             for partition, offset in positions.items():
-                self._db.execute("insert or replace into positions values (?, ?, ?)", [self.topic, partition, offset])
+                self._db.execute(
+                    "insert or replace into positions values (?, ?, ?)",
+                    [self.topic, partition, offset],
+                )
             self._db.execute("commit")
         except BaseException:
             self._db.execute("rollback")
@@ -124,18 +147,16 @@ class Sink:
         return new
 
     def _insert(self, snapshots: Sequence[Snapshot]) -> int:
-        self._db.register("batch", pa.Table.from_pylist([_row(snapshot) for snapshot in snapshots], COLUMNS))
-        same = (
-            "on (batch.histogram, batch.key, batch.id, batch.tick) = (known.histogram, known.key, known.id, known.tick)"
+        self._db.register(
+            "batch", pa.Table.from_pylist([_row(snapshot) for snapshot in snapshots], COLUMNS)
         )
+        same = "on (batch.histogram, batch.key, batch.id, batch.tick) = (known.histogram, known.key, known.id, known.tick)"
         for one, other in self._db.execute(
             f"select batch.digest, known.digest from batch join snapshots known {same}"
         ).fetchall():
             _compare(one, other)
         promises = "select distinct id, mechanism, unit, rho, epsilon, delta"
-        several = (
-            f"select id from ({promises} from batch union {promises} from snapshots where id in (select id from batch))"
-        )
+        several = f"select id from ({promises} from batch union {promises} from snapshots where id in (select id from batch))"
         if self._db.execute(f"{several} group by id having count(*) > 1").fetchone():
             raise NotASnapshot("two snapshots of one id with different guarantees")
         self._db.execute(
@@ -155,22 +176,31 @@ class Sink:
         """Brings the files up to what is stored; a file that is missing is written too."""
         if self._parquet is None:
             return
-        for histogram, series, first, stale in self._db.execute("select * from files order by all").fetchall():
+        for histogram, series, first, stale in self._db.execute(
+            "select * from files order by all"
+        ).fetchall():
             path = self._parquet / histogram / series / f"{first:010d}.parquet"
             if not stale and path.exists():
                 continue
             path.parent.mkdir(parents=True, exist_ok=True)
             half = path.with_suffix(".half")
             rows = f"select {PUBLIC} from first_ticks where histogram = ? and id = ? and first = ? order by key, tick"
-            self._db.execute(f"copy ({rows}) to '{_quoted(half)}' (format parquet)", [histogram, series, first])
+            self._db.execute(
+                f"copy ({rows}) to '{_quoted(half)}' (format parquet)", [histogram, series, first]
+            )
             os.replace(half, path)
             self._db.execute(
-                "update files set stale = false where (histogram, id, first) = (?, ?, ?)", [histogram, series, first]
+                "update files set stale = false where (histogram, id, first) = (?, ?, ?)",
+                [histogram, series, first],
             )
 
 
 def _row(snapshot: Snapshot) -> dict[str, object]:
-    items = None if snapshot.items is None else [{"label": label, "count": count} for label, count in snapshot.items]
+    items = (
+        None
+        if snapshot.items is None
+        else [{"label": label, "count": count} for label, count in snapshot.items]
+    )
     return {
         **{name: getattr(snapshot, name) for name in COLUMNS.names if hasattr(snapshot, name)},
         **dataclasses.asdict(snapshot.guarantee),
@@ -193,10 +223,16 @@ def _quoted(path: Path) -> str:
 
 def main() -> None:
     """Follows the topic from where the database stands."""
-    parser = argparse.ArgumentParser(description="Keeps the snapshots of a histogram topic in DuckDB.")
+    parser = argparse.ArgumentParser(
+        description="Keeps the snapshots of a histogram topic in DuckDB."
+    )
     add_options(parser)
-    parser.add_argument("--database", type=Path, required=True, metavar="FILE", help="is made where there is none")
-    parser.add_argument("--parquet", type=Path, metavar="DIRECTORY", help="also write Parquet files there")
+    parser.add_argument(
+        "--database", type=Path, required=True, metavar="FILE", help="is made where there is none"
+    )
+    parser.add_argument(
+        "--parquet", type=Path, metavar="DIRECTORY", help="also write Parquet files there"
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     topic = Topic(options.bootstrap, options.topic, options.client)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from workers.demo.flights import find_flights, flights
+from workers.commands.demo.generator import find_flights, flights
 
 NEW_YORK = ZoneInfo("America/New_York")
 

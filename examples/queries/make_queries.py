@@ -57,7 +57,9 @@ def labels(count: int) -> list[str]:
     texts = [" ".join(words) for words in product(first, second, third)]
     # Neighbours in rank should not look alike.
     order = np.random.default_rng(0).permutation(most)[:count]
-    return [texts[i] for i in order.tolist()] + [f"news of the {second[i]} {third[i]}" for i in range(NEWS)]
+    return [texts[i] for i in order.tolist()] + [
+        f"news of the {second[i]} {third[i]}" for i in range(NEWS)
+    ]
 
 
 def sessions(events: int, count: int, seed: int) -> Iterator[Sessions]:
@@ -66,12 +68,16 @@ def sessions(events: int, count: int, seed: int) -> Iterator[Sessions]:
     weights = (np.arange(1, count + 1) + SHIFT) ** -POWER
     share = np.cumsum(weights / weights.sum())
     hours = np.linspace(0, 1, 1_441)
-    until = np.cumsum(1 - 0.7 * np.cos(2 * np.pi * (hours - 4 / 24)))  # least at 4, most at 16 o'clock
+    until = np.cumsum(
+        1 - 0.7 * np.cos(2 * np.pi * (hours - 4 / 24))
+    )  # least at 4, most at 16 o'clock
     until = (until - until[0]) / (until[-1] - until[0])
     onsets = START_MS + np.sort(rng.integers(0, DAY_MS, NEWS))
     for begin in range(0, events, AT_ONCE):
         numbers = np.arange(begin, min(begin + AT_ONCE, events))
-        times = START_MS + (np.interp((numbers + 0.5) / events, until, hours) * DAY_MS).astype(np.int64)
+        times = START_MS + (np.interp((numbers + 0.5) / events, until, hours) * DAY_MS).astype(
+            np.int64
+        )
         sizes = np.minimum(rng.geometric(1 - MORE, len(numbers)), MOST)
         ends = np.cumsum(sizes)
         drawn = np.minimum(np.searchsorted(share, rng.random(ends[-1])), count - 1)
@@ -111,8 +117,16 @@ def main() -> None:
     """Reads the arguments, writes the file."""
     parser = argparse.ArgumentParser(description="Made-up search sessions of one day.")
     parser.add_argument("out", metavar="OUT", help=".parquet, or JSON lines; - is standard output")
-    parser.add_argument("--events", type=int, default=1_000_000, metavar="N", help="sessions (default: 1,000,000)")
-    parser.add_argument("--queries", type=int, default=30_000, metavar="K", help="different queries (default: 30,000)")
+    parser.add_argument(
+        "--events", type=int, default=1_000_000, metavar="N", help="sessions (default: 1,000,000)"
+    )
+    parser.add_argument(
+        "--queries",
+        type=int,
+        default=30_000,
+        metavar="K",
+        help="different queries (default: 30,000)",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="S")
     given = parser.parse_args()
     texts = labels(given.queries)

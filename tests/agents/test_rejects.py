@@ -13,7 +13,7 @@ from workers.agents import rejects as module
 from workers.agents.rejects import REJECTS_BYTES_MAX, Rejects
 from workers.events.reader import Reject
 from workers.kafka.records import Records
-from workers.metrics import Metrics
+from workers.runtime.metrics import Metrics
 
 MB = 1 << 20
 
@@ -54,7 +54,9 @@ def test_what_python_adds_to_a_reject_is_counted() -> None:
 def test_headers_of_three_bytes_do_not_grow_without_end() -> None:
     """Python takes fifty times as much for them: 30 MB of them were 1.6 GB."""
     some = [(b"h", None)] * 2_000
-    raw = batch("zstd", chain.from_iterable(record(i, b"", None, some) for i in range(4_000)), 4_000)
+    raw = batch(
+        "zstd", chain.from_iterable(record(i, b"", None, some) for i in range(4_000)), 4_000
+    )
     [part] = columns(raw).take(0, MB).parts()
     peak, found = peak_of(part.records)
     assert peak < module._HEADERS_BYTES_MAX + REJECTS_BYTES_MAX

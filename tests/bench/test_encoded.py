@@ -17,13 +17,15 @@ from bench.throughput.encoded import AVRO_SCHEMA, FORMS, PROTOBUF_SCHEMA, Encode
 from bench.throughput.events import RECORD_BYTES_MAX, Events, Shape
 from bench.throughput.formats import expected, histograms
 from bench.throughput.producing import batches, blocks
-from tests.kernels.uncompiled import WAYS
-from workers.events.formats.protobuf_schema import ProtobufSchema
-from workers.registry.schema import Schema
+from tests.arrays.uncompiled import WAYS
+from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.schemas import Schema
 
 NUMBER, END_MS, SCHEMA_ID = 3_000, 1_767_225_600_000, 70_001
 AVRO = fastavro.parse_schema(json.loads(AVRO_SCHEMA))
-ORDER = message_factory.GetMessageClass(ProtobufSchema(Schema("PROTOBUF", PROTOBUF_SCHEMA)).message([0]))
+ORDER = message_factory.GetMessageClass(
+    ProtobufSchema(Schema("PROTOBUF", PROTOBUF_SCHEMA)).message([0])
+)
 
 
 def decoded(form: str, value: bytes) -> dict[str, Any]:
@@ -37,7 +39,9 @@ def decoded(form: str, value: bytes) -> dict[str, Any]:
         assert isinstance(record, dict) and not stream.read()
         return record
     assert value[5] == 0
-    found = json_format.MessageToDict(ORDER.FromString(value[6:]), always_print_fields_with_no_presence=True)
+    found = json_format.MessageToDict(
+        ORDER.FromString(value[6:]), always_print_fields_with_no_presence=True
+    )
     return found | {"ts": int(found["ts"])}
 
 
@@ -51,9 +55,13 @@ def test_what_is_read_is_what_was_drawn(form: str) -> None:
             for i, record in zip(rows, DefaultRecordBatch(data), strict=True):
                 one, other = drawn.items[i].tolist()
                 assert decoded(form, record.value) == {
-                    "key": f"shop-{drawn.keys[i]}", "items": [f"product-{one}", f"product-{other}"], "ts": times[i],
-                    "country": f"country-{one % 40}", "kind": f"kind-{other % 3}", "price": (7 * one + other) % 500,
-                }  # fmt: skip
+                    "key": f"shop-{drawn.keys[i]}",
+                    "items": [f"product-{one}", f"product-{other}"],
+                    "ts": times[i],
+                    "country": f"country-{one % 40}",
+                    "kind": f"kind-{other % 3}",
+                    "price": (7 * one + other) % 500,
+                }
                 assert record.timestamp == times[i] and record.key is None
                 read += 1
     assert read == NUMBER
@@ -63,11 +71,15 @@ def test_what_is_read_is_what_was_drawn(form: str) -> None:
 def test_records_are_the_same_uncompiled(form: str) -> None:
     """A kernel is what it says as plain Python."""
     drawn, times = Events(Shape(), 1).draw(100), END_MS + 7 * np.arange(100)
-    further = np.stack([make(drawn.items) for make in (encoded.countries, encoded.kinds, encoded.prices)], axis=1)
+    further = np.stack(
+        [make(drawn.items) for make in (encoded.countries, encoded.kinds, encoded.prices)], axis=1
+    )
     head, written = np.frombuffer(b"\0\0\0\0\7", dtype=np.uint8), []
     for way in WAYS:
         out = np.zeros(RECORD_BYTES_MAX * 100, dtype=np.uint8)
-        end = way(put_encoded)(out, FORMS.index(form), head, drawn.keys, drawn.items, times, further)
+        end = way(put_encoded)(
+            out, FORMS.index(form), head, drawn.keys, drawn.items, times, further
+        )
         written.append(out[:end].tobytes())
     assert written[0] == written[1]
 
@@ -82,5 +94,9 @@ def test_the_sums_that_runs_are_held_to_are_those_of_the_events() -> None:
                 totals[number] += seen
     assert expected(Shape(), NUMBER) == tuple(totals)
     assert [config.get("where") for config in histograms()] == [
-        None, None, [{"field": "kind", "in": ["kind-1"]}], None, [{"field": "price", "min": 250}],
-    ]  # fmt: skip
+        None,
+        None,
+        [{"field": "kind", "in": ["kind-1"]}],
+        None,
+        [{"field": "price", "min": 250}],
+    ]

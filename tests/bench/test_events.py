@@ -12,7 +12,7 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from bench.throughput import events
 from bench.throughput.events import RECORD_BYTES_MAX, Events, Shape
 from bench.throughput.producing import batches, blocks
-from tests.kernels.uncompiled import WAYS
+from tests.arrays.uncompiled import WAYS
 
 PARTITIONS, NUMBER, END_MS = 4, 30_000, 1_767_225_600_000
 SHAPES = (Shape(), Shape(domain=3, users=1_000), Shape(domain=2 * NUMBER, in_turn=True, keys=1))
@@ -31,7 +31,12 @@ def test_record_batches_hold_what_was_drawn(shape: Shape) -> None:
                 event = json.loads(record.value)
                 users = {"user": f"user-{drawn.users[i]}"} if shape.users else {}
                 items = [f"product-{item}" for item in drawn.items[i]]
-                assert event == {"key": f"shop-{drawn.keys[i]}", "items": items, "ts": times[i], **users}
+                assert event == {
+                    "key": f"shop-{drawn.keys[i]}",
+                    "items": items,
+                    "ts": times[i],
+                    **users,
+                }
                 assert record.timestamp == times[i] and items[0] != items[1]
                 assert record.key == (event["user"].encode() if shape.users else None)
                 if shape.users:

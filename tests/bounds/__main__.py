@@ -29,8 +29,13 @@ def main() -> int:
             now = time.monotonic()
             if now - said_s > 60:
                 said_s = now
-                print(f"{(now - begun) / 60:6.1f} min, {search.tried:,} tried; {cell}: {worst.score:,.1f}", flush=True)
-    print(f"\n{search.tried:,} batches in {(time.monotonic() - begun) / 60:.0f} minutes, seed {given.seed}")
+                print(
+                    f"{(now - begun) / 60:6.1f} min, {search.tried:,} tried; {cell}: {worst.score:,.1f}",
+                    flush=True,
+                )
+    print(
+        f"\n{search.tried:,} batches in {(time.monotonic() - begun) / 60:.0f} minutes, seed {given.seed}"
+    )
     print("stage      format      bytes allocated a byte read | ns of processor time a byte read")
     for line in search.table():
         print(line)

@@ -14,12 +14,15 @@ import fastavro
 from google.protobuf import message_factory
 
 from tests.bounds.shapes import NOW_MS
-from workers.events.formats.protobuf_schema import ProtobufSchema
-from workers.registry.registry import Waiting
-from workers.registry.schema import Schema
+from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.schemas import Schema, Waiting
 
 FORMS = ("avro", "protobuf", "json_schema")
-_LINE = {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "long"}]}
+_LINE = {
+    "type": "record",
+    "name": "Line",
+    "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "long"}],
+}
 AVRO = {
     "type": "record",
     "name": "Event",
@@ -49,7 +52,9 @@ class OneSchema:
     """A registry of one schema."""
 
     def __init__(self, form: str) -> None:
-        self._schema = Schema("AVRO", json.dumps(AVRO)) if form == "avro" else Schema("PROTOBUF", PROTOBUF)
+        self._schema = (
+            Schema("AVRO", json.dumps(AVRO)) if form == "avro" else Schema("PROTOBUF", PROTOBUF)
+        )
 
     def schema(self, schema_id: int, waiting: Waiting) -> Schema:
         """Return the schema, whatever its id."""
@@ -61,7 +66,13 @@ def encoder(form: str) -> Any:
     if form == "json_schema":
         return lambda value: None if value is None else b"\0\0\0\0\1" + value
     schema: Any = fastavro.parse_schema(AVRO) if form == "avro" else None
-    message: Any = None if form == "avro" else message_factory.GetMessageClass(ProtobufSchema(Schema("PROTOBUF", PROTOBUF)).message([0]))
+    message: Any = (
+        None
+        if form == "avro"
+        else message_factory.GetMessageClass(
+            ProtobufSchema(Schema("PROTOBUF", PROTOBUF)).message([0])
+        )
+    )
 
     def encoded(value: bytes | None) -> bytes | None:
         if value is None:
@@ -73,7 +84,10 @@ def encoder(form: str) -> Any:
             fastavro.schemaless_writer(out, schema, row)
             payload = out.getvalue()
         else:
-            payload = b"\0\0\0\0\1\0" + message(**{k: v for k, v in row.items() if v is not None}).SerializeToString()
+            payload = (
+                b"\0\0\0\0\1\0"
+                + message(**{k: v for k, v in row.items() if v is not None}).SerializeToString()
+            )
         return payload if row["kind"] != "damaged" else _damaged(payload)
 
     return encoded

@@ -24,7 +24,9 @@ Atom = Callable[[int, random.Random], bytes]
 
 def _repeated(opening: bytes, one: bytes, closing: bytes, separator: bytes = b",") -> Atom:
     def made(size: int, rng: random.Random) -> bytes:
-        return opening + separator.join([one] * max(1, size // (len(one) + len(separator)))) + closing
+        return (
+            opening + separator.join([one] * max(1, size // (len(one) + len(separator)))) + closing
+        )
 
     return made
 
@@ -106,7 +108,16 @@ ATOMS: Mapping[str, Atom] = MappingProxyType(
 #: Fields of a record, beside those that repeat.
 FIELDS = ("key", "items", "ts", "user", "lines", "price", "kind", "other")
 #: What is done to a record when its fields are written.
-HABITS = ("plain", "ten of each", "names twice", "many others", "long names", "escaped names", "tail", "spaced")
+HABITS = (
+    "plain",
+    "ten of each",
+    "names twice",
+    "many others",
+    "long names",
+    "escaped names",
+    "tail",
+    "spaced",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +131,23 @@ class Kind:
     key_bytes: int = 0
     null: bool = False
 
-    def value(self, rng: random.Random) -> bytes | None:
-        """Return a record's value."""
+    def value(self, rng: random.Random, most: int) -> bytes | None:
+        """Return a record's value, no field of which is larger than so many bytes."""
         if self.null:
             return None
-        made = {name: ATOMS[atom](size, rng) for name, atom, size in self.fields}
+        made = {name: ATOMS[atom](min(size, most), rng) for name, atom, size in self.fields}
         made = {"key": b'"s1"', "ts": b"%d" % NOW_MS, **made}
-        size = self.habit_size
-        colon, comma = (b' : ', b' , ') if self.habit == "spaced" else (b":", b",")
-        parts = [b'"' + name.encode() + b'"' + colon + value for name, value in made.items() if value]
+        size = min(self.habit_size, most)
+        colon, comma = (b" : ", b" , ") if self.habit == "spaced" else (b":", b",")
+        parts = [
+            b'"' + name.encode() + b'"' + colon + value for name, value in made.items() if value
+        ]
         if self.habit == "escaped names":
-            parts = [b'"' + b"".join(b"\\u%04x" % c for c in name.encode()) + b'"' + colon + value for name, value in made.items() if value]
+            parts = [
+                b'"' + b"".join(b"\\u%04x" % c for c in name.encode()) + b'"' + colon + value
+                for name, value in made.items()
+                if value
+            ]
         if self.habit == "ten of each":
             parts = parts * 10
         elif self.habit == "names twice":
@@ -152,8 +169,8 @@ class Shape:
     codec: str = "none"
     seed: int = 0
 
-    def records(self) -> tuple[list[bytes | None], list[bytes | None]]:
-        """Return keys and values of a batch."""
+    def records(self, most: int = BATCH_BYTES) -> tuple[list[bytes | None], list[bytes | None]]:
+        """Return keys and values of a batch; it ends, and no field is larger, at so many bytes."""
         rng = random.Random(self.seed)
         values: list[bytes | None] = []
         keys: list[bytes | None] = []
@@ -161,9 +178,9 @@ class Shape:
         for _ in range(self.rounds):
             for kind in self.kinds:
                 for _ in range(kind.times):
-                    value = kind.value(rng)
+                    value = kind.value(rng, most)
                     size += len(value or b"") + kind.key_bytes + 8
-                    if values and (size > BATCH_BYTES or len(values) >= RECORDS):
+                    if values and (size > most or len(values) >= RECORDS):
                         return keys, values
                     values.append(value)
                     keys.append(b"k" * kind.key_bytes if kind.key_bytes else None)
@@ -185,9 +202,30 @@ def begins() -> list[Shape]:
                 found.append(Shape((of(**{name: (atom, size)}),), rounds))
     for habit in HABITS:
         for size in (10, 2_000, 900_000):
-            found.append(Shape((Kind((("items", "words", 20),), habit, size),), max(1, 60_000 // max(1, size // 30))))
+            found.append(
+                Shape(
+                    (Kind((("items", "words", 20),), habit, size),),
+                    max(1, 60_000 // max(1, size // 30)),
+                )
+            )
     found.append(Shape((Kind((), null=True),), RECORDS))
     found.append(Shape((Kind((), null=True, key_bytes=1_000),), RECORDS))
+    return found
+
+
+def together() -> list[Shape]:
+    """Return shapes with every atom in one batch: for each field, and for each habit in `items`.
+
+    A few batches tell whether anything is bad; the climb then drops what is not.
+    """
+    found = []
+    for size in (6_000, 100):
+        for name, habit in [
+            *((name, "plain") for name in FIELDS),
+            *(("items", habit) for habit in HABITS[1:]),
+        ]:
+            kinds = tuple(Kind(((name, atom, size),), habit, size) for atom in ATOMS)
+            found.append(Shape(kinds, RECORDS))
     return found
 
 
@@ -207,22 +245,35 @@ def changed(shape: Shape, rng: random.Random) -> Shape:
         fields = list(kind.fields)
         place = rng.randrange(len(fields))
         name, atom, size = fields[place]
-        fields[place] = (name, atom, max(1, min(980_000, int(size * rng.choice((0.3, 0.7, 0.9, 1.1, 1.5, 3.0))))))
+        fields[place] = (
+            name,
+            atom,
+            max(1, min(980_000, int(size * rng.choice((0.3, 0.7, 0.9, 1.1, 1.5, 3.0))))),
+        )
         kinds[at] = replace(kind, fields=tuple(fields))
     elif choice == 6:
         kinds[at] = replace(kind, habit=rng.choice(HABITS), habit_size=_size(rng))
     elif choice == 7:
-        kinds[at] = replace(kind, times=max(1, min(20_000, int(kind.times * rng.choice((0.1, 0.5, 2, 10))))))
+        kinds[at] = replace(
+            kind, times=max(1, min(20_000, int(kind.times * rng.choice((0.1, 0.5, 2, 10)))))
+        )
     elif choice == 8 and len(kinds) < 4:
         other = rng.choice(begins()).kinds[0]
-        kinds.insert(rng.randrange(len(kinds) + 1), replace(other, times=rng.choice((1, 1, 10, 1_000))))
+        kinds.insert(
+            rng.randrange(len(kinds) + 1), replace(other, times=rng.choice((1, 1, 10, 1_000)))
+        )
     elif choice == 9 and len(kinds) > 1:
-        del kinds[at]
+        most = max(1, len(kinds) // 2)
+        del kinds[at : at + rng.choice((1, most))]
     else:
-        kinds[at] = replace(kind, key_bytes=rng.choice((0, 0, 5, 1_000, 2_000)), null=rng.random() < 0.05)
+        kinds[at] = replace(
+            kind, key_bytes=rng.choice((0, 0, 5, 1_000, 2_000)), null=rng.random() < 0.05
+        )
     rounds = max(1, min(RECORDS, int(shape.rounds * rng.choice((0.1, 0.5, 1, 1, 1, 1, 2, 10)))))
     codec = rng.choice(CODECS) if rng.random() < 0.1 else shape.codec
-    return Shape(tuple(kinds), rounds, codec, rng.randrange(1 << 30) if rng.random() < 0.1 else shape.seed)
+    return Shape(
+        tuple(kinds), rounds, codec, rng.randrange(1 << 30) if rng.random() < 0.1 else shape.seed
+    )
 
 
 def _size(rng: random.Random) -> int:

@@ -22,18 +22,19 @@ from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
+from tests.bounds import shapes
 from tests.bounds.encoded import OneSchema, encode_all
-from tests.bounds.shapes import CODECS, NOW_MS, Shape
+from tests.bounds.shapes import CODECS, NOW_MS, Kind, Shape, of
 from tests.worker.harness import known, toml, unk
 from workers.agents.rekey import RekeyShard
-from workers.app import Factory
-from workers.check.examine import examine
-from workers.check.sample import Part, Sample
-from workers.errors import SettingsError
-from workers.events.formats.json_schema import FramedJson
-from workers.events.formats.reader import FormatReader, form_of
+from workers.agents.topics import SourcePartition, Topics
+from workers.agents.worker import Factory
+from workers.commands.check.examine import examine
+from workers.commands.check.sample import Part, Sample
+from workers.events.formats.reader import FormatReader, FramedJson, form_of
 from workers.events.json import Json
 from workers.events.logs import Format
+from workers.events.schemas import Nobody
 from workers.events.tree import Node
 from workers.kafka.clients import Connection
 from workers.kafka.decoding import PART_RECORDS, ColumnRecords, RecordSet
@@ -41,18 +42,25 @@ from workers.kafka.records import Outgoing, Records
 from workers.kafka.shard import Shard
 from workers.kafka.topics import Existing
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.registry.registry import Nobody
 from workers.replay.offline import replay
 from workers.replay.sources import open_source
-from workers.settings import Settings, load
-from workers.topics import SourcePartition, Topics
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings, load
 
 KEY = NoiseKey(bytes(range(32)))
 #: A producer's largest request, uncompressed: where a record batch ends.
 BATCH_BYTES = 1_000_000
 _KINDS = [f"kind{i}" for i in range(50)]
+_ORDINARY = Shape(
+    (
+        of(items=("words", 20), user=("word", 1)),
+        Kind((("items", "words", 20),), "names twice"),
+        of(items=("depth", 2_000)),
+        Kind((), null=True),
+    ),
+    rounds=50,
+)
 _BUCKETS = {"from": 0, "to": 999, "count": 999}
-
 
 
 def _prices() -> dict[str, object]:
@@ -70,9 +78,7 @@ VARIANTS: MappingProxyType[str, dict[str, Any]] = MappingProxyType(
             "events": {"items": "lines[].sku", "count": "lines[].qty"},
             "histogram": [unk(where=[{"field": "kind", "not_in": _KINDS}])],
         },
-        "buckets": {
-            "histogram": [_prices()],
-        },
+        "buckets": {"histogram": [_prices()]},
         "several": {
             "events": {"missing": "empty"},
             "histogram": [
@@ -117,13 +123,20 @@ class Cost:
         return self.cpu_ns / self.nbytes
 
 
+@lru_cache(maxsize=16)
 def settings_of(variant: str) -> Settings:
     """Return the settings of a variant."""
     given = VARIANTS[variant]
     document = {
         "worker": {"name": "bounds", "data_dir": "data", "key_file": "key", "owner_partitions": 1},
         "kafka": {"bootstrap": "127.0.0.1:1"},
-        "events": {"topic": "events", "key": "key", "items": "items", "timestamp": "ts", **given.get("events", {})},
+        "events": {
+            "topic": "events",
+            "key": "key",
+            "items": "items",
+            "timestamp": "ts",
+            **given.get("events", {}),
+        },
         "privacy": {"unit": "event", **given.get("privacy", {})},
         "histogram": given["histogram"],
     }
@@ -144,7 +157,14 @@ class _Committed:
         shard.offset = 0
         shard.store.open()
 
-    def transact(self, messages: Sequence[Outgoing], changes: Any, group_offset: int, forwarded: Any = (), to: str = "") -> None:
+    def transact(
+        self,
+        messages: Sequence[Outgoing],
+        changes: Any,
+        group_offset: int,
+        forwarded: Any = (),
+        to: str = "",
+    ) -> None:
         """Keep what would be committed."""
         self.messages += messages
         for records in forwarded:
@@ -155,8 +175,15 @@ class _Committed:
 @lru_cache(maxsize=16)
 def _factory(variant: str) -> Factory:
     settings = settings_of(variant)
-    names = [settings.contributions_topic, settings.contribute_state_topic, settings.release_state_topic]
-    existing = {name: Existing(name, 1) for name in ["events", *names, "bounds.by-user", "bounds.rekey-state"]}
+    names = [
+        settings.contributions_topic,
+        settings.contribute_state_topic,
+        settings.release_state_topic,
+    ]
+    existing = {
+        name: Existing(name, 1)
+        for name in ["events", *names, "bounds.by-user", "bounds.rekey-state"]
+    }
     topics = Topics(
         events=("events",),
         plan=[],
@@ -167,7 +194,9 @@ def _factory(variant: str) -> Factory:
     return Factory(settings, Connection("127.0.0.1:1"), topics, KEY, None)
 
 
-def fetched(keys: Sequence[bytes | None], values: Sequence[bytes | None], codec: str = "none") -> bytes:
+def fetched(
+    keys: Sequence[bytes | None], values: Sequence[bytes | None], codec: str = "none"
+) -> bytes:
     """Return records as a broker sends them."""
     out = bytearray()
     at, offset = 0, 0
@@ -186,7 +215,9 @@ def fetched(keys: Sequence[bytes | None], values: Sequence[bytes | None], codec:
 
 
 def _feed(shard: Shard, raw: bytes) -> None:
-    response = PartitionRecords(TopicPartition("t", 0), RecordSet(raw), None, 0, None, None, True, READ_COMMITTED)
+    response = PartitionRecords(
+        TopicPartition("t", 0), RecordSet(raw), None, 0, None, None, True, READ_COMMITTED
+    )
     records = ColumnRecords.of(response)
     start = 0
     while records.has_more():
@@ -198,15 +229,30 @@ def _feed(shard: Shard, raw: bytes) -> None:
 class Stages:
     """The stages of one variant of settings and one format; each call begins with fresh ones."""
 
-    def __init__(self, variant: str, form: str = "json") -> None:
-        self.variant, self.form = variant, form
+    def __init__(self, variant: str, form: str = "json", most: int = shapes.BATCH_BYTES) -> None:
+        """
+        Args:
+            variant: of the settings.
+            form: how the records are encoded.
+            most: bytes of a batch, about.
+        """
+        self.variant, self.form, self.most = variant, form, most
         self._settings = settings_of(variant)
+
+    def warm(self) -> None:
+        """Run every stage once: a first run loads kernels, or compiles them, and makes tables."""
+        self.run(_ORDINARY)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the stages, in the order in which `run` has them."""
         offline = ("check", "replay") if self.form == "json" else ()
-        return (*(["rekey"] if self._settings.privacy.rekey else []), "contribute", "release", *offline)
+        return (
+            *(["rekey"] if self._settings.privacy.rekey else []),
+            "contribute",
+            "release",
+            *offline,
+        )
 
     def run(self, shape: Shape, *, memory: bool = True, only: str | None = None) -> dict[str, Cost]:
         """Return what a batch costs each stage.
@@ -216,7 +262,16 @@ class Stages:
             memory: whether memory is traced, which takes time; else `peak` is 0.
             only: the stage whose cost is wanted; None: all. Those before it run as well.
         """
-        keys, values = shape.records()
+        # As in a worker, collections pass over what was there before; one of all would take longer than most batches.
+        gc.freeze()
+        try:
+            return self._run(shape, memory, only)
+        finally:
+            gc.collect()
+            gc.unfreeze()
+
+    def _run(self, shape: Shape, memory: bool, only: str | None) -> dict[str, Cost]:
+        keys, values = shape.records(self.most)
         if self.form != "json":
             values = encode_all(self.form, values)
         if only in ("check", "replay"):
@@ -229,15 +284,22 @@ class Stages:
             rekey = factory.rekey(origin, 0)
             self._give_format(rekey, factory)
             found["rekey"], committed = self._stage(rekey, keys, values, shape.codec, memory)
-            values, keys = [value for value, _ in committed.forwarded], [key for _, key in committed.forwarded]
+            values, keys = (
+                [value for value, _ in committed.forwarded],
+                [key for _, key in committed.forwarded],
+            )
             if not values or only == "rekey":
                 return found
         contribute = factory.contribute(factory.sources.topics[0], 0)
         self._give_format(contribute, factory)
         found["contribute"], committed = self._stage(contribute, keys, values, shape.codec, memory)
-        sent = [m.value for m in committed.messages if m.topic == self._settings.contributions_topic]
+        sent = [
+            m.value for m in committed.messages if m.topic == self._settings.contributions_topic
+        ]
         if sent and only != "contribute":
-            found["release"], _ = self._stage(factory.release(0), [None] * len(sent), sent, "none", memory)
+            found["release"], _ = self._stage(
+                factory.release(0), [None] * len(sent), sent, "none", memory
+            )
         if only is None and self.form == "json" and not self._settings.privacy.rekey:
             found["check"] = self._check(keys, values, memory)
             found["replay"] = self._replay(keys, values, memory)
@@ -260,7 +322,12 @@ class Stages:
             shard._reader._form = form(reader.layout.tree)
 
     def _stage(
-        self, shard: Any, keys: Sequence[bytes | None], values: Sequence[bytes | None], codec: str, memory: bool
+        self,
+        shard: Any,
+        keys: Sequence[bytes | None],
+        values: Sequence[bytes | None],
+        codec: str,
+        memory: bool,
     ) -> tuple[Cost, _Committed]:
         raw, committed = fetched(keys, values, codec), _Committed(shard)
 
@@ -274,14 +341,18 @@ class Stages:
         finally:
             shard._pool.shutdown(wait=False)
 
-    def _check(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool) -> Cost:
+    def _check(
+        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool
+    ) -> Cost:
         settings = self._settings
         records = Records.of(values, keys, [NOW_MS] * len(values))
         part = Part(SourcePartition("events", 0, 1), records)
         sample = Sample("the newest records", [part], settings.shape, live=True)
         return _measured(lambda: examine(settings, sample), _size(keys, values), memory)
 
-    def _replay(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool) -> Cost:
+    def _replay(
+        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], memory: bool
+    ) -> Cost:
         lines = [(value or b"").replace(b"\n", b" ") for value in values]
         with TemporaryDirectory() as directory:
             path = Path(directory) / "events.jsonl"
@@ -300,7 +371,6 @@ def _size(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> int:
 
 
 def _measured(work: Callable[[], object], nbytes: int, memory: bool) -> Cost:
-    gc.collect()
     if not memory:
         begun = time.thread_time_ns()
         work()
@@ -310,6 +380,8 @@ def _measured(work: Callable[[], object], nbytes: int, memory: bool) -> Cost:
         before = tracemalloc.get_traced_memory()[0]
         begun = time.thread_time_ns()
         work()
-        return Cost(nbytes, tracemalloc.get_traced_memory()[1] - before, time.thread_time_ns() - begun)
+        return Cost(
+            nbytes, tracemalloc.get_traced_memory()[1] - before, time.thread_time_ns() - begun
+        )
     finally:
         tracemalloc.stop()

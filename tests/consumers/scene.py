@@ -19,10 +19,11 @@ from typing import Any, Self
 from confluent_kafka import Message
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests import ROOT
 from tests.worker.harness import PATIENCE_S, Bare, Site, known, unk, until
-from workers.histogram import answers
+from workers.pipeline import snapshots
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "consumers"
+EXAMPLES = ROOT / "examples" / "consumers"
 LABELS = [
     "tea",
     "cup",
@@ -83,7 +84,9 @@ class Copy:
         """Records as they are; a stream key keeps its partition."""
         for record in records:
             place = sum(record.key() or b"") % self._partitions
-            self._producer.produce(self.name, record.value(), record.key(), place, timestamp=record.timestamp()[1])
+            self._producer.produce(
+                self.name, record.value(), record.key(), place, timestamp=record.timestamp()[1]
+            )
         assert self._producer.flush(120) == 0
 
     def forge(self, document: Document, *, commit: bool) -> None:
@@ -108,8 +111,11 @@ class Program:
         with self._log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, str(EXAMPLES / example), *arguments],
-                cwd=directory, stdout=output, stderr=output, env={**os.environ, **environment},
-            )  # fmt: skip
+                cwd=directory,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +128,9 @@ class Program:
         return self._log.read_text()
 
     def wait_for(self, text: str) -> None:
-        until(lambda: text in self.output() or self.process.poll() is not None, f"{text!r} is printed")
+        until(
+            lambda: text in self.output() or self.process.poll() is not None, f"{text!r} is printed"
+        )
         assert text in self.output(), self.output()
 
     def stop(self) -> None:
@@ -130,7 +138,9 @@ class Program:
         self.process.wait(PATIENCE_S)
 
 
-def run(example: str, *arguments: str, directory: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    example: str, *arguments: str, directory: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Runs an example to its end."""
     return subprocess.run(
         [sys.executable, str(EXAMPLES / example), *arguments],
@@ -156,7 +166,7 @@ def joined(documents: Sequence[Document]) -> dict[Place, Document]:
         items = (
             {"items": [item for page in pages_of for item in page["items"]]}
             if "items" in first
-            else answers.joined(pages_of)
+            else snapshots.joined(pages_of)
         )
         found[place] = first | items
     return found
@@ -173,8 +183,19 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
         directory,
         [
             # What is planted twice would be shown with a chance of 2e-5 with a delta of 1e-6, of 5e-9 with this one.
-            unk("items", horizon=16, start=start, keys=["s1", "s2"], delta=1e-10, windows=["1s", "5s"]),
-            {name: value for name, value in known("large", tick="10s", keys=["s1"]).items() if name != "domain"}
+            unk(
+                "items",
+                horizon=16,
+                start=start,
+                keys=["s1", "s2"],
+                delta=1e-10,
+                windows=["1s", "5s"],
+            ),
+            {
+                name: value
+                for name, value in known("large", tick="10s", keys=["s1"]).items()
+                if name != "domain"
+            }
             | {"domain_file": "large.txt"},
             known(
                 "answers",
@@ -212,6 +233,8 @@ def published(bootstrap: str, directory: Path) -> Iterator[Scene]:
         assert worker.stop() == 0
     names = ["items", "large", "answers"]
     yield Scene(site, {name: list(site.read(f"{site.name}.{name}")) for name in names})
-    topics = [topic for topic in site.admin.list_topics(timeout=60).topics if topic.startswith(site.name)]
+    topics = [
+        topic for topic in site.admin.list_topics(timeout=60).topics if topic.startswith(site.name)
+    ]
     for future in site.admin.delete_topics(topics).values():
         future.result()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.consumers.scene import PLANTED, Program, Scene
+
+pytestmark = pytest.mark.waits
 
 
 def expected(scene: Scene) -> dict[str, list[str]]:
@@ -28,7 +32,9 @@ def expected(scene: Scene) -> dict[str, list[str]]:
     return lines
 
 
-def test_leaders_are_told_series_by_series_and_only_from_what_was_committed(scene: Scene, tmp_path: Path) -> None:
+def test_leaders_are_told_series_by_series_and_only_from_what_was_committed(
+    scene: Scene, tmp_path: Path
+) -> None:
     """Faust by itself also reads what a transaction wrote and took back; and a lead within the noise is none."""
     lines = expected(scene)
     assert all(
@@ -37,11 +43,20 @@ def test_leaders_are_told_series_by_series_and_only_from_what_was_committed(scen
     )
     copy, records = scene.new_topic(partitions=2), scene.records["items"]
     copy.send(records[:20])
-    forged = json.loads(records[0].value() or b"") | {"items": [["Forged", 10**6], ["tea", 1]], "id": "f" * 32}
+    forged = json.loads(records[0].value() or b"") | {
+        "items": [["Forged", 10**6], ["tea", 1]],
+        "id": "f" * 32,
+    }
     copy.forge(forged, commit=False)
     copy.send([*records[20:], *records[-2:]])
-    environment = {"BOOTSTRAP": scene.site.connection.bootstrap, "TOPIC": copy.name, "GROUP": f"{copy.name}-agent"}
-    with Program(tmp_path, "agent.py", "worker", "--without-web", "-l", "error", **environment) as program:
+    environment = {
+        "BOOTSTRAP": scene.site.connection.bootstrap,
+        "TOPIC": copy.name,
+        "GROUP": f"{copy.name}-agent",
+    }
+    with Program(
+        tmp_path, "agent.py", "worker", "--without-web", "-l", "error", **environment
+    ) as program:
         for of_key in lines.values():
             program.wait_for(of_key[-1])
         program.stop()

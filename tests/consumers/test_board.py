@@ -6,7 +6,11 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.consumers.scene import PLANTED, Document, Program, Scene, run
+
+pytestmark = pytest.mark.waits
 
 HEAD = re.compile(r"(\w+) / (\w+)   epoch (\d+), tick (\d+), until ([\d-]{10}) ([\d:]{8}) UTC")
 ROW = re.compile(r" +(-?[\d,]+) ± ([\d,]+) +(.+)")
@@ -46,20 +50,33 @@ def test_every_snapshot_is_printed_with_its_error(scene: Scene) -> None:
     assert sorted(shown) == sorted(places(expected)) and len(expected) > 60
     for snapshot, place in zip(expected, places(expected), strict=True):
         rows = [ROW.fullmatch(line) for line in shown[place]]
-        assert [(int(row[1].replace(",", "")), int(row[2].replace(",", ""))) for row in rows if row] == [
-            (count, round(2 * snapshot["sd"])) for _, count in snapshot["items"][:10]
-        ]
+        assert [
+            (int(row[1].replace(",", "")), int(row[2].replace(",", ""))) for row in rows if row
+        ] == [(count, round(2 * snapshot["sd"])) for _, count in snapshot["items"][:10]]
     assert "tea" in done.stdout and "\x1b" not in done.stdout and "\u202e" not in done.stdout
     ids = {(s["key"], s["id"]) for s in expected}
     assert done.stdout.count("another id: a new series begins") == len(ids) - 2 >= 2
-    assert done.stdout.count("promises one event: epsilon") == 2  # once a stream key: it does not change
-    assert "tea   [+" in done.stdout and " since the epoch began" in done.stdout and " in 5s" in done.stdout
+    assert (
+        done.stdout.count("promises one event: epsilon") == 2
+    )  # once a stream key: it does not change
+    assert (
+        "tea   [+" in done.stdout
+        and " since the epoch began" in done.stdout
+        and " in 5s" in done.stdout
+    )
     assert PLANTED not in done.stdout + done.stderr
 
 
 def test_pages_are_put_together_and_answers_are_shown(scene: Scene) -> None:
     """5,000 long labels do not fit into one record; queries have no items at all."""
-    options = ("--bootstrap", scene.site.connection.bootstrap, "--from-beginning", "--until-end", "--top", "5000")
+    options = (
+        "--bootstrap",
+        scene.site.connection.bootstrap,
+        "--from-beginning",
+        "--until-end",
+        "--top",
+        "5000",
+    )
     assert {json.loads(record.value() or b"")["pages"] for record in scene.records["large"]} == {2}
     shown = boards(run("board.py", "--topic", scene.topic("large"), *options).stdout)
     assert sorted(shown) == sorted(places(list(scene.whole("large").values())))
@@ -71,10 +88,19 @@ def test_pages_are_put_together_and_answers_are_shown(scene: Scene) -> None:
 
 def test_it_follows_and_sees_nothing_that_was_not_committed(scene: Scene, tmp_path: Path) -> None:
     """What a worker could not commit was never published; a snapshot that comes again is no second one."""
-    copy, records = scene.new_topic(), [record for record in scene.records["items"] if record.key() == b"s1"]
+    copy, records = (
+        scene.new_topic(),
+        [record for record in scene.records["items"] if record.key() == b"s1"],
+    )
     copy.send(records[:3])
     with Program(
-        tmp_path, "board.py", "--bootstrap", scene.site.connection.bootstrap, "--topic", copy.name, "--from-beginning"
+        tmp_path,
+        "board.py",
+        "--bootstrap",
+        scene.site.connection.bootstrap,
+        "--topic",
+        copy.name,
+        "--from-beginning",
     ) as program:
         program.wait_for("tick 3,")
         forged = json.loads(records[3].value() or b"") | {"items": [["Forged", 1]], "tick": 1_000}
@@ -95,7 +121,9 @@ def test_what_is_not_there_is_told_in_one_line(scene: Scene) -> None:
     ):
         done = run("board.py", "--bootstrap", address, "--topic", topic)
         assert done.returncode == 1
-        lines = [line for line in done.stderr.splitlines() if not line.startswith("%")]  # those are librdkafka's own
+        lines = [
+            line for line in done.stderr.splitlines() if not line.startswith("%")
+        ]  # those are librdkafka's own
         assert len(lines) == 1, done.stderr
         [line] = lines
         assert line.startswith(word)

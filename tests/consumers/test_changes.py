@@ -13,6 +13,8 @@ import pytest
 
 from tests.consumers.scene import EXAMPLES
 
+pytestmark = pytest.mark.waits
+
 WINDOW = {"ms": 20_000, "ticks": 2, "sd": 10.0}
 
 
@@ -32,15 +34,28 @@ def readers() -> Iterator[tuple[ModuleType, ModuleType]]:
 def snapshot(module: ModuleType, tick: int, items: dict[str, int], **changes: Any) -> Any:
     """One of a series whose ticks are of 10 s."""
     document = {
-        "histogram": "h", "key": "s1", "epoch": 1, "tick": tick, "start": 10_000 * tick, "end": 10_000 * (tick + 1),
-        "items": sorted(items.items(), key=lambda item: (-item[1], item[0])), "sd": 12.0, "threshold": None,
-        "windows": [WINDOW | {"ticks": min(2, tick)}], "mechanism": "unk_base", "id": "0" * 32, "page": 1, "pages": 1,
+        "histogram": "h",
+        "key": "s1",
+        "epoch": 1,
+        "tick": tick,
+        "start": 10_000 * tick,
+        "end": 10_000 * (tick + 1),
+        "items": sorted(items.items(), key=lambda item: (-item[1], item[0])),
+        "sd": 12.0,
+        "threshold": None,
+        "windows": [WINDOW | {"ticks": min(2, tick)}],
+        "mechanism": "unk_base",
+        "id": "0" * 32,
+        "page": 1,
+        "pages": 1,
         "guarantee": {"unit": "event", "rho": 0.1, "epsilon": 1.0, "delta": 1e-9},
-    } | changes  # fmt: skip
+    } | changes
     return module.Pages().receive(json.dumps(document).encode())
 
 
-def test_a_change_is_that_since_the_snapshot_that_the_window_names(readers: tuple[ModuleType, ModuleType]) -> None:
+def test_a_change_is_that_since_the_snapshot_that_the_window_names(
+    readers: tuple[ModuleType, ModuleType],
+) -> None:
     """Not since the last one seen, and since zero while the epoch is younger than the window."""
     module, _ = readers
     changes = module.Changes()
@@ -56,7 +71,9 @@ def test_a_change_is_that_since_the_snapshot_that_the_window_names(readers: tupl
     assert changes.receive(snapshot(module, 7, {"tea": 300})) == []  # tick 5 was not seen
 
 
-def test_nothing_is_subtracted_across_series_and_nothing_said_without_windows(readers: tuple[ModuleType, ModuleType]) -> None:
+def test_nothing_is_subtracted_across_series_and_nothing_said_without_windows(
+    readers: tuple[ModuleType, ModuleType],
+) -> None:
     """With another id counts begin at zero."""
     module, _ = readers
     changes = module.Changes()
@@ -66,7 +83,9 @@ def test_nothing_is_subtracted_across_series_and_nothing_said_without_windows(re
     assert module.Changes().receive(snapshot(module, 1, {"tea": 30}, windows=[])) == []
 
 
-def test_the_board_says_changes_and_ranks_that_exceed_the_noise_and_no_others(readers: tuple[ModuleType, ModuleType]) -> None:
+def test_the_board_says_changes_and_ranks_that_exceed_the_noise_and_no_others(
+    readers: tuple[ModuleType, ModuleType],
+) -> None:
     """cup passes tea by far; pot passes jar by what noise explains."""
     module, board = readers
     changes = module.Changes()
@@ -74,19 +93,30 @@ def test_the_board_says_changes_and_ranks_that_exceed_the_noise_and_no_others(re
     changes.receive(snapshot(module, 4, {"tea": 1_000, "cup": 950, "jar": 500, "pot": 490}))
     last = snapshot(module, 5, {"tea": 1_010, "cup": 1_130, "jar": 505, "pot": 515})
     lines = board.board(last, 10, changes.receive(last)).splitlines()[1:]
-    assert [line.split(maxsplit=3)[3] for line in lines] == ["cup   [+230 ± 20 in 20s, up 1]", "tea", "pot   [+25 ± 20 in 20s]", "jar"]
+    assert [line.split(maxsplit=3)[3] for line in lines] == [
+        "cup   [+230 ± 20 in 20s, up 1]",
+        "tea",
+        "pot   [+25 ± 20 in 20s]",
+        "jar",
+    ]
     first = snapshot(module, 2, {"tea": 400})
     changes = module.Changes()
-    assert "tea   [+400 ± 20 since the epoch began]" in board.board(first, 10, changes.receive(first))
+    assert "tea   [+400 ± 20 since the epoch began]" in board.board(
+        first, 10, changes.receive(first)
+    )
 
 
-def test_of_items_that_do_not_change_hardly_any_is_said_to(readers: tuple[ModuleType, ModuleType]) -> None:
+def test_of_items_that_do_not_change_hardly_any_is_said_to(
+    readers: tuple[ModuleType, ModuleType],
+) -> None:
     """Of 5,000 with noise alone 4.55 % pass two standard deviations, give or take 5 sqrt(0.0455 * 0.9545 / 5,000) = 1.5 % (6e-7)."""
     module, _ = readers
     noise = np.random.default_rng(5).normal(0, WINDOW["sd"], 5_000).round().astype(int).tolist()
     changes = module.Changes()
     for tick in (1, 2):
         changes.receive(snapshot(module, tick, {str(i): 100_000 for i in range(5_000)}))
-    [change] = changes.receive(snapshot(module, 3, {str(i): 100_000 + found for i, found in enumerate(noise)}))
+    [change] = changes.receive(
+        snapshot(module, 3, {str(i): 100_000 + found for i, found in enumerate(noise)})
+    )
     said = sum(change.clear(str(i)) is not None for i in range(5_000))
     assert 0.030 < said / 5_000 < 0.061

@@ -7,8 +7,11 @@ import shlex
 from pathlib import Path
 
 import duckdb
+import pytest
 
 from tests.consumers.scene import EXAMPLES, Program, Scene, run
+
+pytestmark = pytest.mark.waits
 
 GUIDE = EXAMPLES.parents[1] / "docs" / "consumers.md"
 
@@ -26,7 +29,9 @@ def commands(scene: Scene) -> dict[str, list[str]]:
     return found
 
 
-def test_the_commands_and_the_query_of_the_guide_do_what_it_says(scene: Scene, tmp_path: Path) -> None:
+def test_the_commands_and_the_query_of_the_guide_do_what_it_says(
+    scene: Scene, tmp_path: Path
+) -> None:
     """A reader copies them; the board is the one that DuckDB shows, and both are the topic's."""
     by_script, bootstrap = commands(scene), scene.site.connection.bootstrap
     assert set(by_script) == {"board.py", "agent.py", "to_duckdb.py"}
@@ -41,7 +46,10 @@ def test_the_commands_and_the_query_of_the_guide_do_what_it_says(scene: Scene, t
     [variable, _, *options] = by_script["agent.py"]
     name, _, topic = variable.partition("=")
     with Program(
-        tmp_path, "agent.py", *options, **{name: topic, "BOOTSTRAP": bootstrap, "GROUP": f"{topic}-guide"}
+        tmp_path,
+        "agent.py",
+        *options,
+        **{name: topic, "BOOTSTRAP": bootstrap, "GROUP": f"{topic}-guide"},
     ) as agent:
         agent.wait_for("tea leads")
         agent.stop()
@@ -53,10 +61,14 @@ def test_the_commands_and_the_query_of_the_guide_do_what_it_says(scene: Scene, t
     query, changes = re.findall(r"^```sql\n(.*?)^```", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
     with duckdb.connect(str(tmp_path / "board.duckdb"), read_only=True) as database:
         rows = database.execute(query).fetchall()
-    assert [(label, count) for _, label, count, _ in rows] == [tuple(item) for item in last["items"]]
+    assert [(label, count) for _, label, count, _ in rows] == [
+        tuple(item) for item in last["items"]
+    ]
 
     items = scene.whole("items")
-    options = [option if option != scene.topic("large") else scene.topic("items") for option in options]
+    options = [
+        option if option != scene.topic("large") else scene.topic("items") for option in options
+    ]
     done = run("to_duckdb.py", *options, "--bootstrap", bootstrap, directory=tmp_path)
     assert done.returncode == 0, done.stderr
     with duckdb.connect(str(tmp_path / "board.duckdb"), read_only=True) as database:

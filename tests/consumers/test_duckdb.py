@@ -7,9 +7,12 @@ from pathlib import Path
 
 import duckdb
 import pyarrow.parquet as pq
+import pytest
 
 from tests.consumers.scene import Document, Program, Scene, run
 from tests.worker.harness import until
+
+pytestmark = pytest.mark.waits
 
 ROWS = (
     'select histogram, key, id, tick, epoch, epoch_ms("start"), epoch_ms("end"), mechanism, unit, rho, epsilon, delta, sd, '
@@ -23,13 +26,31 @@ def expected(documents: list[Document]) -> list[tuple[object, ...]]:
     rows = []
     for s in documents:
         promise = s["guarantee"]
-        items = [{"label": label, "count": count} for label, count in s["items"]] if "items" in s else None
+        items = (
+            [{"label": label, "count": count} for label, count in s["items"]]
+            if "items" in s
+            else None
+        )
         rows.append(
             (
-                s["histogram"], s["key"], s["id"], s["tick"], s["epoch"], s["start"], s["end"], s["mechanism"], promise["unit"],
-                promise["rho"], promise["epsilon"], promise["delta"], s["sd"], s["threshold"], items, s.get("windows", []),
+                s["histogram"],
+                s["key"],
+                s["id"],
+                s["tick"],
+                s["epoch"],
+                s["start"],
+                s["end"],
+                s["mechanism"],
+                promise["unit"],
+                promise["rho"],
+                promise["epsilon"],
+                promise["delta"],
+                s["sd"],
+                s["threshold"],
+                items,
+                s.get("windows", []),
             )
-        )  # fmt: skip
+        )
     return sorted(rows, key=lambda row: (*map(str, row[:3]), int(row[3])))  # type: ignore[call-overload]  # a tick
 
 
@@ -58,7 +79,10 @@ def test_it_resumes_after_a_kill_and_takes_a_snapshot_once(scene: Scene, tmp_pat
     )
     copy.send(records[:30])
     with Program(tmp_path, "to_duckdb.py", *arguments) as program:
-        until(lambda: list(files.rglob("*.parquet")) or program.process.poll() is not None, "it has stored something")
+        until(
+            lambda: list(files.rglob("*.parquet")) or program.process.poll() is not None,
+            "it has stored something",
+        )
         assert program.process.poll() is None, program.output()
     copy.forge(documents[0] | {"items": [["Forged", 1]]}, commit=False)
     copy.send([*records[20:], *records[:10]])
@@ -77,9 +101,26 @@ def test_it_resumes_after_a_kill_and_takes_a_snapshot_once(scene: Scene, tmp_pat
     assert [row[:-1] for row in in_files] == expected(documents)
     assert not list(files.rglob("*.half"))
     assert {tuple(pq.read_schema(path).names) for path in files.rglob("*.parquet")} == {
-        ("histogram", "id", "key", "epoch", "tick", "start", "end", "mechanism", "unit", "rho", "epsilon", "delta", "sd",
-         "threshold", "items", "windows", "answer")
-    }  # fmt: skip
+        (
+            "histogram",
+            "id",
+            "key",
+            "epoch",
+            "tick",
+            "start",
+            "end",
+            "mechanism",
+            "unit",
+            "rho",
+            "epsilon",
+            "delta",
+            "sd",
+            "threshold",
+            "items",
+            "windows",
+            "answer",
+        )
+    }
 
 
 def test_a_second_truth_about_a_tick_is_refused(scene: Scene, tmp_path: Path) -> None:
@@ -107,7 +148,9 @@ def test_a_second_truth_about_a_tick_is_refused(scene: Scene, tmp_path: Path) ->
         other.forge(forged, commit=True)
         done = run("to_duckdb.py", *arguments, "--topic", other.name)
         assert done.returncode == 1
-        assert "came again with other content" in done.stderr or "different guarantees" in done.stderr
+        assert (
+            "came again with other content" in done.stderr or "different guarantees" in done.stderr
+        )
         assert "Traceback" not in done.stderr and "Forged" not in done.stderr
         assert stored(database) == before
     assert len(before) == 5
@@ -118,15 +161,24 @@ def test_pages_and_answers_are_stored_whole(scene: Scene, tmp_path: Path) -> Non
     database = tmp_path / "board.duckdb"
     for name in ("large", "answers"):
         done = run(
-            "to_duckdb.py", "--bootstrap", scene.site.connection.bootstrap, "--topic", scene.topic(name), "--database", str(database),
+            "to_duckdb.py",
+            "--bootstrap",
+            scene.site.connection.bootstrap,
+            "--topic",
+            scene.topic(name),
+            "--database",
+            str(database),
             "--until-end",
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
     documents = [*scene.whole("large").values(), *scene.whole("answers").values()]
     assert stored(database) == expected(documents)
     with duckdb.connect(str(database), read_only=True) as db:
-        answers = db.execute("select tick, answer from snapshots where histogram = 'answers' order by tick").fetchall()
+        answers = db.execute(
+            "select tick, answer from snapshots where histogram = 'answers' order by tick"
+        ).fetchall()
     wanted = sorted(
-        (s["tick"], {name: s[name] for name in ("answers", "since", "error")}) for s in scene.whole("answers").values()
+        (s["tick"], {name: s[name] for name in ("answers", "since", "error")})
+        for s in scene.whole("answers").values()
     )
     assert [(tick, json.loads(answer)) for tick, answer in answers] == wanted

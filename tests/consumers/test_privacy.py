@@ -10,7 +10,17 @@ import pytest
 
 from tests.consumers.scene import EXAMPLES, PLANTED, Program, Scene, run
 
-EXACT = ("contributions", "rejects", "contribute-state", "release-state", "exact", "data_dir", "key_file")
+pytestmark = pytest.mark.waits
+
+EXACT = (
+    "contributions",
+    "rejects",
+    "contribute-state",
+    "release-state",
+    "exact",
+    "data_dir",
+    "key_file",
+)
 
 
 def test_what_was_planted_is_in_the_exact_topics_and_in_no_snapshot(scene: Scene) -> None:
@@ -22,7 +32,9 @@ def test_what_was_planted_is_in_the_exact_topics_and_in_no_snapshot(scene: Scene
 
 
 @pytest.mark.parametrize("topic", ["{}.contributions", "{}.rejects", "{}-events"])
-def test_a_reader_of_a_wrong_topic_ends_and_quotes_nothing(scene: Scene, tmp_path: Path, topic: str) -> None:
+def test_a_reader_of_a_wrong_topic_ends_and_quotes_nothing(
+    scene: Scene, tmp_path: Path, topic: str
+) -> None:
     """Topics are mistyped; a message that quotes the record would put exact data into a log."""
     name = topic.format(scene.site.name)
     options = ("--bootstrap", scene.site.connection.bootstrap, "--topic", name, "--until-end")
@@ -42,15 +54,23 @@ def test_the_agent_on_a_wrong_topic_quotes_nothing_either(scene: Scene, tmp_path
     copy = scene.new_topic()
     rejects = list(scene.site.read(f"{scene.site.name}.rejects"))
     copy.send([*rejects, *scene.records["items"]])
-    environment = {"BOOTSTRAP": scene.site.connection.bootstrap, "TOPIC": copy.name, "GROUP": f"{copy.name}-agent"}
-    with Program(tmp_path, "agent.py", "worker", "--without-web", "-l", "info", **environment) as program:
+    environment = {
+        "BOOTSTRAP": scene.site.connection.bootstrap,
+        "TOPIC": copy.name,
+        "GROUP": f"{copy.name}-agent",
+    }
+    with Program(
+        tmp_path, "agent.py", "worker", "--without-web", "-l", "info", **environment
+    ) as program:
         program.wait_for("tea leads")  # it goes on after what is none
         program.stop()
     assert program.output().count("is this the topic of a histogram?") == len(rejects) > 0
     assert PLANTED not in program.output()
 
 
-def test_a_foreign_record_with_the_frame_of_a_snapshot_is_not_quoted(scene: Scene, tmp_path: Path) -> None:
+def test_a_foreign_record_with_the_frame_of_a_snapshot_is_not_quoted(
+    scene: Scene, tmp_path: Path
+) -> None:
     """It may be almost right: what is wrong with it is told by name, not by value."""
     first = json.loads(scene.records["items"][0].value() or b"")
     for change in (
@@ -70,7 +90,10 @@ def test_a_foreign_record_with_the_frame_of_a_snapshot_is_not_quoted(scene: Scen
             "--until-end",
         )
         assert done.returncode == 1
-        assert PLANTED not in done.stdout + done.stderr and "715307715307" not in done.stdout + done.stderr
+        assert (
+            PLANTED not in done.stdout + done.stderr
+            and "715307715307" not in done.stdout + done.stderr
+        )
 
 
 def test_examples_name_nothing_exact() -> None:

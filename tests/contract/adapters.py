@@ -1,4 +1,4 @@
-"""Which statistics the mechanisms of items add noise to, from the definitions in the papers (`mechanisms.md` 2 to 4 and 6)."""
+"""Statistics that item mechanisms add noise to, from the papers (`mechanisms.md` 2 to 4 and 6)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from tests.contract.coupling import Adapter, Events, Moves, Test, World
 from tests.contract.probe import Block
 from tests.contract.stage import KEY, KEYS, Histogram, Run, Tick
 from tests.contract.variants import Variant
-from workers.histogram.histogram import KEY_LABEL
 from workers.mechanisms.misra_gries.misra_gries import USE, MisraGries
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.misra_gries.state import SketchState
-from workers.mechanisms.one_shot.release import USE_ITEMS, USE_THRESHOLD
+from workers.mechanisms.one_shot.algorithms import USE_ITEMS, USE_THRESHOLD
 from workers.mechanisms.running.meta import Meta
-from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.mechanisms.running.sparse_state import TEST, THRESHOLD, SparseState
+from workers.mechanisms.running.sparse_gumb import TEST, THRESHOLD, SparseGumb, SparseState
+from workers.pipeline.histogram import KEY_LABEL
 
 Cell = tuple[int, int]
 NAME = KEYS[0]
@@ -26,17 +25,21 @@ LIMITED = ("unk_gauss", "limit_dom_laplace")
 
 
 def block(label: str | None, cell: Cell) -> Block:
-    """The noise of one item (None: of the stream key itself) of the first stream key."""
+    """Return the noise block of an item (None: the stream key itself) of the first key."""
     high, low = KEY.tags(NAME, [KEY_LABEL if label is None else label.encode()])[0].tolist()
     return high ^ cell[0], low ^ cell[1]
 
 
-def counter_moves(public: Mapping[str, object], tick: int, amount: int) -> Iterator[tuple[Cell, int]]:
-    """By how much an event of `amount` in `tick` changes each statistic of one item's counter.
+def counter_moves(
+    public: Mapping[str, object], tick: int, amount: int
+) -> Iterator[tuple[Cell, int]]:
+    """Return how an event of `amount` in `tick` changes the statistics of one item's counter.
 
-    haar: in each level the block of 2^j ticks that holds the tick has (left half) - (right half) changed, and so has the total;
+    haar: in every level the block of 2^j ticks that holds the tick changes (left half) - (right
+    half), and so does the total;
     blocks begin `offset` ticks before tick 1.
-    tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = round(2^b binom(2k, k) / 4^k), k = t - s.
+    tree: the block of r^j ticks of each level. sqrt: column `tick` of C, C_ts = round(2^b binom(2k,
+    k) / 4^k), k = t - s.
     """
     kind, last = public["kind"], tick - 1
     if kind == "haar":
@@ -50,14 +53,16 @@ def counter_moves(public: Mapping[str, object], tick: int, amount: int) -> Itera
             yield (level, last // _int(public["radix"]) ** level), amount
     elif kind == "sqrt":
         for t in range(tick, _int(public["horizon"]) + 1):
-            coefficient = Fraction(comb(2 * (t - tick), t - tick), 4 ** (t - tick)) * 2 ** _int(public["bits"])
+            coefficient = Fraction(comb(2 * (t - tick), t - tick), 4 ** (t - tick)) * 2 ** _int(
+                public["bits"]
+            )
             yield (256, t), amount * int(coefficient + Fraction(1, 2))
     else:
         raise ValueError(f"counter = {kind!r}: this suite does not know its statistics")
 
 
 class Counting(Adapter):
-    """known_base, unk_base: a counter for each item."""
+    """known_base, unk_base: a counter per item."""
 
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
         found, public = Moves(), self.mechanism.public()["counter"]
@@ -70,10 +75,10 @@ class Counting(Adapter):
 
 
 class OneShots(Adapter):
-    """The one-shot mechanisms and meta: the histograms of the cells that the event lies in."""
+    """One-shot mechanisms and meta: the histograms of the event's cells."""
 
     def places(self, tick: int) -> Iterator[tuple[tuple[int, int], range]]:
-        """(place in the noise, ticks) of every cell that holds the tick."""
+        """Return (place in the noise, ticks) of every cell that holds the tick."""
         if not isinstance(self.mechanism, Meta):
             yield (0, tick), range(tick, tick + 1)
             return
@@ -84,14 +89,24 @@ class OneShots(Adapter):
 
     def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
         found = Moves()
-        for place, ticks in {place: ticks for tick, _ in events for place, ticks in self.places(tick)}.items():
+        for place, ticks in {
+            place: ticks for tick, _ in events for place, ticks in self.places(tick)
+        }.items():
             one, two = (_total(stream, ticks) for stream in (first.stream, other))
             for label in one.keys() | two.keys():
-                found.add(block(label, (USE_ITEMS << 56 | place[0] << 40, place[1])), one[label] - two[label])
+                found.add(
+                    block(label, (USE_ITEMS << 56 | place[0] << 40, place[1])),
+                    one[label] - two[label],
+                )
             if self.algorithm in LIMITED:
                 kbar = _int(self.variant.options["kbar"])
-                bars = [sorted(counts.values(), reverse=True)[kbar:] or [0] for counts in (one, two)]
-                found.add(block(None, (USE_THRESHOLD << 56 | place[0] << 40, place[1])), bars[0][0] - bars[1][0])
+                bars = [
+                    sorted(counts.values(), reverse=True)[kbar:] or [0] for counts in (one, two)
+                ]
+                found.add(
+                    block(None, (USE_THRESHOLD << 56 | place[0] << 40, place[1])),
+                    bars[0][0] - bars[1][0],
+                )
         return found
 
     @property
@@ -107,7 +122,7 @@ class Paying(Adapter):
 
 
 class Sparse(Adapter):
-    """sparse_gumb: counters of what is ever shown, picks, and one run of AboveThreshold for each switch."""
+    """sparse_gumb: counters of all shown items, picks, and one run of AboveThreshold per switch."""
 
     def note(self, run: Run) -> object:
         assert isinstance(run.state, SparseState)
@@ -126,30 +141,43 @@ class Sparse(Adapter):
                 for cell, change in counter_moves(public, tick, amount):
                     found.add(block(label, cell), -sign * change)
         for used in range(self.mechanism.config.switches):
-            # The choice is made at the end of the first of these ticks; the last is the one that stops, if any does.
-            ticks = [t for t in range(1, len(first.stream) + 1) if _note(first.notes[t - 1])[0] == used]
+            # The choice is made at the end of the first of these ticks; only the last can stop the
+            # run.
+            ticks = [
+                t for t in range(1, len(first.stream) + 1) if _note(first.notes[t - 1])[0] == used
+            ]
             if not ticks or ticks[-1] < tick:
                 continue
             reach = max(items.values(), default=0)
             stop = None
             if _note(first.notes[ticks[-1]])[0] > used:
                 stop = self._stop(first, ticks[-1], items, sign)
-            found.tests.append(Test((block(None, (THRESHOLD, used)), reach if sign > 0 else 0), stop, reach))
+            found.tests.append(
+                Test((block(None, (THRESHOLD, used)), reach if sign > 0 else 0), stop, reach)
+            )
         return found
 
     def _stop(self, first: World, t: int, items: Histogram, sign: int) -> tuple[Block, int]:
-        """The item outside that was furthest above must be so again."""
+        """Check that the highest outside item is the same again."""
         chosen = {self.mechanism.domain()[place].decode() for place in _note(first.notes[t - 1])[1]}
         counts = _total(first.stream, range(1, t + 1))
-        outside = [label.decode() for label in self.mechanism.domain() if label.decode() not in chosen]
-        tested = {label: counts[label] + first.probe.drawn[block(label, (TEST, t))][1] for label in outside}
+        outside = [
+            label.decode() for label in self.mechanism.domain() if label.decode() not in chosen
+        ]
+        tested = {
+            label: counts[label] + first.probe.drawn[block(label, (TEST, t))][1]
+            for label in outside
+        }
         highest = max(tested, key=lambda label: tested[label])
         moved = items.get(highest, 0)
-        return block(highest, (TEST, t)), max(items.values(), default=0) - moved if sign > 0 else moved
+        return block(highest, (TEST, t)), max(
+            items.values(), default=0
+        ) - moved if sign > 0 else moved
 
 
 class Sketches(Adapter):
-    """misra_gries: the counters of the sketches of the cells that the event lies in; one noise for all of them with "pmg".
+    """misra_gries: sketch counters of the event's cells; "pmg" adds one common noise to all of
+    them.
 
     "pure": (k + 1) c less the sum of all c, at least 0, for every label of the domain.
     """
@@ -161,7 +189,10 @@ class Sketches(Adapter):
         if self.mechanism.config.release == "pure":
             domain = [label.decode() for label in self.mechanism.domain()]
             for place in before.keys() | after.keys():
-                old, new = (lowered(cells.get(place, {}), self.mechanism.config.size) for cells in (before, after))
+                old, new = (
+                    lowered(cells.get(place, {}), self.mechanism.config.size)
+                    for cells in (before, after)
+                )
                 assert old.keys() | new.keys() <= set(domain)
                 for label in domain:
                     change = new.get(label, 0) - old.get(label, 0)
@@ -176,14 +207,17 @@ class Sketches(Adapter):
             moved = {label: two[label] - one[label] for label in one.keys() & two.keys()}
             together = 0
             if self.mechanism.config.release == "pmg":
-                together = min({0, *moved.values()}, key=lambda a: a * a + sum((d - a) ** 2 for d in moved.values()))
+                together = min(
+                    {0, *moved.values()},
+                    key=lambda a: a * a + sum((d - a) ** 2 for d in moved.values()),
+                )
                 found.add(block(None, cell), -together)
             for label, change in moved.items():
                 found.add(block(label, cell), together - change)
         return found
 
     def cells(self, stream: Sequence[Tick]) -> dict[tuple[int, int], dict[str, int]]:
-        """(level, block) -> the counters that are released of it: a property of the counts alone."""
+        """Return (level, block) -> the released counters, a function of the counts alone."""
         assert isinstance(self.mechanism, MisraGries)
         run, found, radix = Run(self.mechanism), {}, self.mechanism.tree.radix
         for t, tick in enumerate(stream, 1):
@@ -192,18 +226,22 @@ class Sketches(Adapter):
             for (key, level), sketch in held.items():
                 if key == 0 and sketch is not None:
                     labels = [label.decode() for label in sketch.labels]
-                    found[level, t // radix**level - 1] = dict(zip(labels, sketch.counts.tolist(), strict=True))
+                    found[level, t // radix**level - 1] = dict(
+                        zip(labels, sketch.counts.tolist(), strict=True)
+                    )
         return found
 
 
 def lowered(counters: Mapping[str, int], size: int) -> dict[str, int]:
-    """003 Algorithm 3, times k + 1."""
+    """Apply 003 Algorithm 3, times k + 1."""
     gamma = sum(counters.values())
     return {label: max(0, (size + 1) * n - gamma) for label, n in counters.items()}
 
 
 def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]:
-    """Most counters that may show in one of two neighbours alone, and the largest count of such a one (003 Lemmas 2 and 6, section 7)."""
+    """Return the number and largest count of counters that only one neighbour may show (003 Lemmas
+    2 and 6, section 7).
+    """
     together = variant.max_items * variant.max_count
     if mechanism.config.release == "pmg":
         return 4 * together, together
@@ -211,7 +249,7 @@ def exposed_counters(variant: Variant, mechanism: MisraGries) -> tuple[int, int]
 
 
 def _watched(run: Run) -> dict[tuple[int, int], Sketch | None]:
-    """What the next step will release is put into the result."""
+    """Record what the next step will release."""
     state, held = run.state, {}
     assert isinstance(state, SketchState)
     closed = SketchState.closed

@@ -1,4 +1,4 @@
-"""Which statistics paper 001's mechanisms add noise to (`mechanisms.md` 5): where the event lies, in a segment and in an interval of it."""
+"""Statistics that paper 001's mechanisms add noise to (`mechanisms.md` 5)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ from workers.mechanisms.order_statistics.engine import (
     OUTER_MU,
     OUTER_TAU,
     UPDATES,
+    MaxState,
     OrderStatistics,
 )
-from workers.mechanisms.order_statistics.state import MaxState
 
 
 @dataclass(frozen=True)
 class Stand:
-    """Where a stream key stands after a tick."""
-
     segment: int
     interval: int
     thresholds: NDArray[np.int64]
@@ -41,18 +39,21 @@ class Stand:
 class Maxima(Adapter):
     """bounded_max, doubling, two_level, two_level_k.
 
-    The event lies in one segment J and one interval I of it. Its part in the sums ends with the columns' fresh noise at the end of J, and
-    with the counter's noise at the close of I; until then the comparisons of J, and of I, see it.
+    The event lies in one segment J and one interval I of it. Its part in the sums ends with the
+    columns' fresh noise at the end of J, and with the counter's noise at the close of I; until then
+    it affects the comparisons of J, and of I.
     """
 
     def note(self, run: Run) -> object:
         state = run.state
         assert isinstance(state, MaxState) and state.of[0] is not None
         one = state.of[0]
-        return Stand(one.segment, one.interval, one.thresholds.copy(), one.start.copy(), one.noise.copy())
+        return Stand(
+            one.segment, one.interval, one.thresholds.copy(), one.start.copy(), one.noise.copy()
+        )
 
     def private(self, run: Run) -> object:
-        """All noisy sums, of which a query shows one or a label, and the thresholds made from them."""
+        """Return all noisy sums (a query shows one, or a label) and the thresholds from them."""
         state = run.state
         assert isinstance(state, MaxState) and state.of[0] is not None
         one = state.of[0]
@@ -69,7 +70,10 @@ class Maxima(Adapter):
         closed = next((t for t in ticks if notes[t].segment == j and notes[t].interval > i), None)
         streams = (first.stream, other) if sign > 0 else (other, first.stream)
         if mechanism.segments is not None and j < mechanism.segments.most:
-            moved = [self._outer(streams, notes[t - 1], t) for t in range(tick, (ended or len(first.stream)) + 1)]
+            moved = [
+                self._outer(streams, notes[t - 1], t)
+                for t in range(tick, (ended or len(first.stream)) + 1)
+            ]
             found.tests.append(_test((OUTER_TAU << 56, j), OUTER_MU, ended, moved, sign))
             if ended:
                 for label, amount in items.items():
@@ -86,7 +90,9 @@ class Maxima(Adapter):
             if mechanism.queries.k > 1:
                 stand = notes[closed - 1]
                 one, two = (
-                    mechanism.queries.values(self._exact(stream, closed) + stand.start + stand.noise)
+                    mechanism.queries.values(
+                        self._exact(stream, closed) + stand.start + stand.noise
+                    )
                     for stream in (first.stream, other)
                 )
                 for index, change in enumerate((two - one).tolist()):
@@ -94,22 +100,28 @@ class Maxima(Adapter):
         return found
 
     def _outer(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
-        """How much more the outer comparison sees at t with the event."""
-        assert isinstance(self.mechanism, OrderStatistics)
-        without, more = (self.mechanism.queries.values(self._exact(one, t) + stand.start).max() for one in streams)
-        return int(more - without)
-
-    def _inner(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
-        """The same of the inner one."""
         assert isinstance(self.mechanism, OrderStatistics)
         without, more = (
-            (self.mechanism.queries.values(self._exact(one, t) + stand.start + stand.noise) - stand.thresholds).max()
+            self.mechanism.queries.values(self._exact(one, t) + stand.start).max()
             for one in streams
         )
         return int(more - without)
 
-    def _sums(self, segment: int, interval: int, amount: int) -> Iterator[tuple[tuple[int, int], int]]:
-        """The counter over intervals: the event is in one of them."""
+    def _inner(self, streams: Sequence[Sequence[Tick]], stand: Stand, t: int) -> int:
+        assert isinstance(self.mechanism, OrderStatistics)
+        without, more = (
+            (
+                self.mechanism.queries.values(self._exact(one, t) + stand.start + stand.noise)
+                - stand.thresholds
+            ).max()
+            for one in streams
+        )
+        return int(more - without)
+
+    def _sums(
+        self, segment: int, interval: int, amount: int
+    ) -> Iterator[tuple[tuple[int, int], int]]:
+        """Move the counter over intervals; the event is in one of them."""
         assert isinstance(self.mechanism, OrderStatistics)
         noise = self.mechanism.sum_noise(segment)
         if isinstance(noise, LaplaceTree):
@@ -121,13 +133,20 @@ class Maxima(Adapter):
             yield from counter_moves(public, interval, amount)
 
     def _exact(self, stream: Sequence[Tick], t: int) -> NDArray[np.int64]:
-        """Column sums after tick t."""
         labels = [label.decode() for label in self.mechanism.domain()]
-        return np.array([sum(tick.get(NAME, {}).get(label, 0) for tick in stream[:t]) for label in labels])
+        return np.array(
+            [sum(tick.get(NAME, {}).get(label, 0) for tick in stream[:t]) for label in labels]
+        )
 
 
-def _test(threshold: tuple[int, int], use: int, stop: int | None, moved: Sequence[int], sign: int) -> Test:
-    """The moves of one run: with the event the threshold rises by the most that a value does, and the last test by what is missing."""
+def _test(
+    threshold: tuple[int, int], use: int, stop: int | None, moved: Sequence[int], sign: int
+) -> Test:
+    """Return a run's moves: the threshold by the largest change, the last test by the rest."""
     reach = max(moved)
-    last = None if stop is None else (block(None, (use << 56, stop)), reach - moved[-1] if sign > 0 else moved[-1])
+    last = (
+        None
+        if stop is None
+        else (block(None, (use << 56, stop)), reach - moved[-1] if sign > 0 else moved[-1])
+    )
     return Test((block(None, threshold), reach if sign > 0 else 0), last, reach)

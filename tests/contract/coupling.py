@@ -1,17 +1,19 @@
-"""Whether two neighbours are as hard to tell apart as the mechanism says: a coupling of their noise, and what it costs.
+"""Couple the noise of two neighbours to bound how well a mechanism's output tells them apart.
 
-The proof of every mechanism here has one form: whatever one world shows, with whatever noise, the neighbour shows the same with noise
-that is moved by a few whole numbers; what moves is where an event entered a statistic. So: run one world and keep its transcript, move
-those noise values by what the statistic they were added to differs (the adapters say which, from the papers' definitions of the
-statistics and not from the code), repeat its picks, run the other world. If the transcripts are equal, these are all the statistics there
-are, and the moves are their sensitivity, whose price follows from the tables that were really drawn from:
+All proofs here have one form: for any output and noise of one world, the neighbour gives the same
+output with a few noise values moved by integers, namely where the event entered a statistic. So:
+run one world and keep its transcript; move those noise values by the difference of the statistic
+they were added to (the adapters take it from the papers' definitions, not from the code); repeat
+its picks; run the other world. If the transcripts are equal, no other statistic exists, and the
+moves are the sensitivities. Their price follows from the tables really drawn from:
 
     discrete Gaussian    move d of N_Z(0, s2)       d^2 / (2 s2)
     discrete Laplace     move d of scale b          (d / b)^2 / 2; pure |d| / b
     pick                 scores' moves span e b     e^2 / 8
     AboveThreshold       e1 of threshold, e2 of test    (e1 + 2 e2)^2 / 8; pure e1 + 2 e2
 
-A statistic counted twice, a level that is not noised, a bound that is not applied leave transcripts that differ, or a price above `cost()`.
+A statistic counted twice, a level without noise or an unapplied bound gives unequal transcripts, or
+a price above `cost()`.
 """
 
 from __future__ import annotations
@@ -37,9 +39,9 @@ class Test:
     """One run of AboveThreshold.
 
     Attributes:
-        threshold: block of its threshold's noise, and by how much it moves.
-        stop: the same of the test that stops it; None where none does.
-        reach: the most that a compared value differs: what is paid for, in either direction.
+        threshold: block of the threshold's noise, and its move.
+        stop: the same for the test that stops the run; None if none does.
+        reach: largest difference of a compared value, paid for in either direction.
     """
 
     threshold: tuple[Block, int]
@@ -49,17 +51,15 @@ class Test:
 
 @dataclass
 class Moves:
-    """How the neighbour's noise differs."""
+    """Noise moves that turn one neighbour's run into the other's."""
 
     shifts: dict[Block, int] = field(default_factory=dict)
     tests: list[Test] = field(default_factory=list)
 
     def add(self, block: Block, shift: int) -> None:
-        """A noise value moves by so much more."""
         self.shifts[block] = self.shifts.get(block, 0) + shift
 
     def all(self) -> dict[Block, int]:
-        """Every move, of tests too."""
         found = {block: shift for block, shift in self.shifts.items() if shift}
         for test in self.tests:
             for move in (test.threshold, test.stop):
@@ -70,7 +70,7 @@ class Moves:
 
 @dataclass(frozen=True)
 class Price:
-    """What a coupling costs, part by part: standard deviations and scales in units of the move.
+    """Parts of a coupling's cost: standard deviations and scales in units of the move.
 
     Attributes:
         gaussian: sigma / move of each moved discrete Gaussian.
@@ -86,28 +86,37 @@ class Price:
 
     @property
     def rho(self) -> float:
-        """zCDP."""
-        noise = sum(1 / (2 * s**2) for s in self.gaussian) + sum(1 / (2 * b**2) for b in self.laplace)
-        return noise + sum(e**2 / 8 for e in self.picks) + sum((e1 + 2 * e2) ** 2 / 8 for e1, e2 in self.tests)
+        noise = sum(1 / (2 * s**2) for s in self.gaussian) + sum(
+            1 / (2 * b**2) for b in self.laplace
+        )
+        return (
+            noise
+            + sum(e**2 / 8 for e in self.picks)
+            + sum((e1 + 2 * e2) ** 2 / 8 for e1, e2 in self.tests)
+        )
 
     @property
     def epsilon(self) -> float:
-        """Pure epsilon; infinite where there is Gaussian noise."""
+        """Return the pure epsilon; infinite where there is Gaussian noise."""
         if self.gaussian:
             return float("inf")
-        return sum(1 / b for b in self.laplace) + sum(self.picks) + sum(e1 + 2 * e2 for e1, e2 in self.tests)
+        return (
+            sum(1 / b for b in self.laplace)
+            + sum(self.picks)
+            + sum(e1 + 2 * e2 for e1, e2 in self.tests)
+        )
 
 
 @dataclass(frozen=True)
 class World:
-    """One of two neighbours, run to its end.
+    """Complete run of one of two neighbours.
 
     Attributes:
         stream: exact counts of each tick.
         run: after the last tick.
         probe: all noise.
         transcript: all releases.
-        notes: what the adapter noted before the first and after each tick.
+        notes: the adapter's notes before the first tick and after every tick.
     """
 
     stream: Sequence[Tick]
@@ -118,26 +127,24 @@ class World:
 
 
 class Adapter(ABC):
-    """What one family's statistics are. `sign` is +1 where the second world has the events and the first has not, else -1."""
+    """Statistics of one family. `sign`: +1 if only the second world has the events, else -1."""
 
     def __init__(self, variant: Variant, mechanism: Mechanism) -> None:
         self.variant, self.mechanism = variant, mechanism
 
     def note(self, run: Run) -> object:
-        """Kept after each tick; public in the sense of the proof: a function of the transcript and of noise."""
+        """Return a note to keep after each tick: a function of the transcript and of noise."""
         return None
 
     def private(self, run: Run) -> object:
-        """What is private by the same proof and so must agree too, though a release may show less of it."""
+        """Return values that are private by the same proof and must agree, even if not released."""
         return None
 
     @abstractmethod
-    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves:
-        """The coupling."""
+    def moves(self, first: World, other: Sequence[Tick], events: Events, sign: int) -> Moves: ...
 
 
 def perform(adapter: Adapter, stream: Sequence[Tick], seed: int, probe: Probe) -> World:
-    """Runs one world to its end."""
     with probe.watching():
         run = Run(adapter.mechanism, seed)
         notes: list[object] = [adapter.note(run)]
@@ -149,10 +156,10 @@ def perform(adapter: Adapter, stream: Sequence[Tick], seed: int, probe: Probe) -
 
 
 def couple(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int, sign: int) -> Price:
-    """Couples the two worlds; gives the price.
+    """Couple the two worlds and return the price.
 
     Raises:
-        AssertionError: the neighbour shows something else.
+        AssertionError: the neighbour's output differs.
     """
     worlds = [list(stream), with_events(stream, events)]
     before, after = worlds if sign > 0 else worlds[::-1]
@@ -165,7 +172,7 @@ def couple(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int, 
 
 
 def check(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int) -> list[Price]:
-    """Both directions, each within the stated cost.
+    """Check both directions against the stated cost.
 
     Raises:
         AssertionError: the neighbours can be told apart better than stated.
@@ -173,19 +180,22 @@ def check(adapter: Adapter, stream: Sequence[Tick], events: Events, seed: int) -
     prices = [couple(adapter, stream, events, seed, sign) for sign in (1, -1)]
     mechanism = adapter.mechanism
     for price in prices:
-        assert price.rho <= mechanism.cost().rho * (1 + 1e-9), f"rho {price.rho}, stated {mechanism.cost().rho}"
+        assert price.rho <= mechanism.cost().rho * (1 + 1e-9), (
+            f"rho {price.rho}, stated {mechanism.cost().rho}"
+        )
         if pure(adapter.variant):
-            assert price.epsilon <= mechanism.guarantee.epsilon * (1 + 1e-9), f"epsilon {price.epsilon}"
+            assert price.epsilon <= mechanism.guarantee.epsilon * (1 + 1e-9), (
+                f"epsilon {price.epsilon}"
+            )
     return prices
 
 
 def pure(variant: Variant) -> bool:
-    """Whether the promise is one of pure epsilon."""
     return "pure" in (variant.options.get("accounting"), variant.options.get("release"))
 
 
 def _price(moves: Moves, first: Probe, second: Probe) -> Price:
-    """What is drawn in one world alone does not decide what both show."""
+    """Price the moves; draws made in one world only do not affect the common output."""
     gaussian, laplace = [], []
     of_tests = {move[0] for test in moves.tests for move in (test.threshold, test.stop) if move}
     for block, shift in moves.shifts.items():
@@ -199,7 +209,8 @@ def _price(moves: Moves, first: Probe, second: Probe) -> Price:
     tests = []
     for test in moves.tests:
         scales = [
-            float(_scale(first.drawn[move[0]][0])) if move else float("inf") for move in (test.threshold, test.stop)
+            float(_scale(first.drawn[move[0]][0])) if move else float("inf")
+            for move in (test.threshold, test.stop)
         ]
         tests.append((test.reach / scales[0], test.reach / scales[1]))
     both = first.peels.keys() & second.peels.keys()
@@ -208,9 +219,11 @@ def _price(moves: Moves, first: Probe, second: Probe) -> Price:
 
 
 def _spans(one: Peel, other: Peel) -> Iterator[float]:
-    """The length of the interval in which each pick's loss lies; the scores of all that may be picked count, not the picked one's."""
+    """Return the loss interval's length for every pick, over the scores of all candidates."""
     assert one.scale == other.scale
-    moved = [other.scores[name] - one.scores[name] for name in one.scores.keys() & other.scores.keys()]
+    moved = [
+        other.scores[name] - one.scores[name] for name in one.scores.keys() & other.scores.keys()
+    ]
     span = (max(moved) - min(moved)) / float(one.scale)
     if span:
         yield from [span] * len(one.picked)

@@ -1,4 +1,4 @@
-"""The longest content that settings and events allow, for every kind of message that a worker writes."""
+"""The longest content that settings and events allow, for every kind of message a worker writes."""
 
 from __future__ import annotations
 
@@ -13,51 +13,50 @@ import numpy as np
 from tests.events.reading import rows as tallied
 from tests.kafka.bombs import varint
 from workers.agents import contribute
-from workers.agents.contributions import messages
-from workers.agents.merge import ReleaseProgress
-from workers.agents.rejected import read_reject, rejected
 from workers.agents.rekey import Sent
-from workers.agents.users import Users
-from workers.histogram import key_blocks, ledger_blocks
-from workers.histogram.labels import LabelCache
-from workers.histogram.life import Life
-from workers.histogram.paging import pages
-from workers.histogram.snapshots import ReleasedTick, snapshots
+from workers.arrays.texts import Texts
+from workers.commands.rejects import RECORDS_MAX, note, sent_again
+from workers.events.user_reader import NO_TIME
 from workers.kafka.records import Headers, Outgoing
 from workers.kafka.store import Changelog, Store
-from workers.kernels.reading.whose import NO_TIME
-from workers.mechanisms.config import LABEL_BYTES_MAX, Lane
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release, State
-from workers.mechanisms.misra_gries.domain import DomainTags
-from workers.mechanisms.misra_gries.state import SketchState
+from workers.mechanisms.misra_gries.state import DomainTags, SketchState
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.pay import PayState
-from workers.mechanisms.order_statistics.queries import Queries
-from workers.mechanisms.order_statistics.state import KeyState, MaxState
-from workers.mechanisms.running.meta_state import MetaState
-from workers.mechanisms.running.sparse_state import SparseState
-from workers.mechanisms.sizes import MESSAGE_BYTES
-from workers.mechanisms.texts import Texts
-from workers.rejects.retry import RECORDS_MAX, note, sent_again
+from workers.mechanisms.order_statistics.config import Queries
+from workers.mechanisms.order_statistics.engine import KeyState, MaxState
+from workers.mechanisms.running.meta import MetaState
+from workers.mechanisms.running.sparse_gumb import SparseState
+from workers.pipeline import ledger_blocks
+from workers.pipeline.contributions import messages
+from workers.pipeline.histogram import Life
+from workers.pipeline.ledger_blocks import pages
+from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.rejected import read_reject, rejected
+from workers.pipeline.snapshots import LabelCache, ReleasedTick, snapshots
+from workers.pipeline.users import Users
+from workers.runtime.sizes import MESSAGE_BYTES
 
 KEY = NoiseKey(bytes(range(32)))
 LARGEST = 2**63 - 1
 TICK = 2**40
-#: What JSON has no short escape for.
+# Characters without a short JSON escape.
 CONTROLS = [chr(code) for code in range(1, 32) if chr(code) not in "\b\t\n\f\r"]
-#: Every number of a lane at its longest, with ticks and times up to 2^63 - 1: more than the settings allow.
+# Every number of a lane at its longest, with ticks and times up to 2^63 - 1: more than the settings
+# allow.
 LANE = Lane(31_622_400_000, 253_402_300_799_000, 10_000, 1_000_000, 10_000, 2**30)
 
 
 @cache
 def longest(number: int) -> str:
-    """Return a label or stream key of 1,024 bytes: of control characters, of which JSON makes six each and lz4 next to nothing less."""
+    """Return 1,024 control characters: six JSON bytes each, nearly incompressible by lz4."""
     return f"{number:08d}" + "".join(random.Random(number).choices(CONTROLS, k=LABEL_BYTES_MAX - 8))
 
 
 def table(labels: Iterable[str]) -> Ledger:
-    """Rows of one stream key with the widest counts, all of them shown at a late tick."""
+    """Return rows of one stream key with the widest counts, all shown at a late tick."""
     columns, text = Ledger(), [label.encode() for label in labels]
     rows = columns.append(KEY.tags("k", text), np.zeros(len(text), np.int32), Texts.of(text))
     columns.counts[:] = LARGEST
@@ -67,7 +66,7 @@ def table(labels: Iterable[str]) -> Ledger:
 
 
 def state(pairs: Iterable[tuple[str | bytes, bytes | None]]) -> list[Outgoing]:
-    """Changes of a state topic; in front of a name is that of the histogram, its generation and the epoch."""
+    """Return state topic changes; names carry the histogram's prefix, generation and epoch."""
     prefix = b"h" * 100 + b"/2147483647/9223372036854775807/"
     return [
         Outgoing("state", 0, prefix + (name.encode() if isinstance(name, str) else name), value)
@@ -76,13 +75,22 @@ def state(pairs: Iterable[tuple[str | bytes, bytes | None]]) -> list[Outgoing]:
 
 
 def contributions(
-    keys: int, rows: int, ticks: int, label: Callable[[int], str], key: Callable[[int], str] = longest
+    keys: int,
+    rows: int,
+    ticks: int,
+    label: Callable[[int], str],
+    key: Callable[[int], str] = longest,
 ) -> list[Outgoing]:
     tally = {key(k): {label(i): LARGEST for i in range(rows)} for k in range(keys)}
     made = messages(
         [tallied(LANE, LARGEST - tick, tally, KEY) for tick in range(ticks)],
-        source=2**31, sequence=2**40, offset=LARGEST, watermark=LARGEST, first=LARGEST, key=KEY.fingerprint,
-    )  # fmt: skip
+        source=2**31,
+        sequence=2**40,
+        offset=LARGEST,
+        watermark=LARGEST,
+        first=LARGEST,
+        key=KEY.fingerprint,
+    )
     return [Outgoing("contributions", 0, None, message.encoded()) for message in made]
 
 
@@ -92,7 +100,10 @@ def of_ledger() -> list[Outgoing]:
 
 def published(release: Release | Items | Answers, columns: Ledger | None = None) -> list[Outgoing]:
     promise = Guarantee(
-        unit="event", rho=0.12345678901234567, epsilon=1.2345678901234567e-05, delta=1.2345678901234567e-45
+        unit="event",
+        rho=0.12345678901234567,
+        epsilon=1.2345678901234567e-05,
+        delta=1.2345678901234567e-45,
     )
     shown = ReleasedTick(
         histogram="h" * 100,
@@ -104,8 +115,10 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
         mechanism="m" * 30,
         id="f" * 32,
         release=release,
-        # Beside counts alone; as many as there may be, each number at its longest.
-        windows={} if isinstance(release, Answers) else {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20},
+        # Beside counts alone; the maximum number, each number at its longest.
+        windows={}
+        if isinstance(release, Answers)
+        else {"windows": [{"ms": LARGEST, "ticks": LARGEST, "sd": 1.2345e300}] * 20},
     )
     made = snapshots(shown, columns or Ledger(), [longest(0)], LabelCache())
     return [Outgoing("snapshots", None, key.encode(), value, (), LARGEST) for key, value in made]
@@ -113,28 +126,42 @@ def published(release: Release | Items | Answers, columns: Ledger | None = None)
 
 def snapshot_of_rows() -> list[Outgoing]:
     columns = table(longest(i) for i in range(1_500))
-    return published(Release(np.arange(1_500), np.full(1_500, -LARGEST), 1.2345e300, 2**62), columns)
+    return published(
+        Release(np.arange(1_500), np.full(1_500, -LARGEST), 1.2345e300, 2**62), columns
+    )
 
 
 def snapshot_of_items() -> list[Outgoing]:
     labels = [longest(i).encode() for i in range(1_500)]
-    return published(Items(np.zeros(1_500, np.int32), labels, np.full(1_500, -LARGEST), 1.2345e300, 2**62))
+    return published(
+        Items(np.zeros(1_500, np.int32), labels, np.full(1_500, -LARGEST), 1.2345e300, 2**62)
+    )
 
 
 def answers_to_all_queries() -> list[Outgoing]:
-    queries = ["max", "argmax", "histogram", "top_k:1000", *(f"top_k_select:{k}" for k in range(905, 1_001))]
+    queries = [
+        "max",
+        "argmax",
+        "histogram",
+        "top_k:1000",
+        *(f"top_k_select:{k}" for k in range(905, 1_001)),
+    ]
     found = Queries(queries, [longest(i) for i in range(1_000)]).answers(np.full(1_000, -LARGEST))
     return published(Answers({0: {"answers": found, "since": LARGEST, "error": 1.2345e300}}, None))
 
 
 def answer_to_one_query() -> list[Outgoing]:
-    [found] = Queries(["top_k_select:1000"], [longest(i) for i in range(1_000)]).answers(np.full(1_000, -LARGEST))
+    [found] = Queries(["top_k_select:1000"], [longest(i) for i in range(1_000)]).answers(
+        np.full(1_000, -LARGEST)
+    )
     return published(Answers({0: {**found, "since": LARGEST, "error": 1.2345e300}}, None))
 
 
 def labels_for_a_budget() -> list[Outgoing]:
     fields = {"query": "top", "labels": [longest(i) for i in range(1_000)], "complete": True}
-    return published(Answers({0: {**fields, "labels_left": LARGEST, "queries_left": LARGEST}}, None))
+    return published(
+        Answers({0: {**fields, "labels_left": LARGEST, "queries_left": LARGEST}}, None)
+    )
 
 
 def max_state() -> MaxState:
@@ -182,8 +209,12 @@ def sketch_state() -> SketchState:
 
 
 def users() -> list[Outgoing]:
-    """Ten users with the most pairs there may be, each counted as often as it may be, in one commit."""
-    held, rng, rows = Users([LANE], Store(None, Changelog("state", 0)).open()), np.random.default_rng(7), 10_000
+    """Return ten users with maximal pairs and counts, in one commit."""
+    held, rng, rows = (
+        Users([LANE], Store(None, Changelog("state", 0)).open()),
+        np.random.default_rng(7),
+        10_000,
+    )
     held.take(
         LANE,
         np.full(10, LANE.epoch(TICK)),
@@ -198,16 +229,34 @@ def users() -> list[Outgoing]:
 
 def progress_of_release() -> list[Outgoing]:
     life = Life(
-        generation=2**31 - 1, description={f"{i}": "x" * 100 for i in range(30)}, first=LARGEST, next=LARGEST, epochs=LARGEST,
-        rho=0.1, epsilon=0.1, delta=0.1, unit="event", deltas={"numerical": 0.1},
-    )  # fmt: skip
+        generation=2**31 - 1,
+        description={f"{i}": "x" * 100 for i in range(30)},
+        first=LARGEST,
+        next=LARGEST,
+        epochs=LARGEST,
+        rho=0.1,
+        epsilon=0.1,
+        delta=0.1,
+        unit="event",
+        deltas={"numerical": 0.1},
+    )
     numbers = [LARGEST] * 10_000
     record = ReleaseProgress(
-        version=1, offset=LARGEST, position=LARGEST, owners=10_000, key="f" * 64, watermarks=list[int | None](numbers),
-        firsts=list[int | None](numbers), sequences=numbers, histograms={f"{i:0100d}": life for i in range(200)},
+        version=1,
+        offset=LARGEST,
+        position=LARGEST,
+        owners=10_000,
+        key="f" * 64,
+        watermarks=list[int | None](numbers),
+        firsts=list[int | None](numbers),
+        sequences=numbers,
+        histograms={f"{i:0100d}": life for i in range(200)},
         retired=[(f"{i:0100d}", life) for i in range(200)],
-    )  # fmt: skip
-    return [Outgoing("state", 0, name, value) for name, value in pages(b"progress", msgspec.json.encode(record))]
+    )
+    return [
+        Outgoing("state", 0, name, value)
+        for name, value in pages(b"progress", msgspec.json.encode(record))
+    ]
 
 
 def progress_of_contribute() -> list[Outgoing]:
@@ -220,24 +269,30 @@ def progress_of_contribute() -> list[Outgoing]:
         sources=10_000,
         topic_id="x" * 36,
     )
-    return [Outgoing("state", 0, name, value) for name, value in pages(b"progress", msgspec.json.encode(record))]
+    return [
+        Outgoing("state", 0, name, value)
+        for name, value in pages(b"progress", msgspec.json.encode(record))
+    ]
 
 
 def rejects() -> list[Outgoing]:
     reason = f"field {chr(0x10FFFE) * 1_000!r} has an item that is not a string"
     source = ("t" * 249, 2**31 - 1, LARGEST)
     records = [
-        (b"\xff" * key, b"\xff" * value) for key in (0, 90_000, 90_001, 10**6) for value in (0, 899_999, 900_001, 10**7)
+        (b"\xff" * key, b"\xff" * value)
+        for key in (0, 90_000, 90_001, 10**6)
+        for value in (0, 899_999, 900_001, 10**7)
     ]
     return [
-        rejected("rejects", key, value, reason=reason, source=source, time_ms=LARGEST, further=further)
+        rejected(
+            "rejects", key, value, reason=reason, source=source, time_ms=LARGEST, further=further
+        )
         for key, value in records
         for further in ((), [("h", b"x" * 16_370)], [("h", b"x" * 16_380)])
     ]
 
 
 def retries() -> list[Outgoing]:
-    """What sends the longest rejects back."""
     read = [read_reject(message.headers, message.key, message.value) for message in rejects()]
     return [
         *(sent_again(reject) for reject in read if reject is not None),
@@ -246,7 +301,7 @@ def retries() -> list[Outgoing]:
 
 
 def sent_on() -> list[Outgoing]:
-    """Records as large as the stage by user sends on: with a key that goes along or none, headers of their own, and late."""
+    """Return the largest re-keyed records: with and without a key, own headers, and late."""
     own: Headers = [("h" * 500, b"x" * 100_000), ("n", None)]
     cases = itertools.product((-1, 0, 200_000), ((), own), (NO_TIME, LARGEST))
     made = []
@@ -260,14 +315,16 @@ def sent_on() -> list[Outgoing]:
 
 
 def _one_sent(value_bytes: int, key_bytes: int, headers: Headers, late: int) -> Sent:
-    """One record; -1 bytes of a key are none."""
+    """Return one record; -1 means no key."""
     user, key = LABEL_BYTES_MAX, max(key_bytes, 0)
     stops = np.cumsum([user, key, value_bytes])
     places = np.stack((stops - [user, key, value_bytes], stops), axis=1)
     keys = np.full((1, 2), -1, dtype=np.int64) if key_bytes < 0 else places[1:2]
     zero, times = np.zeros(1, dtype=np.int64), np.array([LARGEST])
     texts = [text for name, value in headers for text in (name.encode(), value)]
-    framed = bytes([2 * len(headers)]) + b"".join(b"\1" if text is None else varint(len(text)) + text for text in texts)
+    framed = bytes([2 * len(headers)]) + b"".join(
+        b"\1" if text is None else varint(len(text)) + text for text in texts
+    )
     own = np.array([Outgoing("", None, None, None, headers).nbytes])
     data = b"\xff" * int(stops[-1]) + framed
     return Sent(data, places[:1], places[2:], keys, np.array([late]), zero, times, own)
@@ -277,10 +334,10 @@ def of_state(make: Callable[[], State]) -> list[Outgoing]:
     return state(make().changed())
 
 
-#: Values as they came, so they may be longer than those that the worker makes itself.
+# Unchanged values may be longer than those the worker makes itself.
 SENT_ON = "records sent on by user"
 
-#: The State subclasses that write blocks of their own.
+# State subclasses that write their own blocks.
 STATES: dict[str, Callable[[], State]] = {
     "MaxState": max_state,
     "PayState": pay_state,
@@ -296,7 +353,9 @@ MESSAGES: dict[str, Callable[[], list[Outgoing]]] = {
     "contributions: most sections": lambda: contributions(1, 1, 20_000, str, str),
     "contributions: stream keys without rows": lambda: contributions(2_000, 0, 1, str),
     "ledger: longest labels": of_ledger,
-    "stream keys": lambda: state(key_blocks.changes([longest(i) for i in range(2_100)], [TICK] * 2_100, 0)),
+    "stream keys": lambda: state(
+        ledger_blocks.key_changes([longest(i) for i in range(2_100)], [TICK] * 2_100, 0)
+    ),
     "snapshots of rows": snapshot_of_rows,
     "snapshots of items": snapshot_of_items,
     "answers to all queries": answers_to_all_queries,

@@ -1,11 +1,11 @@
-"""Stands between the mechanisms and their noise: keeps what is drawn, moves single noise values, makes picks repeat, plants errors.
+"""Instrument the mechanisms' noise: record draws, move single values, repeat picks, plant errors.
 
-All randomness of the core goes through three functions: `InversionTable.draw` and `draw_cells` (every integer that is added to
-anything) and `selection._peel` (every pick of the exponential mechanism). A noise value is known by its block, tag XOR cell: the word
-is AES of it.
+All randomness of the core goes through three functions: `InversionTable.draw` and `draw_cells`
+(every integer that is added to anything) and `selection._peel` (every pick of the exponential
+mechanism). A noise value's key is its block, tag XOR cell: the word is AES of it.
 
-    drawn    block -> (the table it was asked of, the value given)
-    peels    first word -> a call of the exponential mechanism: candidates, their scores, what was picked
+    drawn    block -> (its table, the value)
+    peels    first word -> a call of the exponential mechanism: candidates, their scores, the picks
 """
 
 from __future__ import annotations
@@ -21,13 +21,18 @@ from unittest.mock import patch
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.ledger import Rows, Tags
+from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.noise import selection
-from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace, geometric
+from workers.mechanisms.noise.discrete_laplace import (
+    DiscreteLaplace,
+    Geometric,
+    discrete_laplace,
+    geometric,
+)
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.one_shot.release import Cell
+from workers.mechanisms.one_shot.algorithms import Cell
 
 Block = tuple[int, int]
 BOTTOM = "bottom"
@@ -38,8 +43,8 @@ class Peel:
     """One call of the exponential mechanism.
 
     Attributes:
-        scores: of each candidate, by an identity that both neighbours know it by (BOTTOM among them).
-        picked: identities, in order; BOTTOM where it ended the picks.
+        scores: by an identity shared by both neighbours (BOTTOM among them).
+        picked: identities, in order; BOTTOM if it ended the picks.
         scale: b.
     """
 
@@ -50,12 +55,12 @@ class Peel:
 
 @dataclass
 class Probe:
-    """What is done to noise, and what was seen of it.
+    """Changes to apply to noise, and a record of the noise seen.
 
     Args:
         shifts: added to the noise values of these blocks.
-        script: picks to repeat: what each call, known by its first word, picked in the other world.
-        factor: variance of all noise and picks is multiplied by it: the planted error.
+        script: picks to repeat: the other world's picks by a call's first word.
+        factor: planted error: multiplies the variance of all noise and picks.
         silent: every noise value is 0 (picks stay).
         keep_values: whether `drawn` is kept (an entry a value); else only `samples`.
     """
@@ -66,22 +71,27 @@ class Probe:
     silent: bool = False
     keep_values: bool = True
     drawn: dict[Block, tuple[InversionTable, int]] = field(default_factory=dict)
-    samples: dict[InversionTable, list[tuple[Tags, NDArray[np.int64]]]] = field(default_factory=dict)
+    samples: dict[InversionTable, list[tuple[Tags, NDArray[np.int64]]]] = field(
+        default_factory=dict
+    )
     peels: dict[Block, Peel] = field(default_factory=dict)
     _laws: dict[str, InversionTable] = field(default_factory=dict)
-    _known: dict[int, tuple[InversionTable, list[tuple[Tags, NDArray[np.int64]]]]] = field(default_factory=dict)
+    _known: dict[int, tuple[InversionTable, list[tuple[Tags, NDArray[np.int64]]]]] = field(
+        default_factory=dict
+    )
     _others: dict[int, tuple[InversionTable, InversionTable]] = field(default_factory=dict)
     _ids: list[tuple[int, int]] = field(default_factory=list)
 
-    def drew(self, table: InversionTable, cell: tuple[int, int], tags: Tags, out: NDArray[Any]) -> None:
-        """Notes, and moves, the values that were drawn."""
+    def drew(
+        self, table: InversionTable, cell: tuple[int, int], tags: Tags, out: NDArray[Any]
+    ) -> None:
         blocks = tags ^ np.array(cell, dtype=np.uint64)
         if not self.keep_values:
             known = self._known.get(id(table))
             if known is None:
-                # By law: the caches of tables are bounded, so one may have been made twice.
+                # By law: the caches of tables are bounded, so a table may have been built twice.
                 law = self._laws.setdefault(repr(table), table)
-                # The table itself is kept, so that no other one gets its id.
+                # Keep the table alive, so that no other one gets its id.
                 known = self._known[id(table)] = table, self.samples.setdefault(law, [])
             known[1].append((blocks, out.astype(np.int64)))
             return
@@ -97,15 +107,21 @@ class Probe:
         k: int,
         words: Sequence[tuple[int, int]],
     ) -> tuple[NDArray[np.int64], bool]:
-        """Picks, or repeats the picks of the script."""
+        """Pick, or repeat the script's picks."""
         n = len(counts)
         ids: list[object] = list(self._ids[:n]) if bottom is not None else list(range(n))
-        scores = dict(zip(ids, counts.tolist(), strict=True)) | ({} if bottom is None else {BOTTOM: bottom})
+        scores = dict(zip(ids, counts.tolist(), strict=True)) | (
+            {} if bottom is None else {BOTTOM: bottom}
+        )
         if self.script is None:
             picks, ended = _PEEL(counts, bottom, _times_root(scale, self.factor), k, words)
             names = [ids[i] for i in picks.tolist()] + ([BOTTOM] if ended else [])
         else:
-            names = list(self.script[words[0]].picked) if words[0] in self.script else _NOTHING[bottom is None]
+            names = (
+                list(self.script[words[0]].picked)
+                if words[0] in self.script
+                else _NOTHING[bottom is None]
+            )
             missing = [name for name in names if name not in scores]
             assert not missing, "the neighbour cannot pick what was picked"
             limit = min(k, n + (bottom is not None))
@@ -116,7 +132,6 @@ class Probe:
         return picks, ended
 
     def values(self, table: InversionTable) -> NDArray[np.int64]:
-        """What a table gave, each noise value once, however often it was asked for."""
         blocks, values = (np.concatenate(parts) for parts in zip(*self.samples[table], strict=True))
         _, once = np.unique(np.ascontiguousarray(blocks).view("V16").ravel(), return_index=True)
         found: NDArray[np.int64] = values[once]
@@ -124,17 +139,21 @@ class Probe:
 
     @contextmanager
     def watching(self) -> Iterator[Probe]:
-        """While inside, all noise goes through here."""
+        """Route all noise through this probe."""
 
         def draw(
-            table: InversionTable, stream: NoiseStream, cell: tuple[int, int], tags: Tags, out: NDArray[Any]
+            table: InversionTable,
+            stream: NoiseStream,
+            cell: tuple[int, int],
+            tags: Tags,
+            out: NDArray[Any],
         ) -> None:
             if self.silent:
                 out[:] = 0
             elif self.factor == 1:
                 _DRAW(table, stream, cell, tags, out)
             else:
-                # Kept beside the table it is for, so that no other one gets its id.
+                # Keep the table alive, so that no other one gets its id.
                 if id(table) not in self._others:
                     self._others[id(table)] = table, rescaled(table, self.factor)
                 other = self._others[id(table)][1]
@@ -171,7 +190,7 @@ class Probe:
 
 
 def rescaled(table: InversionTable, factor: Fraction) -> InversionTable:
-    """The table of the same law with `factor` times the variance."""
+    """Return the table of the same law with `factor` times the variance."""
     if isinstance(table, IntegerGaussian):
         return integer_gaussian(table.sigma_squared * factor)
     if isinstance(table, DiscreteLaplace):
@@ -183,12 +202,12 @@ def rescaled(table: InversionTable, factor: Fraction) -> InversionTable:
 
 @cache
 def _times_root(scale: Fraction, factor: Fraction) -> Fraction:
-    """The scale whose square is `factor` times as large."""
+    """Return the scale whose square is `factor` times as large."""
     return scale * Fraction(float(factor) ** 0.5)
 
 
-# A stream key without items is not asked, and shows nothing: where its neighbour has items, BOTTOM must come first (a private kbar is
-# not seen then).
+# A stream key without items is not asked and shows nothing: if its neighbour has items, BOTTOM must
+# come first (this cannot see a private kbar).
 _NOTHING: dict[bool, list[object]] = {False: [BOTTOM], True: [0]}
 _DRAW, _DRAW_CELLS = InversionTable.draw, InversionTable.draw_cells
 _PEEL = selection._peel

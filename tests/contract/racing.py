@@ -1,9 +1,10 @@
-"""One mechanism stepped from many threads at once, as the owner partitions of one worker step it, and what it reaches meanwhile.
+"""Step one mechanism from many threads at once, as a worker's owner partitions do, and inspect
+shared objects.
 
-cold        a fresh mechanism, with nothing in any cache: the first step of each thread meets all the others'
-race        the same mechanism in as many threads as there are seeds, each with a state and a stream of its own
-alone       what they must find: a fresh mechanism, stepped by one thread
-Picture     everything that can be reached from some objects: what of it could change, and whether it did
+cold        a fresh mechanism with empty caches: the threads' first steps all meet
+race        the same mechanism in a thread per seed, each with its own state and stream
+alone       the expected result: a fresh mechanism, stepped by one thread
+Picture     every object reachable from some objects: its mutable parts, and whether they changed
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
 from importlib import import_module
-from types import BuiltinFunctionType, CellType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import msgspec
@@ -33,22 +41,37 @@ import workers
 from tests.contract.stage import KEYS, Run, Tick
 from tests.contract.test_purity import exactly
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, Variant
-from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.mechanism import Mechanism
+from workers.runtime.frozen import Frozen
 
-#: The shortest that Python takes: a thread may be interrupted after every microsecond.
+# Python's shortest: a thread may be interrupted after every microsecond.
 SMALLEST_INTERVAL_S = 1e-6
-#: What threads may reach and change, each with the reason why they do not disturb one another.
-MAY_CHANGE: Mapping[type, str] = MappingProxyType({threading.local: "each thread sees contents of its own"})
+# Mutable objects that threads may reach, each with the reason why they are safe.
+MAY_CHANGE: Mapping[type, str] = MappingProxyType(
+    {threading.local: "each thread sees contents of its own"}
+)
 
-_ATOMS = (int, float, bool, str, bytes, type(None), Fraction, np.generic, np.dtype, type, ModuleType, Enum)
+_ATOMS = (
+    int,
+    float,
+    bool,
+    str,
+    bytes,
+    type(None),
+    Fraction,
+    np.generic,
+    np.dtype,
+    type,
+    ModuleType,
+    Enum,
+)
 _CACHE = type(functools.lru_cache(lambda: None))
 _CONTAINERS = (list, dict, set, bytearray, deque)
 
 
 @functools.cache
 def stream_of(seed: int) -> Sequence[Tick]:
-    """Counts with gaps on either side of 256, where a second table of weights begins, and of 512; some ticks without any."""
+    """Return counts with gaps around 256 (a second table of weights) and 512; some empty ticks."""
     rng = random.Random(seed)
     found: list[Tick] = []
     for t in range(TICKS):
@@ -67,15 +90,23 @@ def stream_of(seed: int) -> Sequence[Tick]:
 
 @functools.cache
 def modules() -> Sequence[ModuleType]:
-    """Everything that runs in the threads of a worker: all of the product but its other commands."""
-    others = ("backtest", "cli", "commands", "dashboard", "demo", "plan", "replay", "report", "spending")
+    """Return all modules that run in a worker's threads: the product without its other commands."""
+    others = (
+        "cli",
+        "commands",
+        "dashboard",
+        "privacy.plan",
+        "privacy.printed",
+        "privacy.spending",
+        "privacy.theorems",
+        "replay",
+    )
     apart = tuple(f"workers.{name}" for name in others)
     names = [info.name for info in pkgutil.walk_packages(workers.__path__, "workers.")]
     return tuple(import_module(name) for name in names if not name.startswith(apart))
 
 
 def caches() -> Iterator[Any]:
-    """Every cache of a module, by whatever decorator it was made."""
     for module in modules():
         for value in vars(module).values():
             if isinstance(value, _CACHE):
@@ -83,13 +114,11 @@ def caches() -> Iterator[Any]:
 
 
 def forget() -> None:
-    """Empties every cache."""
     for cache in caches():
         cache.cache_clear()
 
 
 def cold(variant: Variant) -> Mechanism:
-    """A fresh mechanism; whatever its steps keep is made by them."""
     mechanism = variant.build()
     forget()
     return mechanism
@@ -97,7 +126,6 @@ def cold(variant: Variant) -> Mechanism:
 
 @contextmanager
 def switching(interval_s: float) -> Iterator[None]:
-    """Threads are interrupted after so long."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(interval_s)
     try:
@@ -106,8 +134,10 @@ def switching(interval_s: float) -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def race(mechanism: Mechanism, seeds: Sequence[int], interval_s: float = SMALLEST_INTERVAL_S) -> list[str]:
-    """What each thread released and stored, by digest; all of them begin together."""
+def race(
+    mechanism: Mechanism, seeds: Sequence[int], interval_s: float = SMALLEST_INTERVAL_S
+) -> list[str]:
+    """Return a digest of every thread's releases and stores; all begin together."""
     together = threading.Barrier(len(seeds))
 
     def one(seed: int) -> str:
@@ -120,13 +150,12 @@ def race(mechanism: Mechanism, seeds: Sequence[int], interval_s: float = SMALLES
 
 
 def alone(variant: Variant, seeds: Iterable[int]) -> list[str]:
-    """The same of a fresh mechanism and one thread."""
     mechanism = cold(variant)
     return [_digest(Run(mechanism, seed), seed) for seed in seeds]
 
 
 def _digest(run: Run, seed: int) -> str:
-    """Of the releases and all stored blocks of every tick."""
+    """Return the digest of the releases and all stored blocks of every tick."""
     found = hashlib.sha256()
     for t, tick in enumerate(stream_of(seed), 1):
         found.update(exactly(run, run.step(t, tick)))
@@ -135,10 +164,10 @@ def _digest(run: Run, seed: int) -> str:
 
 
 class Picture:
-    """Everything that can be reached from some objects, as it is now.
+    """Snapshot of every object reachable from some objects.
 
     Attributes:
-        changeable: where something was found that could change, and is not in `MAY_CHANGE`.
+        changeable: paths of mutable objects that are not in `MAY_CHANGE`.
     """
 
     def __init__(self, roots: Mapping[str, object]) -> None:
@@ -150,15 +179,26 @@ class Picture:
 
     @classmethod
     def of(cls, mechanism: Mechanism) -> Picture:
-        """Of a mechanism and of what the caches hold for all of them."""
-        kept = [part for cache in caches() for part in gc.get_referents(cache) if not isinstance(part, (dict, type))]
+        """Take the picture of a mechanism and of all cache contents."""
+        kept = [
+            part
+            for cache in caches()
+            for part in gc.get_referents(cache)
+            if not isinstance(part, (dict, type))
+        ]
         of_caches = (part for part in kept if not isinstance(part, FunctionType))
-        return cls({mechanism.kind: mechanism} | {f"kept[{i}]": part for i, part in enumerate(of_caches)})
+        return cls(
+            {mechanism.kind: mechanism} | {f"kept[{i}]": part for i, part in enumerate(of_caches)}
+        )
 
     def changed(self, later: Picture) -> list[str]:
-        """Where something was added, taken away or replaced since; objects that came since are no change of their own."""
+        """Return where entries were added, removed or replaced since; new objects are no change."""
         mine, other = self._content, later._content
-        return [where for key, (where, content) in mine.items() if key in other and other[key][1] != content]
+        return [
+            where
+            for key, (where, content) in mine.items()
+            if key in other and other[key][1] != content
+        ]
 
     def _look(self, root: object, where: str) -> None:
         waiting: list[tuple[object, str]] = [(root, where)]
@@ -168,7 +208,9 @@ class Picture:
                 continue
             self._held.append(value)
             parts = list(_parts(value))
-            content: object = [(name, repr(part) if isinstance(part, _ATOMS) else id(part)) for name, part in parts]
+            content: object = [
+                (name, repr(part) if isinstance(part, _ATOMS) else id(part)) for name, part in parts
+            ]
             if isinstance(value, np.ndarray):
                 content = hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
             self._content[id(value)] = place, content
@@ -193,7 +235,7 @@ def _could_change(value: object) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
-    """What an object holds, by name: its own attributes, and those that its classes share."""
+    """Return an object's parts by name: its own attributes and its classes' shared ones."""
     if isinstance(value, (tuple, list, deque, set, frozenset)):
         yield from ((f"[{i}]", part) for i, part in enumerate(value))
     elif isinstance(value, (dict, MappingProxyType)):
@@ -211,14 +253,22 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
     elif isinstance(value, functools.partial):
         yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
     elif not isinstance(value, tuple(MAY_CHANGE)):
-        yield from ((f".{name}", part) for name, part in vars(value).items()) if hasattr(value, "__dict__") else ()
+        yield from (
+            ((f".{name}", part) for name, part in vars(value).items())
+            if hasattr(value, "__dict__")
+            else ()
+        )
         if isinstance(value, msgspec.Struct):
             yield from ((f".{name}", getattr(value, name)) for name in value.__struct_fields__)
         elif is_dataclass(value):
             yield from ((f".{field.name}", getattr(value, field.name)) for field in fields(value))
         for kind in type(value).__mro__:
             if kind.__module__.startswith(("workers", "tests")):
-                shared = ((name, part) for name, part in vars(kind).items() if not name.startswith("__"))
+                shared = (
+                    (name, part) for name, part in vars(kind).items() if not name.startswith("__")
+                )
                 yield from (
-                    (f"::{name}", part) for name, part in shared if isinstance(part, (*_CONTAINERS, np.ndarray))
+                    (f"::{name}", part)
+                    for name, part in shared
+                    if isinstance(part, (*_CONTAINERS, np.ndarray))
                 )

@@ -36,10 +36,9 @@ class Soak:
 
     Args:
         seed: of the order, the threads and the intervals.
-        variants: what is raced.
 
     Attributes:
-        differences: what to tell of each round that went wrong.
+        differences: a description of every failed round.
     """
 
     def __init__(self, seed: int, variants: Sequence[Variant] = VARIANTS) -> None:
@@ -52,7 +51,6 @@ class Soak:
         self.differences: list[str] = []
 
     def round(self) -> None:
-        """One variant, raced once."""
         if not self._waiting:
             self._waiting = self._rng.sample(self._variants, len(self._variants))
         variant = self._waiting.pop()
@@ -67,7 +65,9 @@ class Soak:
         self.threads += threads
         self._seen.add(str(variant))
         wrong = [
-            seed for seed, digest in zip(seeds, found, strict=True) if digest != self._expected[str(variant), seed]
+            seed
+            for seed, digest in zip(seeds, found, strict=True)
+            if digest != self._expected[str(variant), seed]
         ]
         if wrong:
             self.differences.append(
@@ -76,12 +76,11 @@ class Soak:
             )
 
     def summary(self) -> str:
-        """All rounds in one line."""
         return f"{len(self._seen)} variants, {self.rounds} rounds, {self.threads} threads: {len(self.differences)} differences"
 
 
 class Stop:
-    """Ctrl-C and SIGTERM, heeded after the round that is at work; at the second one Python ends as always."""
+    """Stop after the current round on Ctrl-C or SIGTERM; a second signal ends Python as usual."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -95,10 +94,14 @@ class Stop:
 
 
 def main() -> int:
-    """The long version; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Run the long version; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--kafka", action="store_true", help="run workers in between, on a real Kafka")
+    parser.add_argument(
+        "--kafka", action="store_true", help="run workers in between, on a real Kafka"
+    )
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
@@ -111,7 +114,9 @@ def main() -> int:
             from tests.worker.threads import audited_run
 
             bootstrap = stack.enter_context(broker(LASTING))
-            temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quietcount-soak-")))
+            temporary = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="quietcount-soak-"))
+            )
         while not stop.asked and time.monotonic() < end_s:
             for _ in range(len(VARIANTS)):
                 if stop.asked or time.monotonic() >= end_s:
@@ -126,11 +131,19 @@ def main() -> int:
             if given.kafka and not stop.asked and time.monotonic() < end_s:
                 runs += 1
                 try:
-                    snapshots += audited_run(bootstrap, temporary / f"run-{runs}", seed=seed * 1000 + runs)
+                    snapshots += audited_run(
+                        bootstrap, temporary / f"run-{runs}", seed=seed * 1000 + runs
+                    )
                 except AssertionError as error:
                     if not stop.asked:
-                        soak.differences.append(f"worker run {runs}, seed {seed * 1000 + runs}: {error}")
-    workers = f"; {runs} workers with 8 owner partitions each, {snapshots} snapshots audited" if given.kafka else ""
+                        soak.differences.append(
+                            f"worker run {runs}, seed {seed * 1000 + runs}: {error}"
+                        )
+    workers = (
+        f"; {runs} workers with 8 owner partitions each, {snapshots} snapshots audited"
+        if given.kafka
+        else ""
+    )
     print(soak.summary() + workers, flush=True)
     return 1 if soak.differences else 0
 

@@ -1,4 +1,4 @@
-"""A mechanism on a stage: stream keys, ticks of exact counts in, transcripts out, state through its blocks wherever a test wants it."""
+"""Run one mechanism: stream keys, exact counts in, transcripts out, restarts through its blocks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.bounding import bound
-from workers.histogram import ledger_blocks
-from workers.histogram.histogram import KEY_LABEL
-from workers.mechanisms.ledger import Contributions, Tags
+from workers.arrays.tag_index import Tags
+from workers.arrays.texts import Texts
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
+from workers.pipeline import ledger_blocks
+from workers.pipeline.histogram import KEY_LABEL
 
 KEY = NoiseKey(b"c" * 32)
 KEYS = ("s1", "s2")
@@ -28,25 +29,28 @@ Shown = Release | Items | Answers
 
 
 def bounded(items: Mapping[str, int], max_items: int, max_count: int) -> Histogram:
-    """What of one event counts."""
     return {label: n for label, n in bound(dict(items), max_items, max_count).items() if n}
 
 
 def with_events(stream: Sequence[Tick], events: Sequence[tuple[int, Histogram]]) -> list[Tick]:
-    """The stream with what events add to the first stream key, each at its tick (from 1)."""
+    """Return the stream with events added to the first stream key, each at its tick (from 1)."""
     more = [{key: Counter(histogram) for key, histogram in tick.items()} for tick in stream]
     for tick, items in events:
         more[tick - 1].setdefault(KEYS[0], Counter()).update(items)
     return [dict(tick) for tick in more]
 
 
-def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contributions, NDArray[np.int32]]]:
-    """A tick's contributions as messages, which nobody may write to; `parts` messages, each with a part of the items."""
+def columns(
+    tick: Tick, keys: Sequence[str], parts: int = 1
+) -> list[tuple[Contributions, NDArray[np.int32]]]:
+    """Return a tick's contributions as `parts` read-only messages, each with part of the items."""
     found = []
     places = {name: place for place, name in enumerate(keys)}
     for part in range(parts):
         names = tuple(tick)
-        rows = [(i, label, n) for i, name in enumerate(names) for label, n in tick[name].items() if n]
+        rows = [
+            (i, label, n) for i, name in enumerate(names) for label, n in tick[name].items() if n
+        ]
         rows = rows[part::parts]
         labels = [label.encode() for _, label, _ in rows]
         tags = [_tag(names[i], label) for i, label, _ in rows]
@@ -58,7 +62,9 @@ def columns(tick: Tick, keys: Sequence[str], parts: int = 1) -> list[tuple[Contr
         )
         for array in arrays:
             array.flags.writeable = False
-        found.append((Contributions(names, arrays[0], arrays[1], Texts.of(labels), arrays[2]), arrays[3]))
+        found.append(
+            (Contributions(names, arrays[0], arrays[1], Texts.of(labels), arrays[2]), arrays[3])
+        )
     return found
 
 
@@ -71,9 +77,8 @@ class Run:
     """One epoch of a mechanism.
 
     Args:
-        mechanism: public.
         seed: of the mechanism id, and so of all noise.
-        keys: the stream keys, all of them there from the beginning.
+        keys: the stream keys, all present from the beginning.
     """
 
     def __init__(self, mechanism: Mechanism, seed: int = 0, keys: Sequence[str] = KEYS) -> None:
@@ -87,18 +92,18 @@ class Run:
             mechanism.meet_key(self.state, index, self.tags(name), mechanism.domain())
 
     def tags(self, name: str) -> Tags:
-        """Of the declared domain."""
         return KEY.tags(name, list(self.mechanism.domain()))
 
     def step(self, t: int, tick: Tick, parts: int = 1) -> Shown:
-        """One tick."""
         self.state, shown = self.mechanism.step(
             self.state, t, columns(tick, self.keys, parts) if tick else [], self.noise
         )
         return shown
 
-    def transcript(self, stream: Sequence[Tick], *, restarts: Sequence[int] = (), parts: int = 1) -> list[object]:
-        """What every tick shows, by label; the state goes through its blocks after each tick of `restarts`."""
+    def transcript(
+        self, stream: Sequence[Tick], *, restarts: Sequence[int] = (), parts: int = 1
+    ) -> list[object]:
+        """Return every tick's output by label, reloaded from blocks after `restarts`."""
         found = []
         for t, tick in enumerate(stream, 1):
             found.append(self.named(self.step(t, tick, parts)))
@@ -107,7 +112,7 @@ class Run:
         return found
 
     def named(self, shown: Shown) -> object:
-        """A release by stream key and label, comparable between neighbours whose rows have other numbers."""
+        """Return a release by stream key and label, independent of row numbers."""
         if isinstance(shown, Answers):
             return {key: dict(answer) for key, answer in shown.of_key.items()}, shown.sd
         if isinstance(shown, Items):
@@ -119,19 +124,18 @@ class Run:
         return counts, shown.sd, shown.threshold
 
     def store(self) -> dict[str, bytes]:
-        """All blocks as of now."""
         self.stored |= dict([*ledger_blocks.changes(self.state.ledger), *self.state.changed()])
         self.state.ledger.clean()
         return self.stored
 
     def restart(self) -> None:
-        """Forgets everything but the stored blocks."""
         self.load(self.store())
 
     def load(self, blocks: Mapping[str, bytes]) -> None:
-        """Goes on from stored blocks."""
         fresh = self.mechanism.init()
-        fresh.ledger = ledger_blocks.load((name, block) for name, block in sorted(blocks.items()) if name[0] in "LCS")
+        fresh.ledger = ledger_blocks.load(
+            (name, block) for name, block in sorted(blocks.items()) if name[0] in "LCS"
+        )
         fresh.key_tags = self.state.key_tags
         for name, block in sorted(blocks.items()):
             if name[0] not in "LCS":

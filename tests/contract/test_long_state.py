@@ -1,19 +1,21 @@
-"""State that takes several blocks, parts or pages is restored whole, or refused."""
+"""State over several blocks, parts or pages is restored whole, or refused."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.contract.long_messages import TICK, longest, max_state, pay_state
-from workers.errors import StateRefused
-from workers.histogram import key_blocks
-from workers.histogram.paging import joined, pages
 from workers.mechanisms.one_shot.pay import PayState
-from workers.mechanisms.order_statistics.state import MaxState
+from workers.mechanisms.order_statistics.engine import MaxState
+from workers.pipeline import ledger_blocks
+from workers.pipeline.ledger_blocks import joined, pages
+from workers.runtime.errors import StateRefused
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_partition_of_many_columns_is_restored_from_its_pages() -> None:
-    """40,000 columns take 1.28 MB: one lost page would be other thresholds under the same noise."""
+    """40,000 columns take 1.28 MB: a lost page would give other thresholds under the same noise."""
     blocks = max_state().changed()
     assert [name for name, _ in blocks] == ["m00100000", "m00100000.0001"]
     again = MaxState()
@@ -29,7 +31,7 @@ def test_a_partition_of_many_columns_is_restored_from_its_pages() -> None:
 
 
 def test_budgets_of_many_stream_keys_are_restored_also_from_one_block_as_it_was() -> None:
-    """With keys = "public" their number comes from the data: 131,000 of them made a block that was never taken."""
+    """With keys = "public" the data sets their number: a block of 131,000 was never accepted."""
     was, again, older = pay_state(), PayState(), PayState()
     blocks = was.changed()
     assert len(blocks) == 4
@@ -43,9 +45,11 @@ def test_budgets_of_many_stream_keys_are_restored_also_from_one_block_as_it_was(
         damaged.restore(*blocks[2])
 
 
-@pytest.mark.parametrize("commits", [(1, 100, 170, 171, 1_024, 1_025, 2_500), (2_500,), (1_000, 1_500)])
+@pytest.mark.parametrize(
+    "commits", [(1, 100, 170, 171, 1_024, 1_025, 2_500), (2_500,), (1_000, 1_500)]
+)
 def test_stream_keys_are_stored_by_parts_and_none_is_left_behind(commits: tuple[int, ...]) -> None:
-    """171 public keys of control characters were one block too long; the order of keys is the order of their noise and counts."""
+    """171 keys of control characters exceeded a block; key order is noise and count order."""
     keys, since, store = (
         [longest(i) for i in range(commits[-1])],
         list(range(TICK, TICK + commits[-1])),
@@ -53,21 +57,23 @@ def test_stream_keys_are_stored_by_parts_and_none_is_left_behind(commits: tuple[
     )
     stored = 0
     for n in commits:
-        store.update(key_blocks.changes(keys[:n], since[:n], stored))
+        store.update(ledger_blocks.key_changes(keys[:n], since[:n], stored))
         stored = n
-        found = [pair for _, value in sorted(store.items()) for pair in key_blocks.decode(value)]
+        found = [pair for _, value in sorted(store.items()) for pair in ledger_blocks.decode(value)]
         assert found == list(zip(keys[:n], since[:n], strict=True))
-    assert store == dict(key_blocks.changes(keys, since, 0))
-    assert not list(key_blocks.changes(keys, since, len(keys)))
+    assert store == dict(ledger_blocks.key_changes(keys, since, 0))
+    assert not list(ledger_blocks.key_changes(keys, since, len(keys)))
 
 
 def test_short_keys_are_stored_as_they_always_were() -> None:
-    """A worker of before reads the same bytes, but where it would have failed to write them."""
-    assert dict(key_blocks.changes(["s1", "s2"], [4, 7], 0)) == {"keys/00000000": b'[["s1",4],["s2",7]]'}
+    """Earlier workers read the same bytes, except where writing would have failed."""
+    assert dict(ledger_blocks.key_changes(["s1", "s2"], [4, 7], 0)) == {
+        "keys/00000000": b'[["s1",4],["s2",7]]'
+    }
 
 
 def test_a_long_value_is_joined_from_its_pages_or_refused() -> None:
-    """The progress record says where to go on: half of one must not pass, nor pages that are left of a longer one."""
+    """Half a progress record must not pass, nor stale pages of a longer one."""
     long, short, store = b'{"a":"' + b"x" * 95 + b'"}', b'{"a":1}', dict[bytes, bytes | None]()
     for value in (long, short, long[:40] + b"}", long):
         store.update(pages(b"progress", value, 40))

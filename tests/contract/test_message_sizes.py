@@ -1,4 +1,4 @@
-"""No data makes a message that a broker with its default limits does not take: every encoder, with the longest content there can be."""
+"""Every encoder's longest content fits a broker with default limits."""
 
 from __future__ import annotations
 
@@ -10,38 +10,47 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
+from tests import ROOT
 from tests.contract.long_messages import MESSAGES, SENT_ON, STATES, longest, table
 from tests.kafka.harness import create_topic, end_of, read, settled, unique
-from workers.agents import contributions, rekey, user_epoch
-from workers.errors import MessageTooLong
-from workers.histogram import answers, key_blocks, ledger_blocks, paging
+from workers.agents import rekey
 from workers.kafka.clients import Connection
 from workers.kafka.records import Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.one_shot import pay
-from workers.mechanisms.order_statistics import state as max_state
-from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES, TOPIC_BYTES, VALUE_BYTES, cuts
+from workers.mechanisms.order_statistics import engine
+from workers.pipeline import contributions, ledger_blocks, snapshots, users
+from workers.runtime.errors import MessageTooLong
+from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, TOPIC_BYTES, VALUE_BYTES, cuts
 
-ROOT = Path(__file__).resolve().parents[2] / "workers"
-#: Where messages are made that a producer sends; `demo` has its own events, of a few hundred bytes each.
-# `agents/rekey.py` sends records on as they came, and rejects those that its own bound does not let pass.
+pytestmark = pytest.mark.slow
+
+WORKERS = ROOT / "workers"
+# Where messages for producers are made. `demo` has its own events, of a few hundred bytes each.
+# `agents/rekey.py` forwards records unchanged and rejects those above its own bound.
 MADE_IN = {
-    "agents/rejected.py", "agents/contribute.py", "agents/rekey.py", "rejects/retry.py", "agents/release.py", "kafka/transaction.py",
-}  # fmt: skip
+    "pipeline/rejected.py",
+    "agents/contribute.py",
+    "agents/rekey.py",
+    "commands/rejects.py",
+    "agents/release.py",
+    "kafka/transaction.py",
+}
 
 
-class Sender(Shard):
-    """A shard that only commits."""
+class Sender(Shard): ...
 
 
 @pytest.fixture(scope="module")
 def sender(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sender]:
-    """A real shard; its topics have the broker's default limit, but for `<state>-narrow`, which has what the worker needs at least."""
+    """Return a real shard; topics have the default limit, `<state>-narrow` the worker's minimum."""
     connection, state = Connection(bootstrap), unique("sizes")
     create_topic(connection, state)
     create_topic(connection, f"{state}-narrow", max_message_bytes=str(BATCH_BYTES))
-    made = Sender(connection, state, 0, state, Store(tmp_path_factory.mktemp("sizes"), Changelog(state, 0)))
+    made = Sender(
+        connection, state, 0, state, Store(tmp_path_factory.mktemp("sizes"), Changelog(state, 0))
+    )
     made.open()
     yield made
     made.close()
@@ -49,29 +58,30 @@ def sender(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module", params=MESSAGES)
 def made(request: pytest.FixtureRequest) -> tuple[str, list[Outgoing]]:
-    """A kind and its messages: made once for the tests that look at them, and gone before the next kind is made."""
+    """Yield a kind and its messages, built once for its tests and freed before the next kind."""
     return request.param, MESSAGES[request.param]()
 
 
 def check_fits(kind: str, messages: list[Outgoing]) -> None:
-    """Bounds of the encoders, as sizes.py states them."""
     assert max(message.nbytes for message in messages) <= MESSAGE_BYTES
     if kind != SENT_ON:
         assert max(len(message.value or b"") for message in messages) <= VALUE_BYTES
 
 
 def test_the_longest_content_fits_a_message(made: tuple[str, list[Outgoing]]) -> None:
-    """One message above the bound ends publication for ever."""
+    """One message above the bound stops publication permanently."""
     check_fits(*made)
 
 
 def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
     sender: Sender, made: tuple[str, list[Outgoing]]
 ) -> None:
-    """Sent as the worker sends it, to a topic that has no more than the worker asks for."""
+    """Sent as the worker sends it, to a topic with the minimum limit the worker requires."""
     topic = f"{sender.state_topic}-narrow"
     kind, content = made
-    messages = [message._replace(topic=topic, partition=0, timestamp_ms=None) for message in content]
+    messages = [
+        message._replace(topic=topic, partition=0, timestamp_ms=None) for message in content
+    ]
     before = end_of(sender.connection, topic)
     sender.transact(messages, [(b"kind", kind.encode())], 0)
     settled(sender.connection, topic)
@@ -80,7 +90,7 @@ def test_a_real_broker_takes_the_longest_content_and_gives_it_back(
 
 
 def test_batches_of_incompressible_messages_fit_as_well(sender: Sender) -> None:
-    """Kafka limits batches: two messages that are short enough each must not travel together."""
+    """Kafka limits batches: two messages that fit alone must not travel together."""
     topic = f"{sender.state_topic}-narrow"
     sizes = [
         MESSAGE_BYTES,
@@ -98,7 +108,9 @@ def test_batches_of_incompressible_messages_fit_as_well(sender: Sender) -> None:
         *[9_973] * 300,
     ]
     before = end_of(sender.connection, topic)
-    sender.transact([Outgoing(topic, 0, None, os.urandom(size)) for size in sizes], [(b"batches", b"")], 0)
+    sender.transact(
+        [Outgoing(topic, 0, None, os.urandom(size)) for size in sizes], [(b"batches", b"")], 0
+    )
     settled(sender.connection, topic)
     assert [len(m.value() or b"") for m in read(sender.connection, topic, since=before)] == sizes
 
@@ -106,9 +118,10 @@ def test_batches_of_incompressible_messages_fit_as_well(sender: Sender) -> None:
 def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
     sender: Sender, bootstrap: str, tmp_path: Path
 ) -> None:
-    """A value that is written and cannot be read is as bad as one that cannot be written."""
     kinds = ("ledger: longest labels", "stream keys", "progress of stage 2")
-    changes = [(message.key or b"", message.value) for kind in kinds for message in MESSAGES[kind]()]
+    changes = [
+        (message.key or b"", message.value) for kind in kinds for message in MESSAGES[kind]()
+    ]
     sender.transact([], changes, 0)
     settled(sender.connection, sender.state_topic)
     store = Store(tmp_path / "copy", Changelog(sender.state_topic, 0))
@@ -118,29 +131,39 @@ def test_state_of_the_longest_content_is_read_back_by_a_new_owner(
 
 
 def test_a_block_as_it_was_written_before_is_refused_by_the_broker(sender: Sender) -> None:
-    """What this is about: 1,024 labels of 1,024 bytes in one block, which a worker tried to write after each restart."""
+    """The original defect: 1,024 labels of 1,024 bytes, retried after every restart."""
     columns = table(map(longest, range(1_024)))
     labels = columns.label_column(0, 1_024)
     lengths, text = labels.lengths, labels.text.tobytes()
     block = (
-        b"\x01\x00\x00\x04" + columns.tags.tobytes() + columns.keys.tobytes() + lengths.astype("<u2").tobytes() + text
+        b"\x01\x00\x00\x04"
+        + columns.tags.tobytes()
+        + columns.keys.tobytes()
+        + lengths.astype("<u2").tobytes()
+        + text
     )
     assert len(block) == 1_071_108 > TOPIC_BYTES
     producer = sender.connection.producer(None, **{"message.max.bytes": 4_000_000})
     errors: list[object] = []
     producer.produce(
-        sender.state_topic, os.urandom(len(block)), b"L", 0, on_delivery=lambda error, _: errors.append(error)
+        sender.state_topic,
+        os.urandom(len(block)),
+        b"L",
+        0,
+        on_delivery=lambda error, _: errors.append(error),
     )
     producer.flush(60)
     assert "MSG_SIZE_TOO_LARGE" in str(errors)
 
 
 def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sender) -> None:
-    """The last line of defence says which topic, in a transaction of which nothing was sent."""
+    """The last line of defence names the topic; nothing of the transaction was sent."""
     topic = f"{sender.state_topic}-narrow"
     before = end_of(sender.connection, topic)
     too_long = Outgoing(topic, 0, b"k", bytes(MESSAGE_BYTES))
-    with pytest.raises(MessageTooLong, match=f"{topic}: a message of 990,001 bytes, at most 990,000"):
+    with pytest.raises(
+        MessageTooLong, match=f"{topic}: a message of 990,001 bytes, at most 990,000"
+    ):
         sender.transact([Outgoing(topic, 0, None, b"short"), too_long], [], 0)
     with pytest.raises(MessageTooLong, match=f"{sender.state_topic}: a message"):
         sender.transact([], [(b"k", bytes(MESSAGE_BYTES))], 0)
@@ -151,57 +174,63 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
     ("module", "name", "planted", "kind"),
     [
         (ledger_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "ledger: longest labels"),
-        (key_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "stream keys"),
-        (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "snapshots of rows"),
-        (answers, "cuts", lambda sizes, room: cuts(sizes, 2 * room), "snapshots of items"),
-        (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "answers to all queries"),
-        (answers, "cuts", lambda sizes, room: [(0, len(sizes))], "labels for a budget"),
+        (ledger_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "stream keys"),
+        (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "snapshots of rows"),
+        (snapshots, "cuts", lambda sizes, room: cuts(sizes, 2 * room), "snapshots of items"),
+        (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "answers to all queries"),
+        (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "labels for a budget"),
         (rekey, "OURS_BYTES_MAX", 0, SENT_ON),
         (contributions, "_ROW_BYTES", 18, "contributions: shortest rows"),
         (contributions, "_SECTION_BYTES", 0, "contributions: most sections"),
-        (max_state, "VALUE_BYTES", 1 << 30, "state: MaxState"),
+        (engine, "VALUE_BYTES", 1 << 30, "state: MaxState"),
         (pay, "_BLOCK_KEYS", 1 << 30, "state: PayState"),
-        (user_epoch, "BLOCK_ROWS", 1 << 30, "users' pairs"),
-        (paging.pages, "__defaults__", (1 << 30,), "progress of stage 2"),
+        (users, "BLOCK_ROWS", 1 << 30, "users' pairs"),
+        (ledger_blocks.pages, "__defaults__", (1 << 30,), "progress of stage 2"),
     ],
 )
 def test_an_encoder_that_does_not_cut_by_bytes_is_found(
     monkeypatch: pytest.MonkeyPatch, module: object, name: str, planted: object, kind: str
 ) -> None:
-    """The control: with the defect planted the bound must not hold."""
+    """Control: with the planted defect the bound fails."""
     monkeypatch.setattr(module, name, planted)
     with pytest.raises(AssertionError):
         check_fits(kind, MESSAGES[kind]())
 
 
 def test_whatever_is_sent_is_among_the_kinds_above() -> None:
-    """A new kind of message, or a mechanism with state of its own, must come here first."""
-    trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
+    """New message kinds and mechanisms with their own state must be added here first."""
+    trees = {
+        path.relative_to(WORKERS).as_posix(): ast.parse(path.read_text())
+        for path in WORKERS.rglob("*.py")
+    }
     calls = {
         file
         for file, tree in trees.items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in ("Outgoing", "produce")
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in ("Outgoing", "produce")
     }
-    assert {file for file in calls if not file.startswith("demo/")} == MADE_IN
+    assert {file for file in calls if not file.startswith("commands/demo/")} == MADE_IN
     states = {
         node.name
         for tree in trees.values()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
-        and any(isinstance(method, ast.FunctionDef) and method.name == "changed" for method in node.body)
+        and any(
+            isinstance(method, ast.FunctionDef) and method.name == "changed" for method in node.body
+        )
     }
     assert states - {"State"} == set(STATES)
 
 
 def test_a_list_is_cut_where_the_next_element_does_not_fit() -> None:
-    """Parts that hold as much as fits depend on nothing behind them: what was written before is not written again."""
+    """Greedy parts depend on nothing behind them, so earlier parts are not rewritten."""
     assert cuts([], 5) == []
     assert cuts([5, 5, 1, 4, 1], 5) == [(0, 1), (1, 2), (2, 4), (4, 5)]
     assert cuts([3] * 4, 6)[:1] == cuts([3] * 2, 6)
 
 
 def test_the_limits_lie_in_their_order() -> None:
-    """What a batch adds to a message is 121 bytes at most; what a topic takes is no less than a batch."""
+    """A batch adds at most 121 bytes to a message; a topic accepts at least a batch."""
     assert VALUE_BYTES < MESSAGE_BYTES < BATCH_BYTES - 121 < BATCH_BYTES < TOPIC_BYTES
     assert issubclass(MessageTooLong, Exception) and not issubclass(MessageTooLong, KafkaException)

@@ -1,12 +1,15 @@
-"""The noise is as large as is published and paid for: for every variant, with half and double the variance rejected.
+"""Noise is as large as published and paid for; half and double the variance are rejected for every
+variant.
 
-Looked at on hundreds of stream keys, with real noise:
+Measured on hundreds of stream keys, with real noise:
 
-    released   (released - exact)^2 / variance stated: `sd` of the snapshot, or for an order statistic that of the sums it is read off
-    a table    every discrete Gaussian by its variance, every discrete Laplace by mean |x|, every geometric by its mean
+    released   (released - exact)^2 / stated variance: the snapshot's `sd`, or for an order
+    statistic that of the sums it is read from
+    a table    discrete Gaussians by variance, discrete Laplace by mean |x|, geometric by mean
     picks      how often the highest score is picked first, given the scores and the stated scale
 
-Tolerance: Z standard errors of the estimate under the stated law. Seeds are fixed; Z = 4.5 is one false alarm in 150,000 for a fresh one.
+Tolerance: Z standard errors of the estimate under the stated law. Seeds are fixed; Z = 4.5 is one
+false alarm in 150,000 for a fresh one.
 """
 
 from __future__ import annotations
@@ -27,13 +30,14 @@ from tests.contract.worst import NAME, worst
 from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
-from workers.mechanisms.misra_gries.pure import PureMisraGries
+from workers.mechanisms.misra_gries.misra_gries import PureMisraGries
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, discrete_laplace
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.order_statistics.column_sums import LaplaceTree
-from workers.mechanisms.order_statistics.engine import OrderStatistics
-from workers.mechanisms.order_statistics.state import MaxState
+from workers.mechanisms.order_statistics.engine import MaxState, OrderStatistics
+
+pytestmark = pytest.mark.slow
 
 Z = 4.5
 # Estimates from fewer values than these could not tell half the variance from all of it.
@@ -44,7 +48,7 @@ MAXIMA = ("bounded_max", "doubling", "two_level", "two_level_k")
 
 @dataclass(frozen=True)
 class Estimate:
-    """A ratio that is 1 if noise is as stated, and its standard error then."""
+    """Ratio that is 1 if noise is as stated, with its standard error in that case."""
 
     what: str
     value: float
@@ -56,14 +60,20 @@ class Estimate:
 
 
 def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
-    """(stream keys, what each of them gets each tick): far above thresholds, and where there are picks two that are one scale apart."""
+    """Return (stream keys, counts per tick): above thresholds; with picks, two a scale apart."""
     below = gap(built(variant))
     apart = {"a": 3_000, "b": 3_000 - below, "c": 2_000, "d": 500}
     if variant.mechanism in MAXIMA:
-        yield 200 if variant.mechanism == "bounded_max" else 400, [dict(tick[NAME]) for tick in worst(variant)[0]]
+        yield (
+            200 if variant.mechanism == "bounded_max" else 400,
+            [dict(tick[NAME]) for tick in worst(variant)[0]],
+        )
     elif variant.mechanism == "sparse_gumb":
         yield 1600, [apart]
-        yield 400, [{"a": 3_000}] * (TICKS - 6) + [{"c": 90_000}] + [{"c": 100}] * 4 + [{"e": 9_000_000}]
+        yield (
+            400,
+            [{"a": 3_000}] * (TICKS - 6) + [{"c": 90_000}] + [{"c": 100}] * 4 + [{"e": 9_000_000}],
+        )
     elif variant.mechanism == "pay_what_you_get":
         yield 400, [apart] + [{}] * (TICKS - 1)
     elif variant.mechanism in PER_TICK:
@@ -73,7 +83,6 @@ def runs(variant: Variant) -> Iterator[tuple[int, Sequence[dict[str, int]]]]:
 
 
 def gap(mechanism: Mechanism) -> int:
-    """The scale of a pick, or 0."""
     public = mechanism.public()
     algorithm = public.get("algorithm")
     scales = public.get("scales")
@@ -84,7 +93,7 @@ def gap(mechanism: Mechanism) -> int:
 
 
 def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate]:
-    """All of them, with `factor` times the variance planted."""
+    """Return all estimates, with `factor` times the variance planted."""
     mechanism, probe = built(variant), Probe(factor=factor, keep_values=False)
     squares: list[float] = []
     with probe.watching():
@@ -94,7 +103,11 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
             for t, histogram in enumerate(stream, 1):
                 tick: Tick = dict.fromkeys(keys, histogram)
                 shown = run.step(t, tick)
-                sums = Counter(histogram) if variant.mechanism in PER_TICK else sums + Counter(histogram)
+                sums = (
+                    Counter(histogram)
+                    if variant.mechanism in PER_TICK
+                    else sums + Counter(histogram)
+                )
                 if isinstance(mechanism, OrderStatistics):
                     squares += of_sums(run, t, mechanism, sums)
                 elif not isinstance(shown, Answers) and t == len(stream) > 1:
@@ -109,14 +122,17 @@ def estimates(variant: Variant, factor: Fraction = Fraction(1)) -> list[Estimate
 
 
 def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[float]:
-    """(released - exact)^2 / sd^2; the mean over a stream key's items where these have noise in common."""
+    """Estimate (released - exact)^2 / sd^2, averaged per stream key if noise is common."""
     keys = shown.keys if isinstance(shown, Items) else run.state.ledger.keys[shown.rows]
     labels = (
-        list(shown.labels) if isinstance(shown, Items) else [run.state.ledger.label(r) for r in shown.rows.tolist()]
+        list(shown.labels)
+        if isinstance(shown, Items)
+        else [run.state.ledger.label(r) for r in shown.rows.tolist()]
     )
     exact = np.array([sums[label.decode()] for label in labels])
     if isinstance(run.mechanism, PureMisraGries):
-        # The sketch holds all of them, so that each lacks exactly 1/(k+1) of the sum; who is above is shown whatever the noise.
+        # The sketch holds all of them, so that each lacks exactly 1/(k+1) of the sum; those above
+        # appear whatever the noise.
         lowered = exact - sums.total() / (run.mechanism.config.size + 1)
         yield from (((shown.counts - lowered) / shown.sd) ** 2)[lowered > 0].tolist()
         return
@@ -128,12 +144,16 @@ def of_counts(run: Run, shown: Release | Items, sums: Counter[str]) -> Iterator[
 
 
 def of_sums(run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]) -> Iterator[float]:
-    """The noisy sums made at t, of every column: their noise is that of the segments that ended, and of the counter over intervals."""
+    """Estimate the noise of column sums made at t: ended segments plus interval counter."""
     assert isinstance(run.state, MaxState)
     exact = np.array([sums[label.decode()] for label in mechanism.domain()])
     for one in run.state.of:
         if one is not None and one.since == t:
-            variance = 0.0 if mechanism.segments is None else mechanism.segments.column_variance(one.segment)
+            variance = (
+                0.0
+                if mechanism.segments is None
+                else mechanism.segments.column_variance(one.segment)
+            )
             if one.interval > 1:
                 noise, n = mechanism.sum_noise(one.segment), one.interval - 1
                 if isinstance(noise, LaplaceTree):
@@ -141,13 +161,13 @@ def of_sums(run: Run, t: int, mechanism: OrderStatistics, sums: Counter[str]) ->
                 else:
                     assert isinstance(noise, HaarCounter | TreeCounter)
                     variance += noise.sd(n) ** 2
-            # Only once a stream key, lest the same segment's noise counts again.
+            # Only once a stream key, so that no segment's noise counts twice.
             if one.segment + one.interval == 3:
                 yield from ((one.shown - exact) ** 2 / variance).tolist()
 
 
 def of_table(table: InversionTable, probe: Probe) -> Estimate:
-    """The statistic that tells a law's scale best."""
+    """Return the statistic that determines a law's scale best."""
     values = probe.values(table)
     if isinstance(table, IntegerGaussian):
         ratio, error = float(np.mean(values**2)) / float(table.sigma_squared), math.sqrt(2)
@@ -164,13 +184,13 @@ def of_table(table: InversionTable, probe: Probe) -> Estimate:
 
 
 def of_picks(probe: Probe) -> list[Estimate]:
-    """First picks of the highest score, against exp(score / b) normalised."""
+    """Estimate how often the highest score is picked first, against normalised exp(score / b)."""
     expected, variance, seen, n = 0.0, 0.0, 0, 0
     for peel in probe.peels.values():
         scores = np.array(list(peel.scores.values()), dtype=float)
         weights = np.exp((scores - scores.max()) / float(peel.scale))
         p = float(weights.max() / weights.sum())
-        # Which of two equal scores is picked says nothing about the scale.
+        # A pick between equal scores carries no information about the scale.
         if 0.02 < p < 0.98 and peel.picked and (scores == scores.max()).sum() == 1:
             n, expected, variance = n + 1, expected + p, variance + p * (1 - p)
             highest = max(peel.scores, key=lambda name: peel.scores[name])
@@ -183,7 +203,7 @@ def of_picks(probe: Probe) -> list[Estimate]:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_noise_is_as_large_as_stated_and_half_or_double_is_rejected(variant: Variant) -> None:
-    """Too little breaks the promise, too much the published error; a test that let either pass would show nothing."""
+    """Too little noise breaks the promise, too much the published error."""
     right = estimates(variant)
     assert right and all(one.right for one in right), [one for one in right if not one.right]
     for factor in (Fraction(1, 2), Fraction(2)):

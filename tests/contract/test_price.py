@@ -1,9 +1,10 @@
-"""What a mechanism states to cost is what an independent accountant makes of the noise that was really drawn: for every mechanism.
+"""Stated costs against an independent accountant's price of the noise really drawn.
 
-The events come from the coupling of the worst neighbours (`worst`): each noise value whose true value differs, with the parameter of the
-table it was drawn from and the difference; each pick, and each run of AboveThreshold, with the length of the interval its loss lies in.
-dp_accounting composes them (Renyi orders, and privacy loss distributions where every part has one); a loss in an interval of length e is
-composed here by its own worst case, two outcomes with losses t and t - e.
+The events come from the coupling of the worst neighbours (`worst`): every noise value whose true
+value differs, with its table's parameter and the difference; every pick and every run of
+AboveThreshold, with the length of the interval its loss lies in. dp_accounting composes them (Renyi
+orders, and privacy loss distributions where every part has one). A loss in an interval of length e
+is composed here by its worst case, two outcomes with losses t and t - e.
 """
 
 from __future__ import annotations
@@ -35,42 +36,58 @@ from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.one_shot.algorithms import LIMITED
-from workers.mechanisms.one_shot.mechanism import OneShot
+from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.unk_base import UnkBase
 
+pytestmark = pytest.mark.slow
+
 ORDERS = np.arange(2, 400)
-# Share of the stated rho that the worst neighbours here do cost, where it is not all of it, and why.
+# Share of the stated rho that the worst neighbours here cost, where less than all of it, and why.
 LESS = {
-    # 40 ticks are paid for; 13 are looked at, which 2 of 25 weighted levels serve.
-    "known_base-tree_unbounded": 0.32, "unk_base-tree_unbounded": 0.32,
+    # 40 ticks are paid for; only 13 are run, which use 2 of 25 weighted levels.
+    "known_base-tree_unbounded": 0.32,
+    "unk_base-tree_unbounded": 0.32,
     # One item's tick lies in the last block of its parent, which is never released.
-    "meta-user": 0.88, "meta-user_counts": 0.88,
-    # An item is only shown part of the time, so not all of its counter is; as printed, tests are charged 16 times what they cost.
-    "sparse_gumb-tight": 0.79, "sparse_gumb-tree": 0.79, "sparse_gumb-sqrt": 0.9, "sparse_gumb-unbounded": 0.9, "sparse_gumb-two": 0.67,
-    "sparse_gumb-paper": 0.32, "sparse_gumb-end": 0.76,
-    # Of k watched values an event moves no more than it moves columns; few intervals close here.
-    "two_level_k-haar": 0.89, "two_level_k-histogram": 0.86, "two_level_k-tree": 0.76,
-    # The third largest decides a private kbar, the two largest are counted: no event has three items.
+    "meta-user": 0.88,
+    "meta-user_counts": 0.88,
+    # An item is shown only part of the time, so only part of its counter counts; printed accounting
+    # charges tests 16 times their cost.
+    "sparse_gumb-tight": 0.79,
+    "sparse_gumb-tree": 0.79,
+    "sparse_gumb-sqrt": 0.9,
+    "sparse_gumb-unbounded": 0.9,
+    "sparse_gumb-two": 0.67,
+    "sparse_gumb-paper": 0.32,
+    "sparse_gumb-end": 0.76,
+    # An event moves at most one watched value per column; few intervals close here.
+    "two_level_k-haar": 0.89,
+    "two_level_k-histogram": 0.86,
+    "two_level_k-tree": 0.76,
+    # The third largest decides a private kbar, the two largest are counted: no event has three
+    # items.
     "limit_dom-private": 0.74,
-    # Six items more, fed in their rounds, do not all lower every counter, or all raise one.
+    # Six more items, fed in their rounds, never all lower every counter or all raise one.
     "misra_gries-pmg": 0.6,
-    # Of six items more three are each of two labels, which lower one another: 30 of the 42 that are paid for.
+    # Six more items are three of each of two labels, which cancel: 30 of the 42 paid for.
     "misra_gries-pure": 0.71,
-    # Of pure epsilon: a stream of 13 ticks either ends segments or closes intervals, and few nodes of a long tree are drawn.
-    "bounded_max-pure": 0.54, "doubling-pure": 0.99, "two_level-pure": 0.49, "two_level_k-pure": 0.49,
-}  # fmt: skip
+    # Pure epsilon: in 13 ticks either segments end or intervals close, and few nodes of a long tree
+    # are drawn.
+    "bounded_max-pure": 0.54,
+    "doubling-pure": 0.99,
+    "two_level-pure": 0.49,
+    "two_level_k-pure": 0.49,
+}
 
 
 @cache
 def prices(variant: Variant) -> Sequence[Price]:
-    """Of the worst neighbours, in both directions; what is drawn does not depend on what is stated."""
     return tuple(check(adapter_of(variant), *worst(variant), seed=1))
 
 
 def interval(e: float, orders: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Renyi divergence of two outcomes with losses t and t - e, at the worst t."""
+    """Return the Renyi divergence of two outcomes with losses t and t - e, at the worst t."""
     t = np.linspace(0, e, 401)[1:-1, None]
     first = -np.expm1(t - e) / (np.exp(t) - np.exp(t - e))
     moments = np.logaddexp(np.log(first) + orders * t, np.log1p(-first) + orders * (t - e))
@@ -79,7 +96,7 @@ def interval(e: float, orders: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def renyi(price: Price, scale: float = 1.0) -> NDArray[np.float64]:
-    """Of everything drawn, composed; `scale` times the noise."""
+    """Return the composed Renyi curve, with the noise scaled by `scale`."""
     accountant = RdpAccountant(orders=ORDERS.tolist())
     for sigma, times in Counter(price.gaussian).items():
         accountant.compose(dp_accounting.GaussianDpEvent(sigma * scale), times)
@@ -92,25 +109,24 @@ def renyi(price: Price, scale: float = 1.0) -> NDArray[np.float64]:
 
 
 def paid(variant: Variant) -> float:
-    """What the dearer of the two directions costs: rho, or epsilon where the promise is pure."""
+    """Return the cost of the dearer direction: rho, or epsilon where the promise is pure."""
     return max(price.epsilon if pure(variant) else price.rho for price in prices(variant))
 
 
 def stated(variant: Variant) -> float:
-    """What the mechanism says that it costs."""
     mechanism = built(variant)
     return mechanism.guarantee.epsilon if pure(variant) else mechanism.cost().rho
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_the_stated_cost_is_what_the_worst_neighbours_cost(variant: Variant) -> None:
-    """Above it the promise is broken; far below it noise is wasted, or the test looks at the wrong statistic."""
+    """Above it the promise is broken; far below it, noise is wasted or the statistic is wrong."""
     assert LESS.get(str(variant), 0.9999) <= paid(variant) / stated(variant) <= 1 + 1e-9
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_cost_stated_too_low_or_too_high_is_seen(variant: Variant) -> None:
-    """Planted in what is stated, the noise as it is: 2 % less than the worst neighbours cost; and more than they may fall short of."""
+    """Planted: 2 % below what the worst neighbours cost, and above the allowed slack."""
     mechanism, right = built(variant), paid(variant)
     for wrong in (0.98 * right, 1.01 * right / LESS.get(str(variant), 0.9999)):
         if pure(variant):
@@ -125,7 +141,7 @@ def test_a_cost_stated_too_low_or_too_high_is_seen(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if not pure(v)], ids=str)
 def test_an_independent_accountant_stays_below_the_promised_epsilon(variant: Variant) -> None:
-    """All that is drawn, composed at integer orders; where it is all Gaussian within 1 % of the promise, above it with 2 % less noise."""
+    """At integer orders: all-Gaussian costs within 1 %, and above with 2 % less noise."""
     mechanism = built(variant)
     delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().deltas)
     assert delta > 0.4 * mechanism.guarantee.delta
@@ -136,23 +152,38 @@ def test_an_independent_accountant_stays_below_the_promised_epsilon(variant: Var
         assert (divergences <= ORDERS * price.rho * (1 + 1e-9)).all()
         if str(variant) not in LESS and not (price.laplace or price.picks or price.tests):
             assert epsilon > 0.99 * mechanism.guarantee.epsilon
-            assert compute_epsilon(ORDERS, renyi(price, 0.98), delta)[0] > mechanism.guarantee.epsilon
+            assert (
+                compute_epsilon(ORDERS, renyi(price, 0.98), delta)[0] > mechanism.guarantee.epsilon
+            )
 
 
 @pytest.mark.parametrize(
-    "name", ["known_base-sqrt", "unk_base-per_tick", "meta-positive_laplace", "misra_gries-merge", "positive_laplace", "unk_gauss"]
-)  # fmt: skip
+    "name",
+    [
+        "known_base-sqrt",
+        "unk_base-per_tick",
+        "meta-positive_laplace",
+        "misra_gries-merge",
+        "positive_laplace",
+        "unk_gauss",
+    ],
+)
 def test_privacy_loss_distributions_agree(name: str) -> None:
-    """Another accountant, without Renyi orders: nothing is above the promise, and Gaussian noise is not more than 12 % from it.
+    """A second accountant without Renyi orders: never above the promise, and Gaussian noise within
+    12 % of it.
 
-    (Laplace noise on few items is: at epsilon = 8 its pure epsilon is far below what zCDP says.)
+    Laplace noise on few items may be further off: at epsilon = 8 its pure epsilon is far below the
+    zCDP conversion.
     """
     [variant] = [variant for variant in VARIANTS if str(variant) == name]
     mechanism, price = built(variant), prices(variant)[0]
     accountant = PLDAccountant(value_discretization_interval=1e-3)
-    # Gaussians compose exactly into one: dp_accounting's own convolutions would only round more often.
+    # Gaussians compose exactly into one; dp_accounting's own convolutions would only round more
+    # often.
     if price.gaussian:
-        accountant.compose(dp_accounting.GaussianDpEvent(sum(s**-2 for s in price.gaussian) ** -0.5))
+        accountant.compose(
+            dp_accounting.GaussianDpEvent(sum(s**-2 for s in price.gaussian) ** -0.5)
+        )
     for b in price.laplace:
         accountant.compose(dp_accounting.LaplaceDpEvent(b))
     delta = mechanism.guarantee.delta - sum(part for _, part in mechanism.cost().deltas)
@@ -161,11 +192,11 @@ def test_privacy_loss_distributions_agree(name: str) -> None:
     assert epsilon > 0.88 * mechanism.guarantee.epsilon or price.laplace
 
 
-# ---- what a label of one event alone is shown with ---------------------------------------------------------------
+# ---- what a label of one event alone is shown with -----------------------------------------------
 
 
 def law(table: InversionTable) -> NDArray[np.float64]:
-    """Probabilities of -n..n, from the law's definition."""
+    """Return the probabilities of -n..n, from the law's definition."""
     n = table.bound
     x = np.abs(np.arange(-n, n + 1))
     if isinstance(table, IntegerGaussian):
@@ -178,14 +209,13 @@ def law(table: InversionTable) -> NDArray[np.float64]:
 
 
 def tail(table: InversionTable, terms: int, least: int) -> float:
-    """P(sum of `terms` of them >= least)."""
     one = law(table)
     both = one if terms == 1 else np.convolve(one, one)
     return float(both[len(both) // 2 + least :].sum())
 
 
 def exposure(variant: Variant, lower: int = 0) -> float:
-    """What the chances that a label of the event alone shows add up to, over all of its items and all releases; thresholds `lower`."""
+    """Return the summed chance, over items and releases, that a label of the event alone shows."""
     mechanism, dinf, d0 = built(variant), variant.max_count, variant.max_items
     if isinstance(mechanism, UnkBase):
         total = 0.0
@@ -212,15 +242,21 @@ def exposure(variant: Variant, lower: int = 0) -> float:
     items = min(d0, kbar) if limited and isinstance(kbar, int) else d0
     threshold = (algorithm.threshold or 0) - lower
     if variant.unit == "user":
-        # A user's item comes in one of Dinf, or in several releases in smaller parts: the dearest way is what counts.
-        return levels * items * max(
-            sum(tail(algorithm.table, 1, threshold + 1 - part) for part in parts) for parts in partitions(dinf, dinf)
+        # A user's item comes as one Dinf or in smaller parts over several releases; take the
+        # dearest way.
+        return (
+            levels
+            * items
+            * max(
+                sum(tail(algorithm.table, 1, threshold + 1 - part) for part in parts)
+                for parts in partitions(dinf, dinf)
+            )
         )
     return levels * items * tail(algorithm.table, 2 if limited else 1, threshold + 1 - dinf)
 
 
 def partitions(whole: int, largest: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a number as a sum of parts, none of them above the largest."""
+    """Return all partitions of a number into parts of at most `largest`."""
     if whole == 0:
         yield ()
     for part in range(min(whole, largest), 0, -1):
@@ -229,7 +265,7 @@ def partitions(whole: int, largest: int) -> Iterator[tuple[int, ...]]:
 
 
 def bottom(public: object, d0: int, dinf: int, lower: int) -> float:
-    """P(a count of h_(kbar+1) + Dinf comes before BOTTOM), for each item that is among the kbar largest for one neighbour only."""
+    """Return P(h_(kbar+1) + Dinf sorts before BOTTOM), for an item in one top kbar only."""
     assert isinstance(public, dict)
     above, b = public["bottom"]["above"] - lower, float(Fraction(public["scale"]))
     return float(min(d0, public["bottom"]["kbar"])) / (1 + math.exp((above - dinf) / b))
@@ -240,7 +276,7 @@ DISCOVERING = [v for v in VARIANTS if "discovery" in dict(built(v).cost().deltas
 
 @pytest.mark.parametrize("variant", DISCOVERING, ids=str)
 def test_what_one_event_brought_is_shown_as_rarely_as_is_charged(variant: Variant) -> None:
-    """By the law itself, not by the quantiles the thresholds come from; two lower and it would cost more than is charged."""
+    """By the law itself, not the quantiles behind thresholds; two lower exceeds the charge."""
     charged = dict(built(variant).cost().deltas)["discovery"]
     assert exposure(variant) <= charged * 1.01
     if "unbounded" not in str(variant):
@@ -248,7 +284,6 @@ def test_what_one_event_brought_is_shown_as_rarely_as_is_charged(variant: Varian
 
 
 def test_all_names_over_an_unknown_domain_are_charged_for_discovery() -> None:
-    """A label that shows is never free."""
     known = {
         "known_base",
         "known_gauss",

@@ -1,4 +1,4 @@
-"""A release is a function of state, tick, contributions and noise: for every mechanism."""
+"""Every mechanism's release is a function of state, tick, contributions and noise."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import subprocess
 import sys
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from tests import ROOT
 from tests.contract.stage import KEYS, Run, Shown, Tick
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built
 from workers.mechanisms.mechanism import Items, Release
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
 
 
 def stream_of(seed: int) -> list[Tick]:
-    """Large and small counts, ties, empty ticks, labels that come late."""
+    """Return large and small counts, ties, empty ticks and late labels."""
     rng = random.Random(seed)
     found: list[Tick] = []
     for t in range(TICKS):
@@ -32,7 +32,8 @@ def stream_of(seed: int) -> list[Tick]:
         found.append(
             {
                 key: {
-                    label: rng.choice([1, 3, 3, 40, 300, 3000]) for label in rng.sample(labels, rng.choice([0, 2, 5]))
+                    label: rng.choice([1, 3, 3, 40, 300, 3000])
+                    for label in rng.sample(labels, rng.choice([0, 2, 5]))
                 }
                 for key in KEYS
             }
@@ -41,18 +42,24 @@ def stream_of(seed: int) -> list[Tick]:
 
 
 def exactly(run: Run, shown: Shown) -> bytes:
-    """A release with its order and types."""
     if isinstance(shown, Release):
-        return repr((shown.rows.tobytes(), shown.counts.tobytes(), shown.sd, shown.threshold)).encode()
+        return repr(
+            (shown.rows.tobytes(), shown.counts.tobytes(), shown.sd, shown.threshold)
+        ).encode()
     if isinstance(shown, Items):
         return repr(
-            (shown.keys.tobytes(), list(shown.labels), shown.counts.tobytes(), shown.sd, shown.threshold)
+            (
+                shown.keys.tobytes(),
+                list(shown.labels),
+                shown.counts.tobytes(),
+                shown.sd,
+                shown.threshold,
+            )
         ).encode()
     return repr(([(key, dict(answer)) for key, answer in shown.of_key.items()], shown.sd)).encode()
 
 
 def whole(variant: Variant, seed: int) -> list[bytes]:
-    """Releases and blocks of every tick."""
     run = Run(built(variant), seed)
     found = []
     for t, tick in enumerate(stream_of(seed), 1):
@@ -62,7 +69,7 @@ def whole(variant: Variant, seed: int) -> list[bytes]:
 
 
 def digest() -> str:
-    """Of everything that this suite's mechanisms release and store."""
+    """Return the digest of all releases and blocks of this suite's mechanisms."""
     everything = hashlib.sha256()
     for variant in VARIANTS:
         everything.update(repr((str(variant), sorted(built(variant).public().items()))).encode())
@@ -72,7 +79,7 @@ def digest() -> str:
 
 
 class Forbidden(AssertionError):
-    """A pure step asked for something that is no argument of it."""
+    """Raised when a pure step asks for anything outside its arguments."""
 
 
 def forbidden(*args: Any, **kwargs: Any) -> Any:
@@ -80,14 +87,27 @@ def forbidden(*args: Any, **kwargs: Any) -> Any:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_equal_inputs_give_equal_releases_and_blocks_without_clock_chance_or_environment(variant: Variant) -> None:
-    """Whatever else a step looked at would differ at the next attempt at the tick: another noise under the same data."""
+def test_equal_inputs_give_equal_releases_and_blocks_without_clock_chance_or_environment(
+    variant: Variant,
+) -> None:
+    """Anything else may differ when a tick is repeated: other noise under the same data."""
     expected = whole(variant, 1)
     places = [
-        (time, "time"), (time, "time_ns"), (time, "monotonic"), (time, "monotonic_ns"), (time, "perf_counter"),
-        (os, "urandom"), (os, "getenv"), (random, "random"), (random, "Random"), (random, "SystemRandom"),
-        (np.random, "default_rng"), (np.random, "random"), (np.random, "normal"), (uuid, "uuid4"),
-    ]  # fmt: skip
+        (time, "time"),
+        (time, "time_ns"),
+        (time, "monotonic"),
+        (time, "monotonic_ns"),
+        (time, "perf_counter"),
+        (os, "urandom"),
+        (os, "getenv"),
+        (random, "random"),
+        (random, "Random"),
+        (random, "SystemRandom"),
+        (np.random, "default_rng"),
+        (np.random, "random"),
+        (np.random, "normal"),
+        (uuid, "uuid4"),
+    ]
     stream, run, found = stream_of(1), Run(built(variant), 1), []
     patches = [patch.object(place, name, forbidden) for place, name in places]
     for one in patches:
@@ -104,7 +124,6 @@ def test_equal_inputs_give_equal_releases_and_blocks_without_clock_chance_or_env
 
 
 def test_the_check_of_clock_and_chance_sees_them() -> None:
-    """The negative control of the test above."""
     variant = VARIANTS[0]
     run = Run(built(variant), 1)
     real = type(run.mechanism).step
@@ -123,7 +142,7 @@ def test_the_check_of_clock_and_chance_sees_them() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_runs_side_by_side_do_not_disturb_each_other(variant: Variant) -> None:
-    """State that two partitions, or two epochs, shared would make one's release depend on the other's data."""
+    """Shared state would make one partition's release depend on another's data."""
     alone = whole(variant, 1)
     mine, others, found = Run(built(variant), 1), Run(built(variant), 9), []
     for t, (tick, foreign) in enumerate(zip(stream_of(1), stream_of(9), strict=True), 1):
@@ -135,7 +154,7 @@ def test_runs_side_by_side_do_not_disturb_each_other(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_release_stays_what_it_was_and_inputs_are_left_alone(variant: Variant) -> None:
-    """The worker writes a release after the next tick has begun; contributions go to several histograms (they are read-only here)."""
+    """Releases are written after the next tick began; several histograms read contributions."""
     run, kept = Run(built(variant), 1), []
     for t, tick in enumerate(stream_of(1), 1):
         shown = run.step(t, tick)
@@ -145,14 +164,14 @@ def test_a_release_stays_what_it_was_and_inputs_are_left_alone(variant: Variant)
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_how_contributions_are_cut_into_messages_does_not_show(variant: Variant) -> None:
-    """Which source partition brought an item is data, and known to its sender."""
+    """The source partition of an item is data, and known to its sender."""
     stream = stream_of(1)
     one, three = (Run(built(variant), 1).transcript(stream, parts=parts) for parts in (1, 3))
     assert one == three
 
 
 def test_another_process_releases_and_stores_the_same_bytes() -> None:
-    """Order of sets, and whatever else differs between processes, may not show: another worker takes over with the same bytes."""
+    """Set order and other process differences must not show: a successor needs equal bytes."""
     code = "from tests.contract.test_purity import digest; print(digest())"
     found = subprocess.run(
         [sys.executable, "-c", code],
@@ -160,7 +179,10 @@ def test_another_process_releases_and_stores_the_same_bytes() -> None:
         text=True,
         cwd=ROOT,
         env=os.environ
-        | {"PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2", "PYTHONPATH": str(ROOT)},
+        | {
+            "PYTHONHASHSEED": "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2",
+            "PYTHONPATH": str(ROOT),
+        },
         check=True,
     )
     assert found.stdout.strip() == digest()

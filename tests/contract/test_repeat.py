@@ -1,39 +1,40 @@
-"""Crash and repeat give the same bytes: every mechanism on its worked example, both stages, whole epochs long."""
+"""Crash and repeat give the same bytes: every mechanism's example, both stages, whole epochs."""
 
 import contextlib
 import json
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from tests.agents.pipeline import Event, Partition, contribute
-from workers.agents.factory import mechanisms
-from workers.errors import QuietcountError
-from workers.mechanisms.config import HistogramConfig
+from tests import ROOT
+from tests.pipeline.pipeline import Event, Partition, contribute
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.settings import load
+from workers.pipeline.factory import mechanisms
+from workers.runtime.errors import QuietcountError
+from workers.settings.settings import load
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "mechanisms"
-# One for each mechanism, and of the option that keeps other state.
+pytestmark = pytest.mark.slow
+
+EXAMPLES = ROOT / "examples" / "mechanisms"
+# One for each mechanism, and one for the option with other state.
 NAMES = (*MECHANISMS, "misra_gries_pure")
 LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
 TICKS = 75  # the examples' horizon is 64: one epoch and the beginning of the next
 
 
 def small(name: str) -> HistogramConfig:
-    """The example's configuration on ticks of 10 ms."""
     [config] = load(EXAMPLES / f"{name}.toml").histograms
     return msgspec.structs.replace(config, tick_ms=10)
 
 
 def events(seed: int) -> list[Event]:
-    """A few orders a tick, some ticks without any, the first labels far more often than the last."""
+    """Return a few orders a tick, some empty ticks, the first labels most often."""
     rng = random.Random(seed)
     out: list[Event] = []
     for tick in range(TICKS):
@@ -44,9 +45,11 @@ def events(seed: int) -> list[Event]:
 
 
 def with_crashes(
-    config: HistogramConfig, messages: Sequence[bytes], restart: Callable[[Partition], int] = Partition.restart
+    config: HistogramConfig,
+    messages: Sequence[bytes],
+    restart: Callable[[Partition], int] = Partition.restart,
 ) -> list[tuple[str, bytes]]:
-    """What is published where twelve crashes fall anywhere between receiving and committing; messages are read again after each."""
+    """Return the output with twelve crashes between receive and commit, re-reading after each."""
     rng = random.Random(config.mechanism)
     crashing = Partition([config], 2)
     published: list[tuple[str, bytes]] = []
@@ -66,7 +69,7 @@ def with_crashes(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_crashes_anywhere_change_no_byte(name: str) -> None:
-    """State that is lost or drawn anew would publish a tick with other noise, or with the same noise under other data."""
+    """Lost or redrawn state would give a tick other noise, or other data the same noise."""
     config = small(name)
     [messages] = contribute([events(1), events(2)], [config], owners=1, step=20)
     whole = [(s.key, s.value) for s in Partition([config], 2).run(messages)]
@@ -78,7 +81,7 @@ def test_crashes_anywhere_change_no_byte(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_restart_that_makes_its_noise_anew_is_seen(name: str) -> None:
-    """The negative control of the test above, planted: each restart has another key."""
+    """Negative control, planted: each restart has another key."""
     config = small(name)
     [messages] = contribute([events(1), events(2)], [config], owners=1, step=20)
     whole = Counter((s.key, s.value) for s in Partition([config], 2).run(messages))
@@ -93,7 +96,7 @@ def test_a_restart_that_makes_its_noise_anew_is_seen(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_snapshot_carries_the_frame_and_the_promise_of_the_settings(name: str) -> None:
-    """Consumers rely on the frame whatever the mechanism; the promise is the configuration's."""
+    """Consumers rely on the frame; the promise is the configuration's."""
     config = small(name)
     [messages] = contribute([events(3)], [config], owners=1, step=20)
     snapshots = [json.loads(s.value) for s in Partition([config], 1).run(messages)]
@@ -128,13 +131,18 @@ def test_a_snapshot_carries_the_frame_and_the_promise_of_the_settings(name: str)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_events_in_another_order_of_arrival_give_the_same_items(name: str) -> None:
-    """Which source partition brought an item, and in what order, is data: it may not show."""
+    """The source partition and order of arrival are data and must not show."""
     config = small(name)
     stream = events(4)
     runs = []
     for partitions in ([stream, []], [stream[0::2], stream[1::2]], [stream[1::2], stream[0::2]]):
         [messages] = contribute(partitions, [config], owners=1, step=20)
-        runs.append({(json.loads(s.value)["start"], s.key): s.value for s in Partition([config], 2).run(messages)})
+        runs.append(
+            {
+                (json.loads(s.value)["start"], s.key): s.value
+                for s in Partition([config], 2).run(messages)
+            }
+        )
     common = set.intersection(*(set(run) for run in runs))
     assert len(common) > TICKS
     for at in common:
@@ -143,7 +151,6 @@ def test_the_same_events_in_another_order_of_arrival_give_the_same_items(name: s
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cost_adds_up_to_the_promise(name: str) -> None:
-    """What the accountant adds up is what the snapshot says."""
     config = small(name)
     mechanism = build(config)
     cost = mechanism.cost()
@@ -153,7 +160,7 @@ def test_cost_adds_up_to_the_promise(name: str) -> None:
 
 
 def test_there_is_an_example_for_each_mechanism_and_no_other() -> None:
-    """A mechanism that nobody can see in use is not there."""
+    """A mechanism without an example is invisible to users."""
     assert {path.stem for path in EXAMPLES.glob("*.toml")} == set(NAMES)
     for path in EXAMPLES.glob("*.toml"):
         assert [m.kind for m in mechanisms(load(path))] == [path.stem.removesuffix("_pure")]

@@ -1,6 +1,7 @@
-"""Adding one event, or one user, moves the statistics by no more than is stated: for every mechanism, on random and adversarial streams.
+"""Adding one event or user moves every mechanism's statistics by at most the stated sensitivity.
 
-See `coupling` for what is checked; each example is checked in both directions and against `cost()`.
+Random and adversarial streams; `coupling` defines the check, made in both directions against
+`cost()`.
 """
 
 from __future__ import annotations
@@ -23,41 +24,53 @@ from tests.contract.stage import KEYS, Histogram, Tick, bounded
 from tests.contract.variants import DOMAIN, OTHERS, TICKS, VARIANTS, Variant, built
 from tests.contract.worst import fourfold, worst
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.ledger import Ledger
-from workers.mechanisms.misra_gries.pure import PureMisraGries
-from workers.mechanisms.misra_gries.release import pure_scale
+from workers.mechanisms.ledger import Ledger, tick_rows
+from workers.mechanisms.misra_gries.misra_gries import PureMisraGries, pure_scale
 from workers.mechanisms.misra_gries.sketch import Sketch
 from workers.mechanisms.noise.gaussian import round_up_sigma_squared
-from workers.mechanisms.one_shot import mechanism as one_shot_mechanism
-from workers.mechanisms.one_shot.release import OneShotNoise
+from workers.mechanisms.one_shot import one_shot
+from workers.mechanisms.one_shot.algorithms import OneShotNoise
 from workers.mechanisms.order_statistics.column_sums import counter_of
 from workers.mechanisms.order_statistics.engine import MaxNoise
 from workers.mechanisms.registry import MECHANISMS
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.mechanisms.tick_rows import tick_rows
+
+pytestmark = pytest.mark.slow
 
 LABELS = [*DOMAIN, *OTHERS]
 # Edges of cells: the first and last tick, and those of blocks of 3, 4, 8 and 9.
 EDGES = [1, 3, 4, 5, 8, 9, 10, TICKS]
-# Few values, so that items tie, fill sketches and evict each other; and some that are shown, end segments, and switch.
+# Few values, so that items tie, fill sketches and evict each other; some are shown, end segments,
+# and switch.
 COUNTS = st.sampled_from([1, 1, 2, 3, 4, 20, 60, 200, 203, 1000])
-TEMPLATES = st.lists(st.dictionaries(st.sampled_from(LABELS), COUNTS, max_size=6), min_size=1, max_size=4)
+TEMPLATES = st.lists(
+    st.dictionaries(st.sampled_from(LABELS), COUNTS, max_size=6), min_size=1, max_size=4
+)
 PATTERNS = st.lists(st.integers(0, 3), min_size=TICKS, max_size=TICKS)
 TICK = st.one_of(st.sampled_from(EDGES), st.integers(1, TICKS))
 EVENTS = st.dictionaries(st.sampled_from(LABELS), st.integers(1, 7), min_size=1, max_size=6)
 # When a user counts an item, each time by one.
-USERS = st.dictionaries(st.sampled_from(LABELS), st.lists(TICK, min_size=1, max_size=4), min_size=1, max_size=6)
+USERS = st.dictionaries(
+    st.sampled_from(LABELS), st.lists(TICK, min_size=1, max_size=4), min_size=1, max_size=6
+)
 
 
 def streams(templates: list[dict[str, int]], pattern: list[int]) -> list[Tick]:
-    """Ticks from few different ones; the second stream key has them the other way round."""
+    """Return streams built from few distinct ticks; the second stream key has them reversed."""
     mine = [templates[i % len(templates)] for i in pattern]
     return [{KEYS[0]: one, KEYS[1]: other} for one, other in zip(mine, mine[::-1], strict=True)]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(templates=TEMPLATES, pattern=PATTERNS, tick=TICK, event=EVENTS, user=USERS, seed=st.integers(0, 2**16))
+@given(
+    templates=TEMPLATES,
+    pattern=PATTERNS,
+    tick=TICK,
+    event=EVENTS,
+    user=USERS,
+    seed=st.integers(0, 2**16),
+)
 def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
     variant: Variant,
     templates: list[dict[str, int]],
@@ -67,11 +80,14 @@ def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
     user: dict[str, list[int]],
     seed: int,
 ) -> None:
-    """The guarantee is nothing but this; events may be larger than the bound, which is then applied.
+    """This is the whole guarantee; events may exceed the bound, which is then applied.
 
-    A label of the event alone is shown, or picked, with probability below delta = 1e-6: that this never happens here is part of the claim.
+    A label of the event alone is shown, or picked, with probability below delta = 1e-6; the claim
+    includes that this never happens here.
     """
-    events: list[tuple[int, Histogram]] = [(tick, bounded(event, variant.max_items, variant.max_count))]
+    events: list[tuple[int, Histogram]] = [
+        (tick, bounded(event, variant.max_items, variant.max_count))
+    ]
     if variant.unit == "user":
         pairs = list(user.items())[: variant.max_items]
         events = [(at, {label: 1}) for label, ticks in pairs for at in ticks[: variant.max_count]]
@@ -80,7 +96,7 @@ def test_one_event_or_user_moves_the_statistics_by_at_most_what_is_stated(
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_an_event_that_no_bound_was_applied_to_is_seen(variant: Variant) -> None:
-    """The negative control of the test above, for every name: within the bounds it costs what is stated, beyond them more."""
+    """Negative control for every name: the stated cost within the bounds, more beyond them."""
     stream, events = worst(variant)
     check(adapter_of(variant), stream, events, seed=1)
     with pytest.raises(AssertionError):
@@ -89,7 +105,7 @@ def test_an_event_that_no_bound_was_applied_to_is_seen(variant: Variant) -> None
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -> None:
-    """A planted error in the code: what one event changes is then twice what its statistic says."""
+    """Planted error: one event then changes twice what its statistic says."""
 
     def twice(method: Callable[..., object]) -> Callable[..., None]:
         def repeated(self: object, *args: Any, **kwargs: Any) -> None:
@@ -102,25 +118,25 @@ def test_a_statistic_that_counts_contributions_twice_is_seen(variant: Variant) -
         patch.object(Ledger, "merge", twice(Ledger.merge)),
         patch.object(Sketch, "feed", twice(Sketch.feed)),
         patch.object(Sketch, "add", twice(Sketch.add)),
-        patch.object(one_shot_mechanism, "tick_rows", lambda parts: tick_rows([*parts, *parts])),
+        patch.object(one_shot, "tick_rows", lambda parts: tick_rows([*parts, *parts])),
         pytest.raises(AssertionError),
     ):
         check(adapter_of(variant), *worst(variant), seed=1)
 
 
-# They look at the kbar largest items of a histogram, and compare them with the next.
+# These look at the kbar largest items of a histogram, and compare them with the next.
 LIMITED = [v for v in VARIANTS if "kbar" in v.options]
 
 
 def threshold_of(variant: Variant) -> int:
-    """How far above the next count an item is shown about every second time."""
+    """Return the margin above the next count at which an item is shown about half the time."""
     public: Any = built(variant).public()
     algorithm = public.get("algorithm", public)
     return int(algorithm["bottom"]["above"] if "bottom" in algorithm else algorithm["threshold"])
 
 
 def around_the_bar(variant: Variant) -> list[Tick]:
-    """In every tick the largest items are where noise decides whether they are shown; the next item has 20."""
+    """Return ticks whose largest items are shown or not by noise alone; the next item has 20."""
     level = 20 + threshold_of(variant)
     kbar = variant.options.get("kbar_max") or variant.options["kbar"]
     assert isinstance(kbar, int)
@@ -129,16 +145,25 @@ def around_the_bar(variant: Variant) -> list[Tick]:
 
 
 @pytest.mark.parametrize("variant", LIMITED, ids=str)
-def test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(variant: Variant) -> None:
-    """Adversarial: it touches no item that may be shown, but where the others are cut off; and they lie just there, in every tick."""
+def test_an_event_that_moves_what_items_are_compared_with_is_covered_by_noise(
+    variant: Variant,
+) -> None:
+    """Adversarial: the event moves only the cut-off, and the other counts lie right at it."""
     for seed in range(4):
         for tick in EDGES[:4]:
-            check(adapter_of(variant), around_the_bar(variant), [(tick, {"x": variant.max_count})], seed)
+            check(
+                adapter_of(variant),
+                around_the_bar(variant),
+                [(tick, {"x": variant.max_count})],
+                seed,
+            )
 
 
-@pytest.mark.parametrize("name", ["unk_gauss", "limit_dom_laplace", "meta-unk_gauss", "meta-limit_dom_laplace"])
+@pytest.mark.parametrize(
+    "name", ["unk_gauss", "limit_dom_laplace", "meta-unk_gauss", "meta-limit_dom_laplace"]
+)
 def test_a_threshold_without_noise_is_seen(name: str) -> None:
-    """Planted: the bar is the exact next count and the threshold."""
+    """Planted: the bar is the exact next count plus the threshold."""
     [variant] = [variant for variant in VARIANTS if str(variant) == name]
     with (
         patch.object(OneShotNoise, "threshold", lambda self, place, key_tag: 0),
@@ -149,11 +174,18 @@ def test_a_threshold_without_noise_is_seen(name: str) -> None:
 
 @contextmanager
 def too_little_noise() -> Iterator[None]:
-    """Every variance as of a mechanism with one level, item or sensitivity less: three quarters."""
+    """Calibrate as for one level, item or sensitivity less: three quarters of every variance."""
     with ExitStack() as patches:
-        for module in ("counters.levels", "counters.sqrt", "misra_gries.misra_gries", "one_shot.algorithms"):
+        for module in (
+            "counters.levels",
+            "counters.sqrt",
+            "misra_gries.misra_gries",
+            "one_shot.algorithms",
+        ):
             name = f"workers.mechanisms.{module}.round_up_sigma_squared"
-            patches.enter_context(patch(name, lambda s2: round_up_sigma_squared(s2 * Fraction(3, 4))))
+            patches.enter_context(
+                patch(name, lambda s2: round_up_sigma_squared(s2 * Fraction(3, 4)))
+            )
         counter_of.cache_clear()
         make_counter.cache_clear()
         yield
@@ -163,11 +195,20 @@ def too_little_noise() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "name",
-    ["known_base-haar", "unk_base-tree", "known_base-sqrt", "meta-unk_gauss", "misra_gries-pmg", "misra_gries-merge",
-     "positive_gauss-user", "known_gauss", "bounded_max-haar"],
-)  # fmt: skip
+    [
+        "known_base-haar",
+        "unk_base-tree",
+        "known_base-sqrt",
+        "meta-unk_gauss",
+        "misra_gries-pmg",
+        "misra_gries-merge",
+        "positive_gauss-user",
+        "known_gauss",
+        "bounded_max-haar",
+    ],
+)
 def test_a_wrong_number_of_levels_or_items_is_seen(name: str) -> None:
-    """A planted error in the calibration: the accountant still says what was asked for, the tables that are drawn from do not."""
+    """Planted calibration error: the accountant states the request, the tables do not match it."""
     [variant] = [variant for variant in VARIANTS if str(variant) == name]
     with too_little_noise():
         mechanism = variant.build()
@@ -176,11 +217,14 @@ def test_a_wrong_number_of_levels_or_items_is_seen(name: str) -> None:
 
 
 def test_a_wrong_sensitivity_of_the_reduced_sketch_is_seen() -> None:
-    """Planted: noise for 2k - 2, one less than a counter that grows and all others that fall make; and for one item of three."""
+    """Planted: noise for 2k - 2, or for one item of three.
+
+    One counter that grows and all others that fall need 2k - 1.
+    """
     [variant] = [variant for variant in VARIANTS if str(variant) == "misra_gries-pure_one"]
     for factor in (Fraction(6, 7), Fraction(1, 3)):
         patched = patch(
-            "workers.mechanisms.misra_gries.pure.pure_scale",
+            "workers.mechanisms.misra_gries.misra_gries.pure_scale",
             lambda size, epsilon, factor=factor: pure_scale(size, epsilon) * factor,
         )
         with patched:
@@ -190,28 +234,35 @@ def test_a_wrong_sensitivity_of_the_reduced_sketch_is_seen() -> None:
 
 
 def test_cells_that_nobody_came_to_are_released_all_the_same() -> None:
-    """Planted: no release of an empty cell; one event then tells that somebody came."""
+    """Planted: empty cells are not released, so one event reveals that somebody came."""
     [variant] = [variant for variant in VARIANTS if str(variant) == "misra_gries-pure"]
     empty: list[Tick] = [{} for _ in range(TICKS)]
     check(adapter_of(variant), empty, [(2, {"a": 1})], seed=1)
     release = PureMisraGries._release
 
-    def skipping(self: PureMisraGries, state: Any, key: int, t: int, over: Sketch | None, noise: Any) -> None:
+    def skipping(
+        self: PureMisraGries, state: Any, key: int, t: int, over: Sketch | None, noise: Any
+    ) -> None:
         if over is not None:
             release(self, state, key, t, over, noise)
 
-    with patch.object(PureMisraGries, "_release", skipping), pytest.raises(AssertionError, match="neighbour shows"):
+    with (
+        patch.object(PureMisraGries, "_release", skipping),
+        pytest.raises(AssertionError, match="neighbour shows"),
+    ):
         check(adapter_of(variant), empty, [(2, {"a": 1})], seed=1)
 
 
 def test_sums_that_begin_a_segment_without_noise_are_seen() -> None:
-    """Planted: a segment that starts from exact sums."""
     [variant] = [variant for variant in VARIANTS if str(variant) == "two_level-haar"]
 
     def exact(self: MaxNoise, tags: Any, segment: int) -> Any:
         return np.zeros(len(tags), dtype=np.int64)
 
-    with patch.object(MaxNoise, "outer_columns", exact), pytest.raises(AssertionError, match="neighbour shows"):
+    with (
+        patch.object(MaxNoise, "outer_columns", exact),
+        pytest.raises(AssertionError, match="neighbour shows"),
+    ):
         check(adapter_of(variant), *worst(variant), seed=1)
 
 
@@ -226,9 +277,11 @@ def test_picks_that_cost_more_than_stated_are_seen() -> None:
 
 
 def test_every_name_has_variants_and_an_adapter() -> None:
-    """A name that this suite does not run would be a name without a guarantee."""
+    """A name this suite does not run would have no tested guarantee."""
     assert {variant.mechanism for variant in VARIANTS} == set(MECHANISMS) == set(ADAPTERS)
     assert len({str(variant) for variant in VARIANTS}) == len(VARIANTS)
-    options = [dataclasses.replace(variant).options for variant in VARIANTS if variant.mechanism == "meta"]
+    options = [
+        dataclasses.replace(variant).options for variant in VARIANTS if variant.mechanism == "meta"
+    ]
     assert len({str(option["algorithm"]) for option in options}) == 7
     assert all(built(variant).kind == variant.mechanism for variant in VARIANTS)

@@ -1,4 +1,4 @@
-"""What is used up stays used up: through both stages and their store, with a crash after every tick, as a consumer reads it."""
+"""Spent budget stays spent: through both stages and their store, with a crash after every tick."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.agents.pipeline import Event, Partition, contribute
-from workers.mechanisms.config import HistogramConfig
+from tests.pipeline.pipeline import Event, Partition, contribute
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import MECHANISMS
+
+pytestmark = pytest.mark.slow
 
 TICKS = 24
 DOMAIN = tuple("abcdefgh")
@@ -20,7 +22,7 @@ Body = Mapping[str, Any]
 
 
 def published(config: HistogramConfig, messages: Sequence[bytes], *, crashing: bool) -> list[Body]:
-    """Every snapshot of the first epoch, in order; with `crashing` each commit is the last that a process does."""
+    """Return the first epoch's snapshots; if `crashing`, every process ends at its commit."""
     partition, found, position = Partition([config], 1), list[Body](), 0
     while True:
         position = partition.receive(messages[position:], position)
@@ -35,8 +37,14 @@ def published(config: HistogramConfig, messages: Sequence[bytes], *, crashing: b
 
 
 def made(name: str, **values: object) -> HistogramConfig:
-    """Ticks of 10 ms, one epoch of all of them."""
-    usual: dict[str, Any] = {"name": "h", "tick_ms": 10, "horizon": TICKS, "delta": 1e-6, "keys": "public"}
+    """Return a configuration with ticks of 10 ms, all in one epoch."""
+    usual: dict[str, Any] = {
+        "name": "h",
+        "tick_ms": 10,
+        "horizon": TICKS,
+        "delta": 1e-6,
+        "keys": "public",
+    }
     return MECHANISMS[name](**(usual | values))
 
 
@@ -45,9 +53,20 @@ def made(name: str, **values: object) -> HistogramConfig:
 def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
     labels: int, queries: int, crashing: bool
 ) -> None:
-    """One refused too early is budget wasted; one answered too late, or after a restart, is privacy spent that nobody was promised."""
-    config = made("pay_what_you_get", max_items=3, epsilon=8.0, k=3, kbar=5, labels=labels, queries=queries, every=1)
-    events: list[Event] = [("s1", ["a", "b", "c"], 10 * t + n // 10) for t in range(TICKS) for n in range(100)]
+    """A refusal too early wastes budget; an answer too late spends unpromised privacy."""
+    config = made(
+        "pay_what_you_get",
+        max_items=3,
+        epsilon=8.0,
+        k=3,
+        kbar=5,
+        labels=labels,
+        queries=queries,
+        every=1,
+    )
+    events: list[Event] = [
+        ("s1", ["a", "b", "c"], 10 * t + n // 10) for t in range(TICKS) for n in range(100)
+    ]
     left = {"labels": labels, "queries": queries}
     answered = 0
     [messages] = contribute([events], [config], owners=1, step=10)
@@ -58,7 +77,7 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
             assert "refused" not in answer
             answered += 1
             returned = len(answer["labels"])
-            # Three labels are asked for, or what is left of them; BOTTOM is charged as one.
+            # Three labels are requested, or the remainder; BOTTOM is charged as one.
             asked = min(3, left["labels"])
             left["labels"] -= returned if answer["complete"] else returned + 1
             left["queries"] -= 1
@@ -70,17 +89,23 @@ def test_pay_what_you_get_refuses_from_the_answer_on_that_used_its_budget_up(
 
 
 def sparse(switches: int, top_k: int) -> HistogramConfig:
-    """It may follow the leader so often."""
-    return made("sparse_gumb", max_items=1, epsilon=20.0, domain=DOMAIN, top_k=top_k, switches=switches, eta=100)
+    return made(
+        "sparse_gumb",
+        max_items=1,
+        epsilon=20.0,
+        domain=DOMAIN,
+        top_k=top_k,
+        switches=switches,
+        eta=100,
+    )
 
 
 @cache
 def overtaking() -> Sequence[Event]:
-    """Another label leads by far every third tick."""
     events: list[Event] = []
     for t in range(TICKS):
         leader = t // 3
-        # Each later leader is ahead within a tick; every label has an event a tick besides.
+        # Later leaders pass within a tick; every label also has an event a tick.
         events += [("s1", [DOMAIN[leader]], 10 * t + 1)] * (300 * 2**leader if t % 3 == 0 else 1)
         events += [("s1", [label], 10 * t + 2) for label in DOMAIN]
     return events
@@ -88,7 +113,7 @@ def overtaking() -> Sequence[Event]:
 
 @cache
 def overtaking_sent() -> Sequence[bytes]:
-    """The same as the first stage sends it: that stage knows the lane, and neither switches nor picks."""
+    """Return the messages; stage 1 knows only the lane, not switches or picks."""
     [messages] = contribute([overtaking()], [sparse(1, 1)], owners=1, step=10)
     return messages
 
@@ -98,7 +123,7 @@ def overtaking_sent() -> Sequence[bytes]:
 def test_sparse_gumb_switches_s_times_at_most_and_goes_on_publishing_counts(
     switches: int, top_k: int, crashing: bool
 ) -> None:
-    """Another label leads by far every third tick: it follows as long as it may, then goes on counting the last ones."""
+    """It follows the leader within its switches, then keeps counting the last items."""
     config = sparse(switches, top_k)
     assert config.lane == sparse(1, 1).lane
     bodies = published(config, overtaking_sent(), crashing=crashing)

@@ -1,4 +1,4 @@
-"""State through its blocks: what is restored goes on as if nothing had happened, and what cannot be read is refused."""
+"""State through its blocks: restored state continues identically; unreadable state is refused."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import pytest
 from tests.contract.stage import KEY, Run
 from tests.contract.test_purity import stream_of
 from tests.contract.variants import PER_TICK, TICKS, VARIANTS, Variant, built
-from workers.errors import StateRefused
 from workers.mechanisms.registry import MECHANISMS
+from workers.runtime.errors import StateRefused
+
+pytestmark = pytest.mark.slow
 
 AFTER = 9
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_state_that_went_through_its_blocks_gives_the_same_releases(variant: Variant) -> None:
-    """After every tick, after some, and at once after the first: whatever a later release needs is in the blocks."""
+    """After every tick, some, and the first: blocks hold all that later releases need."""
     stream = stream_of(4)
     expected = Run(built(variant), 4).transcript(stream)
     for restarts in (range(1, TICKS), [1], random.Random(str(variant)).sample(range(1, TICKS), 4)):
@@ -29,7 +31,7 @@ def test_state_that_went_through_its_blocks_gives_the_same_releases(variant: Var
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_noise_that_is_not_the_same_after_a_restart_is_seen(variant: Variant) -> None:
-    """Planted: a restarted worker that draws from another stream. The same tick would get two noises, and their mean gives counts away."""
+    """Planted: other noise after a restart. The mean of a tick's two noises would reveal counts."""
     load = Run.load
 
     def forgetful(self: Run, blocks: Mapping[str, bytes]) -> None:
@@ -48,7 +50,7 @@ def test_noise_that_is_not_the_same_after_a_restart_is_seen(variant: Variant) ->
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_restored_state_has_nothing_to_write(variant: Variant) -> None:
-    """A block that is written again at every start would grow the changelog, and hide one that ought to be."""
+    """Rewriting a block at every start would grow the changelog and hide a necessary write."""
     run = Run(built(variant), 4)
     run.transcript(stream_of(4)[:AFTER])
     run.restart()
@@ -59,7 +61,7 @@ def test_a_restored_state_has_nothing_to_write(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_block_lost_or_old_would_be_seen_by_the_test_above(variant: Variant) -> None:
-    """The negative control: blocks as of an earlier tick give other releases, or are refused."""
+    """Negative control: blocks of an earlier tick give other releases, or are refused."""
     stream = stream_of(4)
     expected = Run(built(variant), 4).transcript(stream)
     run = Run(built(variant), 4)
@@ -79,7 +81,7 @@ def test_a_block_lost_or_old_would_be_seen_by_the_test_above(variant: Variant) -
 
 
 def refused(variant: Variant, blocks: dict[str, bytes]) -> bool:
-    """Whether the mechanism refuses to go on from these blocks, at once or at the next tick; another error counts as none."""
+    """Return whether these blocks are refused by the next tick; other errors do not count."""
     run = Run(built(variant), 4)
     try:
         run.load(blocks)
@@ -98,15 +100,16 @@ def stored(variant: Variant) -> dict[str, bytes]:
 
 
 def damaged(block: bytes) -> Iterator[tuple[str, bytes]]:
-    """The block by another version, and cut short: empty, within its head, by a byte, by whole numbers, in the middle."""
+    """Return the block with another version, and truncated in several ways."""
     yield "version", bytes([block[0] ^ 0x80]) + block[1:]
-    for length in sorted({0, 1, 2, 3, len(block) // 2, len(block) - 8, len(block) - 4, len(block) - 1}):
+    for length in sorted(
+        {0, 1, 2, 3, len(block) // 2, len(block) - 8, len(block) - 4, len(block) - 1}
+    ):
         if 0 <= length < len(block):
             yield f"{length} of {len(block)} bytes", block[:length]
 
 
 def accepted(variant: Variant) -> list[tuple[str, str]]:
-    """(block, damage) of all damage that is not refused."""
     blocks = stored(variant)
     assert not refused(variant, blocks)
     return [
@@ -119,18 +122,24 @@ def accepted(variant: Variant) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_a_block_of_another_version_or_cut_short_is_refused(variant: Variant) -> None:
-    """Going on from half a state counts wrongly, or draws noise again under other data."""
+    """Continuing from partial state miscounts, or draws noise again under other data."""
     assert not accepted(variant)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_blocks_whose_version_nobody_looks_at_are_seen(name: str) -> None:
-    """Planted, a variant of each name: whatever version a block states is taken for the known one; every block must be blamed."""
+    """Planted, per name: every stated version is accepted; the check must blame every block."""
     variant = next(variant for variant in VARIANTS if variant.mechanism == name)
     blocks, load = stored(variant), Run.load
 
     def careless(self: Run, given: Mapping[str, bytes]) -> None:
-        load(self, {block: blocks[block][:1] + value[1:] if value else value for block, value in given.items()})
+        load(
+            self,
+            {
+                block: blocks[block][:1] + value[1:] if value else value
+                for block, value in given.items()
+            },
+        )
 
     with patch.object(Run, "load", careless):
         assert {block for block, how in accepted(variant) if how == "version"} == set(blocks)
@@ -138,7 +147,7 @@ def test_blocks_whose_version_nobody_looks_at_are_seen(name: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_blocks_with_unknown_names_are_refused(variant: Variant) -> None:
-    """A newer version's block that is passed over is state that is lost."""
+    """Skipping a newer version's block would lose state."""
     blocks = stored(variant)
     for name in ("m", "mx00000000", "mzzzzzzzz", "q00000000"):
         assert refused(variant, {**blocks, name: b"\x01\x00\x00\x00\x00"})

@@ -1,4 +1,4 @@
-"""Whatever threads share is complete when it is made, and frozen: for every mechanism."""
+"""Everything mechanisms share between threads is complete when constructed, and frozen."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from tests.contract.soak import Soak
 from tests.contract.stage import KEY
 from tests.contract.variants import VARIANTS, Variant
 from tests.events.reading import ANY, event_reader, one
-from workers.agents.contributions import decode
-from workers.agents.intake import Intake
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
 from workers.mechanisms.running.known_base import KnownBase
-from workers.settings import EventsSettings
+from workers.pipeline.contributions import decode
+from workers.pipeline.intake import Intake
+from workers.settings.settings import EventsSettings
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
 OWNERS = 8
 SEEDS = tuple(range(1, OWNERS + 1))
 PICKING = [
@@ -46,7 +47,7 @@ PICKING = [
 
 
 class LazyPowers:
-    """`selection._Powers` as it was when it corrupted picks: check, then append."""
+    """The old `selection._Powers` that corrupted picks: check, then append."""
 
     def __init__(self, scale: Fraction) -> None:
         self._scale, self.reach = scale, math.ceil(179 * scale)
@@ -66,7 +67,7 @@ class LazyPowers:
 
 
 class LazyKnownBase(KnownBase):
-    """A mechanism that fills an array when a tick is first asked for, past all that its class says."""
+    """Mechanism that fills an array at the first use of a tick."""
 
     def sd(self, t: int) -> float:
         held = self.__dict__.setdefault("_sds", np.full(64, np.nan))
@@ -77,13 +78,12 @@ class LazyKnownBase(KnownBase):
 
 @contextmanager
 def lazy_powers() -> Iterator[None]:
-    """The defect of old, planted."""
     with patch.object(selection, "_powers", functools.lru_cache(64)(LazyPowers)):
         yield
 
 
 def lazy_known_base(variant: Variant) -> Mechanism:
-    """The mechanism with the planted array, which was empty when the constructor returned."""
+    """Return the mechanism whose planted array was empty when the constructor returned."""
     made = variant.build()
     object.__setattr__(made, "__class__", LazyKnownBase)
     made.sd(1)
@@ -92,12 +92,12 @@ def lazy_known_base(variant: Variant) -> Mechanism:
 
 @functools.cache
 def expected_of(variant: Variant) -> Sequence[str]:
-    """What each of the eight finds alone, without any planted defect."""
+    """Return the result of each of the eight alone, without any planted defect."""
     return alone(variant, SEEDS)
 
 
 def changeable(mechanism: Mechanism) -> list[str]:
-    """Where a mechanism or a cache could change, and where steps from many threads changed it."""
+    """Return where a mechanism or cache could change, and where concurrent steps changed it."""
     race(mechanism, SEEDS[:2])
     before = Picture.of(mechanism)
     race(mechanism, SEEDS)
@@ -106,8 +106,10 @@ def changeable(mechanism: Mechanism) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_owner_partitions_that_step_it_together_find_what_each_finds_alone(variant: Variant) -> None:
-    """Eight partitions of one worker share a mechanism: a release must not depend on what another one does meanwhile."""
+def test_owner_partitions_that_step_it_together_find_what_each_finds_alone(
+    variant: Variant,
+) -> None:
+    """Eight partitions share a mechanism: one's release must not depend on the others."""
     expected = expected_of(variant)
     assert race(cold(variant), SEEDS) == expected
     assert len(set(expected)) == OWNERS
@@ -115,7 +117,6 @@ def test_owner_partitions_that_step_it_together_find_what_each_finds_alone(varia
 
 @pytest.mark.parametrize("variant", PICKING, ids=str)
 def test_tables_that_grow_at_their_first_use_are_seen(variant: Variant) -> None:
-    """The defect itself, planted."""
     expected = expected_of(variant)
     with lazy_powers():
         assert alone(variant, SEEDS) == expected  # one thread alone never sees it
@@ -124,12 +125,12 @@ def test_tables_that_grow_at_their_first_use_are_seen(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_nothing_that_a_mechanism_reaches_can_change_or_has_changed(variant: Variant) -> None:
-    """A race happens when it happens; what cannot change has none, on any machine."""
+    """A race is a matter of timing; immutable state has none on any machine."""
     assert changeable(cold(variant)) == []
 
 
 def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
-    """The negative controls of the test above: the old tables, and an array that a mechanism fills as it goes."""
+    """Negative controls: the old tables, and an array filled during use."""
     picking = next(variant for variant in VARIANTS if variant.mechanism == "known_gumbel")
     with lazy_powers():
         mechanism = cold(picking)
@@ -140,7 +141,7 @@ def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
     counting = next(variant for variant in VARIANTS if variant.mechanism == "known_base")
     found = changeable(lazy_known_base(counting))
     assert "known_base._sds: ndarray" in found
-    # What it held changed as well.
+    # Its contents changed as well.
     lazy = lazy_known_base(counting)
     before = Picture.of(lazy)
     race(lazy, [1])
@@ -148,9 +149,16 @@ def test_a_lazy_cache_is_seen_although_no_race_happened() -> None:
 
 
 def test_what_caches_keep_is_looked_at() -> None:
-    """The test of what can change would be empty if no cache were found, or nothing in them."""
+    """Without caches, or with empty ones, the mutability test would check nothing."""
     names = {cache.__name__ for cache in caches()}
-    assert {"_powers", "integer_gaussian", "discrete_laplace", "geometric", "counter_of", "_constants"} <= names
+    assert {
+        "_powers",
+        "integer_gaussian",
+        "discrete_laplace",
+        "geometric",
+        "counter_of",
+        "_constants",
+    } <= names
     mechanism = cold(VARIANTS[0])
     empty = len(Picture.of(mechanism)._content)
     race(mechanism, [1])
@@ -159,22 +167,24 @@ def test_what_caches_keep_is_looked_at() -> None:
 
 
 def test_no_module_holds_what_threads_could_change() -> None:
-    """A table at the top of a module is shared by all threads, whoever fills it."""
+    """All threads share a module-level table, whichever thread fills it."""
     roots = {
         f"{module.__name__}.{name}": value
         for module in modules()
         for name, value in vars(module).items()
-        if isinstance(value, (list, dict, set, bytearray, np.ndarray, tuple, frozenset, MappingProxyType))
+        if isinstance(
+            value, (list, dict, set, bytearray, np.ndarray, tuple, frozenset, MappingProxyType)
+        )
         and not name.startswith("__")
     }
     assert len(roots) > 20
-    # Annotations such as Annotated[...] stand for themselves, and their arguments are not the product's.
+    # Skip annotations such as Annotated[...]: their arguments are not the product's.
     assert Picture(roots).changeable == []
     assert Picture({"planted": {}}).changeable == ["planted: dict"]
 
 
 def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_checks_it() -> None:
-    """`frozen.kept` refuses what could change; functools' own caches take anything, and keep it in the instance."""
+    """`frozen.kept` refuses mutable values; functools' caches take anything."""
     found = []
     for module in modules():
         path = Path(str(module.__file__))
@@ -183,38 +193,45 @@ def test_no_code_that_threads_run_makes_a_cache_but_by_the_one_decorator_that_ch
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 uses = [ast.unparse(decorator) for decorator in node.decorator_list]
-                lazy = any(word in use for use in uses for word in ("lru_cache", "cached_property", "functools.cache"))
+                lazy = any(
+                    word in use
+                    for use in uses
+                    for word in ("lru_cache", "cached_property", "functools.cache")
+                )
                 found += [(path.name, node.name)] if lazy or "cache" in uses else []
     assert found == []
 
 
 def hammered(work: Callable[[int], object]) -> None:
-    """What eight threads find at once is what one finds."""
     expected = [work(seed) for seed in SEEDS]
     with switching(1e-6), ThreadPoolExecutor(OWNERS) as pool:
         assert list(pool.map(work, SEEDS * 4)) == expected * 4
 
 
 def test_one_stream_of_noise_gives_each_thread_the_words_that_it_gives_alone() -> None:
-    """Its cipher and its buffers are each thread's own."""
     stream = KEY.stream(bytes(16))
 
     def words(seed: int) -> bytes:
-        tags = np.random.default_rng(seed).integers(0, 2**63, (CHUNK_ROWS + seed, 2), dtype=np.uint64)
+        tags = np.random.default_rng(seed).integers(
+            0, 2**63, (CHUNK_ROWS + seed, 2), dtype=np.uint64
+        )
         return b"".join(stream.words(tags, (seed, cell)).tobytes() for cell in range(3))
 
     hammered(words)
 
 
 def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
-    """A worker has one reader of events, and one encoder and decoder of contributions, for all its threads."""
-    reader = event_reader(EventsSettings(topic="t", key="shop", items="products", timestamp="ts"), None)
+    """All threads of a worker share one event reader and one contribution codec."""
+    reader = event_reader(
+        EventsSettings(topic="t", key="shop", items="products", timestamp="ts"), None
+    )
     lane = Lane(1000, 0, 2, 3)
 
     def read(seed: int) -> object:
         rng = random.Random(seed)
         values = [
-            b'{"shop": "s%d", "products": ["p%d", "q"], "ts": %d}' % (rng.randrange(9), rng.randrange(99), i)
+            b'{"shop": "s%d", "products": ["p%d", "q"], "ts": %d}'
+            % (rng.randrange(9), rng.randrange(99), i)
             if rng.random() < 0.9
             else b"{}"
             for i in range(400)
@@ -222,15 +239,25 @@ def test_one_reader_and_one_codec_serve_all_source_partitions() -> None:
         events, rejects = one(SourceReader(reader, ANY, earliest_ms=0).read(Records.of(values)))
         intake = Intake([lane], 0, NoiseKey(bytes(32)))
         intake.add(events)
-        messages = [message.encoded() for _, message in intake.commit(source=seed, sequences=[0], offset=seed)]
+        messages = [
+            message.encoded()
+            for _, message in intake.commit(source=seed, sequences=[0], offset=seed)
+        ]
         sections = [decode(message).sections for message in messages]
-        return events.views[""].keys.tolist(), events.views[""].labels.tolist(), events.times.tolist(), rejects, messages, sections
+        return (
+            events.views[""].keys.tolist(),
+            events.views[""].labels.tolist(),
+            events.times.tolist(),
+            rejects,
+            messages,
+            sections,
+        )
 
     hammered(read)
 
 
 def test_a_mechanism_that_is_not_frozen_is_not_built() -> None:
-    """Whoever adds a mechanism need not know of threads: `build` refuses what threads could not share."""
+    """`build` refuses unsafe mechanisms, so their authors need not think of threads."""
     variant = VARIANTS[0]
 
     def unfrozen(*_: Any) -> Any:
@@ -242,7 +269,10 @@ def test_a_mechanism_that_is_not_frozen_is_not_built() -> None:
     from workers.mechanisms import registry
 
     built_by = MappingProxyType({**registry._BUILT_BY, type(variant.build().config): unfrozen})  # type: ignore[attr-defined]  # each of them has one
-    with patch.object(registry, "_BUILT_BY", built_by), pytest.raises(TypeError, match="a Loose can change"):
+    with (
+        patch.object(registry, "_BUILT_BY", built_by),
+        pytest.raises(TypeError, match="a Loose can change"),
+    ):
         variant.build()
 
 
@@ -256,8 +286,10 @@ def test_a_short_soak_finds_no_difference() -> None:
 
 
 def test_a_soak_sees_the_planted_defect() -> None:
-    """An hour without a difference says something only if a difference would be seen."""
-    soak = Soak(seed=5, variants=[variant for variant in VARIANTS if variant.mechanism == "known_gumbel"])
+    """A clean soak means something only if a difference would be detected."""
+    soak = Soak(
+        seed=5, variants=[variant for variant in VARIANTS if variant.mechanism == "known_gumbel"]
+    )
     soak.round()
     with lazy_powers():
         while not soak.differences and soak.rounds < 50:
@@ -267,7 +299,7 @@ def test_a_soak_sees_the_planted_defect() -> None:
 
 
 def test_streams_of_the_race_have_gaps_beyond_the_first_table() -> None:
-    """Weights of gaps from 256 on were wrong: without such gaps the race of picks would show nothing."""
+    """Weights of gaps from 256 on were wrong; without such gaps the race would not show it."""
     gaps = {
         max(histogram.values()) - count
         for seed in SEEDS

@@ -1,7 +1,8 @@
-"""A topic without an id is refused on every path: its namesake of tomorrow would get the same noise over other data.
+"""Topics without an id are refused on every path: a recreated topic would reuse the same noise on
+other data.
 
-What a broker answers is planted here. No broker that gives no ids can be had from the packages that the other tests use
-(Kafka 2.7 and 2.8 were tried by hand); what newer ones say is seen in tests/kafka and tests/worker.
+Broker answers are planted here, because the packaged brokers all give ids (Kafka 2.7 and 2.8 were
+tried by hand). tests/kafka and tests/worker cover the answers of newer brokers.
 """
 
 from __future__ import annotations
@@ -19,26 +20,38 @@ import msgspec
 import pytest
 from confluent_kafka import TopicCollection, Uuid
 
-from tests.agents.pipeline import KEY, unk
-from tests.monitor.scene import Scene
-from tests.test_settings import GOOD
-from workers.agents.contribute import PROGRESS, VERSION, ContributeProgress
-from workers.agents.sources import Place, SourceTopic
+from tests.agents.monitor.scene import Scene
+from tests.pipeline.pipeline import KEY, unk
+from tests.settings.test_settings import GOOD
+from workers.agents.contribute import VERSION, ContributeProgress
+from workers.agents.topics import Topics
 from workers.cli import execute
-from workers.errors import SettingsError, StateRefused
-from workers.histogram.histogram import Histogram
 from workers.kafka import topics as module
 from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
-from workers.kafka.topic_ids import ZERO_ID, checked_id, lacks_ids, stream_name
-from workers.kafka.topics import Existing, create_missing, describe, plan_topics
+from workers.kafka.topics import (
+    ZERO_ID,
+    Existing,
+    checked_id,
+    create_missing,
+    describe,
+    lacks_ids,
+    plan_topics,
+    stream_name,
+)
 from workers.mechanisms.registry import build
-from workers.topics import Topics
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.progress import PROGRESS
+from workers.pipeline.sources import Place, SourceTopic
+from workers.runtime.errors import SettingsError, StateRefused
 
 ZERO = Uuid(0, 0)
 NAMES = (
     "orders",
-    *(f"orders.{part}" for part in ("contributions", "contribute-state", "release-state", "rejects", "products")),
+    *(
+        f"orders.{part}"
+        for part in ("contributions", "contribute-state", "release-state", "rejects", "products")
+    ),
 )
 PATHS: dict[str, list[str]] = {
     "run": ["run"],
@@ -51,7 +64,6 @@ PATHS: dict[str, list[str]] = {
 
 
 def done(value: object) -> Future[Any]:
-    """A future with its result."""
     future: Future[Any] = Future()
     future.set_result(value)
     return future
@@ -59,11 +71,11 @@ def done(value: object) -> Future[Any]:
 
 @dataclass
 class Broker:
-    """What a cluster answers: its admin client and its metadata in one.
+    """Planted cluster answers: admin client and metadata in one.
 
     Attributes:
-        ids: the id of each topic; of one that is created, `new`.
-        controllers: the id of the controller in one answer after the other; the last one stays.
+        ids: topic ids; a created topic gets `new`.
+        controllers: controller ids of successive answers; the last one repeats.
     """
 
     ids: dict[str, Uuid | None]
@@ -72,36 +84,47 @@ class Broker:
     cluster_id: str = "qWekw_-8T3mMKJmzheyagg"
 
     def list_topics(self, timeout: float = 0) -> SimpleNamespace:
-        topics = {name: SimpleNamespace(partitions={0: None, 1: None}, error=None) for name in self.ids}
+        topics = {
+            name: SimpleNamespace(partitions={0: None, 1: None}, error=None) for name in self.ids
+        }
         controller = self.controllers.pop(0) if len(self.controllers) > 1 else self.controllers[0]
-        return SimpleNamespace(topics=topics, brokers={1: None}, controller_id=controller, cluster_id=self.cluster_id)
+        return SimpleNamespace(
+            topics=topics, brokers={1: None}, controller_id=controller, cluster_id=self.cluster_id
+        )
 
-    def describe_topics(self, names: TopicCollection, request_timeout: float) -> dict[str, Future[Any]]:
+    def describe_topics(
+        self, names: TopicCollection, request_timeout: float
+    ) -> dict[str, Future[Any]]:
         return {name: done(SimpleNamespace(topic_id=self.ids[name])) for name in names.topic_names}
 
-    def describe_configs(self, _resources: object, request_timeout: float) -> dict[Any, Future[Any]]:
+    def describe_configs(
+        self, _resources: object, request_timeout: float
+    ) -> dict[Any, Future[Any]]:
         return {}
 
-    def create_topics(self, topics: Iterable[Any], operation_timeout: float) -> dict[str, Future[Any]]:
+    def create_topics(
+        self, topics: Iterable[Any], operation_timeout: float
+    ) -> dict[str, Future[Any]]:
         made = [topic.topic for topic in topics]
         self.ids |= dict.fromkeys(made, self.new)
         return {name: done(None) for name in made}
 
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> Connection:
-        """Let it answer every connection."""
-        monkeypatch.setattr(Connection, "introduce", lambda _self, _within_s: nullcontext((self, self.list_topics())))
+        monkeypatch.setattr(
+            Connection,
+            "introduce",
+            lambda _self, _within_s: nullcontext((self, self.list_topics())),
+        )
         return Connection("127.0.0.1:1")
 
 
 def ids(first: int = 1) -> dict[str, Uuid | None]:
-    """Every topic with an id of its own."""
     numbers = count(first)
     return {name: Uuid(next(numbers), 0) for name in NAMES}
 
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A settings file, with its key."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "orders.toml"
     path.write_text(GOOD, encoding="utf-8")
@@ -113,33 +136,47 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("planted", [ZERO, None], ids=["zero", "none"])
 @pytest.mark.parametrize("path", PATHS)
 def test_a_cluster_without_topic_ids_is_refused_on_every_path(
-    path: str, planted: Uuid | None, config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: str,
+    planted: Uuid | None,
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """All of them look at topics by name; one that went on would work with another topic's noise, or vouch for it."""
+    """All look topics up by name and could use another topic's noise, or vouch for it."""
     Broker(dict.fromkeys(NAMES, planted)).serve(monkeypatch)
     command, *options = PATHS[path]
     assert execute([command, "-c", str(config), *options]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "gives it no topic id" in line and "Kafka 2.8" in line and "inter.broker.protocol.version" in line
+    assert (
+        "gives it no topic id" in line
+        and "Kafka 2.8" in line
+        and "inter.broker.protocol.version" in line
+    )
 
 
 @pytest.mark.parametrize("planted", NAMES)
 @pytest.mark.parametrize("value", [ZERO, None], ids=["zero", "none"])
-def test_one_topic_without_an_id_is_enough(planted: str, value: Uuid | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a cluster is upgraded some topics have ids and others not yet."""
+def test_one_topic_without_an_id_is_enough(
+    planted: str, value: Uuid | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During a cluster upgrade some topics have ids and others not yet."""
     connection = Broker(ids() | {planted: value}).serve(monkeypatch)
     with pytest.raises(SettingsError, match=f"topic {planted}: the cluster gives it no topic id"):
         describe(connection, NAMES)
 
 
 def test_topics_with_ids_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control: it is the id that is refused above, and nothing else of the planted broker."""
+    """Control: only the missing id is refused above, nothing else of the planted broker."""
     found = describe(Broker(ids()).serve(monkeypatch), NAMES)
-    assert {topic.topic_id for topic in found.values()} == {str(topic_id) for topic_id in ids().values()}
+    assert {topic.topic_id for topic in found.values()} == {
+        str(topic_id) for topic_id in ids().values()
+    }
 
 
-def test_an_empty_cluster_is_refused_once_its_first_topics_show_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing there has an id that could be missing; the worker would be told only when it starts."""
+def test_an_empty_cluster_is_refused_once_its_first_topics_show_no_id(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No existing topic can lack an id, so the worker would find out only at start."""
     for new, refused in ((ZERO, True), (Uuid(1, 0), False)):
         connection = Broker({}, new).serve(monkeypatch)
         plan = plan_topics("orders", ["orders"], None, None, ["orders.products"], {})
@@ -150,8 +187,10 @@ def test_an_empty_cluster_is_refused_once_its_first_topics_show_no_id(monkeypatc
             assert create_missing(connection, plan, {}) == [topic.name for topic in plan]
 
 
-def test_a_cluster_without_a_controller_is_not_taken_for_the_embedded_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster that elects its controller said nothing of ids, and the worker kept its state in memory under no id."""
+def test_a_cluster_without_a_controller_is_not_taken_for_the_embedded_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While electing its controller a cluster says nothing of ids; state must not go to memory."""
     found = describe(Broker(ids(), controllers=[-1, -1, 7, 1]).serve(monkeypatch), NAMES)
     assert None not in {topic.topic_id for topic in found.values()}, "the election was waited for"
     monkeypatch.setattr(module, "_ANSWER_S", 0.2)
@@ -176,14 +215,13 @@ def test_a_real_cluster_is_not_embedded_because_somebody_says_so(
     config: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What makes a worker do without ids must hold on both sides: whoever started the cluster says it, and it looks like it."""
+    """Both the caller's declaration and the cluster's answers must agree."""
     Broker(ids(), controllers=[controller], cluster_id=cluster_id).serve(monkeypatch)
     assert execute(["run", "-c", str(config), "--embedded", said]) == 2
     assert "not the embedded Kafka" in capsys.readouterr().err
 
 
 def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:
-    """The last door: whatever let it through before, no noise is made from it."""
     existing = {"t": Existing("t", 1, None), "z": Existing("z", 1, ZERO_ID)}
     for name in existing:
         with pytest.raises(SettingsError, match="no topic id"):
@@ -197,17 +235,26 @@ def test_an_id_that_is_missing_does_not_get_into_a_mechanism_id() -> None:
 
 
 def histogram(stream: str) -> Histogram:
-    """One over this stream."""
     config = unk()
     return Histogram(
-        config, build(config), worker="w", topic="w.h", stream=stream, events={"topic": "e"}, key=KEY, owner=(0, 1)
+        config,
+        build(config),
+        worker="w",
+        topic="w.h",
+        stream=stream,
+        events={"topic": "e"},
+        key=KEY,
+        owner=(0, 1),
     )
 
 
 def test_state_that_was_made_without_ids_is_refused() -> None:
-    """After the cluster was upgraded its topics have ids: whether they are still the ones that the state knew, nobody can say."""
+    """After an upgrade nobody can tell whether these are the topics the state knew."""
     now = stream_name(("w.contributions", str(Uuid(1, 0))), ("w.release-state", str(Uuid(2, 0))))
-    for then in (f"w.contributions#{ZERO_ID} w.release-state#{ZERO_ID}", "w.contributions# w.release-state#"):
+    for then in (
+        f"w.contributions#{ZERO_ID} w.release-state#{ZERO_ID}",
+        "w.contributions# w.release-state#",
+    ):
         assert lacks_ids(then)
         with pytest.raises(StateRefused, match=r"no ids.*new worker name"):
             histogram(now).restore(histogram(then).life, [])
@@ -218,33 +265,42 @@ def test_state_that_was_made_without_ids_is_refused() -> None:
 
 
 def restore(directory: Path, stored: str | None, events_id: str) -> None:
-    """Let stage 1 go on from progress that was made under the id `stored`, where the topic has `events_id`."""
+    """Restore stage 1 from progress made under id `stored`, where the topic has `events_id`."""
     shard = Scene(directory).contribute[0]
     shard._place = Place(0, SourceTopic("events", 2, events_id), 0)
     progress = ContributeProgress(
-        version=VERSION, offset=3, watermark=None, first=None, sequences=[0], sources=2, topic_id=stored
+        version=VERSION,
+        offset=3,
+        watermark=None,
+        first=None,
+        sequences=[0],
+        sources=2,
+        topic_id=stored,
     )
     shard.store.open().write([(PROGRESS, msgspec.json.encode(progress))], 1)
     shard.restore()
 
 
 @pytest.mark.parametrize("stored", [None, ZERO_ID], ids=["none", "zero"])
-def test_progress_that_was_made_without_an_id_is_refused(tmp_path: Path, stored: str | None) -> None:
-    """A comparison that lets no id pass takes any re-created events topic for the one that was read."""
+def test_progress_that_was_made_without_an_id_is_refused(
+    tmp_path: Path, stored: str | None
+) -> None:
+    """Accepting a missing id would accept any re-created events topic."""
     with pytest.raises(StateRefused, match=r"no ids.*new worker name"):
         restore(tmp_path, stored, str(Uuid(1, 0)))
 
 
 def test_progress_of_the_same_events_topic_is_taken_and_of_another_not(tmp_path: Path) -> None:
-    """The control: ids that are there are compared as before."""
     restore(tmp_path, str(Uuid(1, 0)), str(Uuid(1, 0)))
     with pytest.raises(StateRefused, match="deleted and created again"):
         restore(tmp_path, str(Uuid(2, 0)), str(Uuid(1, 0)))
 
 
 @pytest.mark.parametrize("known", [None, ZERO_ID], ids=["none", "zero"])
-def test_a_local_copy_that_was_made_without_an_id_is_read_again(tmp_path: Path, known: str | None) -> None:
-    """It may be of an earlier topic of that name: the changelog in Kafka says what holds."""
+def test_a_local_copy_that_was_made_without_an_id_is_read_again(
+    tmp_path: Path, known: str | None
+) -> None:
+    """It may belong to an earlier topic of that name; the changelog in Kafka decides."""
     copy = Store(tmp_path / "copy", Changelog("state", 0, known)).open()
     copy.write([(b"a", b"1")], 5)
     copy.close()

@@ -1,5 +1,4 @@
-"""Where a user's item counts several times: its parts may come in several ticks, and each is
-charged."""
+"""User items that count several times: parts may come in several ticks, and all are charged."""
 
 from __future__ import annotations
 
@@ -10,12 +9,17 @@ import pytest
 
 from tests.contract.test_price import partitions, tail
 from tests.contract.variants import TICKS, Variant
-from workers.mechanisms.config import KnownBaseConfig
+from workers.mechanisms.config.histogram import KnownBaseConfig
 from workers.mechanisms.mechanism import ticks_of_item
 from workers.mechanisms.one_shot.config import PositiveGaussConfig
 from workers.mechanisms.registry import build
 
-COUNTS: dict[str, object] = {"max_items": 1, "max_items_per_user": 3, "max_count": 6, "epsilon": 0.5}
+COUNTS: dict[str, object] = {
+    "max_items": 1,
+    "max_items_per_user": 3,
+    "max_count": 6,
+    "epsilon": 0.5,
+}
 DISCOVERING = [
     Variant("positive_gauss", "", COUNTS, "user"),
     Variant("positive_laplace", "", COUNTS, "user"),
@@ -24,17 +28,21 @@ DISCOVERING = [
 
 
 def shown(mechanism: Any, items: int, count: int) -> float:
-    """The chance that a user's items show that they exist, at the dearest way to spread each over ticks."""
+    """Return the chance that a user's items are shown, for the dearest spread over ticks."""
     algorithm, levels = mechanism.algorithm, getattr(mechanism, "levels", 1)
-    return float(levels) * items * max(
-        sum(tail(algorithm.table, 1, algorithm.threshold + 1 - part) for part in parts)
-        for parts in partitions(count, count)
+    return (
+        float(levels)
+        * items
+        * max(
+            sum(tail(algorithm.table, 1, algorithm.threshold + 1 - part) for part in parts)
+            for parts in partitions(count, count)
+        )
     )
 
 
 @pytest.mark.parametrize("variant", DISCOVERING, ids=str)
 def test_an_item_in_parts_shows_as_rarely_as_is_charged(variant: Variant) -> None:
-    """With much noise six ticks with one each are six chances of nearly the same size: an event has one."""
+    """With much noise six ticks with one each are six nearly equal chances; an event has one."""
     mechanism = variant.build()
     charged = dict(mechanism.cost().deltas)["discovery"]
     assert 0.4 * charged < shown(mechanism, 3, 6) <= charged * 1.01
@@ -42,9 +50,9 @@ def test_an_item_in_parts_shows_as_rarely_as_is_charged(variant: Variant) -> Non
 
 @pytest.mark.parametrize("variant", DISCOVERING, ids=str)
 def test_parts_that_are_not_charged_are_seen(variant: Variant) -> None:
-    """The control: thresholds of an event, which has its item in one tick."""
+    """Control: thresholds of an event, which has its item in one tick."""
     with (
-        patch("workers.mechanisms.one_shot.mechanism.ticks_of_item", lambda config, unit: 1),
+        patch("workers.mechanisms.one_shot.one_shot.ticks_of_item", lambda config, unit: 1),
         patch("workers.mechanisms.running.meta.ticks_of_item", lambda config, unit: 1),
     ):
         mechanism = variant.build()
@@ -52,20 +60,31 @@ def test_parts_that_are_not_charged_are_seen(variant: Variant) -> None:
 
 
 def test_an_item_of_an_event_or_counted_once_lies_in_one_tick() -> None:
-    """Mechanisms of earlier settings stay what they were, and so do their ids and their noise."""
+    """Mechanisms of earlier settings keep their ids and noise."""
     common: Any = {
-        "name": "h", "tick_ms": 1, "max_items": 1, "epsilon": 1.0, "delta": 1e-6, "keys": "public", "domain": ("a",),
-    }  # fmt: skip
+        "name": "h",
+        "tick_ms": 1,
+        "max_items": 1,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+        "domain": ("a",),
+    }
     for count, horizon, unit, expected in (
-        (1, TICKS, "user", 1), (6, TICKS, "event", 1), (6, TICKS, "user", 6), (99, TICKS, "user", TICKS),
-    ):  # fmt: skip
+        (1, TICKS, "user", 1),
+        (6, TICKS, "event", 1),
+        (6, TICKS, "user", 6),
+        (99, TICKS, "user", TICKS),
+    ):
         config = KnownBaseConfig(**common, horizon=horizon, max_count=count, max_items_per_user=2)
         assert ticks_of_item(config, unit) == expected
 
 
 def test_more_parts_need_a_higher_threshold_and_no_more_noise() -> None:
-    """Parts of an item shift noise by less than the whole; only that each is tested costs."""
+    """Parts shift noise by less than the whole; only their separate tests cost."""
     common: Any = {"name": "h", "tick_ms": 1, "delta": 1e-6, "keys": "public", **COUNTS}
-    many, few = (build(PositiveGaussConfig(**common, horizon=horizon), "user") for horizon in (TICKS, 1))
+    many, few = (
+        build(PositiveGaussConfig(**common, horizon=horizon), "user") for horizon in (TICKS, 1)
+    )
     assert many.sd(1) == few.sd(1)
     assert (many.threshold(1) or 0) > (few.threshold(1) or 0)

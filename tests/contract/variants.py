@@ -1,4 +1,4 @@
-"""Every mechanism name with the options that change what it computes, small enough to be run whole epochs long, many times."""
+"""Every mechanism name with its options that change results, small enough for many whole epochs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from typing import Any
 
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import MECHANISMS, build
@@ -15,7 +16,7 @@ DOMAIN = ("a", "b", "c", "d", "e", "f")
 OTHERS = ("x", "y", "z")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
-# Each tick's release is made of that tick alone.
+# Every release depends on its own tick alone.
 PER_TICK = (
     "known_gauss",
     "known_gumbel",
@@ -27,9 +28,15 @@ PER_TICK = (
 )
 
 _COMMON: dict[str, object] = {
-    "name": "h", "tick_ms": 1, "horizon": TICKS, "max_items": 2, "max_count": 3, "epsilon": 8.0, "delta": 1e-6,
+    "name": "h",
+    "tick_ms": 1,
+    "horizon": TICKS,
+    "max_items": 2,
+    "max_count": 3,
+    "epsilon": 8.0,
+    "delta": 1e-6,
     "keys": "public",
-}  # fmt: skip
+}
 _UNBOUNDED: dict[str, object] = {"horizon": "unbounded", "start": START}
 _USER: dict[str, object] = {"max_items": 1, "max_items_per_user": 3, "max_count": 1}
 _COUNTS: dict[str, object] = _USER | {"max_count": 3}
@@ -51,13 +58,14 @@ class Variant:
         return hash(str(self))
 
     def build(self, **changes: object) -> Mechanism:
-        """A new mechanism; `changes` replace options."""
-        return build(MECHANISMS[self.mechanism](**(_COMMON | dict(self.options) | changes)), self.unit)  # type: ignore[arg-type]  # checked by the record itself
+        options: Any = _COMMON | dict(self.options) | changes  # checked by the record itself
+        return build(MECHANISMS[self.mechanism](**options), self.unit)
 
     @property
     def max_items(self) -> int:
-        """Items that one unit may touch."""
-        found = self.options.get("max_items_per_user") or (_COMMON | dict(self.options))["max_items"]
+        found = (
+            self.options.get("max_items_per_user") or (_COMMON | dict(self.options))["max_items"]
+        )
         assert isinstance(found, int)
         return found
 
@@ -70,7 +78,9 @@ class Variant:
 
 def _of(mechanism: str, base: dict[str, object], **variants: dict[str, object]) -> list[Variant]:
     return [
-        Variant(mechanism, label, base | options, "user" if "max_items_per_user" in options else "event")
+        Variant(
+            mechanism, label, base | options, "user" if "max_items_per_user" in options else "event"
+        )
         for label, options in variants.items()
     ]
 
@@ -79,30 +89,96 @@ _KNOWN: dict[str, object] = {"domain": DOMAIN}
 _TREE: dict[str, object] = {"counter": "tree", "radix": 3}
 _END: dict[str, object] = {"end_share": 0.6}
 _PURE: dict[str, object] = {"accounting": "pure"}
-_SPARSE: dict[str, object] = {"domain": DOMAIN, "top_k": 1, "switches": 2, "max_items": 3, "eta": 20}
+_SPARSE: dict[str, object] = {
+    "domain": DOMAIN,
+    "top_k": 1,
+    "switches": 2,
+    "max_items": 3,
+    "eta": 20,
+}
 _PAY: dict[str, object] = {"k": 2, "labels": 8, "queries": 5, "every": 2}
-_SEVERAL: dict[str, object] = {"domain": DOMAIN, "queries": ("max", "quantile:0.5", "min", "top_k_select:2")}
+_SEVERAL: dict[str, object] = {
+    "domain": DOMAIN,
+    "queries": ("max", "quantile:0.5", "min", "top_k_select:2"),
+}
 
 VARIANTS = [
-    *_of("known_base", _KNOWN, haar={}, tree=_TREE, sqrt={"counter": "sqrt"}, haar_unbounded=_UNBOUNDED,
-         tree_unbounded=_UNBOUNDED | {"counter": "tree"}, user=_USER, user_counts=_COUNTS, end_user_counts=_COUNTS | _END),
-    *_of("unk_base", {}, end=_END, per_tick={}, constant={"threshold": "constant"}, every={"threshold": "every", "every": 4}, tree=_TREE,
-         unbounded=_UNBOUNDED, tree_unbounded=_UNBOUNDED | {"counter": "tree"}, user=_USER, user_counts=_COUNTS),
-    *_of("meta", {"radix": 3}, known_gauss=_KNOWN | {"algorithm": "known_gauss"},
-         known_gumbel=_KNOWN | {"algorithm": "known_gumbel", "k": 2}, positive_laplace={"algorithm": "positive_laplace"},
-         positive_gauss={"algorithm": "positive_gauss"}, unk_gauss={"algorithm": "unk_gauss", "kbar": 3},
-         limit_dom_laplace={"algorithm": "limit_dom_laplace", "kbar": 3},
-         limit_dom={"algorithm": "limit_dom", "kbar": 3, "k": 2}, user=_USER | {"algorithm": "positive_gauss"},
-         user_counts=_COUNTS | {"algorithm": "positive_laplace"}),
-    *_of("sparse_gumb", _SPARSE, tight={}, paper={"accounting": "paper"}, tree=_TREE, sqrt={"counter": "sqrt"},
-         unbounded=_UNBOUNDED, two={"top_k": 2}, end=_END),
-    *_of("bounded_max", _KNOWN | {"c_max": 2000}, haar={}, tree=_TREE, pure=_PURE, quantile={"query": "quantile:0.5"}),
+    *_of(
+        "known_base",
+        _KNOWN,
+        haar={},
+        tree=_TREE,
+        sqrt={"counter": "sqrt"},
+        haar_unbounded=_UNBOUNDED,
+        tree_unbounded=_UNBOUNDED | {"counter": "tree"},
+        user=_USER,
+        user_counts=_COUNTS,
+        end_user_counts=_COUNTS | _END,
+    ),
+    *_of(
+        "unk_base",
+        {},
+        end=_END,
+        per_tick={},
+        constant={"threshold": "constant"},
+        every={"threshold": "every", "every": 4},
+        tree=_TREE,
+        unbounded=_UNBOUNDED,
+        tree_unbounded=_UNBOUNDED | {"counter": "tree"},
+        user=_USER,
+        user_counts=_COUNTS,
+    ),
+    *_of(
+        "meta",
+        {"radix": 3},
+        known_gauss=_KNOWN | {"algorithm": "known_gauss"},
+        known_gumbel=_KNOWN | {"algorithm": "known_gumbel", "k": 2},
+        positive_laplace={"algorithm": "positive_laplace"},
+        positive_gauss={"algorithm": "positive_gauss"},
+        unk_gauss={"algorithm": "unk_gauss", "kbar": 3},
+        limit_dom_laplace={"algorithm": "limit_dom_laplace", "kbar": 3},
+        limit_dom={"algorithm": "limit_dom", "kbar": 3, "k": 2},
+        user=_USER | {"algorithm": "positive_gauss"},
+        user_counts=_COUNTS | {"algorithm": "positive_laplace"},
+    ),
+    *_of(
+        "sparse_gumb",
+        _SPARSE,
+        tight={},
+        paper={"accounting": "paper"},
+        tree=_TREE,
+        sqrt={"counter": "sqrt"},
+        unbounded=_UNBOUNDED,
+        two={"top_k": 2},
+        end=_END,
+    ),
+    *_of(
+        "bounded_max",
+        _KNOWN | {"c_max": 2000},
+        haar={},
+        tree=_TREE,
+        pure=_PURE,
+        quantile={"query": "quantile:0.5"},
+    ),
     *_of("doubling", _KNOWN, zcdp={}, pure=_PURE),
     *_of("two_level", _KNOWN, haar={"query": "argmax"}, tree=_TREE, pure=_PURE),
-    *_of("two_level_k", _SEVERAL, haar={}, tree=_TREE, pure=_PURE, histogram={"queries": ("histogram",)}),
-    *_of("misra_gries", {"size": 4, "radix": 3}, pmg={"release": "pmg"}, merge={"release": "merge"},
-         one={"release": "pmg", "max_items": 1, "max_count": 1}, pure=_KNOWN | {"release": "pure"},
-         pure_one=_KNOWN | {"release": "pure", "max_items": 1}),
+    *_of(
+        "two_level_k",
+        _SEVERAL,
+        haar={},
+        tree=_TREE,
+        pure=_PURE,
+        histogram={"queries": ("histogram",)},
+    ),
+    *_of(
+        "misra_gries",
+        {"size": 4, "radix": 3},
+        pmg={"release": "pmg"},
+        merge={"release": "merge"},
+        one={"release": "pmg", "max_items": 1, "max_count": 1},
+        pure=_KNOWN | {"release": "pure"},
+        pure_one=_KNOWN | {"release": "pure", "max_items": 1},
+    ),
     *_of("known_gauss", _KNOWN, **{"": {}}, user=_USER, user_counts=_COUNTS),
     *_of("known_gumbel", _KNOWN | {"k": 2}, **{"": {}}),
     *_of("positive_gauss", {}, **{"": {}}, user=_USER, user_counts=_COUNTS),
@@ -110,11 +186,16 @@ VARIANTS = [
     *_of("unk_gauss", {"kbar": 3}, **{"": {}}),
     *_of("limit_dom_laplace", {"kbar": 3}, **{"": {}}),
     *_of("limit_dom", {"k": 2}, given={"kbar": 3}, private={"kbar": "private", "kbar_max": 5}),
-    *_of("pay_what_you_get", _PAY, given={"kbar": 3}, private={"kbar": "private", "kbar_max": 5, "labels": 12}),
-]  # fmt: skip
+    *_of(
+        "pay_what_you_get",
+        _PAY,
+        given={"kbar": 3},
+        private={"kbar": "private", "kbar_max": 5, "labels": 12},
+    ),
+]
 
 
 @cache
 def built(variant: Variant) -> Mechanism:
-    """The mechanism; kept, as its tables take time."""
+    """Return the mechanism, cached because its tables take time."""
     return variant.build()

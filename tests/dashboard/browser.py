@@ -37,7 +37,9 @@ def browser() -> Iterator[Browser]:
     """A headless Chromium; as root, as in containers, it needs its own sandbox off."""
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        opened = playwright.chromium.launch(executable_path=chromium(), args=arguments, timeout=PATIENCE_S * 1000)
+        opened = playwright.chromium.launch(
+            executable_path=chromium(), args=arguments, timeout=PATIENCE_S * 1000
+        )
         try:
             yield opened
         finally:
@@ -47,7 +49,9 @@ def browser() -> Iterator[Browser]:
 class Window:
     """One page with what went wrong on it. It may reach the dashboard only: everything works without the internet."""
 
-    def __init__(self, browser: Browser, *, width: int = 1280, height: int = 800, dark: bool = False) -> None:
+    def __init__(
+        self, browser: Browser, *, width: int = 1280, height: int = 800, dark: bool = False
+    ) -> None:
         self.context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
         )

@@ -33,19 +33,33 @@ def in_order(connection: Connection) -> Producer:
     return connection.producer(None, **{"enable.idempotence": True})
 
 
-def message(tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any) -> dict[str, Any]:
+def message(
+    tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any
+) -> dict[str, Any]:
     """A snapshot as the worker publishes it; `changes` replace fields, and those that are GONE vanish."""
     start = START_MS + (tick - 1) * TICK_MS
     document = {
-        "histogram": "products", "key": "s1", "epoch": 1, "tick": tick, "start": start, "end": start + TICK_MS,
-        "items": items if items is GONE else [list(item) for item in items], "sd": 17.25, "threshold": 121.0,
+        "histogram": "products",
+        "key": "s1",
+        "epoch": 1,
+        "tick": tick,
+        "start": start,
+        "end": start + TICK_MS,
+        "items": items if items is GONE else [list(item) for item in items],
+        "sd": 17.25,
+        "threshold": 121.0,
         "guarantee": {"unit": "event", "rho": 0.021, "epsilon": 1.0, "delta": 1e-9},
-        "mechanism": "unk_base", "id": "0123456789abcdef" * 2, "page": 1, "pages": 1,
-    } | changes  # fmt: skip
+        "mechanism": "unk_base",
+        "id": "0123456789abcdef" * 2,
+        "page": 1,
+        "pages": 1,
+    } | changes
     return {name: value for name, value in document.items() if value is not GONE}
 
 
-def snapshot(tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any) -> SeenSnapshot:
+def snapshot(
+    tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **changes: Any
+) -> SeenSnapshot:
     """The same, as it is kept."""
     document = message(tick, items, **changes)
     found = Pages().receive(document["histogram"], orjson.dumps(document))
@@ -55,7 +69,9 @@ def snapshot(tick: int = 1, items: Iterable[tuple[str, int]] = (("tea", 5),), **
 
 def answer(tick: int, **fields: Any) -> dict[str, Any]:
     """A snapshot that answers a query."""
-    return message(tick, GONE, **{"sd": None, "threshold": None, "mechanism": "two_level", **fields})
+    return message(
+        tick, GONE, **{"sd": None, "threshold": None, "mechanism": "two_level", **fields}
+    )
 
 
 class Moment:
@@ -96,7 +112,11 @@ class Topics:
 
     def remove(self, name: str, leaving: int) -> None:
         """Removes the oldest records of each partition of a topic on a real broker, as its retention would."""
-        topic, admin, ends = f"{self.prefix}.{name}", admin_of(self.connection), self.connection.consumer()
+        topic, admin, ends = (
+            f"{self.prefix}.{name}",
+            admin_of(self.connection),
+            self.connection.consumer(),
+        )
         try:
             for part in ends.list_topics(topic, timeout=60).topics[topic].partitions:
                 low, high = ends.get_watermark_offsets(TopicPartition(topic, part), timeout=60)
@@ -108,16 +128,24 @@ class Topics:
 
     def settings(self, *names: str, horizon: int | None = 1_024) -> DashboardSettings:
         """The settings of a dashboard over them."""
-        shown = tuple(HistogramTopic(name=name, topic=f"{self.prefix}.{name}", horizon=horizon) for name in names)
+        shown = tuple(
+            HistogramTopic(name=name, topic=f"{self.prefix}.{name}", horizon=horizon)
+            for name in names
+        )
         return DashboardSettings(worker=self.prefix, connection=self.connection, histograms=shown)
 
     def toml(self, *names: str) -> str:
         """The least settings file of a dashboard over them."""
         head = f'[worker]\nname = "{self.prefix}"\n[kafka]\nbootstrap = {json.dumps(self.connection.bootstrap)}\n'
         client = "".join(
-            f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in self.connection.client.items()
+            f"{json.dumps(name)} = {json.dumps(value)}\n"
+            for name, value in self.connection.client.items()
         )
-        return head + f"[kafka.client]\n{client}" + "".join(f'[[histogram]]\nname = "{name}"\n' for name in names)
+        return (
+            head
+            + f"[kafka.client]\n{client}"
+            + "".join(f'[[histogram]]\nname = "{name}"\n' for name in names)
+        )
 
 
 @contextmanager
@@ -142,7 +170,9 @@ def on_a_broker(bootstrap: str, partitions: int) -> Iterator[Topics]:
     admin.delete_topics([name])[name].result()
 
 
-def recent(tick: int, items: Iterable[tuple[str, int]], ticks: int = 1, **changes: Any) -> dict[str, Any]:
+def recent(
+    tick: int, items: Iterable[tuple[str, int]], ticks: int = 1, **changes: Any
+) -> dict[str, Any]:
     """A snapshot whose tick of a minute ended within the last one, if it is the last of `ticks`."""
     now = Moment.ms // RECENT_MS * RECENT_MS
     end = now - (ticks - tick) * RECENT_MS

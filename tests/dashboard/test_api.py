@@ -25,9 +25,13 @@ TOKEN = "correct-horse-battery"
 
 
 @asynccontextmanager
-async def client(hub: Hub, token: str | None = None, host: str = "127.0.0.1") -> AsyncIterator[Client]:
+async def client(
+    hub: Hub, token: str | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[Client]:
     """A client of a server over a hub."""
-    app = application(hub, [("products", 64), ("maximum", None)], name="orders", host=host, token=token)
+    app = application(
+        hub, [("products", 64), ("maximum", None)], name="orders", host=host, token=token
+    )
     async with TestClient(TestServer(app)) as found:
         yield found
 
@@ -35,7 +39,9 @@ async def client(hub: Hub, token: str | None = None, host: str = "127.0.0.1") ->
 def filled() -> Hub:
     hub = Hub()
     hub.publish([snapshot(tick, [("tea", 10 * tick), ("cup", 5)]) for tick in range(1, 8)])
-    hub.publish([snapshot(7, GONE, histogram="maximum", query="max", value=70, sd=None, threshold=None)])
+    hub.publish(
+        [snapshot(7, GONE, histogram="maximum", query="max", value=70, sd=None, threshold=None)]
+    )
     return hub
 
 
@@ -71,10 +77,18 @@ async def test_histograms_and_snapshots_are_answered_as_json() -> None:
         answer = await http.get("/api/snapshots?histogram=products&key=s1")
         assert answer.content_type == "application/json"
         body = await answer.json()
-        assert body == {"snapshots": [message(t, [("tea", 10 * t), ("cup", 5)]) for t in range(1, 8)], "more": False}
+        assert body == {
+            "snapshots": [message(t, [("tea", 10 * t), ("cup", 5)]) for t in range(1, 8)],
+            "more": False,
+        }
         nothing = await (await http.get("/api/snapshots?histogram=products&key=later")).json()
-        assert nothing == {"snapshots": [], "more": False}  # a key that is public when it comes is no mistake before
-        [query] = (await (await http.get("/api/snapshots?histogram=maximum&key=s1")).json())["snapshots"]
+        assert nothing == {
+            "snapshots": [],
+            "more": False,
+        }  # a key that is public when it comes is no mistake before
+        [query] = (await (await http.get("/api/snapshots?histogram=maximum&key=s1")).json())[
+            "snapshots"
+        ]
         assert (query["query"], query["value"], query["sd"]) == ("max", 70, None)
 
 
@@ -84,7 +98,9 @@ async def test_after_goes_on_where_the_last_answer_ended() -> None:
     async with client(filled()) as http:
         after, seen = 0, []
         for _ in range(4):
-            body = await (await http.get(f"/api/snapshots?histogram=products&key=s1&limit=3&after={after}")).json()
+            body = await (
+                await http.get(f"/api/snapshots?histogram=products&key=s1&limit=3&after={after}")
+            ).json()
             seen += [one["tick"] for one in body["snapshots"]]
             after = body["snapshots"][-1]["end"] if body["snapshots"] else after
         assert seen == [1, 2, 3, 4, 5, 6, 7]
@@ -97,7 +113,9 @@ async def test_items_can_be_picked_and_cut() -> None:
     async with client(filled()) as http:
         query = "/api/snapshots?histogram=products&key=s1&limit=2"
         body = await (await http.get(f"{query}&item=cup&item=none")).json()
-        assert [(one["items"], one["total_items"]) for one in body["snapshots"]] == [([["cup", 5]], 2)] * 2
+        assert [(one["items"], one["total_items"]) for one in body["snapshots"]] == [
+            ([["cup", 5]], 2)
+        ] * 2
         body = await (await http.get(f"{query}&top=1")).json()
         assert [one["items"] for one in body["snapshots"]] == [[["tea", 60]], [["tea", 70]]]
 
@@ -125,7 +143,9 @@ async def test_items_can_be_picked_and_cut() -> None:
         ("/page/%2e%2e/config.py", 404, "not found"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_a_reason(path: str, status: int, word: str) -> None:
+def test_what_cannot_be_answered_is_refused_with_a_reason(
+    path: str, status: int, word: str
+) -> None:
     """A consumer's mistake must be found by the consumer; and no dashboard but the demo's knows exact counts."""
 
     async def ask() -> None:
@@ -150,7 +170,9 @@ async def test_the_stream_sends_the_newest_and_what_comes_and_resumes() -> None:
             [second] = await events(stream, 1)
             assert second[1] == message(8)
         hub.publish([snapshot(9)])
-        async with http.get("/api/stream?histogram=products", headers={"Last-Event-ID": str(second[2])}) as stream:
+        async with http.get(
+            "/api/stream?histogram=products", headers={"Last-Event-ID": str(second[2])}
+        ) as stream:
             [_, third] = await events(stream, 2)
             assert third[1]["tick"] == 9
         async with asyncio.timeout(PATIENCE_S):
@@ -173,7 +195,9 @@ async def test_a_viewer_who_does_not_read_is_skipped_ahead() -> None:
         seen: list[int] = []
         async with asyncio.timeout(PATIENCE_S):
             while not seen or seen[-1] != 199:
-                seen += [data["tick"] for name, data, _ in await events(stream, 1) if name == "snapshot"]
+                seen += [
+                    data["tick"] for name, data, _ in await events(stream, 1) if name == "snapshot"
+                ]
         assert seen == sorted(seen)
         assert len(seen) < 199
 
@@ -204,7 +228,9 @@ async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
 
     viewer = hub.join(Wanted())
     request, response = SimpleNamespace(transport=clogged), SimpleNamespace(write=write)
-    task = asyncio.create_task(api._send(cast(Request, request), cast(StreamResponse, response), viewer))
+    task = asyncio.create_task(
+        api._send(cast(Request, request), cast(StreamResponse, response), viewer)
+    )
     for tick in range(1, 20):
         hub.publish([snapshot(tick)])
         await asyncio.sleep(0.01)
@@ -223,7 +249,15 @@ async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
 async def test_every_answer_has_the_security_headers() -> None:
     """Also errors, files and streams: a browser takes each answer by itself."""
     async with client(filled()) as http:
-        for path in ("/", "/page/app.js", "/page/style.css", "/api/histograms", "/api/stream", "/nothing", "/healthz"):
+        for path in (
+            "/",
+            "/page/app.js",
+            "/page/style.css",
+            "/api/histograms",
+            "/api/stream",
+            "/nothing",
+            "/healthz",
+        ):
             async with http.get(path) as answer:
                 policy = answer.headers["Content-Security-Policy"]
                 assert "default-src 'none'" in policy
@@ -262,16 +296,22 @@ async def test_with_a_token_nothing_is_told_without_it() -> None:
             "/demo/exact",
         ):
             wrong: Sequence[dict[str, str]] = (
-                {}, {"Authorization": TOKEN}, {"Authorization": "Bearer "}, {"Authorization": f"Bearer {TOKEN}x"},
-                {"Authorization": f"Basic {TOKEN}"}, {"Authorization": "Bearer \udcff"},
-            )  # fmt: skip
+                {},
+                {"Authorization": TOKEN},
+                {"Authorization": "Bearer "},
+                {"Authorization": f"Bearer {TOKEN}x"},
+                {"Authorization": f"Basic {TOKEN}"},
+                {"Authorization": "Bearer \udcff"},
+            )
             for headers in wrong:
                 answer = await http.get(path, headers=headers)
                 assert answer.status == 401
                 assert answer.headers["WWW-Authenticate"] == "Bearer"
                 assert b"tea" not in await answer.read()
         for scheme in ("Bearer", "bearer"):
-            answer = await http.get("/api/histograms", headers={"Authorization": f"{scheme} {TOKEN}"})
+            answer = await http.get(
+                "/api/histograms", headers={"Authorization": f"{scheme} {TOKEN}"}
+            )
             assert answer.status == 200
         for path in ("/", "/page/app.js", "/healthz", "/readyz"):
             body = await (await http.get(path)).read()
@@ -285,7 +325,13 @@ async def test_without_a_token_a_local_dashboard_answers_to_local_names_only() -
     async with client(filled()) as http:
         for host in ("localhost", "localhost:8080", "127.0.0.1:9", "[::1]:8080", "LOCALHOST"):
             assert (await http.get("/api/histograms", headers={"Host": host})).status == 200
-        for host in ("evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", ""):
+        for host in (
+            "evil.example",
+            "evil.example:8080",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "",
+        ):
             assert (await http.get("/api/histograms", headers={"Host": host})).status == 403
     for settings in ({"token": TOKEN}, {"host": "0.0.0.0"}):
         async with client(filled(), **settings) as http:

@@ -18,9 +18,12 @@ from urllib.error import HTTPError
 
 import pytest
 
+from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, embedded, message
-from tests.worker.harness import ROOT, until
+from tests.worker.harness import until
 from workers.cli import execute
+
+pytestmark = pytest.mark.waits
 
 TOKEN = "correct-horse-battery"
 LEAST = '[worker]\nname = "orders"\n[kafka]\nbootstrap = "127.0.0.1:1"\n[[histogram]]\nname = "products"\n'
@@ -38,14 +41,26 @@ def logging_as_before() -> Iterator[None]:
 @contextmanager
 def dashboard(config: Path, *further: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process, and its address."""
-    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(config), "--port", "0", *further]
+    command = [
+        sys.executable,
+        "-m",
+        "workers.cli",
+        "dashboard",
+        "-c",
+        str(config),
+        "--port",
+        "0",
+        *further,
+    ]
     with (config.parent / "log").open("w") as log:
         process = subprocess.Popen(
             command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, stderr=log, text=True
         )
     try:
         assert process.stdout is not None
-        found = re.fullmatch(r"Dashboard of orders: (http://[\d.]+:\d+/)\n", process.stdout.readline())
+        found = re.fullmatch(
+            r"Dashboard of orders: (http://[\d.]+:\d+/)\n", process.stdout.readline()
+        )
         assert found is not None, (config.parent / "log").read_text()
         yield process, found[1]
     finally:
@@ -54,7 +69,9 @@ def dashboard(config: Path, *further: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 def get(url: str, token: str | None = None) -> object:
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+    request = urllib.request.Request(
+        url, headers={"Authorization": f"Bearer {token}"} if token else {}
+    )
     with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         return json.load(answer)
 
@@ -72,11 +89,16 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
             address = f"{url}api/snapshots?histogram=products&key=s1"
 
             until(
-                lambda: get(address, TOKEN) == {"snapshots": [message(1), message(2)], "more": False}, "the snapshots"
+                lambda: (
+                    get(address, TOKEN) == {"snapshots": [message(1), message(2)], "more": False}
+                ),
+                "the snapshots",
             )
             with pytest.raises(HTTPError, match="401"):
                 get(address)
-            request = urllib.request.Request(f"{url}api/stream", headers={"Authorization": f"Bearer {TOKEN}"})
+            request = urllib.request.Request(
+                f"{url}api/stream", headers={"Authorization": f"Bearer {TOKEN}"}
+            )
             with urllib.request.urlopen(request, timeout=PATIENCE_S):
                 process.send_signal(number)
                 assert process.wait(PATIENCE_S) == 0
@@ -86,7 +108,9 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
     assert "tea" not in log
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The likeliest mistake of all."""
     (tmp_path / "x.toml").write_text(LEAST)
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -102,17 +126,26 @@ def test_an_address_that_is_not_this_machines_is_refused_in_one_line(
 ) -> None:
     """With the name of the option, for an errno says nothing."""
     (tmp_path / "x.toml").write_text(LEAST)
-    assert execute(["dashboard", "-c", str(tmp_path / "x.toml"), "--port", "0", "--host", host]) == 2
+    assert (
+        execute(["dashboard", "-c", str(tmp_path / "x.toml"), "--port", "0", "--host", host]) == 2
+    )
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith(f"quietcount: --host {host}")
 
 
-def test_bad_settings_and_tokens_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_settings_and_tokens_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Exit 2 and one line, as every command."""
     (tmp_path / "x.toml").write_text(LEAST)
     (tmp_path / "token").write_text("short")
     assert execute(["dashboard", "-c", str(tmp_path / "none.toml")]) == 2
-    assert execute(["dashboard", "-c", str(tmp_path / "x.toml"), "--token-file", str(tmp_path / "token")]) == 2
+    assert (
+        execute(
+            ["dashboard", "-c", str(tmp_path / "x.toml"), "--token-file", str(tmp_path / "token")]
+        )
+        == 2
+    )
     first, second = capsys.readouterr().err.splitlines()
     assert "none.toml: no such file" in first
     assert "at least 16" in second

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workers.dashboard.config import HistogramTopic, load_dashboard, read_token
-from workers.errors import SettingsError
+from workers.runtime.errors import SettingsError
 
 LEAST = """
 [worker]
@@ -44,7 +44,9 @@ def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) 
     text = LEAST.replace('"orders"', '"orders"\nkey_file = "none.key"\ndata_dir = "none"')
     text += 'mechanism = "known_base"\ndomain_file = "none.txt"\nhorizon = 64\ntopic = "shown"\nlater_setting = 3\n'
     (tmp_path / "x.toml").write_text(text + '[events]\ntopic = "e"\n')
-    assert load_dashboard(tmp_path / "x.toml").histograms == (HistogramTopic(name="products", topic="shown", horizon=64),)
+    assert load_dashboard(tmp_path / "x.toml").histograms == (
+        HistogramTopic(name="products", topic="shown", horizon=64),
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,12 +60,22 @@ def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) 
         ("[[histogram]]", "[histogram]", ["[[histogram]]"]),
         ('name = "products"', "", ["histogram 1: name is missing"]),
         ('name = "products"', 'name = "a"\n[[histogram]]\nname = "a"', ["two histograms", '"a"']),
-        ('name = "products"', 'name = "a"\ntopic = "t/"', ["histogram 1: topic", "Kafka topic name"]),
+        (
+            'name = "products"',
+            'name = "a"\ntopic = "t/"',
+            ["histogram 1: topic", "Kafka topic name"],
+        ),
         ("[kafka]", "[kafka", ["not TOML"]),
-        ('"localhost:9092"', '"localhost:9092"\nclient = { "group.id" = "x" }', ["kafka.client.group.id"]),
+        (
+            '"localhost:9092"',
+            '"localhost:9092"\nclient = { "group.id" = "x" }',
+            ["kafka.client.group.id"],
+        ),
     ],
 )
-def test_a_bad_setting_is_refused_in_one_line(tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
+def test_a_bad_setting_is_refused_in_one_line(
+    tmp_path: Path, old: str, new: str, parts: list[str]
+) -> None:
     """As everywhere: the file, the setting, what is allowed."""
     message = refusal(tmp_path, LEAST.replace(old, new))
     for part in ["x.toml", *parts]:

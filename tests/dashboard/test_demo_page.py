@@ -10,17 +10,26 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.commands.demo.test_demo import PATIENCE_S, demo, until, workers_of
 from tests.dashboard.browser import Window, browser
-from tests.test_demo import PATIENCE_S, demo, until, workers_of
 from workers.cli import execute
-from workers.demo.boards import Board, Row
-from workers.demo.truth import Truth
+from workers.commands.demo.exact import Board, Row, Truth
+
+pytestmark = pytest.mark.waits
 
 
 def board(tick: int, key: str = "JFK") -> Board:
     return Board(
-        histogram="h", key=key, tick=tick, number=tick, end_ms=100 * tick, sd=2.0, threshold=9.0, rows=[Row("LAX", 5, 3)], hidden=4
-    )  # fmt: skip
+        histogram="h",
+        key=key,
+        tick=tick,
+        number=tick,
+        end_ms=100 * tick,
+        sd=2.0,
+        threshold=9.0,
+        rows=[Row("LAX", 5, 3)],
+        hidden=4,
+    )
 
 
 def test_exact_counts_are_those_of_the_ticks_after_a_time() -> None:
@@ -47,9 +56,12 @@ def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(tmp_path: Pa
         assert "red is exact data" in page.inner_text("#demo")
         assert page.is_visible("#legend-exact")
         page.wait_for_function(
-            "async () => (await (await fetch('api/histograms')).json()).history.state === 'live'", polling=500
+            "async () => (await (await fetch('api/histograms')).json()).history.state === 'live'",
+            polling=500,
         )
-        window.shows('Number(document.querySelector("#board-title").textContent.split("tick ")[1]) > 3')
+        window.shows(
+            'Number(document.querySelector("#board-title").textContent.split("tick ")[1]) > 3'
+        )
         page.click("#follow")
         # A tick may be newer than its exact counts: while they are on their way, their places are empty.
         window.shows(f"{truths}.length === 12 && {truths}.every(Boolean)")
@@ -62,7 +74,8 @@ def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(tmp_path: Pa
         [told] = [
             dict(tick["items"])
             for tick in page.evaluate(
-                "async (url) => (await fetch(url)).json()", f"{url}demo/exact?histogram=top12&key=JFK"
+                "async (url) => (await fetch(url)).json()",
+                f"{url}demo/exact?histogram=top12&key=JFK",
             )["ticks"]
             if tick["end"] == int(end)
         ]
@@ -82,7 +95,9 @@ def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(tmp_path: Pa
     assert list(directory.iterdir()) == []
 
 
-def test_a_port_that_is_taken_ends_the_demo_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_ends_the_demo_with_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Asked for, it is not silently another one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, embedded, message
-from tests.worker.harness import ROOT, until
+from tests.worker.harness import until
 from workers.dashboard.api import VIEWERS
 from workers.dashboard.api_history import ENTRIES
-from workers.dashboard.history import MAX_BYTES, TICKS
-from workers.dashboard.hub import TOPS
+from workers.dashboard.hub import MAX_BYTES, TICKS, TOPS
 from workers.dashboard.server import Background, Dashboard
-from workers.dashboard.store.files import ROWS
+from workers.dashboard.store.questions import ROWS
 from workers.dashboard.store.store import ANSWER_S, WAITING
 
 DOCUMENT = (ROOT / "docs" / "api.md").read_text()
-EXAMPLES = dict(re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL))
+EXAMPLES = dict(
+    re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,9 @@ def url() -> Iterator[str]:
     """A dashboard over five ticks of two stream keys."""
     with embedded("products") as topics:
         items = [("tea", 2_086), ("cup", 1_462), ("pot", 793), ("lid", 400)]
-        topics.send(*(message(tick, items, key=key) for tick in range(1, 6) for key in ("s1", "s2")))
+        topics.send(
+            *(message(tick, items, key=key) for tick in range(1, 6) for key in ("s1", "s2"))
+        )
         dashboard = Dashboard(topics.settings("products"), port=0)
         with Background(dashboard) as running:
             until(lambda: dashboard.hub.state["kafka"] == "live", "the topic is read")
@@ -46,12 +50,18 @@ def url() -> Iterator[str]:
         ),
         (
             "follow.py",
-            "".join(f"{tick} [['tea', 2086], ['cup', 1462], ['pot', 793]] +- 34.5\n" for tick in range(1, 6)),
+            "".join(
+                f"{tick} [['tea', 2086], ['cup', 1462], ['pot', 793]] +- 34.5\n"
+                for tick in range(1, 6)
+            ),
         ),
         ("hours.py", "1 5 2086 +- 34.5"),
         (
             "listen.py",
-            "".join(f"{key} 5 [['tea', 2086], ['cup', 1462], ['pot', 793], ['lid', 400]]\n" for key in ("s1", "s2")),
+            "".join(
+                f"{key} 5 [['tea', 2086], ['cup', 1462], ['pot', 793], ['lid', 400]]\n"
+                for key in ("s1", "s2")
+            ),
         ),
     ],
 )
@@ -59,7 +69,12 @@ def test_every_example_of_the_page_runs(url: str, tmp_path: Path, name: str, exp
     """A consumer begins with a copy of one."""
     (tmp_path / name).write_text(EXAMPLES[name].replace("http://127.0.0.1:8080/", url))
     done = subprocess.run(
-        [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [sys.executable, name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == sorted(expected.splitlines())
@@ -70,8 +85,13 @@ def test_no_example_is_left_out_and_figures_are_those_of_the_code() -> None:
     assert set(EXAMPLES) == {"overview.py", "follow.py", "hours.py", "listen.py"}
     assert DOCUMENT.count("```python") == len(EXAMPLES)
     for part in (
-        f"The last {TICKS} ticks", f"at most {MAX_BYTES >> 20} MiB", f"{VIEWERS + 1:,}st viewer",
-        "{}, {}, {} or {}".format(*TOPS), f"up to {ROWS:,} rows", f"beyond {WAITING} that wait", f"longer than {ANSWER_S:.0f} s",
+        f"The last {TICKS} ticks",
+        f"at most {MAX_BYTES >> 20} MiB",
+        f"{VIEWERS + 1:,}st viewer",
+        "{}, {}, {} or {}".format(*TOPS),
+        f"up to {ROWS:,} rows",
+        f"beyond {WAITING} that wait",
+        f"longer than {ANSWER_S:.0f} s",
         f"1 to {ENTRIES:,}; default 1,000",
-    ):  # fmt: skip
+    ):
         assert part in DOCUMENT

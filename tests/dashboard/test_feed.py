@@ -14,15 +14,18 @@ from tests.admin import admin_of
 from tests.dashboard.feeding import PATIENCE_S, Topics, embedded, message, new_topic, on_a_broker
 from workers.dashboard import feed as feed_module
 from workers.dashboard.feed import Feed
-from workers.dashboard.history import TICKS
-from workers.dashboard.hub import Hub
+from workers.dashboard.hub import TICKS, Hub
 from workers.dashboard.snapshots import Stream
 from workers.kafka.clients import Connection
+
+pytestmark = pytest.mark.slow
 
 ONE = Stream("products", "s1")
 
 
-def follow(topics: Topics, until: Callable[[Hub], bool], then: Callable[[], None] = lambda: None) -> Hub:
+def follow(
+    topics: Topics, until: Callable[[Hub], bool], then: Callable[[], None] = lambda: None
+) -> Hub:
     """Runs a feed until the first is true, does the second, and runs on until the first is true again."""
 
     async def run() -> Hub:
@@ -62,7 +65,9 @@ def topics(bootstrap: str) -> Iterator[Topics]:
 
 def test_the_last_ticks_are_read_from_a_long_topic_and_not_all_of_it(topics: Topics) -> None:
     """A topic holds years; the page shows the last minutes, and must be there in seconds."""
-    topics.send(*(message(tick, key=key) for tick in range(1, 2_001) for key in ("s1", "s2", "s3", "s4")))
+    topics.send(
+        *(message(tick, key=key) for tick in range(1, 2_001) for key in ("s1", "s2", "s3", "s4"))
+    )
     read: list[int] = []
     reading = Feed._decode
 

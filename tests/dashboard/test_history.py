@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.dashboard.feeding import snapshot
-from workers.dashboard.history import History
+from workers.dashboard.hub import History
 from workers.dashboard.snapshots import SeenSnapshot, Stream
 
 ONE = Stream("products", "s1")
@@ -43,7 +43,11 @@ def test_a_topic_that_was_begun_anew_replaces_what_it_overlaps() -> None:
     for tick in (1, 2, 3, 4):
         history.add(snapshot(tick))
     assert history.add(snapshot(3, id="f" * 32))
-    assert [(one.tick, one.id[0]) for one in history.page(ONE, None, 9)[0]] == [(1, "0"), (2, "0"), (3, "f")]
+    assert [(one.tick, one.id[0]) for one in history.page(ONE, None, 9)[0]] == [
+        (1, "0"),
+        (2, "0"),
+        (3, "f"),
+    ]
 
 
 def test_bytes_are_bounded_and_every_stream_keeps_its_newest() -> None:
@@ -69,5 +73,9 @@ def test_what_is_newer_than_a_number_is_found() -> None:
     for key in ("a", "b", "c"):
         history.add(snapshot(1, key=key))
     history.add(snapshot(2, key="a"))
-    assert [(one.stream.key, one.number) for one in history.all_newest()] == [("b", 2), ("c", 3), ("a", 4)]
+    assert [(one.stream.key, one.number) for one in history.all_newest()] == [
+        ("b", 2),
+        ("c", 3),
+        ("a", 4),
+    ]
     assert [one.stream.key for one in history.all_newest(after=3)] == ["a"]

@@ -84,10 +84,20 @@ async def test_viewers_get_only_what_they_asked_for() -> None:
     """A page looks at one of fifty keys, and draws a thousand items."""
     hub = Hub()
     viewer = hub.join(Wanted(histograms=frozenset({"products"}), keys=frozenset({"a"}), top=10))
-    hub.publish([snapshot(1, key="a", items=[(f"i{i:02}", 99 - i) for i in range(30)]), snapshot(1, key="b")])
+    hub.publish(
+        [
+            snapshot(1, key="a", items=[(f"i{i:02}", 99 - i) for i in range(30)]),
+            snapshot(1, key="b"),
+        ]
+    )
     hub.publish([snapshot(1, key="a", histogram="other")])
     [(_, data, _)] = [event for event in await drain(viewer) if event[0] == "snapshot"]
-    assert (data["histogram"], data["key"], len(data["items"]), data["total_items"]) == ("products", "a", 10, 30)
+    assert (data["histogram"], data["key"], len(data["items"]), data["total_items"]) == (
+        "products",
+        "a",
+        10,
+        30,
+    )
 
 
 @on_a_loop
@@ -149,7 +159,9 @@ def test_cut_events_are_few_whatever_viewers_ask_for() -> None:
     hub = Hub()
     hub.publish([snapshot(1)])
     for top in (*hub_module.TOPS, None):
-        assert hub._event(Stream("products", "s1"), top) is hub._event(Stream("products", "s1"), top)
+        assert hub._event(Stream("products", "s1"), top) is hub._event(
+            Stream("products", "s1"), top
+        )
     assert len(hub._events[Stream("products", "s1")]) == len(hub_module.TOPS) + 1
     hub.publish([snapshot(2)])
     assert len(hub._events.get(Stream("products", "s1"), {})) == 0

@@ -16,6 +16,8 @@ from workers.dashboard import api
 from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.snapshots import Stream
 
+pytestmark = pytest.mark.waits
+
 TOKEN = "correct-horse-battery"
 ITEMS = [("tea", 2_086), ("cup", 1_462), ("pot", 793), ("spoon", 300), ("lid", -4)]
 
@@ -55,11 +57,11 @@ def topics() -> Iterator[Topics]:
     with embedded("products", "maximum") as found:
         for tick in (1, 2, 3):
             for key in ("s1", "s2"):
-                grown = [(label, count + 10 * tick + (5 if key == "s2" else 0)) for label, count in ITEMS]
+                grown = [
+                    (label, count + 10 * tick + (5 if key == "s2" else 0)) for label, count in ITEMS
+                ]
                 found.send(recent(tick, grown, ticks=3, key=key))
-        found.send(
-            answer(3, histogram="maximum", query="max", value=70, since=2, error=12.5),
-        )
+        found.send(answer(3, histogram="maximum", query="max", value=70, since=2, error=12.5))
         yield found
 
 
@@ -67,7 +69,9 @@ def served(topics: Topics, port: int = 0, token: str | None = None) -> Backgroun
     return Background(Dashboard(topics.settings("products", "maximum"), port=port, token=token))
 
 
-def test_without_a_browser_the_tests_fail_and_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_browser_the_tests_fail_and_say_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A page that was not looked at must not count as tested."""
     monkeypatch.delenv("QUIETCOUNT_CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", "")
@@ -75,13 +79,17 @@ def test_without_a_browser_the_tests_fail_and_say_what_to_install(monkeypatch: p
         chromium()
 
 
-def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(chrome: Browser, topics: Topics) -> None:
+def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(
+    chrome: Browser, topics: Topics
+) -> None:
     """The one thing that a dashboard must do; with no error on the console, and nothing asked of anybody else."""
     window = Window(chrome)
     with served(topics) as dashboard:
         page = window.open(f"{dashboard.url}?histogram=products&key=s1")
         shown = topics.sent[4]["items"]
-        assert window.rows() == [(f"{i}", label, text(count)) for i, (label, count) in enumerate(shown, 1)]
+        assert window.rows() == [
+            (f"{i}", label, text(count)) for i, (label, count) in enumerate(shown, 1)
+        ]
         assert page.inner_text("#board-title") == "products of s1, tick 3"
         assert page.inner_text(".item.chosen .sd") == "35"  # two standard deviations of 17.25
         assert "Below 121 nothing new is shown" in page.inner_text("#threshold-words")
@@ -96,15 +104,24 @@ def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(chrome: Browser,
             "1 in a billion",
         ):
             assert part in promise
-        for part in ("ε (epsilon)", "0.021", f"1e{MINUS}9", "unk_base", topics.sent[0]["id"], "one event"):
+        for part in (
+            "ε (epsilon)",
+            "0.021",
+            f"1e{MINUS}9",
+            "unk_base",
+            topics.sent[0]["id"],
+            "one event",
+        ):
             assert part in promise
         window.shows('document.querySelector("#connection").textContent === "Live"')
         changed = recent(4, [("cup", 9_000), ("new one", 5_000), ("tea", 2_116)], ticks=3)
         topics.send(changed)
         window.shows('document.querySelector("#board-title").textContent.endsWith("tick 4")')
         assert [(label, count) for _, label, count in window.rows()] == [
-            ("cup", "9,000"), ("new one", "5,000"), ("tea", "2,116"),
-        ]  # fmt: skip
+            ("cup", "9,000"),
+            ("new one", "5,000"),
+            ("tea", "2,116"),
+        ]
         changes = page.locator("tr.item .change")
         assert changes.all_inner_texts() == ["▲1", "new", "▼2"]
         assert changes.first.get_attribute("aria-label") == "up 1"
@@ -171,7 +188,10 @@ def test_what_came_while_the_connection_was_broken_is_not_missing(
         window.shows('document.querySelector("#connection").textContent === "Reconnecting"')
         topics.send(*(recent(tick, [("tea", 2_086 + 10 * tick)], ticks=3) for tick in (4, 5, 6)))
         newest = running.dashboard.hub.history
-        until(lambda: [one.tick for one in newest.page(Stream("products", "s1"), None, 1)[0]] == [6], "the snapshots")
+        until(
+            lambda: [one.tick for one in newest.page(Stream("products", "s1"), None, 1)[0]] == [6],
+            "the snapshots",
+        )
         monkeypatch.setattr(api, "VIEWERS", 9)
         window.shows('document.querySelectorAll("#numbers tbody tr").length === 6')
         ticks = page.locator("#numbers tbody tr td:first-child").all_inner_texts()
@@ -190,18 +210,27 @@ def test_the_address_bar_names_what_is_seen(chrome: Browser, topics: Topics) -> 
 
         assert address() == {"histogram": ["products"], "key": ["s1"]}
         page.select_option("#key", "s2")
-        window.shows('document.querySelector("#board-title").textContent.startsWith("products of s2")')
+        window.shows(
+            'document.querySelector("#board-title").textContent.startsWith("products of s2")'
+        )
         page.click("text=pot")
         window.shows('document.querySelector("#item-name").textContent === "pot"')
         page.click("#follow")
         window.shows('document.querySelector("#follow").textContent.includes("Follow")')
         end = topics.sent[5]["end"]
-        assert address() == {"histogram": ["products"], "key": ["s2"], "item": ["pot"], "at": [f"{end}"]}
+        assert address() == {
+            "histogram": ["products"],
+            "key": ["s2"],
+            "item": ["pot"],
+            "at": [f"{end}"],
+        }
         page.click("#back")
         window.shows('document.querySelector("#board-title").textContent.includes("tick 2")')
         shared = page.url
         page.go_back()
-        window.shows('document.querySelector("#board-title").textContent.startsWith("products of s1")')
+        window.shows(
+            'document.querySelector("#board-title").textContent.startsWith("products of s1")'
+        )
 
         other = Window(chrome)
         page = other.open(shared)
@@ -218,16 +247,22 @@ def test_the_address_bar_names_what_is_seen(chrome: Browser, topics: Topics) -> 
     window.context.close()
 
 
-def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(chrome: Browser, topics: Topics) -> None:
+def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(
+    chrome: Browser, topics: Topics
+) -> None:
     """Pickers, items, search and chart, without a mouse; and a screen reader is told what each one is."""
     window = Window(chrome)
     with served(topics) as dashboard:
         page = window.open(f"{dashboard.url}?histogram=products&key=s1")
         # A key that is pressed before the picker knows both stream keys moves nothing.
-        window.shows('document.querySelectorAll("#key option").length === 2 && document.querySelector("#key").value === "s1"')
+        window.shows(
+            'document.querySelectorAll("#key option").length === 2 && document.querySelector("#key").value === "s1"'
+        )
         page.focus("#key")
         page.keyboard.press("ArrowDown")
-        window.shows('document.querySelector("#board-title").textContent.startsWith("products of s2")')
+        window.shows(
+            'document.querySelector("#board-title").textContent.startsWith("products of s2")'
+        )
         page.focus("tr.item .pick")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowDown")
@@ -275,7 +310,15 @@ def test_answers_to_queries_are_shown_as_answers(chrome: Browser, topics: Topics
         )
     )
     topics.send(
-        answer(1, histogram="maximum", key="s2", query="top", labels=["tea", "cup"], complete=False, asked=True)
+        answer(
+            1,
+            histogram="maximum",
+            key="s2",
+            query="top",
+            labels=["tea", "cup"],
+            complete=False,
+            asked=True,
+        )
     )
     window = Window(chrome)
     with served(topics) as dashboard:
@@ -299,7 +342,9 @@ def test_answers_to_queries_are_shown_as_answers(chrome: Browser, topics: Topics
     window.context.close()
 
 
-def test_a_token_is_asked_for_kept_for_the_tab_and_taken_from_a_link(chrome: Browser, topics: Topics) -> None:
+def test_a_token_is_asked_for_kept_for_the_tab_and_taken_from_a_link(
+    chrome: Browser, topics: Topics
+) -> None:
     """Nothing is shown without it, and it does not stay in the address that people copy."""
     window = Window(chrome)
     with served(topics, token=TOKEN) as dashboard:
@@ -318,13 +363,17 @@ def test_a_token_is_asked_for_kept_for_the_tab_and_taken_from_a_link(chrome: Bro
         other = Window(chrome)
         linked = other.open(f"{dashboard.url}?histogram=products&key=s2#token={TOKEN}")
         assert TOKEN not in linked.url
-        assert not any(TOKEN in url for url in window.asked | {url.partition("#")[0] for url in other.asked})
+        assert not any(
+            TOKEN in url for url in window.asked | {url.partition("#")[0] for url in other.asked}
+        )
         other.context.close()
     assert all("401" in line for line in window.wrong)
     window.context.close()
 
 
-def test_light_and_dark_follow_the_system_until_somebody_chooses(chrome: Browser, topics: Topics) -> None:
+def test_light_and_dark_follow_the_system_until_somebody_chooses(
+    chrome: Browser, topics: Topics
+) -> None:
     """And every text stays readable: at least 4.5 to 1, as WCAG AA has it."""
     with served(topics) as dashboard:
         for dark in (False, True):
@@ -332,17 +381,23 @@ def test_light_and_dark_follow_the_system_until_somebody_chooses(chrome: Browser
             page = window.open(dashboard.url)
             for theme in ("dark" if dark else "light", "light" if dark else "dark"):
                 assert page.evaluate("document.documentElement.dataset.theme") == theme
-                weak = {pair: ratio for pair, ratio in page.evaluate(CONTRAST).items() if ratio < 4.5}
+                weak = {
+                    pair: ratio for pair, ratio in page.evaluate(CONTRAST).items() if ratio < 4.5
+                }
                 assert weak == {}, theme
                 page.click("#theme")
             page.click("#theme")
             page.reload()
-            assert page.evaluate("document.documentElement.dataset.theme") == ("light" if dark else "dark")
+            assert page.evaluate("document.documentElement.dataset.theme") == (
+                "light" if dark else "dark"
+            )
             assert window.wrong == []
             window.context.close()
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (820, 1180), (1280, 720), (1920, 1080), (3840, 2160)])
+@pytest.mark.parametrize(
+    ("width", "height"), [(390, 844), (820, 1180), (1280, 720), (1920, 1080), (3840, 2160)]
+)
 def test_it_fits_every_screen(chrome: Browser, topics: Topics, width: int, height: int) -> None:
     """From a phone to a wall: nothing beyond the edge, every row with label, count and bar in sight."""
     window = Window(chrome, width=width, height=height)

@@ -17,6 +17,8 @@ from tests.worker.harness import until
 from workers.dashboard.server import Background, Dashboard
 from workers.kafka.reading import read_partition
 
+pytestmark = pytest.mark.waits
+
 HOUR_MS = 3_600_000
 #: A midnight in UTC; a day of hourly ticks from there, three epochs of eight.
 MIDNIGHT_MS = 1_700_006_400_000
@@ -45,10 +47,21 @@ def day() -> list[dict[str, Any]]:
         epoch, tick = hour // HORIZON + 1, hour % HORIZON + 1
         generation = "b" if hour >= 2 * HORIZON + 3 else "a"
         since = tick - 3 if generation == "b" else tick
-        items = [(label, 1_000 * since * (3 - place) + 100 * epoch + hour) for place, label in enumerate(ITEMS)]
+        items = [
+            (label, 1_000 * since * (3 - place) + 100 * epoch + hour)
+            for place, label in enumerate(ITEMS)
+        ]
         start = MIDNIGHT_MS + hour * HOUR_MS
         found.append(
-            message(tick, items, epoch=epoch, id=generation * 31 + f"{epoch}", start=start, end=start + HOUR_MS, sd=20.0)
+            message(
+                tick,
+                items,
+                epoch=epoch,
+                id=generation * 31 + f"{epoch}",
+                start=start,
+                end=start + HOUR_MS,
+                sd=20.0,
+            )
         )
     return found
 
@@ -66,7 +79,9 @@ def listed(page: Page) -> list[tuple[str, int]]:
     """The totals that can be clicked, newest first."""
     return [
         (one["id"], int(one["end"]))
-        for one in page.evaluate('[...document.querySelectorAll("#epochs-list button")].map((e) => ({ ...e.dataset }))')
+        for one in page.evaluate(
+            '[...document.querySelectorAll("#epochs-list button")].map((e) => ({ ...e.dataset }))'
+        )
     ]
 
 
@@ -90,7 +105,9 @@ def test_every_total_that_was_final_is_found_by_clicking(chrome: Browser, topics
         for (series, end), items in list(finals.items())[:-1]:
             page.click("#epochs summary")
             page.click(f'#epochs-list button[data-id="{series}"]')
-            window.shows(f'document.querySelector("tr.item .count").textContent === "{text(items[0][1])}"')
+            window.shows(
+                f'document.querySelector("tr.item .count").textContent === "{text(items[0][1])}"'
+            )
             assert [(label, count) for _, label, count in window.rows()] == [
                 (label, text(count)) for label, count in items
             ]
@@ -102,7 +119,9 @@ def test_every_total_that_was_final_is_found_by_clicking(chrome: Browser, topics
         assert other.wrong == []
         other.context.close()
         page.click("#follow")
-        window.shows(f'document.querySelector("tr.item .count").textContent === "{text(snapshots[-1]["items"][0][1])}"')
+        window.shows(
+            f'document.querySelector("tr.item .count").textContent === "{text(snapshots[-1]["items"][0][1])}"'
+        )
     assert window.wrong == []
     window.context.close()
 
@@ -128,11 +147,15 @@ def test_what_had_gone_before_the_first_read_is_said(chrome: Browser, topics: To
             assert asked("epochs", **of)["complete"] is False
             assert asked("history", **of, to=begin)["complete"] is False
             assert asked("history", **of)["kept"]["first"] == begin + HOUR_MS
-            assert asked("history", **of, **{"from": MIDNIGHT_MS + 21 * HOUR_MS})["complete"] is True
+            assert (
+                asked("history", **of, **{"from": MIDNIGHT_MS + 21 * HOUR_MS})["complete"] is True
+            )
         # The tick of which s2 was read: nobody knows whether s1 was shown then.
         missing = asked("history", histogram="products", key="s1", **{"from": begins["s2"]})
         assert (len(missing["entries"]), missing["complete"]) == (3, False)
-        window.shows('document.querySelector("#chart-note").textContent.includes("had been removed from the topic before")')
+        window.shows(
+            'document.querySelector("#chart-note").textContent.includes("had been removed from the topic before")'
+        )
         page.click("#epochs summary")
         until(lambda: page.is_visible("#epochs-gone"), "the list says that it is not all")
     assert window.wrong == []
@@ -163,15 +186,24 @@ def test_after_a_restart_all_of_it_is_still_there(chrome: Browser, topics: Topic
         assert len(counted) == 24
         # A tick that is not kept is said not to be there, and not replaced.
         page.goto(f"{dashboard.url}?histogram=products&key=s1&at={MIDNIGHT_MS - HOUR_MS}")
-        window.shows('document.querySelector("#missing").textContent.startsWith("No tick is kept here that holds")')
+        window.shows(
+            'document.querySelector("#missing").textContent.startsWith("No tick is kept here that holds")'
+        )
         assert window.rows() == []
         page.click('#missing button:has-text("nearest after")')
-        window.shows(f'document.querySelector("tr.item .count")?.textContent === "{text(day()[0]["items"][0][1])}"')
+        window.shows(
+            f'document.querySelector("tr.item .count")?.textContent === "{text(day()[0]["items"][0][1])}"'
+        )
         page.goto(f"{dashboard.url}?histogram=products&key=s1&at=2023-11-15T05:30:00Z")
-        window.shows(f'document.querySelector("tr.item .count")?.textContent === "{text(day()[5]["items"][0][1])}"')
+        window.shows(
+            f'document.querySelector("tr.item .count")?.textContent === "{text(day()[5]["items"][0][1])}"'
+        )
         for query, said in (
             ("histogram=nothing&key=s1", "There is no histogram \u201cnothing\u201d here."),
-            ("histogram=products&key=nobody", "Nothing has been published for a stream key \u201cnobody\u201d"),
+            (
+                "histogram=products&key=nobody",
+                "Nothing has been published for a stream key \u201cnobody\u201d",
+            ),
         ):
             page.goto(f"{dashboard.url}?{query}")
             window.shows(f'document.querySelector("#unknown").textContent.includes("{said}")')

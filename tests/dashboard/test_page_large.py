@@ -11,6 +11,8 @@ from tests.dashboard.browser import Window, browser, text
 from tests.dashboard.feeding import Topics, answer, embedded, recent
 from workers.dashboard.server import Background, Dashboard
 
+pytestmark = pytest.mark.waits
+
 HOSTILE = [
     "<img src=x onerror=\"document.title='taken'\">",
     "</span><script>document.title='taken'</script>",
@@ -54,9 +56,17 @@ def test_hostile_labels_are_text_and_nothing_else(chrome: Browser) -> None:
     window = Window(chrome)
     with embedded("products", "maximum") as topics:
         items = [(label, 1_000 - i) for i, label in enumerate(HOSTILE)]
-        topics.send(*(recent(tick, items, ticks=2, key=key) for tick in (1, 2) for key in HOSTILE[:3]))
         topics.send(
-            answer(2, histogram="maximum", answers=[{"query": "top_k_select:3", "value": HOSTILE}], since=1, error=2)
+            *(recent(tick, items, ticks=2, key=key) for tick in (1, 2) for key in HOSTILE[:3])
+        )
+        topics.send(
+            answer(
+                2,
+                histogram="maximum",
+                answers=[{"query": "top_k_select:3", "value": HOSTILE}],
+                since=1,
+                error=2,
+            )
         )
         with served(topics, "products", "maximum") as dashboard:
             page = window.open(dashboard.url)
@@ -66,24 +76,35 @@ def test_hostile_labels_are_text_and_nothing_else(chrome: Browser) -> None:
             )
             assert shown == [[label, 0, "auto"] for label in HOSTILE]
             rows = page.locator("tr.item")
-            heights = {round(box["height"]) for i in range(len(HOSTILE)) if (box := rows.nth(i).bounding_box())}
+            heights = {
+                round(box["height"])
+                for i in range(len(HOSTILE))
+                if (box := rows.nth(i).bounding_box())
+            }
             assert len(heights) == 1  # no label reaches into another row
             counts = page.locator("tr.item td.count")
             assert counts.all_inner_texts() == [text(count) for _, count in items]
             for index in (0, 4, 9):
                 page.locator(".pick").nth(index).click()
-                window.shows(f'document.querySelector("#item-name").textContent.length === {len(HOSTILE[index])}')
+                window.shows(
+                    f'document.querySelector("#item-name").textContent.length === {len(HOSTILE[index])}'
+                )
                 assert page.text_content("#item-name") == HOSTILE[index]
                 page.reload()
                 page.wait_for_selector("tr.item")
                 assert page.text_content("#item-name") == HOSTILE[index]
             for key in HOSTILE[:3]:
                 page.select_option("#key", key)
-                window.shows(f'new URLSearchParams(location.search).get("key").length === {len(key)}')
+                window.shows(
+                    f'new URLSearchParams(location.search).get("key").length === {len(key)}'
+                )
             page.select_option("#histogram", "maximum")
             page.wait_for_selector(".answer li")
             assert page.locator(".answer li").count() == len(HOSTILE)
-            assert page.evaluate("document.querySelectorAll('main img, main script, main b').length") == 0
+            assert (
+                page.evaluate("document.querySelectorAll('main img, main script, main b').length")
+                == 0
+            )
             assert page.title().endswith("orders \u2013 Quietcount")
             assert "maximum" in page.title()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -96,12 +117,17 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(chrome: Browser) -> None:
     keys = [f"shop {i:02}" for i in range(50)]
 
     def items(tick: int) -> list[tuple[str, int]]:
-        found = [(f"product {i:04}", 20_000 * tick // (i + 3) + (i * 7919 * tick) % 97) for i in range(1_000)]
+        found = [
+            (f"product {i:04}", 20_000 * tick // (i + 3) + (i * 7919 * tick) % 97)
+            for i in range(1_000)
+        ]
         return sorted(found, key=lambda item: (-item[1], item[0]))
 
     window = Window(chrome)
     with embedded("products") as topics:
-        topics.send(*(recent(tick, items(tick), ticks=3, key=key) for tick in (1, 2, 3) for key in keys))
+        topics.send(
+            *(recent(tick, items(tick), ticks=3, key=key) for tick in (1, 2, 3) for key in keys)
+        )
         with served(topics, "products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=shop 07")
             window.shows('document.querySelectorAll("#key option").length === 50')
@@ -111,12 +137,16 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(chrome: Browser) -> None:
                 tick = 3 + step
                 topics.send(recent(tick, items(tick), ticks=3, key="shop 07"))
                 page.evaluate(f"document.querySelector('#scroller').scrollTop = {step * 3_000}")
-                window.shows(f'document.querySelector("#board-title").textContent.endsWith("tick {tick}")')
+                window.shows(
+                    f'document.querySelector("#board-title").textContent.endsWith("tick {tick}")'
+                )
                 most = max(most, page.locator("tr.item").count())
             assert most < 60
             assert page.evaluate("document.querySelectorAll('*').length") < 2_000
             page.evaluate("document.querySelector('#scroller').scrollTop = 1e9")
-            window.shows('[...document.querySelectorAll("tr.item .rank")].some((e) => e.textContent === "1000")')
+            window.shows(
+                '[...document.querySelectorAll("tr.item .rank")].some((e) => e.textContent === "1000")'
+            )
             last = items(13)[-1]
             assert window.rows()[-1] == ("1000", last[0], text(last[1]))
             page.locator("tr.item .pick").last.focus()
@@ -126,26 +156,36 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(chrome: Browser) -> None:
             window.shows('document.querySelectorAll("tr.item").length === 1')
             for key in keys[:10]:
                 page.select_option("#key", key)
-                window.shows(f'document.querySelector("#board-title").textContent.startsWith("products of {key}")')
+                window.shows(
+                    f'document.querySelector("#board-title").textContent.startsWith("products of {key}")'
+                )
             # Measured: 14,000. The rows of all items, drawn anew for each of these twenty ticks and keys, would be 160,000 and more.
             assert 1_000 < page.evaluate("window.made") < 60_000
     assert window.wrong == []
     window.context.close()
 
 
-def test_of_a_very_large_histogram_the_largest_are_sent_and_any_can_be_followed(chrome: Browser) -> None:
+def test_of_a_very_large_histogram_the_largest_are_sent_and_any_can_be_followed(
+    chrome: Browser,
+) -> None:
     """Thirty thousand items in pages of a tick are put together; the browser gets a thousand, and one by name."""
     whole = [(f"product {i:05}", 90_000 - i) for i in range(30_000)]
     window = Window(chrome)
     with embedded("products") as topics:
         for page_number, start in enumerate(range(0, 30_000, 10_000), 1):
-            topics.send(recent(1, whole[start : start + 10_000], ticks=2, page=page_number, pages=3))
+            topics.send(
+                recent(1, whole[start : start + 10_000], ticks=2, page=page_number, pages=3)
+            )
         with served(topics, "products") as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=s1&item=product 25000")
             assert "the 1,000 largest of 30,000 items shown" in page.inner_text("#shown")
             window.shows('document.querySelector("#reading").textContent.includes("65,000")')
             topics.send(
-                recent(2, [(label, count + 7) for label, count in whole[:9_000]] + [("product 25000", 3)], ticks=2)
+                recent(
+                    2,
+                    [(label, count + 7) for label, count in whole[:9_000]] + [("product 25000", 3)],
+                    ticks=2,
+                )
             )
             window.shows('document.querySelector("#reading").textContent.includes(": 3 ±")')
     assert window.wrong == []

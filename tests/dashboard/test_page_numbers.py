@@ -41,7 +41,9 @@ def chrome() -> Iterator[Browser]:
 def topics() -> Iterator[Topics]:
     with embedded("latency") as found:
         for tick in (1, 2, 3):
-            found.send(numbers(tick, EDGES, [count + tick for count in COUNTS], QUANTILES, 30.0, ticks=3))
+            found.send(
+                numbers(tick, EDGES, [count + tick for count in COUNTS], QUANTILES, 30.0, ticks=3)
+            )
         yield found
 
 
@@ -62,16 +64,22 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
         page = opened(window, dashboard.url)
         drawn: dict[str, Any] = page.evaluate(DRAWN)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
-        assert page.locator("#scroller, #find-row, #legend").evaluate_all("all => all.every((e) => e.hidden)")
+        assert page.locator("#scroller, #find-row, #legend").evaluate_all(
+            "all => all.every((e) => e.hidden)"
+        )
         listed = page.locator("#quantiles li").all_inner_texts()
     bars, base = drawn["bars"], drawn["base"]
     assert bars == sorted(bars), "from left to right"
     assert (len(bars), drawn["open"]) == (6, 2)
     per_count = (base - bars[2][2]) / 1_503
-    for (left, right, top, bottom), whisker, count in zip(bars, drawn["whiskers"], COUNTS, strict=True):
+    for (left, right, top, bottom), whisker, count in zip(
+        bars, drawn["whiskers"], COUNTS, strict=True
+    ):
         value = count + 3
         assert [top, bottom] == pytest.approx(sorted([base, base - value * per_count]), abs=1.6)
-        assert whisker[2:] == pytest.approx([base - (value + 60) * per_count, base - (value - 60) * per_count], abs=2.6)
+        assert whisker[2:] == pytest.approx(
+            [base - (value + 60) * per_count, base - (value - 60) * per_count], abs=2.6
+        )
         assert 0 <= left < right <= drawn["width"]
     # An edge lies where its bars meet, and a quantile as far between two as it is.
     said = topics.sent[-1]["quantiles"]
@@ -81,9 +89,14 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
 
         def place(value: float) -> float:
             k = next(k for k in range(4) if value <= EDGES[k + 1])
-            return float(ticks[k] + (value - EDGES[k]) / (EDGES[k + 1] - EDGES[k]) * (ticks[k + 1] - ticks[k]))
+            return float(
+                ticks[k]
+                + (value - EDGES[k]) / (EDGES[k + 1] - EDGES[k]) * (ticks[k + 1] - ticks[k])
+            )
 
-        assert drawn["lines"] == pytest.approx([place(one["value"]) for one in said if one["value"] is not None], abs=1)
+        assert drawn["lines"] == pytest.approx(
+            [place(one["value"]) for one in said if one["value"] is not None], abs=1
+        )
         low, high = place(said[0]["low"]), place(said[0]["high"])
         off = max(0.0, 8 - (high - low)) / 2  # one that is too narrow to be seen is drawn wider
         assert drawn["intervals"][0][:2] == pytest.approx([low - off, high + off], abs=1)
@@ -107,12 +120,23 @@ def test_it_can_be_read_without_seeing_it(chrome: Browser, topics: Topics) -> No
         page.click("#numeric summary")
         window.shows('document.querySelectorAll("#bin-numbers tbody tr").length === 6')
         rows = [row.split("\t") for row in page.locator("#bin-numbers tbody tr").all_inner_texts()]
-        names = ["below 0", "from 0 to 10", "from 10 to 50", "from 50 to 100", "from 100 to 500", "500 and above"]
-        assert rows == [[name, text(count + 3), "60"] for name, count in zip(names, COUNTS, strict=True)]
+        names = [
+            "below 0",
+            "from 0 to 10",
+            "from 10 to 50",
+            "from 50 to 100",
+            "from 100 to 500",
+            "500 and above",
+        ]
+        assert rows == [
+            [name, text(count + 3), "60"] for name, count in zip(names, COUNTS, strict=True)
+        ]
         page.focus("#bins")
         for _ in range(4):
             page.keyboard.press("ArrowRight")
-        window.shows('document.querySelector("#bin-reading").textContent === "from 50 to 100: 703 ± 60"')
+        window.shows(
+            'document.querySelector("#bin-reading").textContent === "from 50 to 100: 703 ± 60"'
+        )
         window.shows('document.querySelector("#reading").textContent.includes("703 ± 60")')
         page.keyboard.press("End")
         window.shows('document.querySelector("#item-name").textContent === ">=500"')
@@ -131,16 +155,25 @@ def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics) 
         assert page.inner_text("#item-name") == "Median"
         page.click("#history summary")
         window.shows('document.querySelectorAll("#numbers tbody tr").length === 3')
-        assert page.locator("#numbers thead th").all_inner_texts() == ["Tick", "Ended", "Value", "95 % interval"]
+        assert page.locator("#numbers thead th").all_inner_texts() == [
+            "Tick",
+            "Ended",
+            "Value",
+            "95 % interval",
+        ]
         one = topics.sent[-1]["quantiles"][0]
         row = page.locator("#numbers tbody tr").first.locator("td").all_inner_texts()
         assert row[0] == "3"
-        assert [float(row[2]), *map(float, row[3].split(" to "))] == pytest.approx([one["value"], one["low"], one["high"]], abs=0.5)
+        assert [float(row[2]), *map(float, row[3].split(" to "))] == pytest.approx(
+            [one["value"], one["low"], one["high"]], abs=0.5
+        )
         assert page.inner_text("#reading").endswith(f": {row[2]} ({row[3]})")
         page.click("#quantiles li:nth-child(2) button")
         window.shows('document.querySelector("#item-name").textContent === "99 % lie below"')
         assert page.get_attribute("#quantiles li:nth-child(2) button", "aria-pressed") == "true"
-        window.shows('document.querySelector("#chart").textContent === "It cannot be said at any of these ticks."')
+        window.shows(
+            'document.querySelector("#chart").textContent === "It cannot be said at any of these ticks."'
+        )
         assert "item=q%3A0.99" in page.url
     assert window.wrong == []
     window.context.close()

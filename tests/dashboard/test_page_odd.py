@@ -12,6 +12,8 @@ from tests.dashboard.browser import Window, browser
 from tests.dashboard.feeding import GONE, Topics, embedded, message, recent
 from workers.dashboard.server import Background, Dashboard
 
+pytestmark = pytest.mark.waits
+
 #: Answers from addresses that contain a word come later.
 LATE = """(word) => {
     const now = window.fetch;
@@ -117,7 +119,10 @@ def test_pause_holds_the_tick_that_is_seen(chrome: Browser) -> None:
             page.evaluate("window.goOn()")
             window.shows('document.querySelector("#follow").textContent.includes("Follow")')
             assert page.inner_text("tr.item .count") == "9"
-            assert page.evaluate("Number(new URLSearchParams(location.search).get('at'))") < newer["end"]
+            assert (
+                page.evaluate("Number(new URLSearchParams(location.search).get('at'))")
+                < newer["end"]
+            )
     assert window.wrong == []
 
 
@@ -131,10 +136,14 @@ def test_odd_snapshots_do_not_stop_the_page(chrome: Browser) -> None:
             for index in range(len(ODD)):
                 window = Window(chrome)
                 window.page.goto(f"{dashboard.url}?key=odd%20{index}")
-                window.shows(f'document.querySelector("#board-title").textContent.includes("odd {index}, tick 5")')
+                window.shows(
+                    f'document.querySelector("#board-title").textContent.includes("odd {index}, tick 5")'
+                )
                 window.shows('document.querySelector("#guarantee dl") !== null')
                 window.page.select_option("#key", "sound")
-                window.shows('document.querySelector("#board-title").textContent.includes("sound, tick 5")')
+                window.shows(
+                    'document.querySelector("#board-title").textContent.includes("sound, tick 5")'
+                )
                 window.shows('document.querySelector("tr.item .pick").textContent === "tea"')
                 assert window.wrong == [], ODD[index]
                 window.context.close()

@@ -15,6 +15,8 @@ from tests.worker.harness import until
 from workers.dashboard.guard import framed_by
 from workers.dashboard.server import Background, Dashboard
 
+pytestmark = pytest.mark.waits
+
 ITEMS = [("tea", 2_086), ("cup", 1_462), ("pot", 793), ("spoon", 300), ("lid", 180)]
 #: Notes every word that the connection is called, and lets no stream be opened until it is told to.
 HOLD = """window.words = new Set();
@@ -65,7 +67,7 @@ def whole(window: Window) -> Page:
 
 
 def test_a_page_that_was_just_opened_is_connecting(chrome: Browser, url: str) -> None:
-    """"Reconnecting", with the mark of trouble, was what everybody saw first on a slow line."""
+    """ "Reconnecting", with the mark of trouble, was what everybody saw first on a slow line."""
     window = Window(chrome)
     window.page.add_init_script(HOLD)
     page = window.open(f"{url}?histogram=products&key=s1")
@@ -97,11 +99,15 @@ def test_a_key_among_many_is_found_by_a_part_of_its_name(chrome: Browser, url: s
     window.shows('document.querySelectorAll("#key-list [role=option]").length === 10')
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    window.shows('document.querySelector("#board-title").textContent.startsWith("products of shop 31")')
+    window.shows(
+        'document.querySelector("#board-title").textContent.startsWith("products of shop 31")'
+    )
     assert page.input_value("#key") == "shop 31"
     page.fill("#key-find", "17")
     page.click('#key-list [role="option"]')
-    window.shows('document.querySelector("#board-title").textContent.startsWith("products of shop 17")')
+    window.shows(
+        'document.querySelector("#board-title").textContent.startsWith("products of shop 17")'
+    )
     page.fill("#key-find", "zzz")
     window.shows('document.querySelector("#key-list").textContent.includes("No stream key")')
     assert window.wrong == []
@@ -113,18 +119,26 @@ def test_an_empty_board_says_why(chrome: Browser, url: str) -> None:
     window = Window(chrome)
     page = window.page
     page.goto(f"{url}?histogram=products&key=quiet")
-    window.shows('document.querySelector("#empty").textContent.includes("No item has passed the threshold of 121 yet")')
-    window.shows('document.querySelector("#empty").textContent.includes("Counting began 3 minutes before")')
+    window.shows(
+        'document.querySelector("#empty").textContent.includes("No item has passed the threshold of 121 yet")'
+    )
+    window.shows(
+        'document.querySelector("#empty").textContent.includes("Counting began 3 minutes before")'
+    )
     page.goto(f"{url}?histogram=products&key=s1")
     page.wait_for_selector("tr.item")
     page.fill("#find", "nothing like it")
-    window.shows('document.querySelector("#empty").textContent === "No item here has this in its name."')
+    window.shows(
+        'document.querySelector("#empty").textContent === "No item here has this in its name."'
+    )
     window.context.close()
 
 
 def test_a_telephone_shows_counts_without_scrolling(chrome: Browser, url: str) -> None:
     """The first row used to be below the fold, under the words."""
-    window = Window(chrome, width=390, height=664)  # what a telephone of 844 leaves between its bars
+    window = Window(
+        chrome, width=390, height=664
+    )  # what a telephone of 844 leaves between its bars
     page = window.open(f"{url}?histogram=products&key=s1")
     whole(window)
     for index in (0, 1):
@@ -143,7 +157,8 @@ def test_time_is_said_as_people_say_it(chrome: Browser, url: str, topics: Topics
     page = window.open(f"{url}?histogram=products&key=s1")
     begin = topics.sent[0]["start"]
     local = page.evaluate(
-        """(ms) => new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }).format(ms)""", begin
+        """(ms) => new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" }).format(ms)""",
+        begin,
     )
     since = f"Since {'midnight UTC' if begin % 86_400_000 == 0 else local}"
     assert page.inner_text("#period").startswith(since)
@@ -207,10 +222,14 @@ def test_old_data_is_seen_on_the_tab(chrome: Browser) -> None:
     window = Window(chrome)
     with embedded("products") as topics:
         old = recent(1, ITEMS)
-        topics.send(old | {"start": old["start"] - 60 * RECENT_MS, "end": old["end"] - 60 * RECENT_MS})
+        topics.send(
+            old | {"start": old["start"] - 60 * RECENT_MS, "end": old["end"] - 60 * RECENT_MS}
+        )
         with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
             page = window.open(dashboard.url)
-            window.shows('document.querySelector("#icon").getAttribute("href") === "page/icon-stale.svg"')
+            window.shows(
+                'document.querySelector("#icon").getAttribute("href") === "page/icon-stale.svg"'
+            )
             topics.send(recent(1, ITEMS, ticks=1, key="s1") | {"tick": 61})
             window.shows('document.querySelector("#icon").getAttribute("href") === "page/icon.svg"')
             for name in ("icon.svg", "icon-stale.svg"):
@@ -259,7 +278,11 @@ def test_a_wall_and_a_frame_show_counts_and_nothing_to_press(chrome: Browser, ur
 
 def test_only_an_embedded_page_may_be_framed(url: str) -> None:
     """What only this machine may read, only pages of this machine may frame; nothing else may be framed at all."""
-    for path, allowed in (("", "'none'"), ("?embed", "'self' http://localhost:* http://127.0.0.1:*"), ("api/histograms", "'none'")):
+    for path, allowed in (
+        ("", "'none'"),
+        ("?embed", "'self' http://localhost:* http://127.0.0.1:*"),
+        ("api/histograms", "'none'"),
+    ):
         with urlopen(url + path, timeout=PATIENCE_S) as answer:
             policy = answer.headers["Content-Security-Policy"]
             assert policy.endswith(f"frame-ancestors {allowed}")

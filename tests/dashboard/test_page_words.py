@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
+from tests import ROOT
 from tests.dashboard.browser import Window, browser
 from tests.dashboard.feeding import embedded, recent
-from tests.plan.test_noise import config
-from tests.plan.test_words import GRID, WHETHER
+from tests.privacy.plan.test_noise import config
+from tests.privacy.plan.test_words import GRID, WHETHER
 from workers.dashboard.server import Background, Dashboard
 from workers.mechanisms.accounting import rho_of
-from workers.mechanisms.config import UnkBaseConfig
+from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
-from workers.plan.person.table import rows_of
-from workers.plan.person.words import grade, measures, up_to, verdict
-from workers.plan.total import Built, total_of
+from workers.privacy.phrasing import grade, measures, up_to, verdict
+from workers.privacy.total import Built, rows_of, total_of
 
-SOURCE = Path(__file__).parent.parent.parent / "workers" / "dashboard" / "page" / "promise.js"
+pytestmark = pytest.mark.waits
+
+SOURCE = ROOT / "workers" / "dashboard" / "page" / "promise.js"
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,9 @@ def test_the_page_says_the_same_to_the_letter(chrome: Browser) -> None:
     )
     page.wait_for_function("() => window.say")
     grid = [*GRID, (None, 1.0), (None, 1e-9)]
-    found = page.evaluate("([grid, whether]) => grid.map(([e, d]) => say(e, d, whether))", [grid, WHETHER])
+    found = page.evaluate(
+        "([grid, whether]) => grid.map(([e, d]) => say(e, d, whether))", [grid, WHETHER]
+    )
     for (epsilon, delta), theirs in zip(grid, found, strict=True):
         own = [grade(epsilon, delta), verdict(epsilon, delta, WHETHER), measures(epsilon, delta)]
         assert theirs[:3] == own, (epsilon, delta)
@@ -54,24 +57,37 @@ def test_another_sentence_is_noticed(chrome: Browser) -> None:
     wrong = SOURCE.read_text(encoding="utf-8").replace("may be nearly sure", "can hardly tell")
     page.add_script_tag(content=wrong + "\nwindow.say = verdict;", type="module")
     page.wait_for_function("() => window.say")
-    assert page.evaluate("([e, d, w]) => say(e, d, w)", [20, 1e-9, WHETHER]) != verdict(20, 1e-9, WHETHER)
+    assert page.evaluate("([e, d, w]) => say(e, d, w)", [20, 1e-9, WHETHER]) != verdict(
+        20, 1e-9, WHETHER
+    )
 
 
-def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_person_loses(chrome: Browser) -> None:
+def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_person_loses(
+    chrome: Browser,
+) -> None:
     """Added-up epsilons were twice what the terminal said; and the table is the plan's, figure for figure."""
-    made = [config(UnkBaseConfig, name=name, epsilon=1.0, delta=1e-9) for name in ("products", "others")]
+    made = [
+        config(UnkBaseConfig, name=name, epsilon=1.0, delta=1e-9) for name in ("products", "others")
+    ]
     total = total_of([Built(one, build(one)) for one in made])
     window = Window(chrome, width=1400, height=1000)
     with embedded("products", "others") as topics:
         for one in made:
             promise = asdict(build(one).guarantee)
-            topics.send(*(recent(t, [("tea", 500)], ticks=2, histogram=one.name, guarantee=promise) for t in (1, 2)))
+            topics.send(
+                *(
+                    recent(t, [("tea", 500)], ticks=2, histogram=one.name, guarantee=promise)
+                    for t in (1, 2)
+                )
+            )
         settings = topics.settings("products", "others")
         known = tuple(replace(one, horizon=made[0].horizon_ticks) for one in settings.histograms)
         with Background(Dashboard(replace(settings, histograms=known), port=0)) as dashboard:
             page = window.open(f"{dashboard.url}?histogram=products&key=s1")
             # Whether the second topic has been read decides what the first answer holds.
-            window.shows('(document.querySelector("#guarantee")?.textContent ?? "").includes("There are 2 histograms")')
+            window.shows(
+                '(document.querySelector("#guarantee")?.textContent ?? "").includes("There are 2 histograms")'
+            )
             said = page.inner_text("#guarantee")
             cells = page.evaluate(
                 '() => [...document.querySelectorAll(".person tbody tr")].map((r) => [...r.children].map((c) => c.textContent))'
@@ -79,17 +95,39 @@ def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_p
     assert f"costs ε = {up_to(total.epsilon)}, δ = 2e\u22129 in all" in said and total.epsilon < 1.5
     # A snapshot's tick is `RECENT_MS` wide here, so epochs are not those of the plan: the first column is for one epoch.
     _, rows = rows_of(total.person, "event")
-    assert [row[:2] for row in cells] == [[row[0], row[1].replace("e-0", "e\u2212")] for row in rows]
+    assert [row[:2] for row in cells] == [
+        [row[0], row[1].replace("e-0", "e\u2212")] for row in rows
+    ]
     assert "learns only a little" in said and window.wrong == []
 
 
 @pytest.mark.parametrize(
     ("epsilon", "delta", "lead", "parts"),
     [
-        (0.1, 1e-9, "to hide a single event", ["learns only a little", "52.5 times in 100", "1.11 times"]),
-        (4.0, 1e-5, "to hide a single event", ["cannot become sure", "98.3 times in 100", "1 in 100,000"]),
-        (20.0, 1e-9, "too little to be sure", ["nearly sure", "the promise is weak", "nearly every time"]),
-        (0.1, 0.5, "too little to be sure", ["with a chance of up to 50 in 100", "next to nothing is promised"]),
+        (
+            0.1,
+            1e-9,
+            "to hide a single event",
+            ["learns only a little", "52.5 times in 100", "1.11 times"],
+        ),
+        (
+            4.0,
+            1e-5,
+            "to hide a single event",
+            ["cannot become sure", "98.3 times in 100", "1 in 100,000"],
+        ),
+        (
+            20.0,
+            1e-9,
+            "too little to be sure",
+            ["nearly sure", "the promise is weak", "nearly every time"],
+        ),
+        (
+            0.1,
+            0.5,
+            "too little to be sure",
+            ["with a chance of up to 50 in 100", "next to nothing is promised"],
+        ),
     ],
 )
 def test_the_page_says_what_the_figures_bear_out(
@@ -97,7 +135,12 @@ def test_the_page_says_what_the_figures_bear_out(
 ) -> None:
     """Once it said "can hardly tell" at every epsilon."""
     window = Window(chrome, width=1400, height=1000)
-    promise = {"unit": "event", "rho": rho_of(epsilon, delta / 2), "epsilon": epsilon, "delta": delta}
+    promise = {
+        "unit": "event",
+        "rho": rho_of(epsilon, delta / 2),
+        "epsilon": epsilon,
+        "delta": delta,
+    }
     with embedded("products") as topics:
         topics.send(recent(1, [("tea", 500)], ticks=1, guarantee=promise))
         with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:

@@ -31,7 +31,9 @@ def test_a_snapshot_never_holds_a_line_end() -> None:
 def test_pages_become_one_snapshot_in_whatever_order_they_come() -> None:
     """A large histogram comes in pages; half of one is not a histogram."""
     items = [(f"item {i}", 100 - i) for i in range(9)]
-    pages = [orjson.dumps(message(3, items[i : i + 3], page=i // 3 + 1, pages=3)) for i in (0, 3, 6)]
+    pages = [
+        orjson.dumps(message(3, items[i : i + 3], page=i // 3 + 1, pages=3)) for i in (0, 3, 6)
+    ]
     for order in ([0, 1, 2], [2, 0, 1], [0, 0, 1, 2]):
         together = Pages()
         found = [together.receive("products", pages[i]) for i in order]
@@ -71,7 +73,9 @@ def test_ticks_that_never_come_whole_are_forgotten() -> None:
         orjson.dumps(message()).replace(b",5]", b",9007199254740992]"),
         orjson.dumps(message(epoch=0)).replace(b'"epoch":0', b'"epoch":1' + b"0" * 400),
         orjson.dumps(message(sd=-1.0)),
-        orjson.dumps(message(guarantee={"unit": "event", "rho": -1.0, "epsilon": 1.0, "delta": 1e-9})),
+        orjson.dumps(
+            message(guarantee={"unit": "event", "rho": -1.0, "epsilon": 1.0, "delta": 1e-9})
+        ),
         orjson.dumps(message(page=1, pages=2, items=GONE, query="max", value=3)),
     ],
 )
@@ -94,6 +98,8 @@ def test_a_snapshot_can_be_cut_to_some_items() -> None:
 
 def test_a_histogram_of_numbers_is_not_cut_to_its_largest_buckets() -> None:
     """A picture with holes would be another distribution; named buckets can still be asked for."""
-    whole = snapshot(1, [("[0,1)", 9), ("<0", 2), (">=1", 1)], edges=[0.0, 1.0], mechanism="known_base")
+    whole = snapshot(
+        1, [("[0,1)", 9), ("<0", 2), (">=1", 1)], edges=[0.0, 1.0], mechanism="known_base"
+    )
     assert [item[0] for item in orjson.loads(only(whole, top=1))["items"]] == ["[0,1)", "<0", ">=1"]
     assert [item[0] for item in orjson.loads(only(whole, items={"<0"}))["items"]] == ["<0"]

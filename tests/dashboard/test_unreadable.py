@@ -51,7 +51,9 @@ async def ask(app: web.Application, *sent: bytes) -> list[tuple[int, dict[str, s
         await runner.cleanup()
 
 
-def test_what_is_no_request_is_refused_like_everything_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_request_is_refused_like_everything_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """aiohttp's own answers quote the request as text, name its version, and log a traceback for each."""
     app = application(Hub(), [], name="orders", host="127.0.0.1", token=None)
     with caplog.at_level(logging.INFO):
@@ -83,7 +85,9 @@ def test_a_fault_of_the_server_is_logged_and_not_told(caplog: pytest.LogCaptureF
 
     app = application(Hub(), [], name="orders", host="127.0.0.1", token=None)
     app.router.add_get("/fault", fail)
-    [(status, headers, body)] = asyncio.run(ask(app, b"GET /fault HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    [(status, headers, body)] = asyncio.run(
+        ask(app, b"GET /fault HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    )
     assert (status, body) == (500, b'{"error": "internal error"}')
     assert set(NAMES) <= headers.keys()
     assert [record.message for record in caplog.records] == ["an answer failed"]

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.messages import ROOT
+from tests import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "quietcount"
 RELEASE = "quietcount"
@@ -51,7 +51,9 @@ def rendered(values: Mapping[str, Any]) -> list[dict[str, Any]]:
         "Release": {"Name": RELEASE},
         "Chart": {"AppVersion": yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]},
     }
-    texts = (render(path.read_text(), context) for path in sorted((CHART / "templates").glob("*.yaml")))
+    texts = (
+        render(path.read_text(), context) for path in sorted((CHART / "templates").glob("*.yaml"))
+    )
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
@@ -63,7 +65,16 @@ def by_helm(values: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(dict(values), file)
         file.flush()
-        command = [helm, "template", RELEASE, str(CHART), "--kube-version", KUBERNETES, "-f", file.name]
+        command = [
+            helm,
+            "template",
+            RELEASE,
+            str(CHART),
+            "--kube-version",
+            KUBERNETES,
+            "-f",
+            file.name,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ChartError(done.stderr)

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 GUIDE = ROOT / "docs" / "operations.md"
 HOLE = "…"
 
@@ -21,50 +22,55 @@ OURS = {"QuietcountError", "UsageError", "Difference"}
 #: A `ValueError` becomes a refused setting, except where only a mistake in the program can raise it: those are shown by kind and place.
 INTERNAL = {
     # Of schemas: they become the reason of a reject, or a refused setting that says it in other words.
-    "workers/events/formats/avro_schema.py",
-    "workers/events/formats/protobuf_schema.py",
-    "workers/kernels/blake2b.py",
+    "workers/events/formats/avro_program.py",
+    "workers/events/formats/protobuf_program.py",
+    "workers/arrays/blake2b.py",
     "workers/mechanisms/ledger.py",
-    "workers/mechanisms/tag_index.py",
-    "workers/mechanisms/texts.py",
-    "workers/agents/contributions.py",  # said in brackets: "holds a damaged section (...)"
-    "workers/agents/intake.py",
+    "workers/arrays/tag_index.py",
+    "workers/arrays/texts.py",
+    "workers/pipeline/contributions.py",  # said in brackets: "holds a damaged section (...)"
+    "workers/pipeline/intake.py",
     "workers/dashboard/feed.py",
     "workers/events/json.py",  # reasons of rejects
     "workers/events/json_objects.py",
     "workers/events/tree.py",
-    "workers/demo/flights.py",
+    "workers/commands/demo/generator.py",
     "workers/kafka/embedded.py",
-    "workers/mechanisms/running/discovery.py",
     "workers/mechanisms/noise/keyed.py",
-    "workers/mechanisms/one_shot/release.py",
-    "workers/mechanisms/order_statistics/intervals.py",
+    "workers/mechanisms/one_shot/algorithms.py",
+    "workers/mechanisms/order_statistics/engine.py",
     "workers/mechanisms/noise/selection.py",
     "workers/mechanisms/misra_gries/sketch.py",
-    "workers/mechanisms/misra_gries/release.py",
-    "workers/plan/adding_up.py",
-    "workers/plan/person/group.py",
-    "workers/plan/theorems/promise.py",
-    "workers/plan/theorems/theorems.py",
-    "workers/backtest/numbers.py",
+    "workers/privacy/total.py",
+    "workers/privacy/theorems.py",
+    "workers/replay/backtest/measure.py",
     "workers/kafka/store.py",
 }
+#: Single ones, of modules with others that are for the operator.
+INTERNAL_TEXTS = {
+    "domain: the sketch holds an item that is not declared",
+    f"t = {HOLE}: discovery only at multiples of {HOLE}",
+}
 #: Where sentences are gathered in a list and said elsewhere.
-GATHERED = {"workers/kafka/topics.py", "workers/monitor/health.py"}
+GATHERED = {"workers/kafka/topics.py", "workers/agents/monitor.py"}
 #: Functions and tables whose strings are said elsewhere.
 SPOKEN = {
     "workers/kafka/clients.py": {"forbidden", "_REFUSED"},
-    "workers/histogram/life.py": {"refusal_of_left_out"},
-    "workers/audit.py": {"_unlike"},
+    "workers/pipeline/histogram.py": {"refusal_of_left_out"},
+    "workers/commands/audit.py": {"_unlike"},
     "workers/commands/topics.py": {"_no_events"},
-    "workers/plan/person/words.py": {"cautions"},
-    "workers/settings/topic_names.py": {"topic_complaints"},
-    "workers/settings/__init__.py": {"_complaints", "_user_complaints"},
-    "workers/shapes/conditions.py": {"_complaints"},
-    "workers/shapes/views.py": {"path_complaints", "complaints", "_of_view", "_of_condition"},
+    "workers/privacy/phrasing.py": {"cautions"},
+    "workers/settings/settings.py": {"topic_complaints", "_complaints", "_user_complaints"},
+    "workers/mechanisms/config/views.py": {
+        "path_complaints",
+        "_complaints",
+        "complaints",
+        "_of_view",
+        "_of_condition",
+    },
 }
 #: Functions that make an exception of the sentence that they are given, and what they put before it.
-PLACED = {("workers/shapes/paths.py", "_wrong"): "at character …, …"}
+PLACED = {("workers/mechanisms/config/views.py", "_wrong"): "at character …, …"}
 LEVELS = {"warning", "error", "critical", "exception"}
 
 
@@ -86,7 +92,9 @@ def template(node: ast.expr) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return re.sub(r"%(?:[sdr]|\.?\d*[fg])", HOLE, node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(template(part) if isinstance(part, ast.Constant) else HOLE for part in node.values)
+        return "".join(
+            template(part) if isinstance(part, ast.Constant) else HOLE for part in node.values
+        )
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return template(node.left) + template(node.right)
     return HOLE
@@ -94,18 +102,32 @@ def template(node: ast.expr) -> str:
 
 def name_of(node: ast.expr) -> str:
     """`b` of `a.b` and of `b`."""
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return (
+        node.attr
+        if isinstance(node, ast.Attribute)
+        else node.id
+        if isinstance(node, ast.Name)
+        else ""
+    )
 
 
 def sources(root: Path = ROOT) -> dict[str, ast.Module]:
     """Every module of the package, parsed."""
-    return {str(path.relative_to(root)): ast.parse(path.read_text()) for path in sorted(root.glob("workers/**/*.py"))}
+    return {
+        str(path.relative_to(root)): ast.parse(path.read_text())
+        for path in sorted(root.glob("workers/**/*.py"))
+    }
 
 
 def ours(modules: dict[str, ast.Module]) -> set[str]:
     """Names of the exceptions whose message is for the operator."""
     found = set(OURS)
-    classes = [node for tree in modules.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [
+        node
+        for tree in modules.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
     for _ in classes:
         more = {one.name for one in classes if any(name_of(base) in found for base in one.bases)}
         if more <= found:
@@ -128,11 +150,15 @@ def _of_module(file: str, tree: ast.Module, raised: set[str]) -> Iterator[tuple[
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             if name_of(node.exc.func) == "ValueError" and file not in INTERNAL and node.exc.args:
-                yield node.lineno, template(node.exc.args[0])
+                if (text := template(node.exc.args[0])) not in INTERNAL_TEXTS:
+                    yield node.lineno, text
             elif (file, name_of(node.exc.func)) in PLACED:
                 why = node.exc.args[-1]
                 whys = (why.body, why.orelse) if isinstance(why, ast.IfExp) else (why,)
-                yield from ((node.lineno, f"{PLACED[file, name_of(node.exc.func)]}: {template(each)}") for each in whys)
+                yield from (
+                    (node.lineno, f"{PLACED[file, name_of(node.exc.func)]}: {template(each)}")
+                    for each in whys
+                )
         elif isinstance(node, ast.Call) and name_of(node.func) in raised:
             yield from ((node.lineno, template(text)) for text in node.args[:1])
         elif isinstance(node, ast.FunctionDef | ast.Assign | ast.AnnAssign):
@@ -143,8 +169,18 @@ def _of_module(file: str, tree: ast.Module, raised: set[str]) -> Iterator[tuple[
 
 def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
     """The sentences of a function or table of `SPOKEN`."""
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    names = {node.name} if isinstance(node, ast.FunctionDef) else {name_of(target) for target in targets}
+    targets = (
+        node.targets
+        if isinstance(node, ast.Assign)
+        else [node.target]
+        if isinstance(node, ast.AnnAssign)
+        else []
+    )
+    names = (
+        {node.name}
+        if isinstance(node, ast.FunctionDef)
+        else {name_of(target) for target in targets}
+    )
     if names & SPOKEN.get(file, set()):
         for inner in ast.walk(node):
             if isinstance(inner, ast.Return | ast.Yield) and inner.value is not None:
@@ -156,7 +192,11 @@ def _spoken(file: str, node: ast.FunctionDef | ast.Assign | ast.AnnAssign) -> It
 def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
     """What a call says to the operator: in the log, on stderr, or by ending the worker."""
     name = name_of(call.func)
-    if name in LEVELS and isinstance(call.func, ast.Attribute) and "log" in ast.unparse(call.func.value).lower():
+    if (
+        name in LEVELS
+        and isinstance(call.func, ast.Attribute)
+        and "log" in ast.unparse(call.func.value).lower()
+    ):
         yield from call.args[:1]
     elif name == "fail" and len(call.args) == 2:
         yield call.args[1]
@@ -166,7 +206,9 @@ def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
         and isinstance(call.args[0], ast.JoinedStr)
     ):
         yield call.args[0]
-    elif name in ("print", "echo") and any(keyword.arg in ("file", "err") for keyword in call.keywords):
+    elif name in ("print", "echo") and any(
+        keyword.arg in ("file", "err") for keyword in call.keywords
+    ):
         yield from call.args[:1]
     elif name == "append" and file in GATHERED:
         both = call.args[0]
@@ -175,9 +217,17 @@ def _said(file: str, call: ast.Call) -> Iterator[ast.expr]:
 
 #: Names of the reasons of formats behind a Schema Registry.
 FORMAT_REASONS = {
-    "NOT_AVRO", "NOT_OF_READER", "NOT_PROTOBUF", "NO_MESSAGE", "NO_SCHEMA_ID", "UNKNOWN_SCHEMA", "NOT_OF_FORMAT", "UNREADABLE", "NOTHING",
+    "NOT_AVRO",
+    "NOT_OF_READER",
+    "NOT_PROTOBUF",
+    "NO_MESSAGE",
+    "NO_SCHEMA_ID",
+    "UNKNOWN_SCHEMA",
+    "NOT_OF_FORMAT",
+    "UNREADABLE",
+    "NOTHING",
     "reason",
-}  # fmt: skip
+}
 
 
 def exit_codes(modules: dict[str, ast.Module]) -> set[int]:
@@ -187,7 +237,9 @@ def exit_codes(modules: dict[str, ast.Module]) -> set[int]:
         for node in tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                 names = [name_of(target) for target in node.targets]
-                if any(name.startswith("EXIT_") for name in names) and isinstance(node.value.value, int):
+                if any(name.startswith("EXIT_") for name in names) and isinstance(
+                    node.value.value, int
+                ):
                     found.add(node.value.value)
     return found
 
@@ -200,23 +252,50 @@ def reject_reasons(modules: dict[str, ast.Module]) -> set[str]:
     """Why a record is no event: what the readers of events name, and what decoders and the rule of events raise."""
     found = set()
     for file, tree in modules.items():
-        if not file.startswith("workers/events/") or file in ("workers/events/tree.py", "workers/events/layout.py"):
+        if not file.startswith("workers/events/") or file in (
+            "workers/events/tree.py",
+            "workers/events/layout.py",
+        ):
             continue
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and name_of(node.func) in ("Reject", "_Wrong") and node.args:
+            if (
+                isinstance(node, ast.Call)
+                and name_of(node.func) in ("Reject", "_Wrong")
+                and node.args
+            ):
                 found |= _phrases(node.args[-1], tree)
-            elif isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and name_of(node.exc.func) == "ValueError":
+            elif (
+                isinstance(node, ast.Raise)
+                and isinstance(node.exc, ast.Call)
+                and name_of(node.exc.func) == "ValueError"
+            ):
                 # Those of a schema are said of the schema, not of a record.
-                found |= set() if file.startswith("workers/events/formats/") else _phrases(node.exc.args[0], tree)
+                found |= (
+                    set()
+                    if file.startswith("workers/events/formats/")
+                    else _phrases(node.exc.args[0], tree)
+                )
             elif isinstance(node, ast.Assign) and name_of(node.targets[0]) in REASON_NAMES:
-                found |= _phrases(node.value, tree) if isinstance(node.value, ast.Constant) else set()
-            elif isinstance(node, ast.FunctionDef) and "or the reason why" in (ast.get_docstring(node) or ""):
+                found |= (
+                    _phrases(node.value, tree) if isinstance(node.value, ast.Constant) else set()
+                )
+            elif (
+                isinstance(node, ast.FunctionDef)
+                and node.returns is not None
+                and ast.unparse(node.returns) == "Event | str"  # an event, or the reason to reject
+            ):
                 for inner in ast.walk(node):
                     if isinstance(inner, ast.Return) and inner.value is not None:
-                        branches = (inner.value.body, inner.value.orelse) if isinstance(inner.value, ast.IfExp) else (inner.value,)
+                        branches = (
+                            (inner.value.body, inner.value.orelse)
+                            if isinstance(inner.value, ast.IfExp)
+                            else (inner.value,)
+                        )
                         found |= set().union(*(_phrases(branch, tree) for branch in branches))
             elif isinstance(node, ast.Assign) and file.startswith("workers/events/formats/"):
-                found |= {template(node.value)} if name_of(node.targets[0]) in FORMAT_REASONS else set()
+                found |= (
+                    {template(node.value)} if name_of(node.targets[0]) in FORMAT_REASONS else set()
+                )
     return {text for text in found if text.strip(HOLE)}
 
 
@@ -228,14 +307,18 @@ def _phrases(node: ast.expr, tree: ast.Module) -> set[str]:
     if text.endswith(HOLE) and isinstance(node, ast.JoinedStr):
         last = node.values[-1]
         choices = last.value if isinstance(last, ast.FormattedValue) else last
-        words = [name_of(choices.value)] if isinstance(choices, ast.Subscript) else [name_of(choices)]
+        words = (
+            [name_of(choices.value)] if isinstance(choices, ast.Subscript) else [name_of(choices)]
+        )
         kinds = {
             inner.value
             for other in ast.walk(tree)
             if (isinstance(other, ast.FunctionDef) and other.name in words)
             or (isinstance(other, ast.Assign) and name_of(other.targets[0]) in words)
             for inner in ast.walk(other)
-            if isinstance(inner, ast.Constant) and isinstance(inner.value, str) and inner.value[:1] in ("a", " ")
+            if isinstance(inner, ast.Constant)
+            and isinstance(inner.value, str)
+            and inner.value[:1] in ("a", " ")
         }
         return {text[:-1] + kind for kind in kinds} or {text}
     return {text}
@@ -244,11 +327,19 @@ def _phrases(node: ast.expr, tree: ast.Module) -> set[str]:
 def rows(heading: str, guide: str) -> list[list[str]]:
     """The rows of the tables between a heading and the next one of its level or above."""
     level = len(heading) - len(heading.lstrip("#"))
-    [section] = re.findall(rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)", guide, re.MULTILINE | re.DOTALL)
+    [section] = re.findall(
+        rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)", guide, re.MULTILINE | re.DOTALL
+    )
     found = [
-        [cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line[:2] == "| "
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in section.splitlines()
+        if line[:2] == "| "
     ]
-    return [row for row in found if not set(row[0]) <= set("-| ") and row[0] not in ("symptom", "code", "reason")]
+    return [
+        row
+        for row in found
+        if not set(row[0]) <= set("-| ") and row[0] not in ("symptom", "code", "reason")
+    ]
 
 
 def patterns(row: list[str]) -> list[str]:

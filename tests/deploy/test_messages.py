@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -21,8 +22,21 @@ from tests.deploy.messages import (
     sources,
 )
 
-MODULES = sources()
-FOUND = messages(MODULES)
+pytestmark = pytest.mark.slow
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module, parsed once, when a test needs it."""
+    return sources()
+
+
+@cache
+def found_messages() -> list[Message]:
+    """All messages of them."""
+    return messages(modules())
+
+
 TEXT = GUIDE.read_text()
 SYMPTOMS = [(pattern, row) for row in rows("## Messages", TEXT) for pattern in patterns(row)]
 
@@ -34,29 +48,35 @@ def uncovered(found: list[Message]) -> list[str]:
         f"and with {HOLE} for what varies, to the first cell of a row of its table under '## Messages', or add a row. "
         "A ValueError that only a mistake in the program can raise: name its module in INTERNAL of tests/deploy/messages.py."
         for message in found
-        if len(message.words) > 1 and not any(covers(pattern, message.text) for pattern, _ in SYMPTOMS)
+        if len(message.words) > 1
+        and not any(covers(pattern, message.text) for pattern, _ in SYMPTOMS)
     ]
 
 
 def test_every_message_has_a_row() -> None:
     """Whoever meets one at night looks it up there; one that was added without a row fails here, by name."""
-    missing = uncovered(FOUND)
+    missing = uncovered(found_messages())
     assert not missing, "\n".join(["", *missing])
 
 
 def test_a_message_without_a_row_is_found_and_named() -> None:
     """A check that lets everything through would pass for ever."""
-    module = ast.parse('def f(x):\n    raise SettingsError(f"the {x} is wrong side up: turn it round")\n')
-    [problem] = uncovered(messages(MODULES | {"workers/new.py": module})[-1:])
+    module = ast.parse(
+        'def f(x):\n    raise SettingsError(f"the {x} is wrong side up: turn it round")\n'
+    )
+    [problem] = uncovered(messages(modules() | {"workers/new.py": module})[-1:])
     assert "workers/new.py:2: " in problem and "the … is wrong side up: turn it round" in problem
-    for said in ('logger.warning("%s fell over again", x)', 'handover.fail(2, f"{x} fell over again")'):
+    for said in (
+        'logger.warning("%s fell over again", x)',
+        'handover.fail(2, f"{x} fell over again")',
+    ):
         [message] = messages({"workers/new.py": ast.parse(said)})
         assert message.text == f"{HOLE} fell over again"
 
 
 def test_the_messages_are_all_found() -> None:
     """A collector that overlooks a kind of message would call the table complete."""
-    found = {message.text for message in FOUND}
+    found = {message.text for message in found_messages()}
     for one in (
         "the key file holds another key than the one this state was made with: restore the old key file",  # raised
         "…: reading all of it again",  # logged
@@ -67,7 +87,7 @@ def test_the_messages_are_all_found() -> None:
         "…: published, but it does not follow from the contributions",  # an exception of another base
     ):
         assert one in found
-    assert set(MODULES) >= INTERNAL, "a module that is left out is not there any more"
+    assert set(modules()) >= INTERNAL, "a module that is left out is not there any more"
 
 
 @pytest.mark.parametrize("pattern", [pattern for pattern, _ in SYMPTOMS])
@@ -75,7 +95,7 @@ def test_a_row_explains_something_that_there_is(pattern: str) -> None:
     """Rows of messages that are gone bury the others; fixed words of one or two syllables would cover anything."""
     fixed = re.findall(r"[^\W\d_]+", pattern)
     assert len(fixed) > 1 and sum(map(len, fixed)) > 6, "too little of the message"
-    assert any(covers(pattern, message.text) for message in FOUND)
+    assert any(covers(pattern, message.text) for message in found_messages())
 
 
 def test_every_row_says_why_and_what_to_do() -> None:
@@ -87,10 +107,10 @@ def test_every_row_says_why_and_what_to_do() -> None:
 def test_every_exit_code_is_listed_and_no_other() -> None:
     """Supervisors decide by them. 1 is returned by `audit` and `topics` without a name of its own."""
     listed = {int(row[0]) for row in rows("## Exit codes", TEXT)}
-    assert listed == exit_codes(MODULES) | {1}
+    assert listed == exit_codes(modules()) | {1}
 
 
 def test_every_reason_of_a_reject_is_listed_and_no_other() -> None:
     """They stand in the header of the record and in a metric."""
     listed = {pattern for row in rows("## Rejects", TEXT) for pattern in patterns(row)}
-    assert listed == reject_reasons(MODULES)
+    assert listed == reject_reasons(modules())

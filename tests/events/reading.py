@@ -1,4 +1,4 @@
-"""Events of a test as columns, by the way of JSON that a worker's events take."""
+"""Test events as columns, read by a worker's JSON path."""
 
 from __future__ import annotations
 
@@ -10,37 +10,32 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from workers.agents.contributions import Rows
+from workers.arrays.texts import Texts
 from workers.events.columns import EventColumns, Events
 from workers.events.reader import EventReader, Reject
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
-from workers.settings import EventsSettings, shape_of
+from workers.pipeline.contributions import Rows
+from workers.settings.settings import EventsSettings, shape_of
 
 T = TypeVar("T")
-# Every stream key may be named.
+# Allow every stream key.
 ANY: Mapping[str, None] = MappingProxyType({"": None})
 FIELDS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
 
 
 def event_reader(events: EventsSettings, user: str | None = None) -> EventReader:
-    """Return a reader of what `[events]` alone says."""
     return EventReader(shape_of(events, user), max_bytes=events.max_bytes)
 
 
 def reader(*, users: bool = False) -> SourceReader:
-    """Return a reader of events that name any stream key, and a user in "user" if there are users.
-
-    They may have any time.
-    """
+    """Return a reader for any stream key and time; the user is in "user", if any."""
     return SourceReader(event_reader(FIELDS, "user" if users else None), ANY, earliest_ms=0)
 
 
 def one(parts: Iterable[tuple[T, list[Reject], int]]) -> tuple[T, list[Reject]]:
-    """Return events and rejects of a batch that is read in one part."""
     [(found, rejects, _)] = parts
     return found, rejects
 
@@ -49,8 +44,8 @@ def columns(events: Sequence[Sequence[Any]], by: SourceReader | None = None) -> 
     """Return events (stream key, items, time in ms, and perhaps the user) as columns.
 
     Args:
-        events: all of them valid.
-        by: a reader that has read the batches before; None: a new one.
+        events: must all be valid.
+        by: a reader that has read the earlier batches; None for a new one.
     """
     names = ("key", "items", "ts", "user")
     values = [json.dumps(dict(zip(names, event, strict=False))).encode() for event in events]
@@ -68,12 +63,14 @@ def shape(found: Events) -> list[tuple[int, str, dict[str, int]]]:
     ends = events.ends.tolist()
     return [
         (time, events.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True)))
-        for time, key, a, b in zip(found.times.tolist(), events.keys.tolist(), [0, *ends], ends, strict=False)
+        for time, key, a, b in zip(
+            found.times.tolist(), events.keys.tolist(), [0, *ends], ends, strict=False
+        )
     ]
 
 
 def rows(lane: Lane, tick: int, tally: Mapping[str, Mapping[str, int]], key: NoiseKey) -> Rows:
-    """Return counts by stream key and label as a commit tells them; counts of 0 are left out."""
+    """Return counts by stream key and label as in a commit; counts of 0 are left out."""
     kept = {name: {label: n for label, n in items.items() if n} for name, items in tally.items()}
     labels = [[label.encode() for label in items] for items in kept.values()]
     tags = [key.tags(name, of_key) for name, of_key in zip(kept, labels, strict=True)]

@@ -1,6 +1,7 @@
-"""What an event is, said once more: plain Python over `json.loads`, written from the settings' reference and nothing else.
+"""Reference definition of an event: plain Python over `json.loads`.
 
-It knows settings as a file has them: dictionaries of texts and numbers. Slow, and without any code of the package.
+Written only from the settings' reference; it shares no code with the package. It takes settings as
+a file has them: dictionaries of texts and numbers.
 """
 
 from __future__ import annotations
@@ -16,43 +17,63 @@ from typing import Any, NamedTuple
 
 LONGEST = 1_024
 MOST = 1 << 40
-TIMES = {"s": Fraction(1_000), "ms": Fraction(1), "us": Fraction(1, 1_000), "ns": Fraction(1, 1_000_000)}
+TIMES = {
+    "s": Fraction(1_000),
+    "ms": Fraction(1),
+    "us": Fraction(1, 1_000),
+    "ns": Fraction(1, 1_000_000),
+}
 NOTHING: Any = object()
 STEP = re.compile(r'("(?:[^"\\]|\\.)*"|[^.\[]+)(\[\])?(?:\.|$)')
 
 
-# With 0 for each digit: `datetime.fromisoformat` reads more, such as weeks.
-CLOCKS = ["00:00", "00:00:00", *("00:00:00" + point + "0" * digits for point in ".," for digits in range(1, 10))]
-ISO = {f"0000-00-00{mark}{clock}{zone}" for mark in "T " for clock in CLOCKS for zone in ("", "Z", "+00:00", "-00:00", "+0000", "-0000")}
+# With 0 for every digit: `datetime.fromisoformat` reads more, such as weeks.
+CLOCKS = [
+    "00:00",
+    "00:00:00",
+    *("00:00:00" + point + "0" * digits for point in ".," for digits in range(1, 10)),
+]
+ISO = {
+    f"0000-00-00{mark}{clock}{zone}"
+    for mark in "T "
+    for clock in CLOCKS
+    for zone in ("", "Z", "+00:00", "-00:00", "+0000", "-0000")
+}
 
 
 class Looked(NamedTuple):
-    """What one histogram sees of an event: its key (None: "$all"), and its items in order, with how often each."""
+    """A histogram's view of an event: its key (None: "$all"), and its items in order, with their
+    counts.
+    """
 
     key: str | None
     items: list[tuple[str | int, int]]
 
 
 class Found(NamedTuple):
-    """An event: time in ms (None: the record's), user, and for each histogram what it sees (None: it does not look)."""
+    """An event: time in ms (None: the record's), user, and every histogram's view (None: not
+    selected).
+    """
 
     time: int | None
     user: str | None
     views: tuple[Looked | None, ...]
 
 
-class Refused(Exception):
-    """It is no event."""
+class Refused(Exception): ...
 
 
 @cache
 def steps_of(path: str) -> Sequence[tuple[str, bool]]:
-    """Return the names of a path, each with whether `[]` stands behind it."""
-    return tuple((json.loads(name) if name[0] == '"' else name, bool(many)) for name, many in STEP.findall(path))
+    """Return the names of a path, and whether `[]` follows each."""
+    return tuple(
+        (json.loads(name) if name[0] == '"' else name, bool(many))
+        for name, many in STEP.findall(path)
+    )
 
 
 def walk(value: Any, names: Sequence[str]) -> Any:
-    """Return what is at the end of these names; NOTHING if a name or an object on the way is absent or null."""
+    """Return the value at the end of a path; NOTHING if a step is absent or null."""
     for name in names:
         if value is None or value is NOTHING:
             return NOTHING
@@ -67,7 +88,6 @@ def at(value: Any, path: str) -> Any:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value as a label; None: it is none."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else str(value) if isinstance(value, int) else None
@@ -113,7 +133,7 @@ def times(value: Any) -> int:
 
 
 def one(value: Any, edges: Sequence[float] | None) -> str | int:
-    """Return one item: a label, or the number of a bucket."""
+    """Return one item: a label, or a bucket number."""
     if edges is None:
         return label(value)
     number = number_of(value)
@@ -143,22 +163,35 @@ def items_of(record: Any, view: Mapping[str, Any], empty: bool) -> list[tuple[st
         value = walk(element, rest)
         if empty and (value is None or value is NOTHING):
             continue
-        often = 1 if count is None else times(walk(element, [name for name, _ in steps_of(count)][lists[0] :]))
+        often = (
+            1
+            if count is None
+            else times(walk(element, [name for name, _ in steps_of(count)][lists[0] :]))
+        )
         items.append((one(value, edges), often))
     return items
 
 
 def time_of(value: Any, unit: str) -> int:
-    """Return ms since 1970, rounded down."""
     found: int | Fraction = -1
     if unit == "iso":
-        if isinstance(value, str) and re.sub("[0-9]", "0", value).upper() in ISO and value[11:13] != "24":
+        if (
+            isinstance(value, str)
+            and re.sub("[0-9]", "0", value).upper() in ISO
+            and value[11:13] != "24"
+        ):
             try:
                 moment = datetime.fromisoformat(value[:10] + "T" + value[11:].upper())
             except ValueError:
                 raise Refused from None
-            since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-            found = Fraction(since.days * 86_400_000) + Fraction(since.seconds * 1_000) + Fraction(since.microseconds, 1_000)
+            since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(
+                1970, 1, 1, tzinfo=UTC
+            )
+            found = (
+                Fraction(since.days * 86_400_000)
+                + Fraction(since.seconds * 1_000)
+                + Fraction(since.microseconds, 1_000)
+            )
     elif not isinstance(value, bool) and isinstance(value, int | Decimal if unit == "s" else int):
         found = Fraction(value) * TIMES[unit]
     if found < 0 or found // 1 > 2**53:
@@ -167,7 +200,6 @@ def time_of(value: Any, unit: str) -> int:
 
 
 def is_name(key: bytes | None) -> str:
-    """Return a record key as text."""
     try:
         text = None if key is None else key.decode()
     except UnicodeDecodeError:
@@ -175,11 +207,16 @@ def is_name(key: bytes | None) -> str:
     return label(text)
 
 
-def views_of(events: Mapping[str, Any], histograms: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what each histogram looks at: its own settings, else those of [events]."""
+def views_of(
+    events: Mapping[str, Any], histograms: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the fields of every histogram: its own settings, else those of [events]."""
     found = []
     for own in histograms:
-        view = {name: own.get(name, events.get(name)) for name in ("key", "items", "count", "where", "buckets")}
+        view = {
+            name: own.get(name, events.get(name))
+            for name in ("key", "items", "count", "where", "buckets")
+        }
         if "items" in own:
             view["count"] = own.get("count")
         found.append({name: value for name, value in view.items() if value is not None})
@@ -187,8 +224,6 @@ def views_of(events: Mapping[str, Any], histograms: Sequence[Mapping[str, Any]])
 
 
 def plain(value: bytes) -> Any:
-    """Return a JSON record as Python's own reader has it."""
-
     def refuse(word: str) -> Any:
         raise Refused(word)
 
@@ -199,9 +234,15 @@ def plain(value: bytes) -> Any:
 
 
 def event(
-    record: Any, key: bytes | None, events: Mapping[str, Any], histograms: Sequence[Mapping[str, Any]], user: str | None
+    record: Any,
+    key: bytes | None,
+    events: Mapping[str, Any],
+    histograms: Sequence[Mapping[str, Any]],
+    user: str | None,
 ) -> Found | str:
-    """Return the event that a record is, "rejected", or "skipped": nobody looks at it, and its time cannot be read."""
+    """Return the event of a record, "rejected", or "skipped": no histogram selects it, and its time
+    cannot be read.
+    """
     empty = events.get("missing") == "empty"
     looking = False
     try:

@@ -1,8 +1,7 @@
-"""Random settings, and random events near what they ask for, about which three readers must say the same: the compiled one,
-the general one, and `tests/events/reference.py`.
+"""Random settings and events on which the compiled, general and reference readers must agree.
 
-`python -m tests.events.shapes_corpus [--events N] [--seed S]` reads N events and states what came of it; exit 1 at the first
-difference.
+`python -m tests.events.shapes_corpus [--events N] [--seed S]` reads N events and prints the counts;
+exit 1 at the first difference.
 """
 
 from __future__ import annotations
@@ -20,19 +19,46 @@ from typing import Any
 
 from tests.events.reading import one
 from tests.events.reference import Found, Looked, Refused, event, plain, steps_of
-from tests.events.shapes_values import ODD, One, a_count, a_label, a_number, a_time, a_user, dumped, many, some_of
-from workers.events.reader import EventReader, EventSpans, Records, Reject
-from workers.settings import Settings, settings_of
+from tests.events.shapes_values import (
+    ODD,
+    One,
+    a_count,
+    a_label,
+    a_number,
+    a_time,
+    a_user,
+    dumped,
+    many,
+    some_of,
+)
+from workers.events.reader import EventReader, EventSpans, Reject
+from workers.kafka.records import Records
+from workers.settings.settings import Settings, settings_of
 
 BATCH = 250
-NAMES = ("a", "b", "c", "ab", "shop", "item", "n", "é", "x.y", "$t", "a b", "[]", "schlüssel", "long" * 8)
+NAMES = (
+    "a",
+    "b",
+    "c",
+    "ab",
+    "shop",
+    "item",
+    "n",
+    "é",
+    "x.y",
+    "$t",
+    "a b",
+    "[]",
+    "schlüssel",
+    "long" * 8,
+)
 UNITS = ("ms", "s", "us", "ns", "iso")
 WORDS: tuple[Any, ...] = ("purchase", "view", "5", 5, True, "", "é", 0, -7)
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """A path of the settings and what stands there in an event that fits; `one` draws it."""
+    """A path of the settings and its value in a matching event; `one` draws the value."""
 
     path: str
     one: One
@@ -40,7 +66,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Settings, with a reader of them, the names of the histograms' views, and what stands where in an event that fits."""
+    """Settings, their reader, the view names, and the roles of a matching event."""
 
     events: dict[str, Any]
     histograms: list[dict[str, Any]]
@@ -55,27 +81,35 @@ class Case:
 
 
 class Maker:
-    """Random settings and events."""
+    """Generator of random settings and events."""
 
     def __init__(self, seed: int) -> None:
         self.choose = random.Random(seed)
 
     def path(self, most: int = 4) -> str:
         """Return a path of a few names."""
-        return ".".join(self.name() for _ in range(self.choose.choice((1, 1, 2, 2, 3, 4)[: most + 2])))
+        return ".".join(
+            self.name() for _ in range(self.choose.choice((1, 1, 2, 2, 3, 4)[: most + 2]))
+        )
 
     def name(self) -> str:
         name = self.choose.choice(NAMES) if self.choose.random() < 0.997 else 'q"'
         needs_quotes = any(mark in name for mark in '. []"$')
-        return json.dumps(name, ensure_ascii=self.choose.random() < 0.5) if needs_quotes or self.choose.random() < 0.1 else name
+        return (
+            json.dumps(name, ensure_ascii=self.choose.random() < 0.5)
+            if needs_quotes or self.choose.random() < 0.1
+            else name
+        )
 
     def looked(self) -> tuple[dict[str, Any], list[Role]]:
-        """Return items, perhaps with a count and buckets, and what an event has there."""
+        """Return items, perhaps with a count and buckets, and their values in an event."""
         choose = self.choose
         own: dict[str, Any] = {}
         one: One = a_label
         if choose.random() < 0.3:
-            own["buckets"] = choose.choice(([0, 10, 50, 100], [-5, 0.1, 9.99], [0, 0.30000000000000004, 1e2], [10, 1e6]))
+            own["buckets"] = choose.choice(
+                ([0, 10, 50, 100], [-5, 0.1, 9.99], [0, 0.30000000000000004, 1e2], [10, 1e6])
+            )
             one = a_number
         kind, roles = choose.random(), []
         if kind < 0.45:
@@ -97,7 +131,7 @@ class Maker:
         return own, [Role(own["items"], one), *roles]
 
     def where(self) -> tuple[list[dict[str, Any]], list[Role]]:
-        """Return conditions, and fields that now and then fulfil them."""
+        """Return conditions, and fields that sometimes satisfy them."""
         choose, conditions, roles = self.choose, [], []
         for _ in range(choose.choice((1, 1, 2))):
             condition: dict[str, Any] = {"field": self.path()}
@@ -131,7 +165,10 @@ class Maker:
         choose = self.choose
         own, roles = self.looked()
         buckets = own.pop("buckets", None)
-        events: dict[str, Any] = {"key": choose.choice((self.path(), self.path(), "$key", "$all")), **own}
+        events: dict[str, Any] = {
+            "key": choose.choice((self.path(), self.path(), "$key", "$all")),
+            **own,
+        }
         if choose.random() < 0.7:
             events["timestamp"], events["timestamp_unit"] = self.path(), choose.choice(UNITS)
             roles.append(Role(events["timestamp"], a_time(events["timestamp_unit"])))
@@ -164,7 +201,7 @@ class Maker:
         return Case(events, histograms, user, EventReader(settings.shape), names, roles)
 
     def record(self, case: Case) -> dict[str, Any]:
-        """Return an event that fits, as far as the settings' fields leave room for each other."""
+        """Return a matching event, as far as the settings' fields do not collide."""
         record: dict[str, Any] = {}
         roles = case.roles[:]
         if self.choose.random() < 0.5:
@@ -179,7 +216,9 @@ class Maker:
         (name, many), *rest = steps
         if many:
             if not isinstance(value.get(name), list):
-                value[name] = [{} if rest else None for _ in range(self.choose.choice((0, 1, 2, 2, 3, 7)))]
+                value[name] = [
+                    {} if rest else None for _ in range(self.choose.choice((0, 1, 2, 2, 3, 7)))
+                ]
             for place, element in enumerate(value[name]):
                 if rest and isinstance(element, dict):
                     self._put(element, rest, one)
@@ -193,7 +232,7 @@ class Maker:
                 self._put(inner, rest, one)
 
     def changed(self, record: dict[str, Any]) -> Any:
-        """Return an event with one thing in it changed."""
+        """Return an event with one change."""
         choose = self.choose
         places = [*_places(record)]
         if not places:
@@ -210,7 +249,9 @@ class Maker:
             other, place = choose.choice(places)
             holder[name], other[place] = deepcopy(other[place]), deepcopy(holder[name])
         elif kind == 4 and isinstance(holder[name], list):
-            holder[name].insert(choose.randrange(len(holder[name]) + 1), deepcopy(choose.choice(ODD)))
+            holder[name].insert(
+                choose.randrange(len(holder[name]) + 1), deepcopy(choose.choice(ODD))
+            )
         elif kind == 5:
             holder[name] = choose.choice((a_label, a_number, a_count, a_user))(choose)
         elif isinstance(holder[name], dict):
@@ -218,7 +259,7 @@ class Maker:
         return record
 
     def batch(self, case: Case, size: int = BATCH) -> list[bytes]:
-        """Return records, of which half fit and the others are changed once or twice."""
+        """Return records: half match, the rest are changed once or twice."""
         found = []
         for _ in range(size):
             record: Any = self.record(case)
@@ -229,16 +270,30 @@ class Maker:
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every place within a value, as what holds it and its name or number there."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    """Yield every place within a value, as its container and its name or index there."""
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for name, each in inner:
         yield value, name
         yield from _places(each)
 
 
-def document(events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None) -> dict[str, Any]:
-    """Return a settings file with these fields, and with what else it needs."""
-    bounds: dict[str, Any] = {"tick": "10s", "horizon": 10, "max_items": 3, "epsilon": 1.0, "delta": 1e-9}
+def document(
+    events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None
+) -> dict[str, Any]:
+    """Return a complete settings file with these fields."""
+    bounds: dict[str, Any] = {
+        "tick": "10s",
+        "horizon": 10,
+        "max_items": 3,
+        "epsilon": 1.0,
+        "delta": 1e-9,
+    }
     if user is not None:
         bounds["max_items_per_user"] = 5
     sections = []
@@ -255,8 +310,10 @@ def document(events: dict[str, Any], histograms: list[dict[str, Any]], user: str
     }
 
 
-def settings_or_none(events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None) -> Settings | None:
-    """Return settings with these fields; None: they are refused."""
+def settings_or_none(
+    events: dict[str, Any], histograms: list[dict[str, Any]], user: str | None
+) -> Settings | None:
+    """Return settings with these fields; None if they are refused."""
     try:
         return settings_of(document(events, histograms, user), Path())
     except ValueError:
@@ -264,7 +321,7 @@ def settings_or_none(events: dict[str, Any], histograms: list[dict[str, Any]], u
 
 
 def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, Found | str]:
-    """Return what a reader said of each record; of those that are skipped nothing."""
+    """Return a reader's result for every record; nothing for skipped ones."""
     data = spans.data.tobytes()
     layout = case.reader.layout
 
@@ -280,16 +337,28 @@ def told(case: Case, spans: EventSpans, rejects: Sequence[Reject]) -> dict[int, 
         named = [span[0] for span in labels] if bucketed else [text(span) for span in labels]
         column = spans.keys[layout.key_of[place]]
         keys = [None] * len(spans) if column is None else [text(span) for span in column.tolist()]
-        views.append([
-            Looked(key, list(zip(named[at : at + more], amounts[at : at + more], strict=True))) if more >= 0 else None
-            for key, at, more in zip(keys, view.first.tolist(), view.number.tolist(), strict=True)
-        ])  # fmt: skip
-    users = [None] * len(spans) if spans.users is None else [text(span) for span in spans.users.tolist()]
+        views.append(
+            [
+                Looked(key, list(zip(named[at : at + more], amounts[at : at + more], strict=True)))
+                if more >= 0
+                else None
+                for key, at, more in zip(
+                    keys, view.first.tolist(), view.number.tolist(), strict=True
+                )
+            ]
+        )
+    users = (
+        [None] * len(spans)
+        if spans.users is None
+        else [text(span) for span in spans.users.tolist()]
+    )
     found: dict[int, Found | str] = {reject.index: "rejected" for reject in rejects}
     for row, (index, at) in enumerate(zip(spans.index.tolist(), spans.times.tolist(), strict=True)):
         seen = tuple(views[place][row] for place in of)
         looked = any(view is not None for view in seen)
-        found[index] = Found(None if "timestamp" not in case.events else at, users[row] if looked else None, seen)
+        found[index] = Found(
+            None if "timestamp" not in case.events else at, users[row] if looked else None, seen
+        )
     return found
 
 
@@ -297,13 +366,20 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
     """Read records in three ways.
 
     Returns:
-        the first record about which two say different things, with what they say; how many records the scanner read; how many are events.
+        the first record on which two readers disagree, with the results; the number of records the
+        scanner read; the number of events.
     """
-    keys = [None if place % 40 == 0 else b"\xff" if place % 40 == 1 else b"k%d" % (place % 7) for place in range(len(values))]
+    keys = [
+        None if place % 40 == 0 else b"\xff" if place % 40 == 1 else b"k%d" % (place % 7)
+        for place in range(len(values))
+    ]
     records = Records.of(values, keys, range(len(values)))
     fast, fast_rejects = one(case.reader.read(records))
     slow, slow_rejects = one(case.reader.read_one_by_one(records))
-    said = {"scanner": told(case, fast, fast_rejects), "general reader": told(case, slow, slow_rejects)}
+    said = {
+        "scanner": told(case, fast, fast_rejects),
+        "general reader": told(case, slow, slow_rejects),
+    }
     scanned, events = len(values) - fast.declined, len(slow)
     for place, (value, key) in enumerate(zip(values, keys, strict=True)):
         try:
@@ -316,21 +392,36 @@ def difference(case: Case, values: Sequence[bytes]) -> tuple[str | None, int, in
                 differs = f"{who}: {found.get(place, 'skipped')} {why}\nreference: {expected}"
                 return f"{case.shown}\n{value!r}, key {key!r}:\n{differs}", scanned, events
     if fast_rejects != slow_rejects:
-        return f"{case.shown}: {fast_rejects} with the scanner, {slow_rejects} without", scanned, events
+        return (
+            f"{case.shown}: {fast_rejects} with the scanner, {slow_rejects} without",
+            scanned,
+            events,
+        )
     return None, scanned, events
 
 
 def main() -> int:
-    """Compare the three over random events, and say how many there were."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    maker, begun, scanned, events, records, cases = Maker(options.seed), time.monotonic(), 0, 0, 0, 0
+    maker, begun, scanned, events, records, cases = (
+        Maker(options.seed),
+        time.monotonic(),
+        0,
+        0,
+        0,
+        0,
+    )
     while records < options.events:
         case = maker.case()
         found, more_scanned, more_events = difference(case, maker.batch(case))
-        scanned, events, records, cases = scanned + more_scanned, events + more_events, records + BATCH, cases + 1
+        scanned, events, records, cases = (
+            scanned + more_scanned,
+            events + more_events,
+            records + BATCH,
+            cases + 1,
+        )
         if found is not None:
             print(f"seed {options.seed}, after {records:,} records: {found}")
             return 1

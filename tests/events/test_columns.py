@@ -1,4 +1,4 @@
-"""Events as columns of codes count what a plain reading of their JSON counts."""
+"""Events as columns of codes give the same counts as plain Python over their JSON."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from hypothesis import strategies as st
 
 from tests.bounding import bound
 from tests.events.reading import columns, reader, shape
-from workers.agents.intake import Intake
-from workers.events import pairs, vocabulary
+from workers.events import columns as pairs
+from workers.events import vocabulary
 from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, Events, Names
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.vocabulary import Vocabulary
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.config.views import Condition, Shape, View, parse
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.shapes.conditions import Condition
-from workers.shapes.paths import parse
-from workers.shapes.views import Shape, View
+from workers.pipeline.intake import Intake
 
 KEY = NoiseKey(bytes(32))
 
@@ -41,14 +40,18 @@ EVENTS = st.lists(st.tuples(st.sampled_from("abc"), ITEMS, st.integers(0, 300)),
 
 
 def plainly(batches: list[list[Any]], grace_ms: int) -> tuple[Counter[Any], set[Any]]:
-    """Return counts by (lane, tick, key, label), and the (lane, tick, key)s that are named."""
+    """Return counts by (lane, tick, key, label), and the set of named (lane, tick, key)."""
     counts: Counter[Any] = Counter()
     named: set[Any] = set()
     mark = None
     for key, items, time in (event for batch in batches for event in batch):
         mark = time if mark is None else max(mark, time - grace_ms)
         for lane in LANES:
-            tick = (max(time, mark) - lane.start_ms) // lane.tick_ms + 1 if time >= lane.start_ms else 0
+            tick = (
+                (max(time, mark) - lane.start_ms) // lane.tick_ms + 1
+                if time >= lane.start_ms
+                else 0
+            )
             if tick >= 1:
                 named.add((lane, tick, key))
                 for label, n in bound(items, lane.max_items, lane.max_count).items():
@@ -57,7 +60,7 @@ def plainly(batches: list[list[Any]], grace_ms: int) -> tuple[Counter[Any], set[
 
 
 def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any]]:
-    """Return the same of what commits after each second batch hand over, and look at the tags."""
+    """Return the same from commits after every second batch, and check the tags."""
     intake, sequences = Intake(LANES, grace_ms, KEY), [0]
     counts: Counter[Any] = Counter()
     named: set[Any] = set()
@@ -71,7 +74,11 @@ def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any
                 part = section.contributions(KEY)
                 named.update((section.lane, section.tick, key) for key in part.keys)
                 for at, label, n, tag in zip(
-                    part.key_of_row.tolist(), part.labels, part.counts.tolist(), part.tags, strict=True
+                    part.key_of_row.tolist(),
+                    part.labels,
+                    part.counts.tolist(),
+                    part.tags,
+                    strict=True,
                 ):
                     assert (tag == KEY.tags(part.keys[at], [label])[0]).all() and n > 0
                     counts[section.lane, section.tick, part.keys[at], label.decode()] += n
@@ -79,26 +86,42 @@ def counted(batches: list[Events], grace_ms: int) -> tuple[Counter[Any], set[Any
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(EVENTS, max_size=4), st.integers(0, 60), st.sampled_from([1, 6, 1 << 21]), st.sampled_from([1, 4, 1 << 17]))
-def test_columns_count_what_the_events_say(batches: list[list[Any]], grace_ms: int, texts_max: int, held: int) -> None:
-    """Bounding, ticks, sums and tags, whatever an event looks like, and wherever a vocabulary ends."""
+@given(
+    st.lists(EVENTS, max_size=4),
+    st.integers(0, 60),
+    st.sampled_from([1, 6, 1 << 21]),
+    st.sampled_from([1, 4, 1 << 17]),
+)
+def test_columns_count_what_the_events_say(
+    batches: list[list[Any]], grace_ms: int, texts_max: int, held: int
+) -> None:
+    """Covers bounding, ticks, sums and tags, for any event and any vocabulary boundary."""
     with patch.object(vocabulary, "TEXTS_MAX", texts_max), patch.object(pairs, "HELD", held):
         by = reader()
-        assert counted([columns(batch, by) for batch in batches], grace_ms) == plainly(batches, grace_ms)
+        assert counted([columns(batch, by) for batch in batches], grace_ms) == plainly(
+            batches, grace_ms
+        )
 
 
 def test_an_event_holds_each_label_once_in_the_order_of_first_occurrence() -> None:
     """The first labels of an event are the ones that count."""
     rows = [("a", ["x", "y", "x"], 5), ("b", {"y": 3, "z": 0}, 6), ("a", "x", 7), ("c", [], 8)]
     found = columns(rows)
-    assert shape(found) == [(5, "a", {"x": 2, "y": 1}), (6, "b", {"y": 3, "z": 0}), (7, "a", {"x": 1}), (8, "c", {})]
+    assert shape(found) == [
+        (5, "a", {"x": 2, "y": 1}),
+        (6, "b", {"y": 3, "z": 0}),
+        (7, "a", {"x": 1}),
+        (8, "c", {}),
+    ]
     assert list(shape(found)[0][2]) == ["x", "y"]
     assert shape(found.select(np.array([1, 3]))) == [(6, "b", {"y": 3, "z": 0}), (8, "c", {})]
-    assert not len(found.select(np.array([2])).views[""].amounts) or shape(found.select(np.array([2]))) == [(7, "a", {"x": 1})]
+    assert not len(found.select(np.array([2])).views[""].amounts) or shape(
+        found.select(np.array([2]))
+    ) == [(7, "a", {"x": 1})]
 
 
 def test_views_of_one_field_share_its_vocabulary() -> None:
-    """So a pair that both count is known to both; buckets of the field have codes of their own."""
+    """A pair counted by both is then known to both; buckets of the field have separate codes."""
     key, items, n = parse("key"), parse("items"), parse("n")
     views = {
         "all": View(key, items),
@@ -106,7 +129,11 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
         "texts": View(key, n),
         "buckets": View(key, n, edges=(0.0, 5.0)),
     }
-    by = SourceReader(EventReader(Shape(MappingProxyType(views)), max_bytes=1_000), dict.fromkeys(views), earliest_ms=0)
+    by = SourceReader(
+        EventReader(Shape(MappingProxyType(views)), max_bytes=1_000),
+        dict.fromkeys(views),
+        earliest_ms=0,
+    )
     objects = [{"key": "b", "items": ["x", "z"], "n": 7}, {"key": "a", "items": ["y", "x"], "n": 4}]
     found, rejects = by.of_objects(objects)
     assert not rejects
@@ -114,7 +141,7 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
     assert names["all"] is names["some"]
     assert len({id(each) for each in names.values()}) == 3
     texts = {name: list(names[name].texts(columns.labels)) for name, columns in found.views.items()}
-    # What is found for one is there for the other, which says what it looks at.
+    # Text found for one view is there for the other, and the names tell which fields it uses.
     assert texts["all"] == texts["some"] == [b"x", b"z", b"y", b"x"]
     assert texts["texts"] == [b"7", b"4"] and texts["buckets"] == [b">=5", b"[0,5)"]
     seen = found.views["some"].seen
@@ -125,13 +152,20 @@ def test_views_of_one_field_share_its_vocabulary() -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("undeclared", [False, True])
 def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool) -> None:
-    """They share its labels; whether an event is one's own is for each of them, also where some events are rejected."""
+    """They share labels, but every view selects its own events."""
     rng, key, items = np.random.default_rng(seed), parse("key"), parse("items")
     kinds = [("a",), ("b", "c"), ("c",)][: 1 + seed % 3]
-    views = {str(i): View(key, items, where=(Condition(field="kind", in_=kind),)) for i, kind in enumerate(kinds)}
+    views = {
+        str(i): View(key, items, where=(Condition(field="kind", in_=kind),))
+        for i, kind in enumerate(kinds)
+    }
     views["other key"] = View(parse("kind"), items, where=(Condition(field="kind", in_=("c",)),))
     objects = [
-        {"key": f"k{rng.integers(3)}", "kind": "abcd"[rng.integers(4)], "items": [f"i{i}" for i in rng.integers(0, 4, rng.integers(4))]}
+        {
+            "key": f"k{rng.integers(3)}",
+            "kind": "abcd"[rng.integers(4)],
+            "items": [f"i{i}" for i in rng.integers(0, 4, rng.integers(4))],
+        }
         for _ in range(60)
     ]
     served = frozenset({"k0", "k1"} if undeclared else {"k0", "k1", "k2"})
@@ -139,11 +173,16 @@ def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool
     def read(names: list[str]) -> dict[str, list[tuple[str, list[bytes]] | None]]:
         shape = Shape(MappingProxyType({name: views[name] for name in names}))
         declared = {name: None if name == "other key" else served for name in names}
-        found, rejects = SourceReader(EventReader(shape, max_bytes=1_000), declared, earliest_ms=0).of_objects(objects)
+        found, rejects = SourceReader(
+            EventReader(shape, max_bytes=1_000), declared, earliest_ms=0
+        ).of_objects(objects)
         assert bool(rejects) is (undeclared and names != ["other key"])
         return {
             name: [
-                (columns.key_names.name(columns.keys[i]), list(columns.label_names.texts(columns.labels[start:stop])))
+                (
+                    columns.key_names.name(columns.keys[i]),
+                    list(columns.label_names.texts(columns.labels[start:stop])),
+                )
                 if columns.seen is None or columns.seen[i]
                 else None
                 for i, (start, stop) in enumerate(pairwise([0, *columns.ends.tolist()]))
@@ -153,7 +192,11 @@ def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool
 
     together = read(list(views))
     if undeclared:  # a record that one of them rejects is no event for the others
-        objects = [each for each in objects if not (each["key"] == "k2" and any(each["kind"] in kind for kind in kinds))]
+        objects = [
+            each
+            for each in objects
+            if not (each["key"] == "k2" and any(each["kind"] in kind for kind in kinds))
+        ]
         undeclared = False
     for name in views:
         assert together[name] == read([name])[name]
@@ -161,8 +204,10 @@ def test_views_of_one_field_see_what_each_sees_alone(seed: int, undeclared: bool
 
 @pytest.mark.parametrize(("last", "wanted"), [(True, [7, 2, 1]), (False, [8, 2, 1])])
 @pytest.mark.parametrize("others", [0, 30])
-def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(last: bool, wanted: list[int], others: int) -> None:
-    """A map keeps the last value of a name; a list of structures is a list. Long events are looked up elsewhere."""
+def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(
+    last: bool, wanted: list[int], others: int
+) -> None:
+    """A map keeps a name's last value, a list all. Long events use another lookup."""
     coder = Coder(Names())
     data = b"".join(b"%02d" % i for i in range(40))
     places = np.stack((np.arange(0, 80, 2), np.arange(2, 82, 2)), axis=1)
@@ -171,7 +216,13 @@ def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(last: boo
     amounts = np.array([1, 2, 7, *[3] * others, 1])
     number = np.array([3 + others, 1])
     made = coder.columns(
-        np.zeros(2, dtype=np.int32), Vocabulary(), np.cumsum(number) - number, number, labels, amounts, last=last
+        np.zeros(2, dtype=np.int32),
+        Vocabulary(),
+        np.cumsum(number) - number,
+        number,
+        labels,
+        amounts,
+        last=last,
     )
     assert made.labels.tolist() == [4, 5, *range(6, 6 + others), 4]
     assert made.amounts.tolist() == [*wanted[:2], *[3] * others, wanted[2]]

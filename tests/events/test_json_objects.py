@@ -1,4 +1,7 @@
-"""The general reader of JSON along a tree; `tests/kernels/json_log_corpus.py` holds it against Python's own."""
+"""The general reader of JSON along a tree.
+
+`tests/events/json_log_corpus.py` compares it with Python's own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from decimal import Decimal
 
 import pytest
 
-from tests.kernels.json_log_corpus import tree
+from tests.events.json_log_corpus import tree
 from workers.events.json_objects import JsonDecoder
 from workers.events.tree import Wanted, build
 
@@ -16,13 +19,15 @@ DECODER = JsonDecoder(tree("order.lines[].sku", "order.id", "tags[]", "meta", "t
 
 
 def test_only_what_is_wanted_is_there() -> None:
-    """A null is None, wherever it is."""
-    assert DECODER.decode(b'{"order":{"lines":[{"sku":"a","x":1},{}],"x":2},"x":3,"ts":null,"meta":{"a":[1]}}') == {
-        "order": {"lines": [{"sku": "a"}, {}]},
-        "ts": None,
-        "meta": {"a": [1]},
+    """A null is None at every level."""
+    assert DECODER.decode(
+        b'{"order":{"lines":[{"sku":"a","x":1},{}],"x":2},"x":3,"ts":null,"meta":{"a":[1]}}'
+    ) == {"order": {"lines": [{"sku": "a"}, {}]}, "ts": None, "meta": {"a": [1]}}
+    assert DECODER.decode(b'{"order":null,"tags":null,"meta":true}') == {
+        "order": None,
+        "tags": None,
+        "meta": True,
     }
-    assert DECODER.decode(b'{"order":null,"tags":null,"meta":true}') == {"order": None, "tags": None, "meta": True}
     assert DECODER.decode(b'{"ts":1,"ts":2,"\\u0074s":3}') == {"ts": 3}
 
 
@@ -38,7 +43,7 @@ def test_only_what_is_wanted_is_there() -> None:
     ],
 )
 def test_a_record_of_another_shape_is_there_whole(value: bytes, expected: object) -> None:
-    """So that one can say which field is not what it should be."""
+    """The message can then name the invalid field."""
     assert DECODER.decode(value) == expected
 
 
@@ -69,27 +74,57 @@ def test_numbers_are_what_is_written(text: str, expected: object) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        b"", b" ", b"{", b'{"ts":}', b'{"ts":01}', b'{"ts":NaN}', b'{"ts":1}x', b'\xef\xbb\xbf{"ts":1}', b'{"ts":"\xff"}',
-        b'{"ts":"\\ud800"}', b'{"x":"\x00"}', b'{"ts":"a\nb"}', b'{"order":5,"x":"\xff"}', b'{"ts":' + b"9" * 4_301 + b"}",
+        b"",
+        b" ",
+        b"{",
+        b'{"ts":}',
+        b'{"ts":01}',
+        b'{"ts":NaN}',
+        b'{"ts":1}x',
+        b'\xef\xbb\xbf{"ts":1}',
+        b'{"ts":"\xff"}',
+        b'{"ts":"\\ud800"}',
+        b'{"x":"\x00"}',
+        b'{"ts":"a\nb"}',
+        b'{"order":5,"x":"\xff"}',
+        b'{"ts":' + b"9" * 4_301 + b"}",
         b"[" * 100_000,
     ],
-)  # fmt: skip
+)
 def test_what_is_not_json_is_not_json(value: bytes) -> None:
-    """One reason for all, which shows nothing of the record; no other error leaves."""
+    """All cases give one reason, which shows nothing of the record; no other error escapes."""
     with pytest.raises(ValueError, match=r"^not JSON$") as caught:
         DECODER.decode(value)
     assert caught.value.__cause__ is None and caught.value.__suppress_context__
 
 
 def test_what_nobody_wants_is_looked_at_less_closely() -> None:
-    """As msgspec does: invalid UTF-8, and a number of any length."""
+    """As in msgspec: invalid UTF-8, and numbers of any length, pass in unwanted fields."""
     assert DECODER.decode(b'{"x":"\xff","\xff":1,"ts":1,"y":' + b"9" * 5_000 + b"}") == {"ts": 1}
 
 
 def test_any_name_is_found() -> None:
-    """Whatever Python or msgspec think of it; in a process where nobody looked at the name before."""
-    names = ["a.b", "class", "", "a b", "1", '"', "\\", "é", "žluťoučký", "商品", "\U0001f600", "__init__", "total"]
-    wanted = [Wanted((outer, inner), None, i * 100 + j) for i, outer in enumerate(names) for j, inner in enumerate(names)]
+    """Covers names that Python or msgspec treat specially, also those new to the process."""
+    names = [
+        "a.b",
+        "class",
+        "",
+        "a b",
+        "1",
+        '"',
+        "\\",
+        "é",
+        "žluťoučký",
+        "商品",
+        "\U0001f600",
+        "__init__",
+        "total",
+    ]
+    wanted = [
+        Wanted((outer, inner), None, i * 100 + j)
+        for i, outer in enumerate(names)
+        for j, inner in enumerate(names)
+    ]
     JsonDecoder(build(wanted))
     code = f"""
 import json

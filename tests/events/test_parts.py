@@ -1,4 +1,4 @@
-"""A batch is read in parts where it is large once it is read; what is read does not depend on where they end."""
+"""Large batches are read in parts, and the result does not depend on where parts end."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.agents.monitor.scene import Scene
+from tests.events.json_corpus import Row, corpus, read_back, readers, settings
 from tests.events.reading import event_reader
-from tests.kernels.json_corpus import Row, corpus, read_back, readers, settings
-from tests.monitor.scene import Scene
-from workers.agents.contribute import PROGRESS, ContributeProgress, ContributeShard
-from workers.agents.contributions import decode
-from workers.changes import Change
+from workers.agents.contribute import ContributeProgress, ContributeShard
 from workers.events import logs
-from workers.events.formats.json_schema import FramedJson
+from workers.events.formats.reader import FramedJson
 from workers.events.json import Json
+from workers.events.log import DECLINED_EACH
 from workers.events.project import bucket, number_of
-from workers.events.reader import EventReader, Records, Reject
+from workers.events.reader import EventReader, Reject
 from workers.events.user_reader import UserReader
-from workers.kafka.records import Batch, Outgoing
-from workers.kernels.reading.log import DECLINED_EACH
+from workers.kafka.records import Batch, Outgoing, Records
+from workers.mechanisms.config.views import ALL_KEYS, Path, Shape, View
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.settings import EventsSettings, shape_of
-from workers.shapes.paths import Path
-from workers.shapes.views import ALL_KEYS, Shape, View
+from workers.pipeline.contributions import decode
+from workers.pipeline.progress import PROGRESS
+from workers.runtime.sizes import Change
+from workers.settings.settings import EventsSettings, shape_of
 
 FOREVER = 1 << 62
 KEY = NoiseKey(bytes(32))
 
 
 def small(monkeypatch: pytest.MonkeyPatch, rows: int = 3, declined: int = 700) -> None:
-    """Leave room for so many rows, and so many bytes of declined records, in a part."""
+    """Limit a part to this many rows and this many bytes of declined records."""
     monkeypatch.setattr(logs, "ROWS_FORESEEN", 0)
     monkeypatch.setattr(logs, "ROWS_LEAST", rows)
     monkeypatch.setattr(logs, "DECLINED_BYTES", declined)
 
 
-def joined(reader: EventReader, records: Records, *, scanned: bool, form: Any = None) -> tuple[list[Row], list[Reject], list[int]]:
-    """Return events and rejects of all parts, and where each part ends."""
+def joined(
+    reader: EventReader, records: Records, *, scanned: bool, form: Any = None
+) -> tuple[list[Row], list[Reject], list[int]]:
     rows: list[Row] = []
     rejects: list[Reject] = []
     stops: list[int] = []
@@ -61,8 +62,10 @@ def joined(reader: EventReader, records: Records, *, scanned: bool, form: Any = 
 
 @pytest.mark.parametrize("scanned", [True, False])
 @pytest.mark.parametrize("place", range(0, len(settings()), 5))
-def test_events_and_rejects_are_the_same_wherever_parts_end(monkeypatch: pytest.MonkeyPatch, place: int, scanned: bool) -> None:
-    """Times, keys, users and decoded texts of a record come from the part that it is in."""
+def test_events_and_rejects_are_the_same_wherever_parts_end(
+    monkeypatch: pytest.MonkeyPatch, place: int, scanned: bool
+) -> None:
+    """Times, keys, users and decoded texts of a record come from its own part."""
     values = corpus()[:: 1 if scanned else 7]
     keys = [None if i % 50 == 0 else b"k%d" % (i % 7) for i in range(len(values))]
     records, reader = Records.of(values, keys, range(len(values))), readers()[place]
@@ -75,9 +78,12 @@ def test_events_and_rejects_are_the_same_wherever_parts_end(monkeypatch: pytest.
 
 
 def test_json_behind_a_schema_id_comes_in_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is decoded, and why a record is refused, goes by its place in the batch."""
+    """Decoded text and reject reasons are addressed by position in the batch."""
     bodies = [b'{"key":"k","items":["a%d","\\u00e9"],"ts":%d}' % (i, i) for i in range(40)]
-    values = [b"x" if i % 5 == 0 else b"\0\0\0\0\1" + (body[:-1] + b',"ts":7}' if i % 3 == 0 else body) for i, body in enumerate(bodies)]
+    values = [
+        b"x" if i % 5 == 0 else b"\0\0\0\0\1" + (body[:-1] + b',"ts":7}' if i % 3 == 0 else body)
+        for i, body in enumerate(bodies)
+    ]
     reader = event_reader(EventsSettings(topic="t", key="key", items="items", timestamp="ts"))
     form, records = FramedJson(Json(reader.layout.tree)), Records.of(values)
     whole = joined(reader, records, scanned=True, form=form)
@@ -89,9 +95,14 @@ def test_json_behind_a_schema_id_comes_in_parts_too(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("user", "timestamp"), [("user", "ts"), ("user", None), ("$key", "ts")])
-def test_users_are_the_same_wherever_parts_end(monkeypatch: pytest.MonkeyPatch, user: str, timestamp: str | None) -> None:
-    """Texts that one part decoded lie behind those of the parts before it."""
-    values = [*corpus()[::3], *(b'{"key":"k","items":"a","ts":5,"user":"\\u00e9%d"}' % i for i in range(50))]
+def test_users_are_the_same_wherever_parts_end(
+    monkeypatch: pytest.MonkeyPatch, user: str, timestamp: str | None
+) -> None:
+    """Texts decoded by a part follow those of earlier parts."""
+    values = [
+        *corpus()[::3],
+        *(b'{"key":"k","items":"a","ts":5,"user":"\\u00e9%d"}' % i for i in range(50)),
+    ]
     records = Records.of(values, [b"u%d" % (i % 9) for i in range(len(values))], range(len(values)))
     shape = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp=timestamp), user)
     reader = UserReader(shape, max_bytes=4_000)
@@ -108,7 +119,7 @@ def test_users_are_the_same_wherever_parts_end(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_ordinary_batches_are_one_part() -> None:
-    """Each part costs what a small batch does."""
+    """A part costs as much as a small batch."""
     value = b'{"key":"k1","items":["item1","item2"],"ts":1795296236471}'
     reader = event_reader(EventsSettings(topic="t", key="key", items="items", timestamp="ts"))
     records = Records.of([value] * 60_000)
@@ -118,25 +129,33 @@ def test_ordinary_batches_are_one_part() -> None:
 
 
 def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
-    """One record of a megabyte may have 490,000 rows alone; others wait."""
+    """One record of a megabyte may have 490,000 rows of its own; others wait."""
     items = b'{"i":[%b]}' % b",".join([b"1"] * 490_000)
     reader = event_reader(EventsSettings(topic="t", key="$all", items="i"))
     small_one = b'{"i":"a"}'
     parts = list(reader.read(Records.of([small_one, items, small_one, items, items, small_one])))
-    # A small one may find room behind a large one.
+    # A small record may fit after a large one.
     assert [stop for *_, stop in parts] == [1, 3, 4, 6]
-    assert [int(spans.views[0].number.sum()) for spans, *_ in parts] == [1, 490_001, 490_000, 490_001]
+    assert [int(spans.views[0].number.sum()) for spans, *_ in parts] == [
+        1,
+        490_001,
+        490_000,
+        490_001,
+    ]
     assert not any(rejects or spans.declined for spans, rejects, _ in parts)
     most = logs.DECLINED_BYTES // DECLINED_EACH
-    assert [stop for *_, stop in reader.read(Records.of([None] * (2 * most + 1)))] == [most, 2 * most, 2 * most + 1]
+    assert [stop for *_, stop in reader.read(Records.of([None] * (2 * most + 1)))] == [
+        most,
+        2 * most,
+        2 * most + 1,
+    ]
 
 
-class Killed(Exception):
-    """Here the process ends."""
+class Killed(Exception): ...
 
 
 def sent(shard: Any) -> tuple[list[Outgoing], list[list[Change]]]:
-    """Have a shard of no broker commit into these lists."""
+    """Make a shard without a broker commit into these lists."""
     messages: list[Outgoing] = []
     changes: list[list[Change]] = []
 
@@ -149,8 +168,10 @@ def sent(shard: Any) -> tuple[list[Outgoing], list[list[Change]]]:
     return messages, changes
 
 
-def shards(directory: Directory) -> Iterator[tuple[ContributeShard, list[Outgoing], list[list[Change]]]]:
-    """Yield one owner of a partition after the other, each on from what the last one committed; all commit after each part."""
+def shards(
+    directory: Directory,
+) -> Iterator[tuple[ContributeShard, list[Outgoing], list[list[Change]]]]:
+    """Yield successive owners of a partition; all commit after every part."""
     stored: list[Change] = []
     while True:
         shard = Scene(directory).contribute[0]
@@ -164,7 +185,7 @@ def shards(directory: Directory) -> Iterator[tuple[ContributeShard, list[Outgoin
 
 
 def totals(messages: Sequence[Outgoing]) -> tuple[Counter[str], Counter[str], list[int]]:
-    """Return counts by label, rejects by their reason, and the sequence numbers of what owners are told."""
+    """Return counts by label, rejects by reason, and the sequence numbers that owners receive."""
     counts, reasons, sequences = Counter[str](), Counter[str](), []
     for message in messages:
         if message.topic == "rejects":
@@ -179,13 +200,20 @@ def totals(messages: Sequence[Outgoing]) -> tuple[Counter[str], Counter[str], li
     return counts, reasons, sequences
 
 
-def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Directory) -> None:
-    """Whoever takes over after any of them reads the rest of the same batch, and nothing twice."""
+def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Directory
+) -> None:
+    """A new owner after any commit reads the rest of the same batch, and nothing twice."""
     now_ms = 1_767_225_600_000
-    values = [b"{" if i % 7 == 0 else b'{"shop":"s1","products":["a%d","\\u0062"]}' % (i % 5) for i in range(60)]
-    # Offsets with holes, as a compacted topic has them.
+    values = [
+        b"{" if i % 7 == 0 else b'{"shop":"s1","products":["a%d","\\u0062"]}' % (i % 5)
+        for i in range(60)
+    ]
+    # Offsets with gaps, as in a compacted topic.
     offsets = [3 * i for i in range(60)]
-    batch = Batch(0, 200, Records.of(values, times=[now_ms + i for i in range(60)], offsets=offsets))
+    batch = Batch(
+        0, 200, Records.of(values, times=[now_ms + i for i in range(60)], offsets=offsets)
+    )
     [(shard, messages, _)] = [next(shards(tmp_path))]
     shard.process(batch)
     expected = totals(messages)
@@ -205,7 +233,9 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(monkeypatch: pytest.M
             shard.process(rest)
         everything += messages
         progress = [value or b"" for each in changes for key, value in each if key == PROGRESS]
-        committed += [msgspec.json.decode(value, type=ContributeProgress).offset for value in progress]
+        committed += [
+            msgspec.json.decode(value, type=ContributeProgress).offset for value in progress
+        ]
     assert committed[-1] == 200
     assert committed == sorted(set(committed))
     assert len(committed) > owners > 2
@@ -216,7 +246,6 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(monkeypatch: pytest.M
 
 
 def stop_after(shard: ContributeShard, parts: int) -> Any:
-    """Return what ends the process after so many parts."""
     left = [parts]
 
     def goes_on() -> None:
@@ -228,8 +257,10 @@ def stop_after(shard: ContributeShard, parts: int) -> Any:
 
 
 def calls(edges: Sequence[float], numbers: int) -> int:
-    """Return how many calls the general reader makes for a record of so many numbers."""
-    reader = EventReader(Shape(MappingProxyType({"": View(ALL_KEYS, Path(("i",)), edges=tuple(edges))})))
+    """Return how many calls the general reader makes for a record with this many numbers."""
+    reader = EventReader(
+        Shape(MappingProxyType({"": View(ALL_KEYS, Path(("i",)), edges=tuple(edges))}))
+    )
     records = Records.of([b'{"i":[%b]}' % b",".join(b"%de100" % i for i in range(numbers))])
     number = 0
 
@@ -247,7 +278,7 @@ def calls(edges: Sequence[float], numbers: int) -> int:
 
 
 def test_what_a_number_costs_does_not_grow_with_the_edges() -> None:
-    """One record of 240,000 numbers took 13.6 s: each was compared with each of 1,000 edges in Python."""
+    """One record of 240,000 numbers took 13.6 s: Python compared each with all 1,000 edges."""
     few, many = calls([0.5], 4_000), calls(range(1_000), 4_000)
     assert many == few
     assert few < 30 * 4_000
@@ -255,11 +286,19 @@ def test_what_a_number_costs_does_not_grow_with_the_edges() -> None:
 
 
 def test_a_bucket_is_how_many_edges_are_at_most_a_number() -> None:
-    """Infinite numbers, zeros of both signs, and what no float64 holds are put beside edges as well."""
+    """Also covers infinities, signed zeros and numbers that no float64 holds."""
     edges = (-math.inf, -1e300, -1.0, 0.0, 5e-324, 0.1, 1.0, 2.0**53, 1e308, math.inf)
-    near = [each for edge in edges for each in (edge, math.nextafter(edge, math.inf), math.nextafter(edge, -math.inf))]
+    near = [
+        each
+        for edge in edges
+        for each in (edge, math.nextafter(edge, math.inf), math.nextafter(edge, -math.inf))
+    ]
     odd = [-0.0, 10**400, -(10**400), 2**53 + 1, 0, 1]
-    numbers: list[float | Decimal] = [*near, *odd, *map(Decimal, ("0.1", "0.10000000000000001", "1E-400"))]
+    numbers: list[float | Decimal] = [
+        *near,
+        *odd,
+        *map(Decimal, ("0.1", "0.10000000000000001", "1E-400")),
+    ]
     for number in numbers:
         as_float = number_of(number)
         assert as_float is not None

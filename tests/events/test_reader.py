@@ -1,4 +1,4 @@
-"""Every kind of broken record gets its reason and no valid one beside it is lost (interfaces.md, Events)."""
+"""Broken records get their reason, and no valid neighbour is lost (interfaces.md, Events)."""
 
 import sys
 from collections.abc import Iterator
@@ -8,14 +8,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.events.json_corpus import read_back
 from tests.events.reading import event_reader, one
-from tests.kernels.json_corpus import read_back
 from workers.events.json import NESTED_MAX
+from workers.events.layout import ITEMS
+from workers.events.log import LIST, VALUE
 from workers.events.logs import Bools, Bytes, Logs, Longs
-from workers.events.reader import EventReader, Records
-from workers.kernels.reading.log import LIST, VALUE
-from workers.kernels.reading.wanted import ITEMS
-from workers.settings import EventsSettings
+from workers.events.reader import EventReader
+from workers.kafka.records import Records
+from workers.settings.settings import EventsSettings
 
 SETTINGS = EventsSettings(topic="orders", key="shop", items="products", timestamp="ts")
 GOOD = b'{"shop":"s1","products":["a","b"],"ts":1000}'
@@ -27,7 +28,10 @@ BROKEN = {
     b'{"shop":"s1","products":["a"],"ts":1},{"shop":"s1","products":["a"],"ts":1}': "not JSON",
     b'{"shop":"s1","products":["\\ud800"],"ts":1}': "not JSON",
     b"[" * 100_000: "not JSON",
-    b'{"deep":' + b"[" * 5_000 + b"]" * 5_000 + b',"shop":"s1","products":["a"],"ts":1}': "not JSON",
+    b'{"deep":'
+    + b"[" * 5_000
+    + b"]" * 5_000
+    + b',"shop":"s1","products":["a"],"ts":1}': "not JSON",
     b'{"shop":"s1","ts":1,"products":' + b"[" * 5_000 + b"]" * 5_000 + b"}": "not JSON",
     b"[1]": "not a JSON object",
     b"null": "not a JSON object",
@@ -54,7 +58,6 @@ BROKEN = {
 
 
 def nested(depth: int, name: bytes = b"deep") -> bytes:
-    """Return an event with `depth` levels in all."""
     return b'{"%b":%b%b,' % (name, b"[" * (depth - 1), b"]" * (depth - 1)) + GOOD[1:]
 
 
@@ -65,17 +68,20 @@ def test_a_broken_record_is_named_and_its_neighbours_are_read(value: bytes) -> N
     spans, rejects = one(reader.read(Records.of([GOOD, value, GOOD.replace(b"s1", b"s2")])))
     assert [(r.index, r.reason) for r in rejects] == [(1, BROKEN[value])]
     assert spans.declined == 1
-    assert read_back(spans) == [(0, 1000, b"s1", None, [b"a", b"b"], [1, 1]), (2, 1000, b"s2", None, [b"a", b"b"], [1, 1])]
+    assert read_back(spans) == [
+        (0, 1000, b"s1", None, [b"a", b"b"], [1, 1]),
+        (2, 1000, b"s2", None, [b"a", b"b"], [1, 1]),
+    ]
 
 
 def test_a_record_without_value_is_rejected() -> None:
-    """A tombstone in the events topic is no event."""
+    """A tombstone in the events topic is not an event."""
     _, rejects = one(event_reader(SETTINGS).read(Records.of([None])))
     assert [r.reason for r in rejects] == ["no value"]
 
 
 def test_an_empty_batch_has_no_events() -> None:
-    """A fetch may bring nothing but control records."""
+    """A fetch may contain only control records."""
     spans, rejects = one(event_reader(SETTINGS).read(Records.of([])))
     assert (len(spans), rejects) == (0, [])
 
@@ -99,7 +105,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("products", ALLOWED, ids=lambda products: products[:20])
 def test_what_is_allowed_is_read(products: bytes) -> None:
-    """More than the bounds is no error, and a label of 1,024 bytes is a label."""
+    """Exceeding the limits is not an error, and a label of 1,024 bytes is valid."""
     value = b'{"extra":[1],"shop":"s1","products":' + products + b',"ts":5}'
     labels, amounts = ALLOWED[products]
     spans, rejects = one(event_reader(SETTINGS).read(Records.of([value])))
@@ -107,61 +113,94 @@ def test_what_is_allowed_is_read(products: bytes) -> None:
 
 
 def test_many_labels_get_room() -> None:
-    """An event has as many labels as fit into a record; the scanner goes on where its room ended."""
+    """All labels in a record are read; the scanner resumes where its room ended."""
     counts = [3, 0, 5_000, 1, 40_000, 2]
-    values = [b'{"shop":"s1","products":[%b],"ts":%d}' % (b",".join([b'"a"'] * n), n) for n in counts]
+    values = [
+        b'{"shop":"s1","products":[%b],"ts":%d}' % (b",".join([b'"a"'] * n), n) for n in counts
+    ]
     spans, rejects = one(event_reader(SETTINGS).read(Records.of(values)))
     assert (rejects, spans.declined, spans.views[0].number.tolist()) == ([], 0, counts)
     assert [row[4] for row in read_back(spans)] == [[b"a"] * n for n in counts]
 
 
 def test_amounts_are_said_to_be_1_only_where_they_are() -> None:
-    """The kernel writes none of those before the first that is not 1; they must be there all the same."""
+    """The kernel writes no amounts before the first that is not 1; they must still be there."""
     reader = event_reader(EventsSettings(topic="t", key="$all", items="i"))
     single, two, repeated = b'{"i":{"x":1}}', b'{"i":{"x":1,"y":2}}', b'{"i":{"x":1,"x":3}}'
-    # The general reader decides about a name that occurs twice.
+    # The general reader decides about duplicate names.
     for values, amounts in (
-        ([single] * 3, [1] * 3), ([single, two, single], [1, 1, 2, 1]), ([two], [1, 2]), ([repeated, single], [1, 3]),
+        ([single] * 3, [1] * 3),
+        ([single, two, single], [1, 1, 2, 1]),
+        ([two], [1, 2]),
+        ([repeated, single], [1, 3]),
         ([two, repeated], [1, 2, 3]),
-    ):  # fmt: skip
+    ):
         (column,) = one(reader.read(Records.of(values)))[0].columns
         assert (column.amounts.tolist(), column.once) == (amounts, max(amounts) == 1)
     many = [b'{"i":[%b]}' % b",".join([b'"a"'] * 1000)] * 140
     (column,) = one(reader.read(Records.of(many)))[0].columns
-    assert (len(column.amounts), column.amounts.min(), column.amounts.max(), column.once) == (140_000, 1, 1, True)
+    assert (len(column.amounts), column.amounts.min(), column.amounts.max(), column.once) == (
+        140_000,
+        1,
+        1,
+        True,
+    )
 
 
 class _Numbers:
-    """A format whose scanner found lists of whole numbers, of these lengths."""
+    """Format whose scanner found integer lists of these lengths."""
 
     def __init__(self, reader: EventReader, lengths: list[int]) -> None:
         slot = int(reader.layout.columns[0, ITEMS])
-        rows = [row for length in lengths for row in [(slot, LIST, length, -1), *[(slot, VALUE, -(10**17) - i, 0) for i in range(length)]]]
+        rows = [
+            row
+            for length in lengths
+            for row in [
+                (slot, LIST, length, -1),
+                *[(slot, VALUE, -(10**17) - i, 0) for i in range(length)],
+            ]
+        ]
         self._rows = np.array(rows, dtype=np.int64)
         self._ends = np.cumsum([1 + length for length in lengths])
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
-        yield Logs(0, data, self._rows, self._ends, np.zeros(len(values), dtype=np.int8), lambda _: None)
+        yield Logs(
+            0, data, self._rows, self._ends, np.zeros(len(values), dtype=np.int8), lambda _: None
+        )
 
 
 @pytest.mark.parametrize("length", [1, 7, 60])
 def test_whatever_room_ends_first_there_is_more_of_it(length: int) -> None:
-    """Labels are most of a log's rows here, and each has a text that must be made: both rooms are too small at first."""
+    """Most rows are labels that need decoded text: both rooms are too small at first."""
     reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
     lengths = [length] * 30 + [1]
-    spans, rejects = one(reader.read(Records.of([b"x"] * 31, [b"k"] * 31, range(31)), _Numbers(reader, lengths)))
+    spans, rejects = one(
+        reader.read(Records.of([b"x"] * 31, [b"k"] * 31, range(31)), _Numbers(reader, lengths))
+    )
     assert (rejects, spans.declined) == ([], 0)
     wanted = [[b"%d" % (-(10**17) - i) for i in range(n)] for n in lengths]
     assert [row[4] for row in read_back(spans)] == wanted
 
 
 def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
-    """`$key` and a missing timestamp field mean the record's own; what is wrong with the value comes first."""
+    """`$key` and a missing time field mean the record's own; errors in the value come first."""
     reader = event_reader(EventsSettings(topic="t", key="$key", items="q"))
-    values = [b'{"q":"a"}', b"{", b'{"q":"b"}', b'{"q":"c"}', b'{"q":"d"}', b"{", b'{"q":"e"}', b'{"q":"\\u0066"}']
+    values = [
+        b'{"q":"a"}',
+        b"{",
+        b'{"q":"b"}',
+        b'{"q":"c"}',
+        b'{"q":"d"}',
+        b"{",
+        b'{"q":"e"}',
+        b'{"q":"\\u0066"}',
+    ]
     keys = [b"k1", b"k2", None, b"\xff", b"k\x00\n5", None, b"k" * 1025, None]
     spans, rejects = one(reader.read(Records.of(values, keys, range(10, 90, 10))))
-    assert read_back(spans) == [(0, 10, b"k1", None, [b"a"], [1]), (4, 50, b"k\x00\n5", None, [b"d"], [1])]
+    assert read_back(spans) == [
+        (0, 10, b"k1", None, [b"a"], [1]),
+        (4, 50, b"k\x00\n5", None, [b"d"], [1]),
+    ]
     assert len(spans.columns[0].labels) == 2
     assert [(r.index, r.reason) for r in rejects] == [
         (1, "not JSON"),
@@ -174,8 +213,12 @@ def test_the_record_key_and_time_are_used_where_the_settings_say_so() -> None:
 
 
 def test_one_histogram_for_everything_needs_no_key() -> None:
-    """With `$all` events have no stream key of their own."""
-    spans, _ = one(event_reader(EventsSettings(topic="t", key="$all", items="q")).read(Records.of([b'{"q":"a"}'])))
+    """With `$all`, events have no stream key of their own."""
+    spans, _ = one(
+        event_reader(EventsSettings(topic="t", key="$all", items="q")).read(
+            Records.of([b'{"q":"a"}'])
+        )
+    )
     assert spans.keys == (None,)
     assert read_back(spans) == [(0, 0, None, None, [b"a"], [1])]
 
@@ -183,32 +226,55 @@ def test_one_histogram_for_everything_needs_no_key() -> None:
 def test_a_user_is_a_string_a_whole_number_or_the_record_key() -> None:
     """A number names the same user as its decimal digits in a string."""
     events = EventsSettings(topic="t", key="shop", items="q", user="who")
-    good = {b'"ann"': b"ann", b"17": b"17", b'"17"': b"17", b"-17": b"-17", b"-0": b"0", b"9" * 30: b"9" * 30, b'""': b""}
+    good = {
+        b'"ann"': b"ann",
+        b"17": b"17",
+        b'"17"': b"17",
+        b"-17": b"-17",
+        b"-0": b"0",
+        b"9" * 30: b"9" * 30,
+        b'""': b"",
+    }
     bad = [b"1.5", b"1e2", b"true", b"null", b"9" * 5_000]
     values = [b'{"shop":"s","q":["a"],"who":%b}' % user for user in [*good, *bad]]
-    spans, rejects = one(event_reader(events, "who").read(Records.of([*values, b'{"shop":"s","q":["a"]}'])))
+    spans, rejects = one(
+        event_reader(events, "who").read(Records.of([*values, b'{"shop":"s","q":["a"]}']))
+    )
     assert [row[3] for row in read_back(spans)] == [*good.values()]
-    reasons = ["field 'who' is not a string or a whole number"] * 4 + ["not JSON", "missing field 'who'"]
+    reasons = ["field 'who' is not a string or a whole number"] * 4 + [
+        "not JSON",
+        "missing field 'who'",
+    ]
     assert [r.reason for r in rejects] == reasons
-    long = [b'{"shop":"s","q":["a"],"who":%b}' % user for user in (b'"' + LONG + b'x"', b"7" * 1025)]
-    assert [r.reason for r in one(event_reader(events, "who").read(Records.of(long)))[1]] == ["label too long"] * 2
+    long = [
+        b'{"shop":"s","q":["a"],"who":%b}' % user for user in (b'"' + LONG + b'x"', b"7" * 1025)
+    ]
+    assert [r.reason for r in one(event_reader(events, "who").read(Records.of(long)))[1]] == [
+        "label too long"
+    ] * 2
     keyed = event_reader(msgspec.structs.replace(events, user="$key"), "$key")
     spans, rejects = one(keyed.read(Records.of([values[0], values[0]], [b"bob", None])))
-    assert ([row[3] for row in read_back(spans)], [r.reason for r in rejects]) == ([b"bob"], ["record key is no label"])
+    assert ([row[3] for row in read_back(spans)], [r.reason for r in rejects]) == (
+        [b"bob"],
+        ["record key is no label"],
+    )
 
 
 def test_how_deep_an_event_may_be_does_not_depend_on_the_interpreter() -> None:
-    """Lists in lists run into a limit of msgspec that differs between versions of CPython; ours comes first."""
+    """Nested lists hit a msgspec limit that varies between CPython versions; ours applies first."""
     reader = event_reader(SETTINGS)
     values = [nested(depth) for depth in (2, 33, 34, NESTED_MAX, NESTED_MAX + 1)]
-    strings = [b'{"deep":"' + b"[" * 600 + b'",' + GOOD[1:], b'{"deep":"\\"' + b"[" * 600 + b'",' + GOOD[1:]]
+    strings = [
+        b'{"deep":"' + b"[" * 600 + b'",' + GOOD[1:],
+        b'{"deep":"\\"' + b"[" * 600 + b'",' + GOOD[1:],
+    ]
     spans, rejects = one(reader.read(Records.of(values + strings)))
     assert spans.index.tolist() == [0, 1, 2, 3, 5, 6]
     assert [(r.index, r.reason) for r in rejects] == [(4, "not JSON")]
 
 
 def test_a_deep_event_is_read_deep_in_the_stack_too() -> None:
-    """A worker's reader is called from a dozen frames or more, each of which counts."""
+    """A worker calls its reader a dozen or more frames deep, and every frame counts."""
     found = []
 
     def read(frames: int) -> None:
@@ -224,9 +290,9 @@ def test_a_deep_event_is_read_deep_in_the_stack_too() -> None:
 
 
 def test_what_is_read_is_not_shown() -> None:
-    """Records and events hold what people did: a log line or a traceback must not."""
+    """Records and events hold personal data: a log line or a traceback must not show it."""
     records = Records.of([GOOD.replace(b'"a"', b'"bought-in-secret"')])
     shown = repr(records) + repr(one(event_reader(SETTINGS).read(records))[0])
-    # As text, and as the numbers of an array. A shorter text might be in the address of an object.
+    # As text, and as the numbers of an array. A shorter text might occur in an object's address.
     for secret in ("bought", str(list(b"bough"))[1:-1], str(list(b"bough")).replace(",", "")[1:-1]):
         assert secret not in shown

@@ -1,4 +1,4 @@
-"""Whatever shape events have, three readers agree; and plain events of every ordinary shape are read by the compiled one."""
+"""Three readers agree on any shape; the compiled one reads plain events of every ordinary shape."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from tests.arrays.uncompiled import plain_python
 from tests.events.reading import one
 from tests.events.shapes_corpus import BATCH, Case, Maker, difference, settings_or_none, told
 from tests.events.shapes_values import dumped
-from tests.kernels.uncompiled import plain_python
+from workers.events import json_parts, log, log_values, view_kernels
 from workers.events import reader as module
-from workers.events.reader import EventReader, Records
-from workers.kernels.reading import conditions, json_parts, labels, log, log_values, views
+from workers.events.reader import EventReader
+from workers.kafka.records import Records
 
 
 def test_three_readers_agree_over_random_shapes() -> None:
@@ -25,58 +26,118 @@ def test_three_readers_agree_over_random_shapes() -> None:
         said, more, found = difference(case, maker.batch(case))
         assert said is None, said
         scanned, events, records = scanned + more, events + found, records + BATCH
-    # Readers that reject everything, or decline it, would agree as well.
+    # Readers that reject or decline everything would also agree.
     assert events > 0.6 * records
     assert scanned > 0.5 * records
 
 
 def case_of(events: dict[str, Any], *histograms: dict[str, Any], user: str | None = None) -> Case:
-    """Return settings as a test states them."""
+    """Return settings in the form that the tests use."""
     stated = list(histograms) or [{}]
     settings = settings_or_none(events, stated, user)
     assert settings is not None
-    return Case(events, stated, user, EventReader(settings.shape), [config.view for config in settings.histograms], [])
+    return Case(
+        events,
+        stated,
+        user,
+        EventReader(settings.shape),
+        [config.view for config in settings.histograms],
+        [],
+    )
 
 
 NS, S = 1_795_296_236_471_000_123, 1_795_296_236.4719999
 PURCHASE = [{"field": "type", "in": ["purchase", 7, True]}]
 AT_A_TIME = {"key": "$all", "items": "i", "timestamp": "t"}
-# Settings, and an event as people have them.
+# Typical settings with a typical event.
 ORDINARY: dict[str, tuple[Case, dict[str, Any]]] = {
     "a label": (case_of({"key": "k", "items": "i"}), {"k": "a", "i": "x"}),
-    "numbers as labels and keys": (case_of({"key": "k", "items": "i"}), {"k": 76_561_198_000_000_001, "i": [1, -5, True, 0]}),
+    "numbers as labels and keys": (
+        case_of({"key": "k", "items": "i"}),
+        {"k": 76_561_198_000_000_001, "i": [1, -5, True, 0]},
+    ),
     "a list": (
         case_of({"key": "k", "items": "i", "timestamp": "t"}),
         {"k": "é", "i": ["a", "b", "a"], "t": 5, "x": 1.5e-07, "y": -(10**18)},
     ),
     "an object": (case_of({"key": "k", "items": "i"}), {"k": "a", "i": {"x": 3, "y": 0}}),
-    "nested": (case_of({"key": "o.shop.id", "items": "o.p.q"}), {"o": {"p": {"q": "x", "z": {}}, "shop": {"id": 4}}}),
-    "quoted": (case_of({"key": 'o."shop.name"', "items": '"$i"'}), {"o": {"shop.name": "s"}, "$i": ["a"]}),
+    "nested": (
+        case_of({"key": "o.shop.id", "items": "o.p.q"}),
+        {"o": {"p": {"q": "x", "z": {}}, "shop": {"id": 4}}},
+    ),
+    "quoted": (
+        case_of({"key": 'o."shop.name"', "items": '"$i"'}),
+        {"o": {"shop.name": "s"}, "$i": ["a"]},
+    ),
     "order lines": (
-        case_of({"key": "shop", "items": "order.lines[].sku", "count": "order.lines[].qty", "timestamp": "at", "timestamp_unit": "iso"}),
-        {"shop": "s", "order": {"id": "o-1", "lines": [{"sku": "a", "qty": 2, "price": 9.99}, {"qty": 1, "sku": 17}]}, "at":
-        "2026-11-22T10:00:00.123456Z"},
+        case_of(
+            {
+                "key": "shop",
+                "items": "order.lines[].sku",
+                "count": "order.lines[].qty",
+                "timestamp": "at",
+                "timestamp_unit": "iso",
+            }
+        ),
+        {
+            "shop": "s",
+            "order": {
+                "id": "o-1",
+                "lines": [{"sku": "a", "qty": 2, "price": 9.99}, {"qty": 1, "sku": 17}],
+            },
+            "at": "2026-11-22T10:00:00.123456Z",
+        },
     ),
     "elements that are labels": (case_of({"key": "$all", "items": "tags[]"}), {"tags": ["a", "b"]}),
-    "a label with a count": (case_of({"key": "$key", "items": "sku", "count": "qty"}), {"sku": "a", "qty": 5}),
+    "a label with a count": (
+        case_of({"key": "$key", "items": "sku", "count": "qty"}),
+        {"sku": "a", "qty": 5},
+    ),
     "missing items": (case_of({"key": "k", "items": "i", "missing": "empty"}), {"k": "a"}),
-    "null items": (case_of({"key": "k", "items": "o.i[].x", "missing": "empty"}), {"k": "a", "o": None}),
-    "an element's null": (case_of({"key": "k", "items": "i[].x", "missing": "empty"}), {"k": "a", "i": [{"x": None}, {"x": "b"}]}),
+    "null items": (
+        case_of({"key": "k", "items": "o.i[].x", "missing": "empty"}),
+        {"k": "a", "o": None},
+    ),
+    "an element's null": (
+        case_of({"key": "k", "items": "i[].x", "missing": "empty"}),
+        {"k": "a", "i": [{"x": None}, {"x": "b"}]},
+    ),
     "seconds": (case_of(AT_A_TIME | {"timestamp_unit": "s"}), {"i": "a", "t": S}),
     "whole seconds": (case_of(AT_A_TIME | {"timestamp_unit": "s"}), {"i": "a", "t": 1_795_296_236}),
     "microseconds": (case_of(AT_A_TIME | {"timestamp_unit": "us"}), {"i": "a", "t": NS // 1_000}),
     "nanoseconds": (case_of(AT_A_TIME | {"timestamp_unit": "ns"}), {"i": "a", "t": NS}),
-    "a time without a zone": (case_of(AT_A_TIME | {"timestamp_unit": "iso"}), {"i": "a", "t": "2026-11-22 10:00:00"}),
-    "UTC as an offset": (case_of(AT_A_TIME | {"timestamp_unit": "iso"}), {"i": "a", "t": "2026-11-22T10:00:00.5+00:00"}),
-    "a user": (case_of({"key": "k", "items": "i"}, user="who.id"), {"k": "a", "i": "x", "who": {"id": 17}}),
-    "a purchase": (case_of({"key": "k", "items": "i", "where": PURCHASE}), {"k": "a", "i": "x", "type": True}),
-    "no purchase": (case_of({"key": "k", "items": "i", "where": PURCHASE, "timestamp": "t"}), {"type": "view", "t": 1, "i": {"a": []}}),
+    "a time without a zone": (
+        case_of(AT_A_TIME | {"timestamp_unit": "iso"}),
+        {"i": "a", "t": "2026-11-22 10:00:00"},
+    ),
+    "UTC as an offset": (
+        case_of(AT_A_TIME | {"timestamp_unit": "iso"}),
+        {"i": "a", "t": "2026-11-22T10:00:00.5+00:00"},
+    ),
+    "a user": (
+        case_of({"key": "k", "items": "i"}, user="who.id"),
+        {"k": "a", "i": "x", "who": {"id": 17}},
+    ),
+    "a purchase": (
+        case_of({"key": "k", "items": "i", "where": PURCHASE}),
+        {"k": "a", "i": "x", "type": True},
+    ),
+    "no purchase": (
+        case_of({"key": "k", "items": "i", "where": PURCHASE, "timestamp": "t"}),
+        {"type": "view", "t": 1, "i": {"a": []}},
+    ),
     "bounds": (
         case_of({"key": "$all", "items": "i", "where": [{"field": "n", "min": 0.5, "max": 7}]}),
         {"i": "x", "n": 0.30000000000000004},
     ),
-    "what is there": (case_of({"key": "$all", "items": "i", "where": [{"field": "e", "exists": False}]}), {"i": "x"}),
-    "latencies": (case_of({"key": "k", "items": "ms"}, {"buckets": [0, 10, 50]}), {"k": "a", "ms": 12.345678901234567}),
+    "what is there": (
+        case_of({"key": "$all", "items": "i", "where": [{"field": "e", "exists": False}]}),
+        {"i": "x"},
+    ),
+    "latencies": (
+        case_of({"key": "k", "items": "ms"}, {"buckets": [0, 10, 50]}),
+        {"k": "a", "ms": 12.345678901234567},
+    ),
     "readings": (
         case_of({"key": "k", "items": "r[].v"}, {"buckets": [-10, 0, 0.5]}),
         {"k": "a", "r": [{"v": -3.25}, {"v": 0.00012345678901234567}, {"v": 7}]},
@@ -84,23 +145,34 @@ ORDINARY: dict[str, tuple[Case, dict[str, Any]]] = {
     "five histograms": (
         case_of(
             {"key": "shop", "items": "lines[].sku", "count": "lines[].qty", "timestamp": "t"},
-            {}, {"items": "country"}, {"items": "page.type", "where": PURCHASE}, {"items": "total", "buckets": [0, 10, 100]}, {"key":
-            "$all", "items": "tags"},
+            {},
+            {"items": "country"},
+            {"items": "page.type", "where": PURCHASE},
+            {"items": "total", "buckets": [0, 10, 100]},
+            {"key": "$all", "items": "tags"},
         ),
-        {"shop": 5, "t": 12, "lines": [{"sku": "a", "qty": 1}], "country": "at", "page": {"type": "home"}, "type": 7, "total": 99.5,
-        "tags": ["x", "y"]},
+        {
+            "shop": 5,
+            "t": 12,
+            "lines": [{"sku": "a", "qty": 1}],
+            "country": "at",
+            "page": {"type": "home"},
+            "type": 7,
+            "total": 99.5,
+            "tags": ["x", "y"],
+        },
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_plain_events_of_ordinary_shapes_are_read_by_the_scanner(name: str) -> None:
-    """A shape that falls to the general reader costs fifty times as much, for every event."""
+    """A shape that falls back to the general reader costs fifty times as much per event."""
     case, record = ORDINARY[name]
     choose = random.Random(1)
     values = [dumped(record, choose).encode() for _ in range(20)]
     said, _, events = difference(case, values)
-    # The record keys of the first two are none.
+    # The first two record keys are invalid.
     assert said is None and events >= 18
     spans, _ = one(case.reader.read(Records.of(values, [b"k"] * 20, range(20))))
     assert (len(spans), spans.declined) == (20, 0)
@@ -109,78 +181,209 @@ def test_plain_events_of_ordinary_shapes_are_read_by_the_scanner(name: str) -> N
 
 
 DAYS = (
-    "2024-02-29", "2023-02-29", "2000-02-29", "2100-02-29", "2026-02-30", "2026-04-30", "2026-04-31", "2026-07-31", "2026-08-31",
-    "2026-09-31", "2026-12-31", "2026-13-01", "2026-00-01", "2026-01-00", "2026-01-32", "1969-12-31", "1970-01-01", "9999-12-31",
-    "2026/01-01", "2026-01/01", "26-01-01",
-)  # fmt: skip
+    "2024-02-29",
+    "2023-02-29",
+    "2000-02-29",
+    "2100-02-29",
+    "2026-02-30",
+    "2026-04-30",
+    "2026-04-31",
+    "2026-07-31",
+    "2026-08-31",
+    "2026-09-31",
+    "2026-12-31",
+    "2026-13-01",
+    "2026-00-01",
+    "2026-01-00",
+    "2026-01-32",
+    "1969-12-31",
+    "1970-01-01",
+    "9999-12-31",
+    "2026/01-01",
+    "2026-01/01",
+    "26-01-01",
+)
 CLOCKS = (
-    "00:00:00", "23:59:59", "24:00:00", "25:00:00", "23:60:00", "23:59:60", "23:59:61", "12:00", "12-00-00", "1:00:00", "aa:00:00",
-)  # fmt: skip
+    "00:00:00",
+    "23:59:59",
+    "24:00:00",
+    "25:00:00",
+    "23:60:00",
+    "23:59:60",
+    "23:59:61",
+    "12:00",
+    "12-00-00",
+    "1:00:00",
+    "aa:00:00",
+)
 BEHIND = (
-    "Z", "", ".5Z", ".05Z", ".123456789Z", ".Z", ",5Z", "+00:00", "+01:00", "-00:30", "+00:01", "-00:00", "+0100", " Z", "ZZ", "z",
+    "Z",
+    "",
+    ".5Z",
+    ".05Z",
+    ".123456789Z",
+    ".Z",
+    ",5Z",
+    "+00:00",
+    "+01:00",
+    "-00:30",
+    "+00:01",
+    "-00:00",
+    "+0100",
+    " Z",
+    "ZZ",
+    "z",
     "UTC",
-)  # fmt: skip
+)
 NUMBERS: tuple[Any, ...] = (
-    0, 1, -1, -999, 999, 2**53 - 1, 2**53, 2**53 + 1, 2**53 // 1_000, 2**53 // 1_000 + 1, 2**53 * 1_000 + 999, 10**18 - 1, 10**18,
-    10**19 - 1, 10**19, -(10**18), 999_999_999_999, 10**12, 2**40, "5", True, None, [], {},
-)  # fmt: skip
+    0,
+    1,
+    -1,
+    -999,
+    999,
+    2**53 - 1,
+    2**53,
+    2**53 + 1,
+    2**53 // 1_000,
+    2**53 // 1_000 + 1,
+    2**53 * 1_000 + 999,
+    10**18 - 1,
+    10**18,
+    10**19 - 1,
+    10**19,
+    -(10**18),
+    999_999_999_999,
+    10**12,
+    2**40,
+    "5",
+    True,
+    None,
+    [],
+    {},
+)
 DECIMALS = (
-    "0.0", "-0.0", "0.5", "-0.5", "0.9999", "1.0005", "9007199254740.991", "9007199254740.992", "9007199254740.9929",
-    "9007199254740.993", "10.0", "9.99999999999999999", "10.000000000000000000001", "50.00000000000001", "49.999999999999999",
-    "999999999999999.9", "1e1", "1E400",
-)  # fmt: skip
+    "0.0",
+    "-0.0",
+    "0.5",
+    "-0.5",
+    "0.9999",
+    "1.0005",
+    "9007199254740.991",
+    "9007199254740.992",
+    "9007199254740.9929",
+    "9007199254740.993",
+    "10.0",
+    "9.99999999999999999",
+    "10.000000000000000000001",
+    "50.00000000000001",
+    "49.999999999999999",
+    "999999999999999.9",
+    "1e1",
+    "1E400",
+    "5e-1",
+    "5E-01",
+    "0.5e+0",
+    "49999999999999999e-17",
+    "500000000000000.1e-15",
+    "1e01",
+    "1E+1",
+    "10000000000000001e-15",
+    "0.01e3",
+    "9.99999999999999999e0",
+    "1e-99",
+    "1e99",
+    "1e100",
+    "-1e1",
+    "0e99",
+    "-0e0",
+    "5.0e1",
+    "1.5e3",
+)
 
 
 def probes() -> list[tuple[Case, list[bytes]]]:
-    """Return both sides of what is a time, a count, and a number at an edge."""
-    moments = [f"{day}{mark}{clock}{behind}" for day, clock, behind, mark in (
-        *((day, "01:02:03", "Z", "T") for day in DAYS), *((DAYS[0], clock, "", " ") for clock in CLOCKS),
-        *((DAYS[0], "01:02:03", behind, "T") for behind in BEHIND), *((DAYS[0], "01:02:03", "Z", mark) for mark in "Tt _x"),
-    )]  # fmt: skip
+    """Return values on both sides of the limits of times, counts and edges."""
+    moments = [
+        f"{day}{mark}{clock}{behind}"
+        for day, clock, behind, mark in (
+            *((day, "01:02:03", "Z", "T") for day in DAYS),
+            *((DAYS[0], clock, "", " ") for clock in CLOCKS),
+            *((DAYS[0], "01:02:03", behind, "T") for behind in BEHIND),
+            *((DAYS[0], "01:02:03", "Z", mark) for mark in "Tt _x"),
+        )
+    ]
     iso = case_of(AT_A_TIME | {"timestamp_unit": "iso"})
     found = [(iso, [b'{"i":"a","t":"%b"}' % moment.encode() for moment in moments])]
-    numbers = [*(dumped(number, random.Random(1)).encode() for number in NUMBERS), *(number.encode() for number in DECIMALS)]
+    numbers = [
+        *(dumped(number, random.Random(1)).encode() for number in NUMBERS),
+        *(number.encode() for number in DECIMALS),
+    ]
     for unit in ("ms", "s", "us", "ns"):
-        found.append((case_of(AT_A_TIME | {"timestamp_unit": unit}), [b'{"i":"a","t":%b}' % number for number in numbers]))
-    beside = case_of({"key": "$all", "items": "i", "count": "n"}, {}, {"items": "l[].i", "count": "l[].n"})
-    found.append((beside, [b'{"i":"a","n":%b,"l":[{"i":"a","n":%b}]}' % (number, number) for number in numbers]))
+        found.append(
+            (
+                case_of(AT_A_TIME | {"timestamp_unit": unit}),
+                [b'{"i":"a","t":%b}' % number for number in numbers],
+            )
+        )
+    beside = case_of(
+        {"key": "$all", "items": "i", "count": "n"}, {}, {"items": "l[].i", "count": "l[].n"}
+    )
+    found.append(
+        (
+            beside,
+            [b'{"i":"a","n":%b,"l":[{"i":"a","n":%b}]}' % (number, number) for number in numbers],
+        )
+    )
     bounds = [{"field": "n", "min": 0.5}], [{"field": "n", "max": 10}]
-    edges = case_of({"key": "$all", "items": "n"}, {"buckets": [0, 0.5, 10, 50]}, *({"items": "i", "where": where} for where in bounds))
+    edges = case_of(
+        {"key": "$all", "items": "n"},
+        {"buckets": [0, 0.5, 10, 50]},
+        *({"items": "i", "where": where} for where in bounds),
+    )
     found.append((edges, [b'{"i":"a","n":%b}' % number for number in numbers]))
     return found
 
 
 def test_readers_agree_on_both_sides_of_each_bound() -> None:
-    """What is drawn at random seldom lies at an edge."""
+    """Random values seldom hit an edge."""
     for case, values in probes():
         said, *_ = difference(case, values)
         assert said is None, said
 
 
 def plain_see(old: str = "", new: str = "") -> Any:
-    """Return the kernel `see` as plain Python, with `old` replaced by `new` in the source of what says what views see."""
-    return plain_python((json_parts, log, log_values, conditions, labels, views), old, new)[views]["see"]
+    """Return uncompiled `see` with `old` replaced by `new` in the source of the view logic."""
+    return plain_python((log, json_parts, log_values, view_kernels), old, new)[view_kernels]["see"]
 
 
 @functools.cache
 def some() -> list[tuple[Case, list[bytes]]]:
-    """Return settings of many kinds with events of theirs."""
+    """Return many kinds of settings, with events for each."""
     maker = Maker(5)
-    return [*probes(), *((case, maker.batch(case, 60)) for case in (maker.case() for _ in range(150)))]
+    return [
+        *probes(),
+        *((case, maker.batch(case, 60)) for case in (maker.case() for _ in range(150))),
+    ]
 
 
 def first_difference() -> str | None:
-    ordinary = ((case, [dumped(record, random.Random(1)).encode()] * 3) for case, record in ORDINARY.values())
-    return next((said for case, values in [*ordinary, *some()] if (said := difference(case, values)[0])), None)
+    ordinary = (
+        (case, [dumped(record, random.Random(1)).encode()] * 3)
+        for case, record in ORDINARY.values()
+    )
+    return next(
+        (said for case, values in [*ordinary, *some()] if (said := difference(case, values)[0])),
+        None,
+    )
 
 
 def test_views_as_plain_python_agree_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is compiled is what one reads: nothing rests on how numba compiles it."""
+    """Correctness must not depend on how numba compiles the source."""
     monkeypatch.setattr(module, "see", plain_see())
     assert first_difference() is None
 
 
-# Something the kernel must not do: what it says now, and what it would say.
+# Defects to plant in the kernel: current source and its replacement.
 DEFECTS = {
     "a condition is any of its values": ("return int(found == (asks == IN))", "return 1"),
     "not_in means in": ("found == (asks == IN)", "found"),
@@ -188,10 +391,22 @@ DEFECTS = {
     "absent is not outside": ("return int(asks == NOT_IN)", "return 0"),
     "null is there": ("row >= 0 and log[row, KIND] != NULL\n    if", "row >= 0\n    if"),
     "exists is turned round": ("int(there == (first == 1))", "int(there != (first == 1))"),
-    "min is exclusive": ("low >= reals[first], high >= reals[first]", "low > reals[first], high > reals[first]"),
-    "max is exclusive": ("low <= reals[first], high <= reals[first]", "low < reals[first], high < reals[first]"),
-    "near a bound is sure": ("int(low_holds) if low_holds == high_holds else DECLINED", "int(low_holds)"),
-    "text is a number": ("if not is_number:\n        return 0", "if not is_number:\n        return 1"),
+    "min is exclusive": (
+        "low >= reals[first], high >= reals[first]",
+        "low > reals[first], high > reals[first]",
+    ),
+    "max is exclusive": (
+        "low <= reals[first], high <= reals[first]",
+        "low < reals[first], high < reals[first]",
+    ),
+    "near a bound is sure": (
+        "int(low_holds) if low_holds == high_holds else DECLINED",
+        "int(low_holds)",
+    ),
+    "text is a number": (
+        "if not is_number:\n        return 0",
+        "if not is_number:\n        return 1",
+    ),
     "one condition is enough": ("holds &= given", "holds |= given"),
     "the last condition decides": ("holds &= given", "holds = given"),
     "a bucket has its upper edge": ("found += edges[i] <= value", "found += edges[i] < value"),
@@ -200,8 +415,14 @@ DEFECTS = {
         "0, column[EDGES_STOP] - column[EDGE])\n        labels",
     ),
     "near an edge is sure": ("sure = low == high or found ==", "sure = found == found or found =="),
-    "what is no number has a bucket": ("done if is_number and sure and times >= 0", "done if sure and times >= 0"),
-    "any count of a bucket": ("done if is_number and sure and times >= 0", "done if is_number and sure"),
+    "what is no number has a bucket": (
+        "done if is_number and sure and times >= 0",
+        "done if sure and times >= 0",
+    ),
+    "any count of a bucket": (
+        "done if is_number and sure and times >= 0",
+        "done if is_number and sure",
+    ),
     "any count": ("done if labels[used, 0] >= 0 and times >= 0", "done if labels[used, 0] >= 0"),
     "any label": ("done if labels[used, 0] >= 0 and times >= 0", "done if times >= 0"),
     "counts are those of the element before": (
@@ -212,66 +433,138 @@ DEFECTS = {
         "if count == stop:\n                return DECLINED, used",
         "if count == stop:\n                count = row + 1",
     ),
-    "an element without an item": ("if item == stop:\n            return DECLINED, used", "if item == stop:\n            break"),
-    "null elements are none": ("if log[item, KIND] != NULL or not empty:", "if log[item, KIND] != NULL:"),
-    "null in a list is none": ("if log[item, KIND] == NULL and empty:", "if log[item, KIND] == NULL:"),
-    "a count beside a list": ("if kind == LIST:\n        if column[COUNT] >= 0 or", "if kind == LIST:\n        if"),
-    "one value where a list is wanted": ("if column[ONLY_LIST] or kind == OTHER:", "if kind == OTHER:"),
-    "an object beside a count": ("if column[COUNT] >= 0 or column[BUCKETS] or", "if column[BUCKETS] or"),
-    "an item without its count": ("if count < 0:\n            return DECLINED, used", "if count < 0:\n            return done, used"),
-    "missing items are none": ("if not empty:\n                    status[event] = DECLINED", "pass"),
-    "any key": ("if of_key >= 0 and (at[of_key] < 0 or", "if of_key >= 0 and (False and at[of_key] < 0 or"),
-    "the first key of all views": ("of_key = key_slots[views[view, VIEW_KEY]]", "of_key = key_slots[0]"),
+    "an element without an item": (
+        "if item == stop:\n            return DECLINED, used",
+        "if item == stop:\n            break",
+    ),
+    "null elements are none": (
+        "if log[item, KIND] != NULL or not empty:",
+        "if log[item, KIND] != NULL:",
+    ),
+    "null in a list is none": (
+        "if log[item, KIND] == NULL and empty:",
+        "if log[item, KIND] == NULL:",
+    ),
+    "a count beside a list": (
+        "if kind == LIST:\n        if column[COUNT] >= 0 or",
+        "if kind == LIST:\n        if",
+    ),
+    "one value where a list is wanted": (
+        "if column[ONLY_LIST] or kind == OTHER:",
+        "if kind == OTHER:",
+    ),
+    "an object beside a count": (
+        "if column[COUNT] >= 0 or column[BUCKETS] or",
+        "if column[BUCKETS] or",
+    ),
+    "an item without its count": (
+        "if count < 0:\n            return DECLINED, used",
+        "if count < 0:\n            return done, used",
+    ),
+    "missing items are none": (
+        "if not empty:\n                    status[event] = DECLINED",
+        "pass",
+    ),
+    "any key": (
+        "if of_key >= 0 and (at[of_key] < 0 or",
+        "if of_key >= 0 and (False and at[of_key] < 0 or",
+    ),
+    "the first key of all views": (
+        "of_key = key_slots[views[view, VIEW_KEY]]",
+        "of_key = key_slots[0]",
+    ),
     "any time": ("if wanted or may_be_time(log, at[time_slot], unit):", "if False:"),
-    "a skipped event's odd time is none": ("if wanted or may_be_time(log, at[time_slot], unit):", "if wanted:"),
+    "a skipped event's odd time is none": (
+        "if wanted or may_be_time(log, at[time_slot], unit):",
+        "if wanted:",
+    ),
     "a skipped event without a time": (
         "elif status[event] == READ:\n                    status[event] = SKIPPED",
         "else:\n                    pass",
     ),
     "true is a user": ("if place < 0 or log[place, KIND] in (TRUE, FALSE):", "if place < 0:"),
-    "no user": ("if place < 0 or log[place, KIND] in (TRUE, FALSE):", "if log[place, KIND] in (TRUE, FALSE):"),
+    "no user": (
+        "if place < 0 or log[place, KIND] in (TRUE, FALSE):",
+        "if log[place, KIND] in (TRUE, FALSE):",
+    ),
     "any user": (
         "if users[event, 0] < 0:\n                        status[event] = DECLINED",
         "if users[event, 0] < 0:\n                        users[event, 0], users[event, 1] = 0, 0",
     ),
-    "what one view sees all see": ("number[view, event] = found[column]\n                continue", "continue"),
+    "what one view sees all see": (
+        "number[view, event] = found[column]\n                continue",
+        "continue",
+    ),
     "labels of no event": (
         "used[column] += max(found[column], 0)",
         "used[column] += max(found[column], 0) + (found[column] > 1)",
     ),
-    "long labels": ("if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)", "if True else (-1, -1, used)"),
+    "long labels": (
+        "if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)",
+        "if True else (-1, -1, used)",
+    ),
     "a minus is a digit": (
         "minus = data[start] == 45\n    if minus:\n        at += 1\n    digits = stop",
         "minus = False\n    digits = stop",
     ),
     "the second word of digits is the first": ("data, stop - WORD, WORD)", "data, at, WORD)"),
     "digits before the last eight are nothing": ("* WORD_POWER +", "* 0 +"),
-    "numbers without their sign": ("return (-real if minus else real), exact", "return real, exact"),
+    "numbers without their sign": (
+        "return (-real if minus else real), exact",
+        "return real, exact",
+    ),
     "the point is nowhere": ("power -= not whole", "power -= 0"),
-    "all numbers are exact": ("digits <= EXACT_DIGITS and -EXACT_POWER <= power <= 0", "True"),
-    "counts of any length": ("if stop - start <= COUNT_DIGITS and data[start] != 45 else -1", "if data[start] != 45 else -1"),
-    "times beyond the greatest": ("found if 0 <= found <= TIME_MAX else -1", "found if 0 <= found else -1"),
+    "all numbers are exact": ("digits <= EXACT_DIGITS and abs(power) <= EXACT_POWER", "True"),
+    "an exponent is nothing": (
+        "power += digits_of(data, at + 1 + (data[at + 1] == PLUS), stop)",
+        "power += 0",
+    ),
+    "an exponent has no sign": (
+        "if at < stop:\n        power += digits_of(",
+        "if at < stop:\n        at += data[at + 1] == 45\n        power += digits_of(",
+    ),
+    "counts of any length": (
+        "if stop - start <= COUNT_DIGITS and data[start] != 45",
+        "if data[start] != 45",
+    ),
+    "times beyond the greatest": (
+        "found if 0 <= found <= TIME_MAX else -1",
+        "found if 0 <= found else -1",
+    ),
     "us are ns": ("3 if unit == US else 6", "6"),
     "a time before 1970": ("found = -1 if data[start] == 45 else", "found ="),
     "seconds are ms": ("value * 1000 if 0 <= value", "value if 0 <= value"),
-    "tenths are ms": ("while behind < 3:\n            found *= 10", "while behind < 1:\n            found *= 10"),
+    "tenths are ms": (
+        "while behind < 3:\n            found *= 10",
+        "while behind < 1:\n            found *= 10",
+    ),
     "us of a second count": ("elif behind < 3:", "elif behind < 4:"),
-    "every fourth year": ("leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)", "leap = year % 4 == 0"),
-    "the 31st of any month": ("30 + ((month + (month > 7)) & 1) if month != 2 else 28 + leap", "31"),
+    "every fourth year": (
+        "leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)",
+        "leap = year % 4 == 0",
+    ),
+    "the 31st of any month": (
+        "30 + ((month + (month > 7)) & 1) if month != 2 else 28 + leap",
+        "31",
+    ),
     "the 24th hour": ("hour > 23", "hour > 24"),
     "a minute of 61 seconds": ("second > 59", "second > 60"),
     "a fraction of tenths": ("scale //= 10\n            at += 1", "at += 1"),
     "any zone is UTC": ("utc = two(data, at + 1) == 0 and two(data, at + 4) == 0", "utc = True"),
-    "a text in any form is a time": ("data[start + 4] != 45 or", ""),
-}  # fmt: skip
+    "a text in any form is a time": ("data[start + 4] != 45", "False"),
+}
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_each_defect_would_be_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run over millions of events says something only if a disagreement would be seen."""
+    """A run over millions of events proves something only if it detects disagreements."""
     monkeypatch.setattr(module, "see", plain_see(*DEFECTS[defect]))
     try:
         found = first_difference()
-    except (IndexError, ValueError, OverflowError):  # an index beyond the bytes, a text that is none
+    except (
+        IndexError,
+        ValueError,
+        OverflowError,
+    ):  # an index beyond the bytes, a text that is none
         return
     assert found

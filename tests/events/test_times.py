@@ -1,4 +1,4 @@
-"""Times that no event can have are rejects that name the likely unit, and old ones move nothing."""
+"""Impossible times are rejects that name the likely unit, and old times move nothing."""
 
 from __future__ import annotations
 
@@ -10,21 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.agents.pipeline import KEY, unk
 from tests.events.reading import ANY, FIELDS, columns, event_reader, one, reader
-from workers.agents.intake import Intake
+from tests.pipeline.pipeline import KEY, unk
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
+from workers.pipeline.intake import Intake
 
 NOW_MS = 1_795_296_236_471
 DAY_MS = 86_400_000
 
 
 def reasons(value: object, unit: str = "ms") -> list[str]:
-    """Return why an event with this time is rejected."""
-    fields = FIELDS.__class__(topic="t", key="key", items="items", timestamp="ts", timestamp_unit=unit)  # type: ignore[arg-type]
+    fields = FIELDS.__class__(
+        topic="t",
+        key="key",
+        items="items",
+        timestamp="ts",
+        timestamp_unit=unit,  # type: ignore[arg-type]
+    )
     record = json.dumps({"key": "k", "items": ["a"], "ts": value}).encode()
-    _, rejects = one(SourceReader(event_reader(fields), ANY).read(Records.of([record]), NOW_MS + 300_000))
+    _, rejects = one(
+        SourceReader(event_reader(fields), ANY).read(Records.of([record]), NOW_MS + 300_000)
+    )
     return [reject.reason for reject in rejects]
 
 
@@ -44,13 +51,15 @@ def reasons(value: object, unit: str = "ms") -> list[str]:
         (NOW_MS + 300_001, "ms", ["dated too far ahead"]),
     ],
 )
-def test_a_time_in_another_unit_is_a_reject_that_names_the_unit(value: int, unit: str, reason: list[str]) -> None:
-    """Seconds in a field of milliseconds counted in the tick of today."""
+def test_a_time_in_another_unit_is_a_reject_that_names_the_unit(
+    value: int, unit: str, reason: list[str]
+) -> None:
+    """Seconds in a field of milliseconds once counted in the tick of today."""
     assert reasons(value, unit) == reason
 
 
 def test_a_record_without_a_time_says_so() -> None:
-    """Kafka has -1 where a producer gave none; that is no wrong unit."""
+    """Kafka has -1 where a producer gave none; that is not a wrong unit."""
     fields = FIELDS.__class__(topic="t", key="key", items="items")
     record = json.dumps({"key": "k", "items": ["a"]}).encode()
     _, rejects = one(SourceReader(event_reader(fields), ANY).read(Records.of([record], times=[-1])))
@@ -66,8 +75,10 @@ def test_seconds_read_as_milliseconds_begin_no_epoch_of_1970() -> None:
     assert (intake.watermark, intake.first, intake.empty) == (None, None, True)
 
 
-def counted(times: list[int], cuts: list[int], most: int | None) -> tuple[list[int], int | None, list[bytes]]:
-    """Return which events are too far behind, the watermark, and what is contributed, for batches cut like this."""
+def counted(
+    times: list[int], cuts: list[int], most: int | None
+) -> tuple[list[int], int | None, list[bytes]]:
+    """Return the events too far behind, the watermark, and the contributions."""
     intake, by = Intake([unk(tick_ms=10).lane], 3, KEY, max_behind_ms=most), reader()
     rejected: list[int] = []
     bounds = sorted({0, len(times), *(cut % (len(times) + 1) for cut in cuts)})
@@ -78,9 +89,15 @@ def counted(times: list[int], cuts: list[int], most: int | None) -> tuple[list[i
     return rejected, intake.watermark, [message.encoded() for _, message in said]
 
 
-@given(st.lists(st.integers(0, 120), min_size=1, max_size=40), st.lists(st.integers(0, 40), max_size=5), st.integers(0, 60))
-def test_what_is_too_far_behind_does_not_depend_on_where_batches_end(times: list[int], cuts: list[int], most: int) -> None:
-    """A worker, its restart and a replay cut a partition in other places."""
+@given(
+    st.lists(st.integers(0, 120), min_size=1, max_size=40),
+    st.lists(st.integers(0, 40), max_size=5),
+    st.integers(0, 60),
+)
+def test_what_is_too_far_behind_does_not_depend_on_where_batches_end(
+    times: list[int], cuts: list[int], most: int
+) -> None:
+    """A worker, its restart and a replay divide a partition into different batches."""
     whole = counted(times, [], most)
     assert counted(times, cuts, most) == whole
     # The rule, event by event.
@@ -96,7 +113,7 @@ def test_what_is_too_far_behind_does_not_depend_on_where_batches_end(times: list
 
 
 def test_an_event_counts_up_to_max_behind_and_no_further() -> None:
-    """At the bound it counts in the open tick; beyond it is a reject, and without a bound it counts."""
+    """The bound itself counts in the open tick; without a bound all events count."""
     late = [1_000, 1_000 - DAY_MS % 997]
     behind = late[0] - 3 - late[1]
     assert counted(late, [], behind + 3)[0] == []
@@ -106,7 +123,9 @@ def test_an_event_counts_up_to_max_behind_and_no_further() -> None:
 
 
 def test_only_the_numbers_of_a_small_set_of_reasons_are_made() -> None:
-    """A reason becomes a label of a metric: content must not make new ones."""
+    """A reason becomes a metric label: content must not create new ones."""
     rng = np.random.default_rng(3)
-    found = {reason for value in rng.integers(0, 1 << 62, 300).tolist() for reason in reasons(value)}
+    found = {
+        reason for value in rng.integers(0, 1 << 62, 300).tolist() for reason in reasons(value)
+    }
     assert len(found) <= 4

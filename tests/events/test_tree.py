@@ -1,16 +1,16 @@
-"""The tree of wanted paths, and the tree as the scanner of JSON takes it."""
+"""The tree of wanted paths, and its form for the JSON scanner."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.kernels.json_log_corpus import Scanner, tree
-from workers.events.json_tree import JsonTree
+from tests.events.json_log_corpus import Scanner, tree
+from workers.events.json import JsonTree
+from workers.events.log import WHOLE
 from workers.events.tree import NO_SLOT, Node, Wanted, build
 from workers.kafka.records import Records
-from workers.kernels.reading.log import WHOLE
-from workers.mechanisms.frozen import check_frozen
+from workers.runtime.frozen import check_frozen
 
 
 def test_paths_that_begin_alike_share_what_they_begin_with() -> None:
@@ -27,7 +27,11 @@ def test_paths_that_begin_alike_share_what_they_begin_with() -> None:
     lines = Node(elements=Node(children={"sku": Node(0), "qty": Node(1)}), list_slot=9)
     order = Node(2, children={"lines": lines})
     assert root == Node(
-        children={"order": order, "tags": Node(elements=Node(3), list_slot=8), "order.lines": Node(4, many=True)}
+        children={
+            "order": order,
+            "tags": Node(elements=Node(3), list_slot=8),
+            "order.lines": Node(4, many=True),
+        }
     )
     check_frozen(root, "root")
     assert build([]) == Node() and Node().slot == NO_SLOT
@@ -36,8 +40,14 @@ def test_paths_that_begin_alike_share_what_they_begin_with() -> None:
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        ([Wanted(("a",), None, 0), Wanted(("a",), None, 1)], r"^\.a: slots 0 and 1 for the same place$"),
-        ([Wanted(("a", "b"), 1, 0, list_slot=3), Wanted(("a", "c"), 1, 1, list_slot=4)], r"^\.a\[\]: slots 3 and 4"),
+        (
+            [Wanted(("a",), None, 0), Wanted(("a",), None, 1)],
+            r"^\.a: slots 0 and 1 for the same place$",
+        ),
+        (
+            [Wanted(("a", "b"), 1, 0, list_slot=3), Wanted(("a", "c"), 1, 1, list_slot=4)],
+            r"^\.a\[\]: slots 3 and 4",
+        ),
         ([Wanted(("a", "b"), 1, 0)], "a list needs a slot"),
         ([Wanted(("a", "b"), 1, 0, many=True, list_slot=1)], "one label each"),
         ([Wanted((), None, 0)], "no names"),
@@ -51,13 +61,13 @@ def test_a_place_has_one_slot(wanted: list[Wanted], message: str) -> None:
 
 
 def test_items_stay_items_whoever_else_wants_them() -> None:
-    """The order of the wanted fields means nothing."""
+    """The order of the wanted fields has no effect."""
     both = [Wanted(("a",), None, 0, many=True), Wanted(("a",), None, 0)]
     assert build(both) == build(both[::-1]) == Node(children={"a": Node(0, many=True)})
 
 
 def test_the_tree_of_the_scanner_is_shared_and_its_scratch_is_not() -> None:
-    """Levels are the objects and lists that are walked in each other: what is held while they are."""
+    """Levels count nested objects and lists: the state held while they are walked."""
     made = JsonTree(tree("a.b[].c.d", "e"))
     assert made.levels == 5  # the record, a, b, its element, c; and what is at d is not walked
     with pytest.raises(ValueError, match="read-only"):
@@ -69,10 +79,13 @@ def test_the_tree_of_the_scanner_is_shared_and_its_scratch_is_not() -> None:
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 300])
 def test_any_number_of_names_can_be_wanted(n: int) -> None:
-    """Each is found, in whatever order; those nobody wants are not, though they look alike."""
+    """All are found in any order; similar unwanted names are not."""
     names = [f"field-{i % 7}-{i}" for i in range(n)]
     scanner = Scanner(tree(*names))
-    parts = [b'"%b":%d,"%b":0' % (name.encode(), i, name.replace("-", "_").encode()) for i, name in enumerate(names)]
+    parts = [
+        b'"%b":%d,"%b":0' % (name.encode(), i, name.replace("-", "_").encode())
+        for i, name in enumerate(names)
+    ]
     for order in (parts, parts[::-1]):
         (found,) = scanner.read(Records.of([b"{" + b",".join(order) + b"}"]))
         assert sorted(found or []) == [(i, WHOLE, str(i)) for i in range(n)]

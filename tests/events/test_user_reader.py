@@ -1,4 +1,4 @@
-"""Whose events are, against the reader of whole events and the rule in plain Python, compiled and uncompiled."""
+"""The reader of users agrees with the full reader and the rule in plain Python."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.kernels.json_corpus import corpus
-from tests.kernels.uncompiled import uncompiled
+from tests.arrays.uncompiled import uncompiled
+from tests.events.json_corpus import corpus
 from workers.events.json import Json
 from workers.events.layout import Layout
 from workers.events.project import Projection
-from workers.events.times import AHEAD
-from workers.events.user_reader import UserReader, Whose
+from workers.events.reader import AHEAD
+from workers.events.user_reader import NO_TIME, UserReader, Whose, whose
 from workers.kafka.records import Records
-from workers.kernels.reading.whose import NO_TIME, whose
-from workers.settings import EventsSettings, shape_of
-from workers.shapes.conditions import conditions
-from workers.shapes.views import Shape
+from workers.mechanisms.config.views import Shape, conditions
+from workers.settings.settings import EventsSettings, shape_of
 
 FOREVER = 1 << 62
 SHAPE = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user")
 
 
 def users(found: Whose) -> list[bytes | None]:
-    """Each record's user, None where it has none."""
+    """Return every record's user; None if it has none."""
     return [
         found.data[start:stop].tobytes() if known else None
         for known, (start, stop) in zip(found.known.tolist(), found.users.tolist(), strict=True)
@@ -41,7 +39,7 @@ def rejects(found: Whose) -> list[tuple[int, str]]:
 def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says(
     compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scanner knows plain records only: what it takes for one must be it."""
+    """The scanner handles plain records only, so it must recognize them correctly."""
     if not compiled:
         monkeypatch.setattr("workers.events.user_reader.whose", uncompiled(whose))
     values = corpus()
@@ -58,7 +56,9 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
         whole = list(reader._whole.read(records))
         why = {reject.index: reject.reason for _, reasons, _ in whole for reject in reasons}
         names, said = users(found), dict(rejects(found))
-        for i, (value, name, time) in enumerate(zip(values, names, found.times.tolist(), strict=True)):
+        for i, (value, name, time) in enumerate(
+            zip(values, names, found.times.tolist(), strict=True)
+        ):
             try:
                 wanted, at = projection.whose(decode(i)) if len(value) <= 4_000 else (None, 0)
             except ValueError:
@@ -71,48 +71,76 @@ def test_every_record_of_the_corpus_has_the_user_and_the_time_that_the_rule_says
                 assert time == (at if layout.time_slot >= 0 else 7), value
                 looked += 1
         for part, _, _ in whole:
-            mine = dict(zip(part.index.tolist(), part.users.tolist() if part.users is not None else [], strict=False))
+            mine = dict(
+                zip(
+                    part.index.tolist(),
+                    part.users.tolist() if part.users is not None else [],
+                    strict=False,
+                )
+            )
             for i, (start, stop) in mine.items():
                 assert names[i] == part.data[start:stop].tobytes()
     assert looked > 500
 
 
 def test_what_no_histogram_looks_at_needs_no_user_and_its_time_still_counts() -> None:
-    """A heartbeat without a user is no reject; its time says that the partition goes on."""
-    events = EventsSettings(topic="t", key="key", items="items", timestamp="ts", where_=conditions([{"field": "type", "in": ["buy"]}]))
+    """A heartbeat without a user is not a reject; its time advances the partition."""
+    events = EventsSettings(
+        topic="t",
+        key="key",
+        items="items",
+        timestamp="ts",
+        where_=conditions([{"field": "type", "in": ["buy"]}]),
+    )
     reader = UserReader(shape_of(events, "user"), max_bytes=1_000)
     found = reader.read(
-        Records.of([
-            b'{"type": "ping", "ts": 5}',
-            b'{"type": "buy", "key": "k", "items": "a", "ts": 6}',
-            b'{"type": "ping", "ts": 7, "user": "ann"}',
-            b'{"type": "buy", "ts": "x", "user": 12}',
-            b'{"type": "ping", "ts": 8, "user": true}',
-        ]),
+        Records.of(
+            [
+                b'{"type": "ping", "ts": 5}',
+                b'{"type": "buy", "key": "k", "items": "a", "ts": 6}',
+                b'{"type": "ping", "ts": 7, "user": "ann"}',
+                b'{"type": "buy", "ts": "x", "user": 12}',
+                b'{"type": "ping", "ts": 8, "user": true}',
+            ]
+        ),
         FOREVER,
-    )  # fmt: skip
+    )
     assert users(found) == [None, None, b"ann", b"12", None]
     assert found.times.tolist() == [5, NO_TIME, 7, NO_TIME, 8]
     assert rejects(found) == [(1, "missing field 'user'")]
 
 
 def test_a_user_that_is_the_record_key() -> None:
-    """It is looked at where it is; what has none is a reject where a histogram looks."""
-    reader = UserReader(shape_of(EventsSettings(topic="t", key="key", items="items"), "$key"), max_bytes=1_000)
+    """A record without the key is a reject if a histogram selects it."""
+    reader = UserReader(
+        shape_of(EventsSettings(topic="t", key="key", items="items"), "$key"), max_bytes=1_000
+    )
     good, long = b'{"key": "k", "items": "a"}', b"x" * 1_025
-    records = Records.of([good, good, good, b"broken", None], [b"ann", None, long, b"ann", b"ann"], [10, 10, 10, 10, 10])
+    records = Records.of(
+        [good, good, good, b"broken", None],
+        [b"ann", None, long, b"ann", b"ann"],
+        [10, 10, 10, 10, 10],
+    )
     found = reader.read(records, FOREVER)
     assert users(found) == [b"ann", None, None, None, None]
-    assert [why for _, why in rejects(found)] == ["record key is no label"] * 2 + ["not JSON", "no value"]
+    assert [why for _, why in rejects(found)] == ["record key is no label"] * 2 + [
+        "not JSON",
+        "no value",
+    ]
     # Brokers take no record that is dated far ahead, so it is not sent on where its time counts.
     late = Records.of([good, good], [b"ann", b"ann"], [100, 101])
-    assert rejects(reader.read(late, 100)) == [(1, AHEAD)] and users(reader.read(late, 100)) == [b"ann", None]
+    assert rejects(reader.read(late, 100)) == [(1, AHEAD)] and users(reader.read(late, 100)) == [
+        b"ann",
+        None,
+    ]
 
 
 def test_users_may_be_numbers_and_escaped() -> None:
-    """As the whole reader has them: the same user is in the same partition, whoever sends it on."""
+    """As in the full reader: the same user must reach the same partition."""
     names = ["ann", "é", 'a"b', "\n", 0, -5, 10**18, 10**400, "x" * 1_024, "x" * 1_025]
-    records = Records.of([msgspec.json.encode({"key": "k", "items": "a", "ts": 1, "user": name}) for name in names])
+    records = Records.of(
+        [msgspec.json.encode({"key": "k", "items": "a", "ts": 1, "user": name}) for name in names]
+    )
     found = UserReader(SHAPE, max_bytes=10_000).read(records, FOREVER)
     wanted = [str(name).encode() for name in names]
     wanted[-1] = None  # type: ignore[call-overload]  # too long

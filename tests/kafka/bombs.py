@@ -1,4 +1,4 @@
-"""Record batches that are short and expand to much, made piece by piece."""
+"""Short record batches that expand to much, generated piece by piece."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ _PIECE = 1 << 20
 
 
 def varint(number: int) -> bytes:
-    """Return a zigzag number, as Kafka writes it."""
     bits = number << 1 if number >= 0 else ~(number << 1)
     found = bytearray()
     while bits > 127:
@@ -35,12 +34,12 @@ def record(
     *,
     longer: int = 0,
 ) -> Iterator[bytes]:
-    """Yield the bytes of one record, whose value has `longer` more bytes of `a` at its end."""
-
     def text(content: bytes | None) -> bytes:
         return varint(-1) if content is None else varint(len(content)) + content
 
-    behind = varint(len(headers)) + b"".join(text(name) + text(content) for name, content in headers)
+    behind = varint(len(headers)) + b"".join(
+        text(name) + text(content) for name, content in headers
+    )
     before = b"\0" + varint(delta) + varint(delta) + text(key)
     before += varint(-1) if value is None else varint(len(value) + longer) + value
     yield varint(len(before) + longer + len(behind)) + before
@@ -78,7 +77,6 @@ def xerial(pieces: Iterable[bytes], block: int = 32 << 10) -> bytes:
 
 
 def raw_snappy(pieces: Iterable[bytes]) -> bytes:
-    """Return snappy as one block, as librdkafka sends it."""
     return bytes(cramjam.snappy.compress_raw(b"".join(pieces)))
 
 
@@ -91,11 +89,27 @@ PACK: dict[str, Callable[[Iterable[bytes]], bytes]] = {
 }
 
 
-def batch(codec: str, pieces: Iterable[bytes], number: int, base: int = 0, *, packed: bytes | None = None) -> bytes:
-    """Return a record batch whose header claims `number` records; `packed` in place of the pieces."""
+def batch(
+    codec: str, pieces: Iterable[bytes], number: int, base: int = 0, *, packed: bytes | None = None
+) -> bytes:
+    """Return a record batch whose header claims `number` records; `packed` replaces the pieces."""
     payload = PACK[codec](pieces) if packed is None else packed
     made = bytearray(
-        _HEADER.pack(base, 0, 0, 2, 0, CODECS.index(codec), max(0, number - 1), 1_000, 2_000, -1, -1, -1, number)
+        _HEADER.pack(
+            base,
+            0,
+            0,
+            2,
+            0,
+            CODECS.index(codec),
+            max(0, number - 1),
+            1_000,
+            2_000,
+            -1,
+            -1,
+            -1,
+            number,
+        )
     )
     made += payload
     made[8:12] = (len(made) - 12).to_bytes(4)
@@ -104,8 +118,9 @@ def batch(codec: str, pieces: Iterable[bytes], number: int, base: int = 0, *, pa
 
 
 def columns(raw: bytes, *, check_crcs: bool = True, start: int = 0) -> ColumnRecords:
-    """Return a response of these bytes as `fetch` takes it."""
     partition = TopicPartition("t", 0)
     return ColumnRecords.of(
-        PartitionRecords(partition, RecordSet(raw), None, start, None, None, check_crcs, READ_COMMITTED)
+        PartitionRecords(
+            partition, RecordSet(raw), None, start, None, None, check_crcs, READ_COMMITTED
+        )
     )

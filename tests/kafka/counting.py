@@ -1,7 +1,9 @@
-"""A worker as small as one can be: two stages of plain counts over the real hand-over, run by the tests as a process.
+"""A minimal worker: two stages of plain counts over the real hand-over, run by the tests as a
+process.
 
-Events are labels. Stage 1 adds up and commits {label: count} to `<name>.contributions`; stage 2 adds those up and
-publishes all its totals to `<name>.totals`. Whatever is killed, frozen or handed over, the last totals must be exact.
+Events are labels. Stage 1 adds up and commits {label: count} to `<name>.contributions`; stage 2
+adds those up and publishes all its totals to `<name>.totals`. The last totals must be exact after
+any kill, freeze or hand-over.
 
 Run as `python -m tests.kafka.counting '<options as JSON>'`.
 """
@@ -17,23 +19,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from workers.changes import Change
 from workers.kafka.clients import Connection
-from workers.kafka.ends import End
 from workers.kafka.handover import Handover
+from workers.kafka.offsets import End
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.transport import BatchSchema, create_app, run_app
+from workers.runtime.sizes import Change
 
-#: Stage 1 commits when this many records are pending, so that a test has many transactions.
+# Stage 1 commits when this many records are pending, so that a test has many transactions.
 COMMIT_RECORDS = 500
-#: How long stage 1 waits before each transaction while the file `brake` is there.
+# How long stage 1 waits before each transaction while the file `brake` exists.
 BRAKED_S = 4.0
 
 
 class Contribute(Shard):
-    """Stage 1: counts of what was read since the last commit."""
+    """Stage 1: counts of the records since the last commit."""
 
     owners = 2
     contributions = ""
@@ -72,7 +74,8 @@ class Contribute(Shard):
         for label, count in self.pending.items():
             parts[zlib.crc32(label.encode()) % self.owners][label] = count
         messages = [
-            Outgoing(self.contributions, owner, None, json.dumps(part).encode()) for owner, part in enumerate(parts)
+            Outgoing(self.contributions, owner, None, json.dumps(part).encode())
+            for owner, part in enumerate(parts)
         ]
         until = time.monotonic() + BRAKED_S
         while self.brake.exists() and time.monotonic() < until:
@@ -82,14 +85,14 @@ class Contribute(Shard):
 
 
 class Release(Shard):
-    """Stage 2: totals of everything."""
-
     totals = ""
 
     def restore(self) -> None:
         stored = self.store.get(b"offset")
         self.offset = None if stored is None else int(stored)
-        self.counts = Counter({key[1:].decode(): int(value) for key, value in self.store.items(b"=")})
+        self.counts = Counter(
+            {key[1:].decode(): int(value) for key, value in self.store.items(b"=")}
+        )
 
     def process(self, batch: Batch) -> None:
         changes: list[Change] = [(b"offset", str(batch.end).encode())]
@@ -99,13 +102,16 @@ class Release(Shard):
             self.counts.update(part)
             changes += [(b"=" + label.encode(), str(self.counts[label]).encode()) for label in part]
         self.transact(
-            [Outgoing(self.totals, self.partition, b"totals", json.dumps(self.counts).encode())], changes, batch.end
+            [Outgoing(self.totals, self.partition, b"totals", json.dumps(self.counts).encode())],
+            changes,
+            batch.end,
         )
 
 
 def main(options: dict[str, Any]) -> int:
-    """Run the worker that `options` describe."""
-    logging.basicConfig(level="INFO", stream=sys.stdout, format="%(created).3f %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        level="INFO", stream=sys.stdout, format="%(created).3f %(levelname)s %(name)s %(message)s"
+    )
     name, connection = options["name"], Connection(options["bootstrap"], options["client"])
     events, contributions = options["events"], f"{name}.contributions"
 
@@ -113,7 +119,11 @@ def main(options: dict[str, Any]) -> int:
         state = f"{name}.{stage}-state"
         path = Path(options["data_dir"]) / f"{stage}-{partition}"
         made = kind(
-            connection, f"{name}-{stage}-{partition}", partition, state, Store(path, Changelog(state, partition))
+            connection,
+            f"{name}-{stage}-{partition}",
+            partition,
+            state,
+            Store(path, Changelog(state, partition)),
         )
         if isinstance(made, Contribute):
             made.contributions, made.owners = contributions, options.get("owners", 2)
@@ -129,7 +139,14 @@ def main(options: dict[str, Any]) -> int:
         },
         fenced_grace_s=options.get("fenced_grace_s", 30.0),
     )
-    app = create_app(name, connection, handover, data_dir=options["data_dir"], session_timeout_s=6.0, heartbeat_s=1.5)
+    app = create_app(
+        name,
+        connection,
+        handover,
+        data_dir=options["data_dir"],
+        session_timeout_s=6.0,
+        heartbeat_s=1.5,
+    )
     for topic in (events, contributions):
 
         async def pass_on(stream: Any) -> None:

@@ -12,17 +12,15 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from workers.errors import KafkaAway
 from workers.kafka import transaction
 from workers.kafka.clients import Connection
 from workers.kafka.transaction import Transactions
+from workers.runtime.errors import KafkaAway
 
 TIMEOUT_MS = 1_000
 
 
 class Nobody:
-    """An owner that is never given up."""
-
     def check_open(self) -> None: ...
 
     def goes_on(self) -> None: ...
@@ -33,13 +31,12 @@ class Nobody:
 
 
 class Slow:
-    """Records between which the broker ends their transaction."""
+    """Records so far apart that the broker ends their transaction."""
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
 
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
-        """Yield them."""
         for number in range(70):
             if number == 20:
                 time.sleep(1.8 * TIMEOUT_MS / 1000)
@@ -47,7 +44,7 @@ class Slow:
 
 
 def main(bootstrap: str, topic: str, partitions: str, state: str, seconds: str) -> int:
-    """Drop them, one after the other in each of many threads; print what they failed with."""
+    """Drop the producers in turn, in many threads; print their errors."""
     logging.disable(logging.CRITICAL)
     transaction.TRANSACTION_TIMEOUT_MS = TIMEOUT_MS
     connection, until, failed = (

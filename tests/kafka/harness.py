@@ -1,4 +1,6 @@
-"""Topics, events with known totals, worker processes and what they published, for the tests of the Kafka layer."""
+"""Topics, events with known totals, worker processes and their output, for tests of the Kafka
+layer.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,11 @@ PATIENCE_S = 300.0
 
 
 def unique(prefix: str) -> str:
-    """Return a name no other test or run has."""
     return f"{prefix}-{uuid.uuid4().hex[:10]}"
 
 
 def create_topic(connection: Connection, name: str, partitions: int = 1, **config: str) -> None:
-    """Create a topic; underscores in the names of `config` stand for dots."""
+    """Create a topic; underscores in the names of `config` replace dots."""
     settings = {key.replace("_", "."): value for key, value in config.items()}
     admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values():
@@ -40,7 +41,7 @@ def create_topic(connection: Connection, name: str, partitions: int = 1, **confi
 
 
 def end_of(connection: Connection, topic: str, partition: int = 0) -> int:
-    """Return the offset that the next message of a partition has, whatever transaction is open."""
+    """Return the offset of the next message of a partition, even while a transaction is open."""
     consumer = connection.consumer(**{"isolation.level": "read_uncommitted"})
     try:
         _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
@@ -50,11 +51,19 @@ def end_of(connection: Connection, topic: str, partition: int = 0) -> int:
 
 
 def read(
-    connection: Connection, topic: str, partition: int = 0, isolation: str = "read_committed", *, since: int = 0
+    connection: Connection,
+    topic: str,
+    partition: int = 0,
+    isolation: str = "read_committed",
+    *,
+    since: int = 0,
 ) -> list[Message]:
-    """Return every message of a partition, from the offset `since` on."""
     consumer = connection.consumer(
-        **{"enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 10}  # the end comes at once
+        **{
+            "enable.partition.eof": True,
+            "isolation.level": isolation,
+            "fetch.wait.max.ms": 10,
+        }  # the end comes at once
     )
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
@@ -76,18 +85,24 @@ def read(
 
 
 def settled(connection: Connection, topic: str, partition: int = 0) -> None:
-    """Wait until no transaction is open: a commit returns before its marker is in every partition."""
     where = TopicPartition(topic, partition)
-    consumers = [connection.consumer(**{"isolation.level": f"read_{kind}"}) for kind in ("committed", "uncommitted")]
+    consumers = [
+        connection.consumer(**{"isolation.level": f"read_{kind}"})
+        for kind in ("committed", "uncommitted")
+    ]
     try:
-        wait_until(lambda: len({each.get_watermark_offsets(where, timeout=120) for each in consumers}) == 1, topic)
+        wait_until(
+            lambda: (
+                len({each.get_watermark_offsets(where, timeout=120) for each in consumers}) == 1
+            ),
+            topic,
+        )
     finally:
         for each in consumers:
             each.close()
 
 
 def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait until `done()`; `TimeoutError` naming `what` otherwise."""
     deadline = time.monotonic() + patience_s
     while not done():
         if time.monotonic() > deadline:
@@ -96,7 +111,7 @@ def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE
 
 
 class Scene:
-    """One worker name with its topics, the events sent to it and the processes started for it."""
+    """A worker name with its topics, the events sent to it and its processes."""
 
     def __init__(self, connection: Connection, directory: Path, *, create: bool = True) -> None:
         self.connection = connection
@@ -111,7 +126,9 @@ class Scene:
         if create:
             create_topic(connection, self.events, PARTITIONS)
             create_topic(connection, f"{self.name}.contributions", OWNERS)
-            create_topic(connection, f"{self.name}.contribute-state", PARTITIONS, cleanup_policy="compact")
+            create_topic(
+                connection, f"{self.name}.contribute-state", PARTITIONS, cleanup_policy="compact"
+            )
             create_topic(connection, f"{self.name}.release-state", OWNERS, cleanup_policy="compact")
             create_topic(connection, f"{self.name}.totals", OWNERS)
 
@@ -120,20 +137,21 @@ class Scene:
         for _ in range(count):
             label = f"x{self._random.randrange(40)}"
             self.expected[label] += 1
-            self._producer.produce(self.events, label.encode(), partition=self._random.randrange(PARTITIONS))
+            self._producer.produce(
+                self.events, label.encode(), partition=self._random.randrange(PARTITIONS)
+            )
             if not self._random.randrange(500):
                 self._producer.poll(0)
         if self._producer.flush(PATIENCE_S):
             raise TimeoutError("sending events")
 
     def worker(self, label: str, **options: Any) -> Worker:
-        """Start a worker process with its own data directory; it is slow while the file `brake` is there."""
+        """Start a worker with its own data directory; it is slow while file `brake` exists."""
         started = Worker(self, label, options)
         self.workers.append(started)
         return started
 
     def totals(self) -> Counter[str]:
-        """Return the last totals of all owners."""
         total: Counter[str] = Counter()
         for owner in range(OWNERS):
             messages = read(self.connection, f"{self.name}.totals", owner)
@@ -142,7 +160,6 @@ class Scene:
         return total
 
     def contributed(self) -> int:
-        """Return how many events stage 1 has committed."""
         return sum(
             sum(json.loads(message.value() or b"{}").values())
             for owner in range(OWNERS)
@@ -150,14 +167,13 @@ class Scene:
         )
 
     def wait_exact(self) -> None:
-        """Wait until the totals cover every event sent, then see that they are exact and that none came twice."""
+        """Wait until the totals cover every event, then check that they are exact."""
         expected = self.expected.total()
         wait_until(lambda: self.totals().total() >= expected, f"{expected} events counted")
         assert self.totals() == self.expected
         assert self.contributed() == expected
 
     def close(self) -> None:
-        """End the processes that are left."""
         for worker in self.workers:
             if worker.process.poll() is None:
                 worker.process.kill()
@@ -165,8 +181,6 @@ class Scene:
 
 
 class Worker:
-    """A process of tests/kafka/counting.py and its log."""
-
     def __init__(self, scene: Scene, label: str, options: dict[str, Any]) -> None:
         self.log = scene.directory / f"{label}.log"
         arguments = {
@@ -187,12 +201,9 @@ class Worker:
             )
 
     def text(self) -> str:
-        """Return what it has logged."""
         return self.log.read_text(errors="replace")
 
     def wait_for(self, marker: str, times: int = 1) -> None:
-        """Wait until the log holds `marker`."""
-
         def logged() -> bool:
             if self.process.poll() is not None and self.text().count(marker) < times:
                 raise RuntimeError(f"ended with {self.process.returncode}: {self.text()[-3000:]}")
@@ -201,18 +212,15 @@ class Worker:
         wait_until(logged, f"{marker!r} in {self.text()[-1500:]}")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
         self.process.send_signal(number)
 
     def end(self) -> int:
-        """SIGTERM; return the exit status."""
         self.signal(signal.SIGTERM)
         return self.process.wait(PATIENCE_S)
 
 
 @contextmanager
 def scene(connection: Connection, directory: Path, *, create: bool = True) -> Iterator[Scene]:
-    """Yield a scene on a cluster; its processes are ended."""
     made = Scene(connection, directory, create=create)
     try:
         yield made

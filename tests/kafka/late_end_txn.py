@@ -1,13 +1,13 @@
-"""Many transactions whose EndTxns arrive late, on a real broker: each whole, once, and in order.
+"""Many transactions with late EndTxns on a real broker: all atomic, once, and in order.
 
     python -m tests.kafka.late_end_txn --transactions 10000 --seed 1
 
-Several chains run at a time, each a shard with a transactional id of its own. Its transaction
-number n writes n, `COPIES` times, to each of two partitions, and n + 1 to its state. Some attempts
-are aborted, as a broker may ask for at any time. The seed decides, request by request, what the
-proxy holds, loses, repeats, swaps or delays; what it held it delivers in the middle of a later
-transaction of the same chain. A chain whose shard fails goes on with a new one, as the hand-over
-does.
+Several chains run at a time, each with its own shard and transactional id. Transaction n of a chain
+writes n, `COPIES` times, to each of two partitions, and n + 1 to its state. Some attempts are
+aborted, as a broker may require at any time. The seed decides, request by request, what the proxy
+holds, loses, repeats, swaps or delays; it delivers held requests in the middle of a later
+transaction of the same chain. When a shard fails, its chain continues with a new one, as in the
+hand-over.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from tests.kafka.proxy import (
     Request,
     proxied_broker,
 )
-from workers.errors import Fenced, KafkaAway
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
+from workers.runtime.errors import Fenced, KafkaAway
 
 COPIES = 2
 PARTITIONS = 2
 ABORTED = 0.05
-#: How often each fate meets a request of a kind; the rest passes.
+# Probability of each fate by kind of request; the rest passes.
 FATES: Mapping[int, Mapping[Fate, float]] = {
     END_TXN: {Fate.HOLD: 0.06, Fate.LOSE: 0.02, Fate.REPEAT: 0.02},
     PRODUCE: {Fate.HOLD: 0.001, Fate.LOSE: 0.001, Fate.REPEAT: 0.005, Fate.SWAP: 0.005},
     ADD_PARTITIONS: {Fate.HOLD: 0.002, Fate.LOSE: 0.002, Fate.REPEAT: 0.01},
     INIT_PRODUCER_ID: {Fate.HOLD: 0.03, Fate.LOSE: 0.03},
 }
-#: How often a request that passes does so late, and by how much at most: longer than one that is
-#: sent once may take.
+# Share of passing requests that are delayed, and the largest delay: longer than a request that is
+# sent once may take.
 DELAYED, DELAY_S = 0.01, 0.7
 
 
 class Faults:
-    """The rule of a proxy: fates by a seed, whatever the threads do."""
+    """Proxy rule with seeded fates, independent of thread timing."""
 
     def __init__(
         self, proxy: Proxy, seed: int, fates: Mapping[int, Mapping[Fate, float]] = FATES
@@ -69,7 +69,7 @@ class Faults:
         self._lock = threading.Lock()
 
     def __call__(self, request: Request) -> Fate:
-        """Say what becomes of a request, having delivered what it finds held."""
+        """Deliver held requests, then return the fate of this one."""
         chance = random.Random(
             f"{self._seed}/{request.transactional_id}/{request.key}/{request.number}"
         )
@@ -91,7 +91,7 @@ class Faults:
 
 
 class Chain(Shard):
-    """See the module."""
+    """A chain of transactions; see the module."""
 
     topic = ""
     aborted = 0
@@ -104,7 +104,7 @@ class Chain(Shard):
         pass
 
     def step(self, chance: random.Random) -> None:
-        """Commit the next transaction, perhaps after an attempt that is aborted."""
+        """Commit the next transaction, perhaps after an aborted attempt."""
         if chance.random() < ABORTED:
             self._abort_first()
         number = self.offset or 0
@@ -118,7 +118,7 @@ class Chain(Shard):
         self.offset = number + 1
 
     def _abort_first(self) -> None:
-        """Have the broker ask for an abort in place of the next commit."""
+        """Make the broker require an abort instead of the next commit."""
         transactions = self.transactions
         insist = transactions._insist
 
@@ -138,20 +138,20 @@ class Chain(Shard):
 
 @dataclass
 class Report:
-    """What was done, and what is wrong with what readers of committed records see."""
+    """The work done, and the errors visible to readers of committed records."""
 
     transactions: int = 0
     aborted: int = 0
     epochs: int = 0
-    #: Shards that failed, by the error's class: their chains went on with new ones.
+    # Failed shards by error class; their chains continued with new ones.
     failed: Counter[str] = field(default_factory=Counter)
-    #: What arrived late, and how the broker answered.
+    # Requests delivered late, and the broker's answers.
     delivered: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
 
 
 def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int = 6) -> Report:
-    """Commit so many transactions through the proxy; return what became of them."""
+    """Commit this many transactions through the proxy."""
     connection, name = Connection(f"127.0.0.1:{proxy.port}"), unique("chains")
     topic, state = f"{name}.out", f"{name}.state"
     create_topic(connection, topic, PARTITIONS * chains)
@@ -204,7 +204,7 @@ def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int
 
 
 def check(connection: Connection, topic: str, partition: int, expected: list[int]) -> list[str]:
-    """Return how what a partition shows differs from what it should."""
+    """Return the differences between a partition and its expected records."""
     settled(connection, topic, partition)
     shown = [int(message.value() or b"") for message in read(connection, topic, partition)]
     if shown == expected:
@@ -215,7 +215,6 @@ def check(connection: Connection, topic: str, partition: int, expected: list[int
 
 
 def main() -> int:
-    """Run it as a command."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

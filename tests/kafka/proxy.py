@@ -1,8 +1,9 @@
-"""A TCP proxy before a real broker: it holds, repeats, swaps and loses librdkafka's requests by rule.
+"""A TCP proxy before a real broker: it holds, repeats, swaps and loses librdkafka's requests by
+rule.
 
 with proxied_broker() as proxy:        a broker whose advertised address is the proxy's
-    proxy.rule = lambda request: ...   called for each request before it goes on; it may sleep
-    proxy.deliver(proxy.held[0])       what was held arrives now, on a connection of its own
+    proxy.rule = lambda request: ...   called for each request before it is forwarded; it may sleep
+    proxy.deliver(proxy.held[0])       a held request arrives now, on a connection of its own
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import Self
 from tests.broker import fixed_port, own_broker
 
 PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 0, 22, 24, 26
-#: First versions with the header and the strings of KIP-482.
+# First versions with the header and the strings of KIP-482.
 _FLEXIBLE = {PRODUCE: 9, INIT_PRODUCER_ID: 2, ADD_PARTITIONS: 3, END_TXN: 3}
-#: A request that is to change places with the next one does not wait longer for it.
+# Longest wait of a request that is to be swapped with the next one.
 _SWAP_S = 0.05
 
 
 class Fate(Enum):
-    """What becomes of a request."""
+    """Treatment of a request by the proxy."""
 
     PASS = "goes on"
     HOLD = "does not arrive, unless it is delivered later; its connection is cut"
@@ -39,7 +40,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """One request of librdkafka's; `number` counts those of its kind and transactional id."""
+    """A librdkafka request; `number` counts those of its kind and transactional id."""
 
     key: int
     transactional_id: str
@@ -48,11 +49,10 @@ class Request:
 
     @property
     def commits(self) -> bool:
-        """Tell whether an EndTxn commits."""
         return self.frame[-1] == 1
 
     def other(self) -> Request:
-        """Return the EndTxn that commits where this one aborts, or aborts."""
+        """Return the opposite EndTxn: a commit for an abort, and vice versa."""
         return Request(
             self.key,
             self.transactional_id,
@@ -62,7 +62,7 @@ class Request:
 
 
 class Proxy:
-    """Listens on `port` and passes on to a broker on the same machine; `rule` is called in many
+    """Listen on `port` and forward to a broker on the same machine; `rule` is called in many
     threads.
     """
 
@@ -70,7 +70,7 @@ class Proxy:
         self.port, self._broker = fixed_port(), broker
         self.rule: Callable[[Request], Fate] = lambda _: Fate.PASS
         self.held: list[Request] = []
-        #: What was seen, by kind and transactional id.
+        # Number of requests by kind and transactional id.
         self.seen: Counter[tuple[int, str]] = Counter()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", self.port), backlog=100)
@@ -90,7 +90,7 @@ class Proxy:
             return int(struct.unpack(">h", answer[-2:])[0])
 
     def release(self, transactional_id: str) -> list[tuple[Request, int]]:
-        """Deliver what was held of a transactional id; return the answers' error codes."""
+        """Deliver the held requests of a transactional id; return the answers' error codes."""
         with self._lock:
             ripe = [
                 request for request in self.held if request.transactional_id == transactional_id
@@ -114,7 +114,7 @@ class Proxy:
             _Link(self, client, broker)
 
     def _request(self, frame: bytes) -> Request | None:
-        """Parse a frame; None if it is no request of librdkafka's that belongs to a transaction."""
+        """Parse a frame; None if it is not a transactional librdkafka request."""
         key, version, _, length = struct.unpack(">hhih", frame[4:14])
         at = 14 + max(length, 0)
         if frame[14:at] != b"rdkafka" or key not in _FLEXIBLE:
@@ -134,7 +134,6 @@ class Proxy:
             return Request(key, transactional_id, self.seen[key, transactional_id], frame)
 
     def hold(self, request: Request) -> None:
-        """Keep a request for `release`."""
         with self._lock:
             self.held.append(request)
 
@@ -181,7 +180,7 @@ class _Link:
 
 
 def _frames(source: socket.socket) -> Iterator[bytes | None]:
-    """Yield the frames of a connection until it ends; None where none came for `_SWAP_S`."""
+    """Yield the frames of a connection until it ends; None when none came for `_SWAP_S`."""
     coming, buffer = select.poll(), b""
     coming.register(source, select.POLLIN)
     while True:
@@ -199,7 +198,7 @@ def _frames(source: socket.socket) -> Iterator[bytes | None]:
 
 @contextmanager
 def proxied_broker(further: str = "") -> Iterator[Proxy]:
-    """Yield the proxy of a broker of its own, whose address `proxy.port` is."""
+    """Yield a proxy with its own broker; clients connect to `proxy.port`."""
     port = fixed_port()
     with Proxy(port) as proxy:
         advertised = f"advertised.listeners=PLAINTEXT://127.0.0.1:{proxy.port}\n"

@@ -1,7 +1,8 @@
-"""A Kafka with TLS, SCRAM and ACLs: its certificates, its users, its rules.
+"""A Kafka broker with TLS, SCRAM and ACLs: its certificates, users and rules.
 
-Clients come in at `localhost` through TLS and SCRAM-SHA-512; what nobody allowed is forbidden there. The broker's own listener without
-TLS belongs to a super-user, with which the tests set things up.
+Clients connect to `localhost` through TLS and SCRAM-SHA-512, where everything not allowed is
+forbidden. The broker's own listener without TLS belongs to a super-user, with which the tests set
+things up.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Secure:
         bootstrap: its address for TLS and SCRAM.
         inside: its address for the super-user.
         ca: certificate of the authority that signed the broker's.
-        other_ca: one of an authority that did not.
+        other_ca: certificate of an authority that did not.
     """
 
     bootstrap: str
@@ -70,27 +71,30 @@ class Secure:
     other_ca: Path
 
     def connection(self) -> Connection:
-        """The super-user's."""
         return Connection(self.inside)
 
     def add_user(self, name: str, password: str) -> None:
-        """Makes a SCRAM user."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
         admin = admin_of(self.connection())
-        wanted: list[UserScramCredentialAlteration] = [UserScramCredentialUpsertion(name, info, password.encode())]
+        wanted: list[UserScramCredentialAlteration] = [
+            UserScramCredentialUpsertion(name, info, password.encode())
+        ]
         for future in admin.alter_user_scram_credentials(wanted).values():
             future.result(120)
 
     def allow(self, rules: list[Rule], user: str) -> None:
-        """Gives a user what the rules say."""
         bindings = [
             AclBinding(
                 getattr(
                     ResourceType,
-                    {"topic": "TOPIC", "group": "GROUP", "transactional-id": "TRANSACTIONAL_ID"}[rule.resource],
+                    {"topic": "TOPIC", "group": "GROUP", "transactional-id": "TRANSACTIONAL_ID"}[
+                        rule.resource
+                    ],
                 ),
                 rule.name.removesuffix("*"),
-                ResourcePatternType.PREFIXED if rule.name.endswith("*") else ResourcePatternType.LITERAL,
+                ResourcePatternType.PREFIXED
+                if rule.name.endswith("*")
+                else ResourcePatternType.LITERAL,
                 f"User:{user}",
                 "*",
                 getattr(AclOperation, operation),
@@ -102,12 +106,22 @@ class Secure:
         admin = admin_of(self.connection())
         for future in admin.create_acls(bindings).values():
             future.result(120)
-        # The controller has taken them in; the broker itself follows, and it took in the user before.
+        # The controller has accepted the rules; the broker itself follows, and it accepted the user
+        # before.
         any_one: Any = None  # as librdkafka has it; its types say otherwise
         every = AclBindingFilter(
-            ResourceType.ANY, any_one, ResourcePatternType.ANY, f"User:{user}", any_one, AclOperation.ANY, AclPermissionType.ANY
-        )  # fmt: skip
-        wait_until(lambda: {*bindings} <= {*admin.describe_acls(every).result(120)}, f"the rights of {user}")
+            ResourceType.ANY,
+            any_one,
+            ResourcePatternType.ANY,
+            f"User:{user}",
+            any_one,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        wait_until(
+            lambda: {*bindings} <= {*admin.describe_acls(every).result(120)},
+            f"the rights of {user}",
+        )
 
 
 @dataclass(frozen=True)
@@ -120,7 +134,7 @@ class Rule:
 
 
 def rules_of(document: Path, role: str, names: Mapping[str, str]) -> list[Rule]:
-    """The rows of a role in the document's table, with `<placeholders>` filled in.
+    """Return the rows of a role in the document's table, with `<placeholders>` filled in.
 
     A row: | role | resource | `name` | operations | ... |
     """
@@ -130,7 +144,8 @@ def rules_of(document: Path, role: str, names: Mapping[str, str]) -> list[Rule]:
         if line.startswith("|") and cells[0] == role:
             name = re.sub(r"<[^>]+>", lambda match: names[match[0]], cells[2].strip("`"))
             operations = tuple(
-                re.sub(r"(?<!^)(?=[A-Z])", "_", operation.strip()).upper() for operation in cells[3].split(",")
+                re.sub(r"(?<!^)(?=[A-Z])", "_", operation.strip()).upper()
+                for operation in cells[3].split(",")
             )
             found.append(Rule(cells[1], name, operations))
     return found
@@ -138,10 +153,14 @@ def rules_of(document: Path, role: str, names: Mapping[str, str]) -> list[Rule]:
 
 @contextmanager
 def secure_broker(directory: Path) -> Iterator[Secure]:
-    """Runs it; keys and certificates go to `directory`."""
+    """Run the broker; write keys and certificates to `directory`."""
     authority, key = _authority("Quietcount tests")
     other, _ = _authority("Somebody else")
-    ca, other_ca, keystore = directory / "ca.pem", directory / "other-ca.pem", directory / "broker.pem"
+    ca, other_ca, keystore = (
+        directory / "ca.pem",
+        directory / "other-ca.pem",
+        directory / "broker.pem",
+    )
     ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     other_ca.write_bytes(other.public_bytes(serialization.Encoding.PEM))
     keystore.write_bytes(_signed(authority, key))
@@ -170,9 +189,16 @@ def _builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509
 def _authority(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
     usage = x509.KeyUsage(
-        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
-        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
     made = (
         _builder(name, name, key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -184,13 +210,16 @@ def _authority(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 
 def _signed(authority: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A broker's private key and certificate as PEM."""
     own = ec.generate_private_key(ec.SECP256R1())
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))])
+    names = x509.SubjectAlternativeName(
+        [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+    )
     certificate = (
         _builder("localhost", "Quietcount tests", own)
         .add_extension(names, critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
+        )
         .sign(key, hashes.SHA256())
     )
     private = own.private_bytes(

@@ -1,7 +1,7 @@
-"""Clients that ask a cluster answer in threads of librdkafka's: none of them may take the process with it.
+"""Cluster queries are answered in librdkafka threads, which must never crash the process.
 
-Each program runs by itself, for what goes wrong is its end. Both ended within their first hundred clients where nobody closed
-them, or where librdkafka's own patience ended first.
+Every program runs in its own process, since a failure ends it. Both failed within their first
+hundred clients when clients were not closed, or when librdkafka's own timeout came first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-#: Clients that only the collector can end, and it runs where they answer.
+# Clients that only the garbage collector can close, and it runs in the answering threads.
 COLLECTED = """
 import gc, time
 from workers.kafka.clients import Connection
@@ -30,11 +30,11 @@ for _ in range(3):
     gc.disable()
 print("done")
 """
-#: Nobody answers in time, at every moment that there is of a question.
+# No timely answer, at every moment of a query.
 SILENT = """
 from confluent_kafka import KafkaError, KafkaException
 from workers.kafka.embedded import EmbeddedCluster
-from workers.state import groups
+from workers.agents import state as groups
 
 groups._SOON = (KafkaError._UNSUPPORTED_FEATURE,)
 with EmbeddedCluster() as cluster:
@@ -51,6 +51,11 @@ print("done")
 @pytest.mark.parametrize("program", [COLLECTED, SILENT], ids=["collected", "silent"])
 def test_a_client_that_is_let_go_takes_nothing_with_it(program: str) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, encoding="utf-8", timeout=300, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
     )
     assert (run.returncode, run.stdout.strip()) == (0, "done"), run.stderr[-2_000:]

@@ -1,4 +1,4 @@
-"""One description of the cluster for every client, and no client with less security than was asked for."""
+"""One description of the cluster for every client, and no client with too little security."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import ssl
 import pytest
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
-from workers.errors import SettingsError
 from workers.kafka.clients import Connection, faust_credentials
+from workers.runtime.errors import SettingsError
 from workers.settings.files import CLIENT_OURS
 
 SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.password": "hush-hush"}
@@ -16,7 +16,9 @@ SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.passw
 
 def test_operator_settings_reach_every_client() -> None:
     """[kafka.client] is librdkafka's own vocabulary."""
-    config = Connection("a:1,b:2", {"socket.keepalive.enable": "true", "retries": "7"}).config(x="y")
+    config = Connection("a:1,b:2", {"socket.keepalive.enable": "true", "retries": "7"}).config(
+        x="y"
+    )
     assert config["bootstrap.servers"] == "a:1,b:2"
     assert (config["socket.keepalive.enable"], config["retries"], config["x"]) == ("true", "7", "y")
 
@@ -29,18 +31,16 @@ def test_settings_the_worker_depends_on_cannot_be_changed(name: str) -> None:
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    """Reprs end up in logs."""
     assert "hush" not in repr(Connection("a:1", SASL))
 
 
 def test_an_empty_address_is_refused() -> None:
-    """librdkafka would wait for ever for a broker that was never named."""
+    """librdkafka would wait forever for an unnamed broker."""
     with pytest.raises(SettingsError, match=r"kafka\.bootstrap"):
         Connection("  ")
 
 
 def test_plaintext_needs_no_credentials() -> None:
-    """The default of both libraries."""
     assert faust_credentials(Connection("a:1")) is None
 
 
@@ -81,13 +81,19 @@ def test_kerberos_is_the_mechanism_unless_another_is_named() -> None:
     ("client", "named"),
     [
         ({"security.protocol": "tls"}, "security.protocol = 'tls'"),
-        ({"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism = 'OAUTHBEARER'"),
-        ({"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.username": "u"}, "sasl.password"),
+        (
+            {"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"},
+            "sasl.mechanism = 'OAUTHBEARER'",
+        ),
+        (
+            {"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.username": "u"},
+            "sasl.password",
+        ),
         ({"security.protocol": "ssl", "ssl.keystore.location": "x"}, "ssl.keystore.location"),
         ({"security.protocol": "ssl", "ssl.ca.location": "/nonexistent"}, r"ssl\.\*"),
     ],
 )
 def test_security_that_cannot_be_translated_is_refused(client: dict[str, str], named: str) -> None:
-    """Ignoring one of these would connect with less than was asked for."""
+    """Ignoring one of these would connect with less security than requested."""
     with pytest.raises(SettingsError, match=named):
         faust_credentials(Connection("a:1", client))

@@ -1,4 +1,4 @@
-"""Columns show exactly the records that aiokafka's own path shows."""
+"""Columns show exactly the records of aiokafka's own path."""
 
 from __future__ import annotations
 
@@ -27,33 +27,34 @@ Row = tuple[int, int, bytes | None, bytes | None]
 
 
 def whole(fetched: FetchedRecords) -> Records:
-    """Return the records of an ordinary fetch, which is one part."""
     [part] = fetched.parts()
     return part.records
 
 
 def rows_of(records: ColumnRecords, most: int) -> list[Row]:
-    """Read everything in steps of `most`."""
     rows: list[Row] = []
     while records.has_more():
         for part in records.take(0, most).parts():
             taken = part.records
-            for i, (offset, time_ms) in enumerate(zip(taken.offsets.tolist(), taken.times.tolist(), strict=True)):
+            for i, (offset, time_ms) in enumerate(
+                zip(taken.offsets.tolist(), taken.times.tolist(), strict=True)
+            ):
                 rows.append((offset, time_ms, taken.key(i), taken.value(i)))
     return rows
 
 
 def offsets(records: ColumnRecords, most: int = 100) -> list[int]:
-    """Return the offsets of what is taken at once."""
     found: list[int] = whole(records.take(0, most)).offsets.tolist()
     return found
 
 
 async def response(bootstrap: str, topic: str, start: int) -> ColumnRecords:
-    """Return what aiokafka fetched from `start` and nobody has read."""
+    """Return an unread aiokafka response fetched from `start`."""
     keep_bytes()
     partition = Partition(topic, 0)
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level="read_committed"
+    ) as consumer:
         consumer.assign([partition])
         consumer.seek(partition, start)
         while partition not in consumer._fetcher._records:
@@ -62,10 +63,12 @@ async def response(bootstrap: str, topic: str, start: int) -> ColumnRecords:
 
 
 async def expected(bootstrap: str, topic: str, start: int) -> tuple[list[Row], int]:
-    """Return what aiokafka's own path makes of the same log, and the position it ends at."""
+    """Return the records of the same log from aiokafka's own path, and the final position."""
     partition = Partition(topic, 0)
     found: list[Any] = []
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level="read_committed") as consumer:
+    async with AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level="read_committed"
+    ) as consumer:
         consumer.assign([partition])
         consumer.seek(partition, start)
         end = (await consumer.end_offsets([partition]))[partition]
@@ -77,12 +80,14 @@ async def expected(bootstrap: str, topic: str, start: int) -> tuple[list[Row], i
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "snappy", "zstd"])
 def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str) -> None:
-    """Aborted records, transaction markers, null keys and values, and a start inside a record batch."""
+    """Covers aborted records, markers, nulls, and a start inside a record batch."""
     connection, topic = Connection(bootstrap), unique("columns")
     create_topic(connection, topic)
     producer = connection.producer(topic, **{"compression.type": compression, "linger.ms": 100})
     producer.init_transactions(120)
-    now_ms = time.time_ns() // 1_000_000  # records of long ago would be rolled into segments of their own
+    now_ms = (
+        time.time_ns() // 1_000_000
+    )  # records of long ago would be rolled into segments of their own
     for round_ in range(6):
         producer.begin_transaction()
         for i in range(20):
@@ -103,7 +108,6 @@ def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str
 
 
 def batch(count: int) -> bytearray:
-    """Return one record batch."""
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
     for i in range(count):
         builder.append(i, 1000 + i, None, b"value-%d" % i, [])
@@ -111,7 +115,6 @@ def batch(count: int) -> bytearray:
 
 
 def columns(raw: bytes, *, check_crcs: bool = True, start: int = 0) -> ColumnRecords:
-    """Return the columns of a response of these bytes."""
     response = PartitionRecords(
         Partition("t", 0), RecordSet(raw), None, start, None, None, check_crcs, READ_COMMITTED
     )
@@ -126,14 +129,20 @@ def test_a_record_batch_is_never_split() -> None:
 
 
 @pytest.mark.parametrize("kind", [0, 1, 3])
-@pytest.mark.parametrize("lengths", [(0, 3, 0, 4_000, 1), (30_000, 1, 30_000), (5, 90_000, 5, 90_000)])
-def test_batches_that_are_decompressed_together_hold_what_each_holds(kind: int, lengths: tuple[int, ...]) -> None:
-    """Room is guessed by the first of them; where the others need more, nothing is cut off."""
+@pytest.mark.parametrize(
+    "lengths", [(0, 3, 0, 4_000, 1), (30_000, 1, 30_000), (5, 90_000, 5, 90_000)]
+)
+def test_batches_that_are_decompressed_together_hold_what_each_holds(
+    kind: int, lengths: tuple[int, ...]
+) -> None:
+    """The first batch determines the initial room; batches that need more must not be cut off."""
     rng, raw, wanted = np.random.default_rng(0), b"", []
     for number, length in enumerate(lengths):
         builder = DefaultRecordBatchBuilder(2, kind if number != 1 else 0, 0, -1, -1, -1, 1 << 20)
         for i in range(3):
-            value = b"" if length == 0 else (bytes(length) if number % 2 == 0 else rng.bytes(length))
+            value = (
+                b"" if length == 0 else (bytes(length) if number % 2 == 0 else rng.bytes(length))
+            )
             builder.append(i, 1000 + i, None, value, [])
             wanted.append(value)
         made = bytearray(builder.build())
@@ -145,7 +154,7 @@ def test_batches_that_are_decompressed_together_hold_what_each_holds(kind: int, 
 
 
 def test_a_batch_that_cannot_be_decompressed_is_refused_behind_others_too() -> None:
-    """Its CRC may be right: then whoever wrote it is wrong, and what it holds is not to be guessed."""
+    """With a valid CRC the producer itself is at fault, and the contents must not be guessed."""
     builder = DefaultRecordBatchBuilder(2, 3, 0, -1, -1, -1, 1 << 20)
     for i in range(100):
         builder.append(i, 1000 + i, None, b"value-%d" % i, [])
@@ -159,7 +168,7 @@ def test_a_batch_that_cannot_be_decompressed_is_refused_behind_others_too() -> N
 
 
 def test_a_start_inside_a_record_batch_skips_what_lies_before_it() -> None:
-    """Brokers answer with whole record batches: records before the position were counted already."""
+    """Brokers answer with whole record batches: earlier records were counted already."""
     assert offsets(columns(bytes(batch(10)), start=4)) == [4, 5, 6, 7, 8, 9]
 
 
@@ -173,7 +182,7 @@ def test_a_damaged_record_batch_is_refused() -> None:
 
 
 def test_taking_over_a_response_twice_goes_on_where_it_stood() -> None:
-    """A response that was not read to its end stays with the fetcher and is met again."""
+    """A response that was not fully read stays with the fetcher and comes up again."""
     records = columns(bytes(batch(10)))
     records.take(0, 100)
     assert ColumnRecords.of(records) is records
@@ -195,10 +204,12 @@ def test_the_bytes_of_a_response_go_with_it_and_wait_for_no_collection_of_cycles
 
 
 def legacy(magic: int, codec: int, count: int, base: int) -> bytes:
-    """Return a message set of an old format, as brokers stored it: with the offsets of the log."""
+    """Return a message set of an old format as brokers stored it: with the offsets of the log."""
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
     for i in range(count):
-        builder.append(base + i, 1000 + i if magic else None, b"k" if i % 2 else None, b"old-%d" % i)
+        builder.append(
+            base + i, 1000 + i if magic else None, b"k" if i % 2 else None, b"old-%d" % i
+        )
     return bytes(builder.build())
 
 
@@ -210,10 +221,15 @@ def test_batches_of_old_formats_are_read_between_those_of_today(magic: int, code
     new[:8] = (4).to_bytes(8)
     raw = old + bytes(new)
     expected: list[Row] = []
-    for stock in (MemoryRecords(old), MemoryRecords(bytes(new))):  # aiokafka cannot read them in one response
+    for stock in (
+        MemoryRecords(old),
+        MemoryRecords(bytes(new)),
+    ):  # aiokafka cannot read them in one response
         while stock.has_next():
             for r in stock.next_batch():
-                expected.append((r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value))
+                expected.append(
+                    (r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value)
+                )
     assert len(expected) == 7
     assert rows_of(columns(raw), 100) == expected
     assert rows_of(columns(raw), 1) == expected
@@ -221,7 +237,7 @@ def test_batches_of_old_formats_are_read_between_those_of_today(magic: int, code
 
 @pytest.mark.parametrize("cut", range(0, 200, 7))
 def test_bytes_that_are_no_records_are_refused(cut: int) -> None:
-    """With the check of the CRC off, a damaged length must never lead outside the record batch."""
+    """With the CRC check off, a damaged length must never lead outside the record batch."""
     raw = batch(10)
     for value in (0, 1, 0x7F, 0xFF):
         damaged = bytearray(raw)
@@ -230,13 +246,27 @@ def test_bytes_that_are_no_records_are_refused(cut: int) -> None:
             found = whole(columns(bytes(damaged), check_crcs=False).take(0, 100))
         except CorruptRecordException:
             continue
-        assert all(-1 <= start <= stop <= len(found.data) for start, stop in (*found.keys.tolist(), *found.values.tolist()))
+        assert all(
+            -1 <= start <= stop <= len(found.data)
+            for start, stop in (*found.keys.tolist(), *found.values.tolist())
+        )
 
 
 def test_other_consumers_in_the_process_read_as_before() -> None:
-    """Nobody who uses aiokafka beside the worker may notice that responses are kept as bytes."""
-    ours = PartitionRecords(Partition("t", 0), RecordSet(bytes(batch(10))), None, 0, None, None, True, READ_COMMITTED)
-    stock = PartitionRecords(Partition("t", 0), MemoryRecords(bytes(batch(10))), None, 0, None, None, True, READ_COMMITTED)
+    """Keeping responses as bytes must not affect other users of aiokafka in the process."""
+    ours = PartitionRecords(
+        Partition("t", 0), RecordSet(bytes(batch(10))), None, 0, None, None, True, READ_COMMITTED
+    )
+    stock = PartitionRecords(
+        Partition("t", 0),
+        MemoryRecords(bytes(batch(10))),
+        None,
+        0,
+        None,
+        None,
+        True,
+        READ_COMMITTED,
+    )
     assert [(r.offset, r.timestamp, r.key, r.value) for r in ours] == [
         (r.offset, r.timestamp, r.key, r.value) for r in stock
     ]

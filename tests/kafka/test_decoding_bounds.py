@@ -1,4 +1,4 @@
-"""What a fetch expands to is never together in memory: every bound in bytes, and the same records."""
+"""A fetch is never fully expanded in memory: every bound in bytes, with the same records."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from workers.kafka.decoding import PART_BYTES, PART_RECORDS
 from workers.kafka.records import Batch, FetchedRecords
 
 MB = 1_000_000
-# A part, the one that is made while it is still there, and what a codec holds beside them.
+# One part, the next one built while the first still exists, and the codec's own buffers.
 BOUND = 2 * PART_BYTES + (8 << 20)
 MOST = 1 << 30
 
 
 def large_records(number: int, length: int) -> Iterator[bytes]:
-    """Yield the bytes of records of `a`."""
+    """Yield the bytes of records filled with `a`."""
     return chain.from_iterable(record(i, b"", longer=length) for i in range(number))
 
 
 def in_one(codec: str) -> tuple[bytes, int, int]:
-    """Return a record batch that expands to 150 MB, how many records it has, and their bytes."""
+    """Return a record batch that expands to 150 MB, its record count, and their bytes."""
     return batch(codec, large_records(150, 990_000), 150), 150, 150 * 990_000
 
 
 def in_many(codec: str) -> tuple[bytes, int, int]:
-    """Return the same as 150 batches: what an ordinary producer sends with compression on."""
+    """Return the same as 150 batches, as an ordinary producer sends with compression on."""
     made = b"".join(batch(codec, record(0, b"", longer=990_000), 1, base) for base in range(150))
     return made, 150, 150 * 990_000
 
@@ -54,7 +54,7 @@ def one_record(codec: str) -> tuple[bytes, int, int]:
 
 
 def nulls(codec: str) -> tuple[bytes, int, int]:
-    """Return a million records of nothing."""
+    """Return a million empty records."""
     return batch(codec, chain.from_iterable(record(i, None) for i in range(MB)), MB), MB, 0
 
 
@@ -63,12 +63,12 @@ SHAPES: tuple[Callable[[str], tuple[bytes, int, int]], ...] = (in_one, in_many, 
 
 @pytest.fixture(autouse=True, scope="module")
 def _loaded() -> None:
-    """Load what is compiled before anything is measured."""
+    """Load compiled code before measuring."""
     list(columns(batch("zstd", record(0, b"", longer=40 * MB), 1)).take(0, MOST).parts())
 
 
 def seen(fetched: FetchedRecords, longest: int = MB) -> tuple[int, int, list[int]]:
-    """Go through all parts, as a shard does; return the records, their bytes, and the parts' sizes."""
+    """Take all parts, as a shard does; return the records, their bytes, and the part sizes."""
     number, size, at, sizes = 0, 0, fetched.start, []
     for part in fetched.parts(longest):
         assert part.start == at
@@ -86,10 +86,10 @@ def seen(fetched: FetchedRecords, longest: int = MB) -> tuple[int, int, list[int
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_no_content_makes_a_fetch_larger_than_its_parts(shape: Any, codec: str) -> None:
-    """One fetch of 3,000 such records took 9 GB, and the worker died of it after each restart."""
+    """One fetch of 3,000 such records took 9 GB and killed the worker after every restart."""
     raw, number, size = shape(codec)
     fetched = columns(raw).take(0, MOST)
-    # A snappy block is decompressed at once, but it has only 32 KiB here.
+    # A snappy block is decompressed at once, but here it has only 32 KiB.
     tracemalloc.start()
     try:
         found, found_size, sizes = seen(fetched)
@@ -102,7 +102,7 @@ def test_no_content_makes_a_fetch_larger_than_its_parts(shape: Any, codec: str) 
 
 
 def test_snappy_without_frames_takes_memory_in_proportion_to_what_was_fetched() -> None:
-    """librdkafka sends a batch as one block, which nothing decompresses in pieces."""
+    """librdkafka sends a batch as one block, which cannot be decompressed in pieces."""
     raw = batch("snappy", (), 150, packed=raw_snappy(large_records(150, 990_000)))
     fetched = columns(raw).take(0, MOST)
     tracemalloc.start()
@@ -116,7 +116,7 @@ def test_snappy_without_frames_takes_memory_in_proportion_to_what_was_fetched() 
 
 @pytest.mark.parametrize("kind", ["gzip", "lz4", "zstd"])
 def test_three_gigabytes_pass_through_a_small_address_space(kind: str) -> None:
-    """What the codecs' own libraries take is bounded too: zstd may ask for a window of 128 MiB."""
+    """Memory of the codec libraries is bounded too: zstd may ask for a window of 128 MiB."""
     program = f"""
 import resource, sys
 from tests.kafka.bombs import batch, columns
@@ -127,13 +127,15 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
 print(*seen(columns(raw).take(0, MOST))[:2])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.stdout.split() == ["3000", str(3_000 * 990_000)], done.stderr[-2_000:]
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_record_that_is_too_long_is_cut_and_keeps_what_a_reject_keeps(codec: str) -> None:
-    """It is never whole in memory; its neighbours are as they were."""
+    """The record is never whole in memory, and its neighbours are unchanged."""
     pieces = chain(
         record(0, b"before"),
         record(1, b"x", b"key", [(b"h", b"v")], longer=40 * MB),
@@ -159,7 +161,7 @@ def test_a_record_that_is_too_long_is_cut_and_keeps_what_a_reject_keeps(codec: s
 
 @pytest.mark.parametrize("place", ["key", "headers"])
 def test_a_record_that_is_too_long_elsewhere_is_too_long_for_every_reader(place: str) -> None:
-    """Its short value could be an event, whose user would be half a key."""
+    """Its short value could be an event whose user would be half a key."""
     long = b"k" * (PART_BYTES + 5)
     pieces = record(0, b"{}", long) if place == "key" else record(0, b"{}", b"k", [(b"h", long)])
     [part] = columns(batch("zstd", pieces, 1)).take(0, MOST).parts(MB)
@@ -171,7 +173,7 @@ def test_a_record_that_is_too_long_elsewhere_is_too_long_for_every_reader(place:
 
 
 def test_the_operator_may_read_longer_records() -> None:
-    """`events.max_bytes` goes up to 100 MB: a part then has room for one such record."""
+    """`events.max_bytes` goes up to 100 MB; a part then has room for one such record."""
     raw = batch("zstd", record(0, b"", longer=60 * MB), 1)
     [part] = columns(raw).take(0, MOST).parts(60 * MB)
     assert len(part.records.value(0) or b"") == 60 * MB
@@ -180,9 +182,12 @@ def test_the_operator_may_read_longer_records() -> None:
 
 
 def test_an_ordinary_fetch_is_one_part() -> None:
-    """Each part takes turns at the GIL."""
+    """Every part takes turns at the GIL."""
     some = b"".join(
-        batch("lz4", chain.from_iterable(record(i, b"v" * 90) for i in range(9_000)), 9_000, 9_000 * n) for n in range(8)
+        batch(
+            "lz4", chain.from_iterable(record(i, b"v" * 90) for i in range(9_000)), 9_000, 9_000 * n
+        )
+        for n in range(8)
     )
     records = columns(some)
     numbers = []
@@ -194,8 +199,10 @@ def test_an_ordinary_fetch_is_one_part() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("claimed", [-5, 2, 4, 1_000_000, (1 << 31) - 1])
-def test_a_header_that_lies_about_the_number_of_records_is_refused(codec: str, claimed: int) -> None:
-    """Nothing is made by what it says."""
+def test_a_header_that_lies_about_the_number_of_records_is_refused(
+    codec: str, claimed: int
+) -> None:
+    """Nothing is allocated from the claimed count."""
     raw = batch(codec, chain.from_iterable(record(i, b"v") for i in range(3)), claimed)
     tracemalloc.start()
     try:
@@ -209,14 +216,16 @@ def test_a_header_that_lies_about_the_number_of_records_is_refused(codec: str, c
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("claimed", [149, 151, (1 << 31) - 1])
-def test_a_long_batch_that_lies_about_the_number_of_records_is_refused_at_its_end(codec: str, claimed: int) -> None:
+def test_a_long_batch_that_lies_about_the_number_of_records_is_refused_at_its_end(
+    codec: str, claimed: int
+) -> None:
     raw = batch(codec, large_records(150, 990_000), claimed)
     with pytest.raises(CorruptRecordException, match="offset 0 holds no records"):
         seen(columns(raw).take(0, MOST))
 
 
 def test_snappy_that_claims_gigabytes_is_refused_before_they_are_asked_for() -> None:
-    """Its length is in its first bytes, and nothing is true of them."""
+    """The claimed length is in the first bytes and cannot be trusted."""
     packed = b"\xff\xff\xff\xff\x0f" + bytes(cramjam.snappy.compress_raw(b"a" * 100))[1:]
     for made in (packed, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + len(packed).to_bytes(4) + packed):
         tracemalloc.start()
@@ -230,7 +239,7 @@ def test_snappy_that_claims_gigabytes_is_refused_before_they_are_asked_for() -> 
 
 
 def test_zstd_that_lies_about_its_size_is_read_as_it_is() -> None:
-    """The size in a frame's header is optional, and is not what decides."""
+    """The size in a frame's header is optional and does not decide."""
     content = b"".join(record(0, b"", longer=40 * MB))
     told = zstandard.ZstdCompressor(write_content_size=True).compress(content)
     assert zstandard.frame_content_size(told) == len(content)
@@ -245,10 +254,14 @@ def test_zstd_that_lies_about_its_size_is_read_as_it_is() -> None:
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 def test_a_long_batch_that_is_cut_off_or_damaged_is_refused(codec: str) -> None:
-    """A stream finds that out on its way; what came before it is whole."""
+    """A stream detects the damage on the way; records before it are whole."""
     packed = PACK[codec](large_records(100, 990_000))
     half = len(packed) // 2
-    for damaged in (packed[:half], packed[:-30], packed[:half] + b"\x55" * 40 + packed[half + 40 :]):
+    for damaged in (
+        packed[:half],
+        packed[:-30],
+        packed[:half] + b"\x55" * 40 + packed[half + 40 :],
+    ):
         raw = batch(codec, (), 100, packed=damaged)
         if codec in ("lz4", "snappy") and len(damaged) == len(packed):
             continue  # they have no checksum: another value may be as long
@@ -258,7 +271,7 @@ def test_a_long_batch_that_is_cut_off_or_damaged_is_refused(codec: str) -> None:
 
 @pytest.mark.parametrize("bad", ["length", "key", "value", "offsets"])
 def test_records_that_are_none_are_refused_in_a_stream_as_in_a_part(bad: str) -> None:
-    """A length may lead anywhere; offsets that fall back would have records counted twice."""
+    """A length may point anywhere; decreasing offsets would count records twice."""
     first = b"".join(record(5, b"", longer=40 * MB))
     second = bytearray(b"".join(record(4 if bad == "offsets" else 6, b"value", b"key")))
     if bad == "length":
@@ -274,7 +287,7 @@ def test_records_that_are_none_are_refused_in_a_stream_as_in_a_part(bad: str) ->
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_messages_of_old_formats_expand_within_the_same_bound(magic: int) -> None:
-    """aiokafka's decoder takes all of a message at once, so a longer one is refused."""
+    """aiokafka's decoder expands a whole message at once, so a longer one is refused."""
     builder = LegacyRecordBatchBuilder(magic, 1, 1 << 30)
     for i in range(2):
         builder.append(i, 1_000 if magic else None, None, bytes(30 * MB))
@@ -290,13 +303,24 @@ def test_messages_of_old_formats_expand_within_the_same_bound(magic: int) -> Non
 
 
 def rows(part: Batch) -> list[tuple[Any, ...]]:
-    """Return all that a part says of its records."""
+    """Return every column of a part's records."""
     r = part.records
-    return [(int(r.offsets[i]), int(r.times[i]), r.key(i), r.value(i), tuple(r.headers(i, 1 << 20) or ())) for i in range(len(part))]
+    return [
+        (
+            int(r.offsets[i]),
+            int(r.times[i]),
+            r.key(i),
+            r.value(i),
+            tuple(r.headers(i, 1 << 20) or ()),
+        )
+        for i in range(len(part))
+    ]
 
 
 texts = st.none() | st.binary(max_size=30) | st.integers(0, 400).map(lambda n: b"z" * n)
-headers = st.lists(st.tuples(st.text(max_size=3).map(str.encode), st.none() | st.binary(max_size=5)), max_size=2)
+headers = st.lists(
+    st.tuples(st.text(max_size=3).map(str.encode), st.none() | st.binary(max_size=5)), max_size=2
+)
 contents = st.lists(st.tuples(texts, texts, headers), min_size=1, max_size=30)
 
 
@@ -311,17 +335,24 @@ contents = st.lists(st.tuples(texts, texts, headers), min_size=1, max_size=30)
 def test_parts_cut_anywhere_hold_the_records_that_aiokafka_reads(
     made: list[tuple[str, list[Any]]], most: int, number: int, start: int, most_taken: int
 ) -> None:
-    """Wherever a part ends, reading can go on from there: a shard may be given up between any two."""
+    """Reading can resume at the end of any part: a shard may be given up between any two."""
     raw, wanted, base = b"", [], 0
     for codec, records in made:
         packed = None
-        pieces = list(chain.from_iterable(record(i, value, key, more) for i, (value, key, more) in enumerate(records)))
+        pieces = list(
+            chain.from_iterable(
+                record(i, value, key, more) for i, (value, key, more) in enumerate(records)
+            )
+        )
         if codec == "raw":
             codec, packed = "snappy", raw_snappy(pieces)
         one = batch(codec, pieces, len(records), base, packed=packed)
         stock = MemoryRecords(one).next_batch()
-        # Headers are found behind a value, where there is one.
-        wanted += [(r.offset, r.timestamp, r.key, r.value, () if r.value is None else tuple(r.headers)) for r in stock]
+        # Headers are found after a value, where there is one.
+        wanted += [
+            (r.offset, r.timestamp, r.key, r.value, () if r.value is None else tuple(r.headers))
+            for r in stock
+        ]
         raw, base = raw + one, base + len(records)
     start = min(start, base)
     wanted = [row for row in wanted if row[0] >= start]
@@ -350,14 +381,14 @@ def test_parts_cut_anywhere_hold_the_records_that_aiokafka_reads(
 
 
 def test_snappy_frames_of_any_size_are_the_same_records() -> None:
-    """Java's frames have 32 KiB, others what they like."""
+    """Java's frames have 32 KiB; other clients choose any size."""
     for block in (100, 32 << 10, 1 << 20):
         raw = batch("snappy", (), 50, packed=xerial(large_records(50, 990_000), block))
         assert seen(columns(raw).take(0, MOST))[:2] == (50, 50 * 990_000)
 
 
 def test_a_response_of_damaged_bytes_never_leads_outside_it() -> None:
-    """With the check of the CRC off."""
+    """With the CRC check off."""
     rng = np.random.default_rng(5)
     for codec in CODECS:
         good = batch(codec, large_records(3, 12 * MB), 3)

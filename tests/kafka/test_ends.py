@@ -1,4 +1,4 @@
-"""The wall clock closes ticks at an offset, whatever the speed of the shard and however its records are cut into batches."""
+"""The wall clock closes ticks at an offset, whatever the shard's speed and the batches."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.kafka.clients import Connection
-from workers.kafka.ends import MOST_ENDS, End, Ends
-from workers.kafka.lag import Reading
+from workers.kafka.offsets import MOST_ENDS, End, Ends, Reading
 from workers.kafka.records import Batch, Records
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
 
 
 class Recorder(Shard):
-    """A shard without Kafka that writes down offsets and ends in the order in which it meets them."""
+    """Shard without Kafka that records offsets and ends in the order it meets them."""
 
     def __init__(self) -> None:
-        super().__init__(Connection("unused:9092"), "shard-0", 0, "state", Store(None, Changelog("state", 0)))
+        super().__init__(
+            Connection("unused:9092"), "shard-0", 0, "state", Store(None, Changelog("state", 0))
+        )
         self.offset = 0
         self.seen: list[int | End] = []
 
@@ -31,7 +32,6 @@ class Recorder(Shard):
 
 
 def batch_of(start: int, end: int, visible: set[int]) -> Batch:
-    """Return the records of `visible` between two positions."""
     offsets = [offset for offset in range(start, end) if offset in visible]
     return Batch(start, end, Records.of([b""] * len(offsets), offsets=offsets))
 
@@ -45,12 +45,12 @@ def batch_of(start: int, end: int, visible: set[int]) -> Batch:
 def test_records_and_ends_are_met_in_the_order_of_the_log(
     visible: set[int], ends: list[int], cuts: list[int], data: st.DataObject
 ) -> None:
-    """An end is noted at any time before the shard gets there; which batches it gets there in changes nothing."""
+    """Neither the time an end is noted nor batch boundaries matter."""
     shard = Recorder()
     noted = [End(1000 + i, offset) for i, offset in enumerate(ends)]
     waiting = list(noted)
     for start, stop in zip([0, *cuts], [*cuts, 30], strict=True):
-        # What the shard has not passed may be noted early; what lies in this batch must have been.
+        # Ends past this batch may be noted early; those within it must have been.
         while waiting and (waiting[0].offset < stop or data.draw(st.booleans())):
             shard.ends.note(waiting.pop(0))
         shard.feed(batch_of(start, stop, visible))
@@ -68,7 +68,7 @@ def test_records_and_ends_are_met_in_the_order_of_the_log(
 
 
 def test_an_end_that_was_noted_too_late_is_met_at_once() -> None:
-    """Records may come, and be processed, between the broker's answer and its being noted; nothing waits for ever."""
+    """Records may be processed before the answer is noted; nothing may wait forever."""
     shard = Recorder()
     shard.feed(batch_of(0, 5, set(range(5))))
     shard.ends.note(End(1000, 3))
@@ -77,7 +77,7 @@ def test_an_end_that_was_noted_too_late_is_met_at_once() -> None:
 
 
 def test_a_shard_far_behind_is_asked_for_no_more_ends() -> None:
-    """What is remembered of a backlog is bounded: a later end closes the ticks in between."""
+    """Memory for a backlog is bounded: a later end closes the ticks in between."""
     ends = Ends()
     for i in range(MOST_ENDS):
         assert not ends.full

@@ -1,4 +1,4 @@
-"""The thread that fetches waits for records of the shards that have room, until another one has."""
+"""The fetching thread waits for shards that have room, until another shard has room."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ import pytest
 from faust.transport.drivers import aiokafka as driver
 
 from workers.kafka.clients import Connection
-from workers.kafka.fetch import ConsumerThread
 from workers.kafka.handover import Handover
-from workers.kafka.transport import create_app
+from workers.kafka.transport import ConsumerThread, create_app
 
-#: Far longer than a test may take: whoever waits that long was not woken.
+# Far longer than a test may take: a thread that waits this long was not woken.
 NEVER_S = 600.0
 
 
-def waits(*, all_have_room: bool = False, freed: bool = False, records: bool = False, frees: int = 0) -> bool:
-    """Let it wait, and a shard finish batches meanwhile in another thread; return whether it went on.
+def waits(
+    *, all_have_room: bool = False, freed: bool = False, records: bool = False, frees: int = 0
+) -> bool:
+    """Start a wait, finish a shard's batches in another thread meanwhile, and return whether the
+    wait ended.
 
-    `freed`: one did, after it was looked which have room.
+    `freed`: a batch finished after the check for room.
     """
 
     async def wait() -> bool:
@@ -48,7 +50,7 @@ def waits(*, all_have_room: bool = False, freed: bool = False, records: bool = F
 
 
 def test_it_waits_while_nothing_happens() -> None:
-    """The control: else the others would show nothing."""
+    """Control: otherwise the other tests would prove nothing."""
     assert not waits()
     assert not waits(all_have_room=True)
 
@@ -59,7 +61,7 @@ def test_records_end_the_wait() -> None:
 
 
 def test_a_shard_that_is_done_with_a_batch_ends_it() -> None:
-    """Else its partition would stand still for as long as the others have no records."""
+    """Otherwise its partition would stall for as long as the others have no records."""
     assert waits(frees=1)
     assert waits(frees=3)
 
@@ -73,7 +75,7 @@ def test_where_all_have_room_nothing_has_to_wake_it() -> None:
 
 
 def test_the_hand_over_tells_the_consumer_and_that_its_thread() -> None:
-    """Either may be what waits: one for any shard at all, the other for records."""
+    """Either wait may be active: one for room in any shard, the other for records."""
 
     async def told() -> tuple[bool, int]:
         handover = Handover({})
@@ -90,7 +92,7 @@ def test_the_hand_over_tells_the_consumer_and_that_its_thread() -> None:
 def test_a_consumer_that_cannot_leave_in_time_is_closed_and_says_nothing(
     ended_by: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What cancels the leaving may cancel the closing of connections, too: once that ended a worker with a traceback."""
+    """Cancelling the leave may cancel the closing too: that once ended with a traceback."""
     closed: list[bool] = []
 
     async def hang(_: object) -> None:
@@ -103,7 +105,9 @@ def test_a_consumer_that_cannot_leave_in_time_is_closed_and_says_nothing(
     async def stop() -> None:
         thread: Any = ConsumerThread.__new__(ConsumerThread)
         away = SimpleNamespace(is_so=True)
-        thread.consumer = SimpleNamespace(handover=SimpleNamespace(metrics=SimpleNamespace(away=away)))
+        thread.consumer = SimpleNamespace(
+            handover=SimpleNamespace(metrics=SimpleNamespace(away=away))
+        )
         thread._consumer = SimpleNamespace(_client=SimpleNamespace(close=close))
         await thread.on_thread_stop()
         assert thread._consumer is None

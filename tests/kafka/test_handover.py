@@ -1,4 +1,4 @@
-"""What the hand-over decides, without a broker: which shard works, when the clock may speak, how the worker ends."""
+"""Decisions of the hand-over, without a broker: which shard works, clock advances, exits."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from workers.errors import CopyFailed, Fenced, KafkaAway, QuietcountError, SettingsError, StateRefused
 from workers.kafka.clients import Connection
-from workers.kafka.ends import End
 from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover, Partition
-from workers.kafka.lag import Reading
+from workers.kafka.offsets import End, Reading
 from workers.kafka.records import Batch, FetchedRecords, Records
 from workers.kafka.shard import Shard
 from workers.kafka.store import Changelog, Store
+from workers.runtime.errors import (
+    CopyFailed,
+    Fenced,
+    KafkaAway,
+    QuietcountError,
+    SettingsError,
+    StateRefused,
+)
+
+pytestmark = pytest.mark.slow
 
 EVENTS: list[Partition] = [("events", 0), ("events", 1)]
 
 
 class Log:
-    """A log reader with fixed answers."""
-
     def __init__(self) -> None:
         self.log: dict[Partition, tuple[int, int]] = {}
         self.at: dict[Partition, int] = {}
@@ -47,7 +53,7 @@ class Log:
 
 
 class Recorder(Shard):
-    """A shard without Kafka that writes down what it was asked."""
+    """Shard without Kafka that records the calls it gets."""
 
     def __init__(self, partition: int) -> None:
         store = Store(None, Changelog("state", partition))
@@ -77,14 +83,16 @@ class Recorder(Shard):
 
 
 class Stage:
-    """A hand-over over recorders."""
+    """Hand-over over recorders."""
 
     def __init__(self, **options: float) -> None:
         self.log = Log()
         self.made: dict[int, Recorder] = {}
         self.prepare: Callable[[Recorder], None] = lambda shard: None
         more: dict[str, Any] = dict(options)
-        self.handover = Handover({"events": self.make}, now_ms=lambda: 5000, exit_deadline_s=3600, **more)
+        self.handover = Handover(
+            {"events": self.make}, now_ms=lambda: 5000, exit_deadline_s=3600, **more
+        )
         self.handover.reader = self.log
 
     def make(self, partition: int) -> Recorder:
@@ -93,17 +101,23 @@ class Stage:
         return shard
 
     def batch(self, partition: int, start: int, end: int, *offsets: int) -> FetchedRecords:
-        """Return a batch as the transport would: counted as on its way."""
         at = list(offsets or (start,))
         n = len(at)
         records = Records.of([b"x"] * n, offsets=at)
-        batch = FetchedRecords(start, end, n, 0, lambda _: iter([Batch(start, end, records)]), self.handover.shard(("events", partition)))
+        batch = FetchedRecords(
+            start,
+            end,
+            n,
+            0,
+            lambda _: iter([Batch(start, end, records)]),
+            self.handover.shard(("events", partition)),
+        )
         self.handover.expect(batch)
         return batch
 
 
 def run(scenario: Callable[[Stage], Awaitable[None]], **options: float) -> Stage:
-    """Run a scenario in a loop of its own and give every shard up at the end."""
+    """Run a scenario in its own loop and give up every shard at the end."""
     stage = Stage(**options)
 
     async def main() -> None:
@@ -117,7 +131,6 @@ def run(scenario: Callable[[Stage], Awaitable[None]], **options: float) -> Stage
 
 
 async def settle(done: Callable[[], bool]) -> None:
-    """Let tasks and threads work until `done()`."""
     for _ in range(20_000):
         if done():
             return
@@ -126,7 +139,7 @@ async def settle(done: Callable[[], bool]) -> None:
 
 
 def test_acquire_says_where_to_read_on() -> None:
-    """A stored position is the authority; without one the log's beginning."""
+    """A stored position is the authority; without one, reading starts at the beginning."""
 
     async def scenario(stage: Stage) -> None:
         stage.log.log = {EVENTS[0]: (10, 50), EVENTS[1]: (10, 50)}
@@ -136,11 +149,13 @@ def test_acquire_says_where_to_read_on() -> None:
     assert run(scenario).handover.exit_status is None
 
 
-@pytest.mark.parametrize(("stored", "reason"), [(9, "retention removed records"), (51, "re-created or lost its tail")])
+@pytest.mark.parametrize(
+    ("stored", "reason"), [(9, "retention removed records"), (51, "re-created or lost its tail")]
+)
 def test_a_stored_position_outside_the_log_is_refused(
     stored: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Records that were never counted are gone, or others have their numbers: going on would be silently wrong."""
+    """Records were removed uncounted, or offsets reassigned."""
 
     async def scenario(stage: Stage) -> None:
         stage.log.log = {EVENTS[0]: (10, 50)}
@@ -153,7 +168,7 @@ def test_a_stored_position_outside_the_log_is_refused(
 
 
 def test_a_slow_shard_does_not_hold_up_another() -> None:
-    """Partitions are independent: one commit that takes long must not stop the rest."""
+    """Partitions are independent: one slow commit must not stop the rest."""
 
     async def scenario(stage: Stage) -> None:
         await stage.handover.acquire(EVENTS)
@@ -171,7 +186,7 @@ def test_a_slow_shard_does_not_hold_up_another() -> None:
 
 
 def test_what_waits_for_a_shard_is_bounded() -> None:
-    """Without a bound a backlog would be fetched into memory."""
+    """Without a bound, a backlog would be fetched into memory."""
 
     async def scenario(stage: Stage) -> None:
         await stage.handover.acquire(EVENTS)
@@ -191,19 +206,19 @@ def test_what_waits_for_a_shard_is_bounded() -> None:
 
 
 def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is_by_then() -> None:
-    """How long events take depends on what is in them: it may not decide in which tick another one counts."""
+    """Processing time depends on content, so it must not decide the tick of another event."""
 
     async def scenario(stage: Stage) -> None:
         await stage.handover.acquire(EVENTS)
         idle, slow = stage.made[0], stage.made[1]
-        # The log of the second has records up to 7; a batch of them is at work and takes its time.
+        # The second log has records up to 7; one slow batch of them is in progress.
         stage.log.at = {EVENTS[0]: 0, EVENTS[1]: 7}
         stage.log.read = {EVENTS[0]: Reading(0, 0, 0), EVENTS[1]: Reading(4, 4, 7)}
         slow.gate.clear()
         await stage.handover.feed(stage.batch(1, 0, 4))
         await stage.handover.tick()
         await settle(lambda: bool(idle.seen))
-        # One batch that reaches past 7: it came to the log after the end was noted.
+        # A batch that reaches past 7: it entered the log after the end was noted.
         await stage.handover.feed(stage.batch(1, 4, 9, 6, 8))
         slow.gate.set()
         await settle(lambda: len(slow.seen) == 4)
@@ -215,7 +230,7 @@ def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is_by_then() 
 
 
 def test_an_end_behind_which_nobody_may_see_a_record_is_reached_without_one() -> None:
-    """A log that ends in transaction markers gives no record that would take the shard there."""
+    """A log that ends in transaction markers has no record that would advance the shard."""
 
     async def scenario(stage: Stage) -> None:
         await stage.handover.acquire(EVENTS[:1])
@@ -234,7 +249,7 @@ def test_an_end_behind_which_nobody_may_see_a_record_is_reached_without_one() ->
 
 
 def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so() -> None:
-    """A newer owner exists: publish nothing more, and do not hold its partition for ever."""
+    """A newer owner exists: publish nothing more, and do not hold its partition forever."""
 
     async def scenario(stage: Stage) -> None:
         await stage.handover.acquire(EVENTS)
@@ -249,7 +264,7 @@ def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so() -> Non
 
 
 def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten() -> None:
-    """After a freeze the group has moved on: joining again is all there is to do."""
+    """After a freeze the group has moved on; rejoining is enough."""
 
     async def scenario(stage: Stage) -> None:
         await stage.handover.acquire(EVENTS)
@@ -268,13 +283,18 @@ def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "status"),
-    [(StateRefused("no"), 2), (SettingsError("no"), 2), (QuietcountError("no"), 2), (ZeroDivisionError("no"), 70)],
+    [
+        (StateRefused("no"), 2),
+        (SettingsError("no"), 2),
+        (QuietcountError("no"), 2),
+        (ZeroDivisionError("no"), 70),
+    ],
 )
 @pytest.mark.parametrize("where", ["open", "process"])
 def test_a_failure_ends_the_worker_with_its_status(
     where: str, failure: Exception, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Refusals are one message for the operator; anything else is a defect and shows its traceback."""
+    """Refusals are one message; any other failure is a defect and shows its traceback."""
 
     async def scenario(stage: Stage) -> None:
         if where == "open":
@@ -303,7 +323,7 @@ def test_a_failure_ends_the_worker_with_its_status(
 def test_a_kafka_or_a_copy_that_fails_a_shard_has_everything_let_go_to_begin_again(
     where: str, failure: Exception, away: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No outage ends the process, and nothing half done goes on."""
+    """No outage ends the process, and no partial work continues."""
 
     async def scenario(stage: Stage) -> None:
         if where == "open":
@@ -323,7 +343,7 @@ def test_a_kafka_or_a_copy_that_fails_a_shard_has_everything_let_go_to_begin_aga
 
 
 def test_a_batch_of_a_shard_that_was_given_up_does_nothing() -> None:
-    """Batches under way when partitions are revoked belong to the next owner."""
+    """Batches in flight when partitions are revoked belong to the next owner."""
 
     async def scenario(stage: Stage) -> None:
         await stage.handover.acquire(EVENTS)

@@ -1,12 +1,12 @@
-"""How far behind a shard is: in records, and in seconds since something waits."""
+"""Lag of a shard: in records, and in seconds since a record has been waiting."""
 
 from __future__ import annotations
 
-from workers.kafka.lag import _MOST, Lag, Reading
+from workers.kafka.offsets import _MOST, Lag, Reading
 
 
 def test_a_busy_shard_that_keeps_up_is_never_far_behind() -> None:
-    """Under load the end is always ahead of the shard; that alone is no lag."""
+    """Under load the end is always ahead of the shard; that alone is not lag."""
     lag = Lag()
     for second in range(100):
         end = 1000 * second
@@ -17,7 +17,7 @@ def test_a_busy_shard_that_keeps_up_is_never_far_behind() -> None:
 
 
 def test_a_shard_that_stands_still_falls_behind_from_the_first_record_it_did_not_take() -> None:
-    """Operators are told for how long, whatever the records' own times are."""
+    """Operators need the duration, whatever the records' own times are."""
     lag = Lag()
     lag.sample(0.0, 10, Reading(10, 10, 10))
     assert (lag.records, lag.seconds(50.0)) == (0, 0.0)
@@ -29,7 +29,7 @@ def test_a_shard_that_stands_still_falls_behind_from_the_first_record_it_did_not
 
 
 def test_what_was_there_at_the_start_has_been_reached_only_when_it_was_read() -> None:
-    """A worker that has just started on a long backlog is not caught up, though it has not been behind for long."""
+    """A worker just started on a long backlog is not caught up."""
     lag = Lag()
     lag.sample(0.0, 0, Reading(0, 0, 5000))
     assert not lag.reached
@@ -40,7 +40,7 @@ def test_what_was_there_at_the_start_has_been_reached_only_when_it_was_read() ->
 
 
 def test_records_that_nobody_may_see_are_no_lag() -> None:
-    """A log of transactions ends with a control record; the shard stands before it for ever."""
+    """A log of transactions ends with a control record, and the shard stays before it."""
     lag = Lag()
     lag.sample(0.0, 7, Reading(7, 8, 8))
     assert (lag.records, lag.reached) == (0, True)

@@ -1,6 +1,4 @@
-"""EndTxn requests that arrive late, on a real broker behind a proxy: each transaction stays all or
-nothing.
-"""
+"""Late EndTxn requests on a real broker behind a proxy: every transaction stays atomic."""
 
 from __future__ import annotations
 
@@ -28,16 +26,17 @@ from tests.kafka.proxy import (
     proxied_broker,
 )
 from tests.kafka.test_shard import Cluster, say
-from workers.errors import Fenced, KafkaAway
 from workers.kafka import transaction
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Shard
 from workers.kafka.transaction import Transactions
+from workers.runtime.errors import Fenced, KafkaAway
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    """A proxy in front of a broker, for the tests of this file."""
     with proxied_broker(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms=200\n"
     ) as made:
@@ -46,23 +45,21 @@ def proxy() -> Iterator[Proxy]:
 
 @pytest.fixture
 def cluster(proxy: Proxy, tmp_path: Path) -> Iterator[Cluster]:
-    """Topics of their own for each test; the proxy passes everything again in the end."""
+    """Separate topics per test; the proxy passes everything again at the end."""
     yield Cluster(f"127.0.0.1:{proxy.port}", tmp_path)
     proxy.rule = lambda _: Fate.PASS
     proxy.held.clear()
 
 
 def first(key: int, fate: Fate) -> Callable[[Request], Fate]:
-    """A rule for the first request of a kind of each transactional id."""
+    """Return a rule for the first request of a kind of every transactional id."""
     return lambda request: fate if request.key == key and request.number == 1 else Fate.PASS
 
 
 def before_commit(
     transactions: Transactions, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
 ) -> None:
-    """Call `act` once, when everything of the next transaction is in the log, in place of its
-    commit.
-    """
+    """Call `act` once instead of the next commit, when the whole transaction is in the log."""
     insist = transactions._insist
 
     def acting(name: str, call: Callable[[float], object]) -> None:
@@ -78,16 +75,13 @@ def before_commit(
 
 
 def abort() -> None:
-    """Ask for an abort."""
     raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
 
 
 def late(
     cluster: Cluster, proxy: Proxy, shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> list[int]:
-    """Deliver what was held in the middle of the next transaction, which is aborted and then given
-    up.
-    """
+    """Deliver held requests during the next transaction, which is aborted and given up."""
     errors: list[int] = []
 
     class GivenUp(Exception):
@@ -110,9 +104,7 @@ def late(
 def test_a_late_commit_does_not_commit_the_next_transaction(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka sent EndTxn twice; the first one arrives while the next transaction is open, which
-    is then aborted.
-    """
+    """librdkafka sent EndTxn twice; the first arrives in the next transaction, then aborted."""
     shard = cluster.shard()
     proxy.rule = first(END_TXN, Fate.HOLD)
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
@@ -130,9 +122,7 @@ def test_a_late_commit_does_not_commit_the_next_transaction(
 def test_a_late_abort_does_not_abort_the_next_transaction(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The abort of an attempt arrives in the middle of its repetition: what follows must not go on
-    without its beginning.
-    """
+    """An abort arrives during the retry, whose rest must not commit without its beginning."""
     shard = cluster.shard()
     proxy.rule = first(END_TXN, Fate.HOLD)
     errors: list[int] = []
@@ -158,7 +148,7 @@ def test_a_late_abort_does_not_abort_the_next_transaction(
 def test_a_commit_that_was_sent_twice_is_followed_by_a_new_epoch(
     cluster: Cluster, proxy: Proxy, fate: Fate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whether the first one or its answer was lost cannot be told apart."""
+    """A lost request and a lost answer cannot be told apart."""
     shard = cluster.shard()
     before = shard.transactions._producer
     proxy.rule = first(END_TXN, fate)
@@ -175,7 +165,7 @@ def test_a_commit_that_was_sent_twice_is_followed_by_a_new_epoch(
 def test_a_commit_that_was_answered_late_is_taken_for_one_that_was_sent_twice(
     cluster: Cluster, proxy: Proxy
 ) -> None:
-    """Slow or sent again: they look alike, and a new epoch is the safe answer to both."""
+    """Slow and resent requests look alike; a new epoch is the safe answer to both."""
     shard = cluster.shard()
     before = shard.transactions._producer
 
@@ -194,9 +184,7 @@ def test_a_commit_that_was_answered_late_is_taken_for_one_that_was_sent_twice(
 def test_an_operator_cannot_make_a_second_request_come_too_soon_to_be_noticed(
     cluster: Cluster, proxy: Proxy
 ) -> None:
-    """That an EndTxn was sent once is known from the time that librdkafka would have let pass
-    before the second.
-    """
+    """An EndTxn counts as sent once if it was answered well within librdkafka's retry backoff."""
     assert transaction._SENT_ONCE_S < 0.8 * transaction._RETRY_BACKOFF_MS / 1000
     quick = dict.fromkeys(("retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"), "1")
     cluster.connection = Connection(cluster.connection.bootstrap, quick)
@@ -212,7 +200,7 @@ def test_an_operator_cannot_make_a_second_request_come_too_soon_to_be_noticed(
 def test_a_commit_that_was_answered_at_once_costs_nothing_more(
     cluster: Cluster, proxy: Proxy
 ) -> None:
-    """In normal running there is one epoch, however many transactions."""
+    """Normal operation uses one epoch for any number of transactions."""
     shard = cluster.shard()
     quick = 0
     for number in range(1, 31):
@@ -228,9 +216,7 @@ def test_a_commit_that_was_answered_at_once_costs_nothing_more(
 def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fences whoever came in between: to go on from the old state then would undo what that one
-    committed.
-    """
+    """It fences an owner in between; resuming from old state would undo that owner's commit."""
     old = cluster.shard()
     renew = old.transactions.renew
     monkeypatch.setattr(old.transactions, "renew", lambda: None)  # it stands still here
@@ -254,7 +240,7 @@ def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
 def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both could go on from the same state: one of them does."""
+    """Both owners could resume from the same state; only one may."""
     old = cluster.shard()
     renew = old.transactions.renew
     monkeypatch.setattr(old.transactions, "renew", lambda: None)
@@ -273,9 +259,7 @@ def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
 def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka #3297: an EndTxn for what is not open any more is a fatal error, which looks like
-    being fenced.
-    """
+    """librdkafka #3297: EndTxn for a closed transaction is fatal, which looks like fencing."""
     shard = cluster.shard()
     sent: list[Request] = []
 
@@ -300,9 +284,7 @@ def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
 def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
     cluster: Cluster, proxy: Proxy
 ) -> None:
-    """librdkafka #3928: InitProducerId was sent twice; the first one arrives when the second is at
-    work.
-    """
+    """librdkafka #3928: InitProducerId was sent twice; the first arrives during later work."""
     proxy.rule = first(INIT_PRODUCER_ID, Fate.HOLD)
     shard = cluster.shard()
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
@@ -321,7 +303,7 @@ def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
 def test_other_late_requests_leave_no_transaction_hanging(
     cluster: Cluster, proxy: Proxy, key: int
 ) -> None:
-    """KAFKA-18957: a record behind its transaction's end would hide what comes after it.
+    """KAFKA-18957: a record after the end of its transaction would hide everything after it.
 
     After a late Produce the broker sometimes refuses the next record of that epoch as out of order.
     """
@@ -341,9 +323,7 @@ def test_other_late_requests_leave_no_transaction_hanging(
 
 
 def test_a_transaction_without_owner_in_the_state_stops_a_take_over(cluster: Cluster) -> None:
-    """It hides what was committed behind it: whoever went on from what is shown would do that
-    again.
-    """
+    """It hides later commits: an owner that resumed from the visible records would repeat them."""
     hanging = cluster.connection.producer(f"{cluster.name}-hanging")
     hanging.init_transactions(60)
     hanging.begin_transaction()
@@ -358,9 +338,7 @@ def test_a_transaction_without_owner_in_the_state_stops_a_take_over(cluster: Clu
 
 
 def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(cluster: Cluster) -> None:
-    """librdkafka freed its error twice and ended the process, where a worker should say what
-    happened and go on.
-    """
+    """librdkafka freed its error twice and ended the process."""
     partitions, bootstrap = 40, cluster.connection.bootstrap
     out, state = f"{cluster.name}.many", f"{cluster.name}.many-state"
     for topic in (out, state):
@@ -381,9 +359,7 @@ def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(cluste
 
 
 def test_no_transaction_is_torn_by_requests_that_arrive_late(proxy: Proxy, tmp_path: Path) -> None:
-    """Any request of librdkafka is held, lost, repeated, delayed or swapped, by a seed: see the
-    module that it runs.
-    """
+    """A seed decides the fate of every librdkafka request; see `late_end_txn`."""
     transactions = int(os.environ.get("QUIETCOUNT_LATE_TRANSACTIONS", "300"))
     report = late_end_txn.run(proxy, tmp_path, transactions, seed=1)
     assert report.wrong == []

@@ -1,4 +1,4 @@
-"""Where a user's records belong is where real producers put them."""
+"""The computed partition of a user's records is where real producers put them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USERS = [f"user-{i}" for i in range(300)] + ["", "ü", "名前", "x" * 500]
 
 
 def placed(placement: Placement) -> Callable[[str], bool]:
-    """Return what tells it of one user."""
+    """Return the placement check of one user."""
 
     def here(user: str) -> bool:
         records = Records.of([user.encode()])
@@ -28,11 +28,13 @@ def placed(placement: Placement) -> Callable[[str], bool]:
     return here
 
 
-@pytest.mark.parametrize(("partitioner", "setting"), [("murmur2", "murmur2_random"), ("crc32", "consistent_random")])
+@pytest.mark.parametrize(
+    ("partitioner", "setting"), [("murmur2", "murmur2_random"), ("crc32", "consistent_random")]
+)
 def test_a_keyed_record_lies_where_its_partitioner_is_computed_to_put_it(
     bootstrap: str, partitioner: str, setting: str
 ) -> None:
-    """Computed wrongly, nearly all events of a topic would be rejected, or users spread unseen."""
+    """A wrong result would reject nearly all events of a topic, or spread users unnoticed."""
     connection, topic = Connection(bootstrap), f"t{uuid.uuid4().hex[:12]}"
     admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():

@@ -1,4 +1,4 @@
-"""A shard's transactions on a real broker: all of it once, or nothing."""
+"""A shard's transactions on a real broker are atomic."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from tests.broker import local_broker
 from tests.kafka.harness import create_topic, read, settled, unique
-from workers.changes import Change
-from workers.errors import Fenced, SettingsError
 from workers.kafka.clients import Connection
-from workers.kafka.lag import Reading
+from workers.kafka.offsets import Reading
 from workers.kafka.records import Batch, Outgoing, Records
 from workers.kafka.shard import Shard, ShardClosed
 from workers.kafka.store import Changelog, Store
 from workers.kafka.transaction import Transactions
+from workers.runtime.errors import Fenced, SettingsError
+from workers.runtime.sizes import Change
+
+pytestmark = pytest.mark.slow
 
 
 class Keeper(Shard):
-    """Keeps what it is told; its offset is in its state."""
+    """Keeper that records the batches it gets; its offset is in its state."""
 
     def restore(self) -> None:
         stored = self.store.get(b"offset")
@@ -43,14 +45,14 @@ def abort_once(transactions: Transactions, monkeypatch: pytest.MonkeyPatch) -> N
         assert transactions._producer is not None
         transactions._producer.flush(120)
         monkeypatch.setattr(transactions, "_insist", insist)
-        raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
+        raise KafkaException(
+            KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True)
+        )
 
     monkeypatch.setattr(transactions, "_insist", fail)
 
 
 class Cluster:
-    """An output and a state topic on the real broker, and shards on them."""
-
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self.connection = Connection(bootstrap)
         self.directory = directory
@@ -62,23 +64,22 @@ class Cluster:
     def shard(self, kind: type[Shard] = Keeper, path: str | None = "state") -> Any:
         """Return an open shard; all of them have the same transactional id."""
         where = None if path is None else self.directory / path
-        made = kind(self.connection, self.name, 0, self.state, Store(where, Changelog(self.state, 0)))
+        made = kind(
+            self.connection, self.name, 0, self.state, Store(where, Changelog(self.state, 0))
+        )
         made.open()
         return made
 
     def published(self, isolation: str = "read_committed") -> list[bytes | None]:
-        """Return the values of the output topic."""
         return [message.value() for message in self.messages(self.output, isolation)]
 
     def messages(self, topic: str, isolation: str = "read_committed") -> list[Message]:
-        """Return the messages of a topic, once all that was committed can be seen."""
         settled(self.connection, topic)
         return read(self.connection, topic, 0, isolation)
 
 
 @pytest.fixture
 def cluster(bootstrap: str, tmp_path: Path) -> Cluster:
-    """Topics of their own for each test."""
     return Cluster(bootstrap, tmp_path)
 
 
@@ -87,7 +88,7 @@ def say(cluster: Cluster, *values: bytes) -> Sequence[Outgoing]:
 
 
 def test_messages_and_state_become_visible_together(cluster: Cluster) -> None:
-    """The whole point: output, state and position in one transaction."""
+    """Output, state and position must share one transaction."""
     shard = cluster.shard()
     changes: list[Change] = [(b"offset", b"7"), (b"a", b"1"), (b"a", b"2"), (b"gone", None)]
     shard.transact(say(cluster, b"one", b"two"), changes, 7)
@@ -104,7 +105,7 @@ def test_messages_and_state_become_visible_together(cluster: Cluster) -> None:
 def test_an_aborted_transaction_is_repeated_and_published_once(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker may ask for an abort at any time: what was sent before it must never be seen."""
+    """The broker may require an abort at any time: records sent before it must never be visible."""
     shard = cluster.shard()
     abort_once(shard.transactions, monkeypatch)
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
@@ -133,8 +134,10 @@ def test_a_fenced_shard_publishes_nothing(cluster: Cluster) -> None:
     new.close()
 
 
-def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(cluster: Cluster) -> None:
-    """A kill between the commit and the RocksDB write leaves the copy behind: never ahead, never wrong."""
+def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(
+    cluster: Cluster,
+) -> None:
+    """A kill between commit and RocksDB write leaves the copy behind, never ahead or wrong."""
     shard = cluster.shard()
     shard.transact([], [(b"offset", b"1"), (b"a", b"1"), (b"b", b"1")], 1)
     shard.store.close()  # the process dies here, as far as RocksDB can tell
@@ -149,7 +152,7 @@ def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(c
 
 
 def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluster) -> None:
-    """A killed owner's transaction must be aborted by the take-over and its changes must not be read."""
+    """The take-over must abort a killed owner's transaction and not read its changes."""
     dead = cluster.shard()
     dead.transact([], [(b"offset", b"1")], 1)
     producer = dead.transactions._producer
@@ -164,13 +167,17 @@ def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluste
     dead.close()
 
 
-def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_ever(cluster: Cluster) -> None:
-    """Too large stays too large: the worker must stop with the reason instead of turning in circles."""
+def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_ever(
+    cluster: Cluster,
+) -> None:
+    """The message stays too large: stop with the reason instead of looping."""
     small = f"{cluster.name}.small"
     create_topic(cluster.connection, small, max_message_bytes="1000")
     shard = cluster.shard()
     with pytest.raises(KafkaException, match="MSG_SIZE_TOO_LARGE"):
-        shard.transact([*say(cluster, b"one"), Outgoing(small, 0, None, os.urandom(10_000))], [(b"a", b"1")], 1)
+        shard.transact(
+            [*say(cluster, b"one"), Outgoing(small, 0, None, os.urandom(10_000))], [(b"a", b"1")], 1
+        )
     assert cluster.published() == []
     assert shard.store.get(b"a") is None
     shard.close()
@@ -203,8 +210,10 @@ class FailsOnce(Keeper):
         self.transact([Outgoing(self.state_topic, 0, b"half", b"done")], [(b"offset", b"0")], 0)
 
 
-def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(bootstrap: str, tmp_path: Path) -> None:
-    """The event loop hears of a failure later: what is queued behind it would commit half of a batch, or spin on a dead producer."""
+def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """Queued work would commit half a batch, or spin on a dead producer."""
     shard = Cluster(bootstrap, tmp_path).shard(FailsOnce)
     batch = Batch(0, 1, Records.of([b"x"]))
     with pytest.raises(ValueError, match="injected"):
@@ -217,7 +226,7 @@ def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(boots
 
 
 def test_brokers_that_allow_only_short_transactions_are_refused_in_words(tmp_path: Path) -> None:
-    """librdkafka calls it a fatal error, which is also its way to say that a newer owner exists."""
+    """librdkafka reports a fatal error, which also signals a newer owner."""
     with local_broker("transaction.max.timeout.ms=60000\n") as address:
         cluster = Cluster(address, tmp_path)
         with pytest.raises(SettingsError, match="transaction.max.timeout.ms is below 300000"):

@@ -1,4 +1,4 @@
-"""The local copy of a changelog partition: behind it at most, never ahead, never of something else."""
+"""A local changelog copy may lag, but is never ahead, and never of another changelog."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import pytest
 
 from tests.admin import admin_of
 from tests.kafka.harness import create_topic, unique, wait_until
-from workers.changes import Change
-from workers.errors import CopyFailed, StateRefused
 from workers.kafka import reading
 from workers.kafka import store as module
 from workers.kafka.clients import Connection
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import current_id
+from workers.runtime.errors import CopyFailed, StateRefused
+from workers.runtime.sizes import Change
 
 LOG = Changelog("state", 0)
 
 
 @pytest.fixture(params=["memory", "disk"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
-    """Where the copy is."""
     return None if request.param == "memory" else tmp_path / "copy"
 
 
 def test_it_holds_what_was_written(path: Path | None) -> None:
-    """Both kinds of copy obey one contract."""
     store = Store(path, LOG).open()
-    store.write([(b"b", b"2"), (b"a\xff", b"1"), (b"a", b""), (b"c", b"3"), (b"c", None), (b"b", b"4")], 6)
+    store.write(
+        [(b"b", b"2"), (b"a\xff", b"1"), (b"a", b""), (b"c", b"3"), (b"c", None), (b"b", b"4")], 6
+    )
     assert list(store.items()) == [(b"a", b""), (b"a\xff", b"1"), (b"b", b"4")]
     assert list(store.items(b"a")) == [(b"a", b""), (b"a\xff", b"1")]
     assert [store.get(b"a"), store.get(b"c")] == [b"", None]
@@ -42,7 +42,7 @@ def test_it_holds_what_was_written(path: Path | None) -> None:
 
 
 def test_it_does_not_go_back(path: Path | None) -> None:
-    """A position that falls would have records applied over newer ones."""
+    """A decreasing position would apply old records over newer ones."""
     store = Store(path, LOG).open()
     store.write([(b"a", b"1")], 5)
     with pytest.raises(ValueError, match="offset = 4"):
@@ -51,7 +51,7 @@ def test_it_does_not_go_back(path: Path | None) -> None:
 
 
 def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
-    """This is what saves reading the whole changelog."""
+    """This avoids reading the whole changelog."""
     store = Store(tmp_path / "deep" / "copy", LOG).open()
     store.write([(b"a", b"1")], 5)
     store.close()
@@ -59,9 +59,11 @@ def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
     assert (again.get(b"a"), again.offset) == (b"1", 5)
 
 
-@pytest.mark.parametrize("other", [Changelog("other", 0), Changelog("state", 1), Changelog("state", 0, "new-id")])
+@pytest.mark.parametrize(
+    "other", [Changelog("other", 0), Changelog("state", 1), Changelog("state", 0, "new-id")]
+)
 def test_a_copy_of_another_changelog_is_discarded(tmp_path: Path, other: Changelog) -> None:
-    """A re-created topic or a reused directory must not lend its state to somebody else."""
+    """A re-created topic or a reused directory must not lend its state to another changelog."""
     store = Store(tmp_path / "copy", Changelog("state", 0, "old-id")).open()
     store.write([(b"a", b"1")], 5)
     store.close()
@@ -82,8 +84,10 @@ def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
     again.write([(b"a", b"2")], 6)
 
 
-def test_a_copy_that_cannot_be_read_any_more_is_said_and_gone_when_it_is_closed(tmp_path: Path) -> None:
-    """State that ends where the damage begins would be published as if it were all; and the files would do it again."""
+def test_a_copy_that_cannot_be_read_any_more_is_said_and_gone_when_it_is_closed(
+    tmp_path: Path,
+) -> None:
+    """Truncated state would be published as complete; kept files would repeat the failure."""
     store = Store(tmp_path / "copy", LOG).open()
     store.write([(bytes([i]), bytes(range(256)) * 20) for i in range(200)], 5)
     store.close()
@@ -102,7 +106,7 @@ def test_a_copy_that_cannot_be_read_any_more_is_said_and_gone_when_it_is_closed(
 
 
 def test_a_copy_in_use_is_left_alone(tmp_path: Path) -> None:
-    """A frozen owner on the same machine holds the lock: its files must not be pulled from under it."""
+    """A frozen owner on the same machine holds the lock: its files must not be removed."""
     frozen = Store(tmp_path / "copy", LOG).open()
     frozen.write([(b"a", b"1")], 5)
     heir = Store(tmp_path / "copy", LOG).open()
@@ -112,8 +116,6 @@ def test_a_copy_in_use_is_left_alone(tmp_path: Path) -> None:
 
 
 class Log:
-    """A compacted topic on the real broker and a plain writer."""
-
     def __init__(self, bootstrap: str) -> None:
         self.connection = Connection(bootstrap)
         self.name = unique("changelog")
@@ -129,24 +131,21 @@ class Log:
         self.producer = self.connection.producer(None, **{"linger.ms": 5})
 
     def append(self, *changes: Change) -> None:
-        """Write to the topic."""
         for key, value in changes:
             self.producer.produce(self.name, value, key, 0)
         assert self.producer.flush(120) == 0
 
     def store(self, path: Path | None) -> Store:
-        """Return a copy of it, not yet loaded."""
         return Store(path, Changelog(self.name, 0))
 
 
 @pytest.fixture
 def log(bootstrap: str) -> Log:
-    """A changelog of its own for each test."""
     return Log(bootstrap)
 
 
 def test_loading_applies_every_record_in_order(log: Log, tmp_path: Path) -> None:
-    """More records than one read returns, repeated keys and tombstones."""
+    """Covers more records than one read returns, repeated keys and tombstones."""
     count = 2 * reading.RECORDS + 7
     log.append(*((b"%d" % (i % 500), b"%d" % i) for i in range(count)), (b"3", None))
     store = log.store(tmp_path / "copy")
@@ -189,7 +188,7 @@ def test_compaction_does_not_change_what_is_loaded(log: Log) -> None:
 
 
 def test_a_copy_ahead_of_its_log_is_read_anew(log: Log, tmp_path: Path) -> None:
-    """The log was cut or re-created under the same name: what the copy knows is not so."""
+    """The log was truncated or re-created under the same name, so the copy is wrong."""
     log.append((b"a", b"1"))
     store = log.store(tmp_path / "copy").open()
     store.write([(b"never", b"1")], 1000)
@@ -200,18 +199,22 @@ def test_a_copy_ahead_of_its_log_is_read_anew(log: Log, tmp_path: Path) -> None:
 def test_a_copy_that_may_have_missed_tombstones_is_read_anew(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compaction forgets deletions after a day: a copy that slept longer would keep what was deleted."""
+    """Compaction forgets deletions after a day: an older copy would keep deleted keys."""
     log.append((b"a", b"1"))
     store = log.store(tmp_path / "copy").open()
     store.write([(b"deleted since", b"1")], 0)
     monkeypatch.setattr(module, "_TRUSTED_S", -1)
     assert store.load(log.connection).rebuilt
     assert list(store.items()) == [(b"a", b"1")]
-    assert not store.load(log.connection).rebuilt, "nothing new in the log: an old copy is as good as a young one"
+    assert not store.load(log.connection).rebuilt, (
+        "nothing new in the log: an old copy is as good as a young one"
+    )
 
 
-def test_a_changelog_that_was_made_again_while_the_process_ran_is_refused(bootstrap: str, path: Path | None) -> None:
-    """Its id is in the mechanism id: state that begins again under the old id gives other data the same noise."""
+def test_a_changelog_that_was_made_again_while_the_process_ran_is_refused(
+    bootstrap: str, path: Path | None
+) -> None:
+    """The topic id is in the mechanism id: reused, it gives other data the same noise."""
     connection, name = Connection(bootstrap), unique("state")
     create_topic(connection, name, cleanup_policy="compact")
     store = Store(path, Changelog(name, 0, current_id(connection, name)))

@@ -1,4 +1,4 @@
-"""Every client through TLS, SCRAM and ACLs: what works, with no more rights than deploy/acls.md gives, and what a mistake looks like."""
+"""Every client through TLS, SCRAM and ACLs, with only the rights of deploy/acls.md."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message
 
+from tests import ROOT
 from tests.kafka.secure import MECHANISM, Secure, rules_of, secure_broker
-from tests.worker.harness import ROOT, Bare, Site, known, quietcount, unk, until
+from tests.worker.harness import Bare, Site, known, quietcount, unk, until
 from tests.worker.test_metrics import ready
 from workers.dashboard.config import load_dashboard
 from workers.dashboard.server import Background, Dashboard
+
+pytestmark = pytest.mark.slow
 
 ACLS = ROOT / "deploy" / "acls.md"
 PASSWORD = "Planted, with a space"
@@ -25,17 +28,22 @@ PASSWORD = "Planted, with a space"
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
-    """One broker for all of these tests."""
     with secure_broker(tmp_path_factory.mktemp("secure")) as broker:
         yield broker
 
 
 class SecureSite(Site):
-    """A site whose commands come in as a principal of this site."""
+    """A site whose commands connect as one of its principals."""
 
     def __init__(self, secure: Secure, directory: Path) -> None:
         super().__init__(
-            secure.inside, directory, [unk(), known()], partitions=2, owners=1, create=False, worker={"metrics_port": 0}
+            secure.inside,
+            directory,
+            [unk(), known()],
+            partitions=2,
+            owners=1,
+            create=False,
+            worker={"metrics_port": 0},
         )
         self.secure = secure
         self.create_events()
@@ -43,7 +51,9 @@ class SecureSite(Site):
         (directory / "password").chmod(0o600)
 
     def user(self, role: str, without: tuple[str, str] = ("nothing", "")) -> str:
-        """Makes a principal with the rights that the table gives a role, but for one operation on what a word names."""
+        """Create a principal with a role's rights from the table, except one operation on the
+        resources that match a word.
+        """
         name = f"{role}-{uuid.uuid4().hex[:8]}"
         self.secure.add_user(name, PASSWORD)
         names = {"<name>": self.name, "<events>": self.topic, "<reader>": f"{self.name}-readers"}
@@ -52,13 +62,18 @@ class SecureSite(Site):
             word, operation = without
             rules = []
             for rule in rules_of(ACLS, role, names):
-                kept = [o for o in rule.operations if o != operation or word not in f"{rule.resource} {rule.name}"]
+                kept = [
+                    o
+                    for o in rule.operations
+                    if o != operation or word not in f"{rule.resource} {rule.name}"
+                ]
                 rules.append(replace(rule, operations=tuple(kept)))
             self.secure.allow(rules, name)
         return name
 
-    def come_in_as(self, user: str, password: str = '{ file = "password" }', ca: Path | None = None) -> None:
-        """What the settings say from now on."""
+    def come_in_as(
+        self, user: str, password: str = '{ file = "password" }', ca: Path | None = None
+    ) -> None:
         client = {
             "security.protocol": '"SASL_SSL"',
             "ssl.ca.location": json.dumps(str(ca or self.secure.ca)),
@@ -67,20 +82,22 @@ class SecureSite(Site):
             "sasl.password": password,
         }
         table = ", ".join(f'"{name}" = {value}' for name, value in client.items())
-        self.document["kafka"] = {"bootstrap": self.secure.bootstrap, "client": Bare(f"{{ {table} }}")}
+        self.document["kafka"] = {
+            "bootstrap": self.secure.bootstrap,
+            "client": Bare(f"{{ {table} }}"),
+        }
         self.config = self.write(self.document)
 
 
 @pytest.fixture
 def site(secure: Secure, tmp_path: Path) -> SecureSite:
-    """A site that has never run."""
     return SecureSite(secure, tmp_path)
 
 
 def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others(
     site: SecureSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Faust's consumer, producers, admin and readers are three libraries; each must log in, and the table must suffice."""
+    """Three libraries must log in, and the table must suffice."""
     monkeypatch.setenv("QUIETCOUNT_TEST_PASSWORD", PASSWORD)
     site.come_in_as(site.user("admin"), '{ env = "QUIETCOUNT_TEST_PASSWORD" }')
     created = quietcount("topics", "-c", str(site.config), "--create")
@@ -121,14 +138,18 @@ def test_each_principal_does_its_work_with_the_rights_of_the_table_and_no_others
 
 
 def read_one(site: SecureSite, user: str, topic: str) -> Message:
-    """The first message, or error, that a consumer in a group gets."""
     consumer = Consumer(
         {
-            "bootstrap.servers": site.secure.bootstrap, "security.protocol": "SASL_SSL", "sasl.mechanism": MECHANISM,
-            "ssl.ca.location": str(site.secure.ca), "sasl.username": user, "sasl.password": PASSWORD,
-            "group.id": f"{site.name}-readers", "auto.offset.reset": "earliest",
+            "bootstrap.servers": site.secure.bootstrap,
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": MECHANISM,
+            "ssl.ca.location": str(site.secure.ca),
+            "sasl.username": user,
+            "sasl.password": PASSWORD,
+            "group.id": f"{site.name}-readers",
+            "auto.offset.reset": "earliest",
         }
-    )  # fmt: skip
+    )
     try:
         consumer.subscribe([topic])
         found = until(lambda: consumer.poll(1.0), f"something from {topic}")
@@ -140,19 +161,25 @@ def read_one(site: SecureSite, user: str, topic: str) -> Message:
 
 @pytest.mark.parametrize("command", ["topics", "run", "audit"])
 def test_a_wrong_password_is_one_line_at_once(site: SecureSite, command: str) -> None:
-    """A password that was changed is the usual reason, and must not look like a broker that is away."""
+    """A changed password is the usual reason, and must not look like an absent broker."""
     site.come_in_as(site.user("worker"))
     (site.directory / "password").write_text("PlantedWrong")
     done = quietcount(command, "-c", str(site.config))
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
-    assert line.startswith("quietcount: ") and "Authentication failed" in line and "sasl.password" in line
+    assert (
+        line.startswith("quietcount: ")
+        and "Authentication failed" in line
+        and "sasl.password" in line
+    )
     assert "Planted" not in done.stderr + done.stdout
 
 
 @pytest.mark.parametrize("command", ["topics", "run", "audit"])
-def test_a_broker_whose_certificate_nobody_vouches_for_is_one_line_at_once(site: SecureSite, command: str) -> None:
-    """No client may send its password to it, and the operator must know which setting to look at."""
+def test_a_broker_whose_certificate_nobody_vouches_for_is_one_line_at_once(
+    site: SecureSite, command: str
+) -> None:
+    """No client may send its password to it, and the message must name the setting."""
     site.come_in_as(site.user("worker"), ca=site.secure.other_ca)
     done = quietcount(command, "-c", str(site.config))
     assert done.returncode == 2
@@ -168,19 +195,27 @@ def test_a_broker_whose_certificate_nobody_vouches_for_is_one_line_at_once(site:
     ],
 )
 def test_a_dashboard_that_is_not_let_in_says_why(
-    site: SecureSite, caplog: pytest.LogCaptureFixture, password: str, trusted: bool, state: str, word: str
+    site: SecureSite,
+    caplog: pytest.LogCaptureFixture,
+    password: str,
+    trusted: bool,
+    state: str,
+    word: str,
 ) -> None:
-    """It waits for a Kafka that is away, so only its log and its page can tell that this one will never let it in."""
+    """It retries an absent Kafka, so only its log and page can tell."""
     site.come_in_as(site.user("reader"), ca=site.secure.ca if trusted else site.secure.other_ca)
     (site.directory / "password").write_text(password)
-    with caplog.at_level(logging.WARNING), Background(Dashboard(load_dashboard(site.config), port=0)) as served:
+    with (
+        caplog.at_level(logging.WARNING),
+        Background(Dashboard(load_dashboard(site.config), port=0)) as served,
+    ):
         until(lambda: word in caplog.text, "the reason")
         until(lambda: served.dashboard.hub.state == {"kafka": state}, "the state")
     assert "Planted" not in caplog.text
 
 
 def test_a_client_without_tls_is_told_to_look_at_the_protocol(site: SecureSite) -> None:
-    """The broker says nothing at all to it."""
+    """The broker does not answer such a client at all."""
     site.document["kafka"] = {"bootstrap": site.secure.bootstrap}
     done = quietcount("topics", "-c", str(site.write(site.document)))
     assert done.returncode == 2
@@ -190,12 +225,17 @@ def test_a_client_without_tls_is_told_to_look_at_the_protocol(site: SecureSite) 
 
 @pytest.mark.parametrize(
     ("resource", "operation"),
-    [("contributions", "WRITE"), ("events", "READ"), ("transactional-id", "WRITE"), ("group", "READ")],
+    [
+        ("contributions", "WRITE"),
+        ("events", "READ"),
+        ("transactional-id", "WRITE"),
+        ("group", "READ"),
+    ],
 )
 def test_a_right_that_is_missing_ends_the_worker_with_one_line_that_says_which(
     site: SecureSite, resource: str, operation: str
 ) -> None:
-    """It must not be taken for a newer owner, nor for a broker that is away, nor wait for ever."""
+    """It must not look like a newer owner or an absent broker, nor wait forever."""
     site.create_topics()
     site.come_in_as(site.user("worker", without=(resource, operation)))
     site.produce(0, [{"key": "k", "items": ["a"], "ts": time.time_ns() // 1_000_000}])

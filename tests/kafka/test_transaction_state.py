@@ -1,4 +1,4 @@
-"""The table of a transactional id's states: what may follow what, and that nothing else may."""
+"""The state table of a transactional id: its transitions, and no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workers.kafka import transaction
 from workers.kafka.transaction_state import TRANSITIONS, Event, NotAllowed, State, after
 
 ENDS = {State.FAILED, State.CLOSED}
-#: What may happen in each state, beside failing and being closed, in the words of a reader.
+# Allowed events of every state, besides failing and closing, in plain words.
 ALLOWED = {
     State.NEW: {Event.INITIALIZED},
     State.READY: {Event.BEGIN},
@@ -28,7 +28,7 @@ ALLOWED = {
 
 
 def reach(state: State, but: State | None = None) -> set[State]:
-    """Return the states that can follow, by any events, without passing through `but`."""
+    """Return the states reachable by any events, without passing through `but`."""
     found: set[State] = set()
     ahead = {state}
     while ahead:
@@ -44,7 +44,7 @@ def reach(state: State, but: State | None = None) -> set[State]:
 def test_every_event_in_every_state_leads_somewhere_or_is_refused(
     state: State, event: Event
 ) -> None:
-    """What the table does not list must not be done silently."""
+    """No event outside the table may pass silently."""
     if event in ALLOWED[state] or (event in {Event.FAIL, Event.CLOSE} and state not in ENDS):
         assert after(state, event) in State
     elif (state, event) in {
@@ -59,19 +59,16 @@ def test_every_event_in_every_state_leads_somewhere_or_is_refused(
 
 
 def test_a_transaction_begins_only_when_ready() -> None:
-    """That is the one state in which no EndTxn may be on its way."""
+    """It is the only state in which no EndTxn may be in flight."""
     assert [state for state in State if Event.BEGIN in TRANSITIONS[state]] == [State.READY]
 
 
 @pytest.mark.parametrize(
     ("event", "states"),
-    [
-        (Event.COMMITTED_IN_DOUBT, {State.COMMITTING}),
-        (Event.ABORTED, {State.ABORTING}),
-    ],
+    [(Event.COMMITTED_IN_DOUBT, {State.COMMITTING}), (Event.ABORTED, {State.ABORTING})],
 )
 def test_an_end_that_may_come_again_taints(event: Event, states: set[State]) -> None:
-    """Every abort does, and a commit that was not certainly sent once."""
+    """That is every abort, and a commit not certainly sent once."""
     assert {state for state in State if event in TRANSITIONS[state]} == states
     assert all(after(state, event) is State.TAINTED for state in states)
 
@@ -86,7 +83,7 @@ def test_a_tainted_id_begins_nothing_before_it_has_a_new_epoch_and_knows_of_no_o
 
 
 def test_what_has_failed_or_is_closed_stays_so() -> None:
-    """The next owner goes on, from what was committed."""
+    """The next owner continues from the last commit."""
     assert reach(State.FAILED) <= ENDS
     assert reach(State.CLOSED) == {State.CLOSED}
 
@@ -99,7 +96,7 @@ def test_every_state_can_fail_and_be_closed() -> None:
 
 
 def test_the_drawing_shows_the_table() -> None:
-    """A picture that differs from what runs is worse than none."""
+    """A picture that differs from the code is worse than none."""
     from workers.kafka import transaction_state
 
     assert transaction_state.__doc__ is not None
@@ -109,6 +106,6 @@ def test_the_drawing_shows_the_table() -> None:
 
 
 def test_nothing_but_the_table_changes_the_state() -> None:
-    """`Transactions` has one place where its state changes."""
+    """`Transactions` assigns its state in one place."""
     source = Path(transaction.__file__).read_text()
     assert re.findall(r"self\._state = (.*)", source) == ["State.NEW", "after(self._state, event)"]

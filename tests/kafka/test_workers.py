@@ -1,4 +1,4 @@
-"""Two worker stages through Faust on a real broker: whatever happens to the processes, every event counts once."""
+"""Two worker stages through Faust on a real broker: every event counts once."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from tests.kafka.harness import PARTITIONS, PATIENCE_S, Scene, scene, wait_until
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def counting(bootstrap: str, tmp_path: Path) -> Iterator[Scene]:
-    """A scene on the real broker."""
     with scene(Connection(bootstrap), tmp_path) as made:
         yield made
 
 
 def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
-    """A killed worker leaves open transactions and a state copy behind; neither may lose or repeat an event."""
+    """Neither open transactions nor a stale copy may lose or repeat an event."""
     counting.send(24000)
     counting.brake.touch()
     first = counting.worker("a")
@@ -38,7 +39,7 @@ def test_counts_are_exact_after_kill_nine(counting: Scene) -> None:
 
 
 def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> None:
-    """A frozen worker wakes up in the middle of its work, after another one took over: it must not publish."""
+    """It wakes up in the middle of its work, after a take-over: it must not publish."""
     counting.send(24000)
     counting.brake.touch()
     frozen = counting.worker("frozen")
@@ -57,7 +58,7 @@ def test_counts_are_exact_when_a_frozen_worker_comes_back(counting: Scene) -> No
 
 
 def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
-    """Rolling restarts are the operator's daily business: exit 0, and the other worker goes on exactly."""
+    """Rolling restarts are routine: exit status 0, and the other worker continues exactly."""
     counting.brake.touch()
     leaving = counting.worker("leaving")
     leaving.wait_for("took over")
@@ -65,7 +66,9 @@ def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
     staying.wait_for("took over")
     counting.send(24000)
     wait_until(lambda: counting.contributed() >= 500, "the first commits")
-    assert counting.contributed() < counting.expected.total() / 2, "handed over too late to prove anything"
+    assert counting.contributed() < counting.expected.total() / 2, (
+        "handed over too late to prove anything"
+    )
     leaving.signal(signal.SIGTERM)
     counting.brake.unlink()
     assert leaving.process.wait(PATIENCE_S) == 0
@@ -74,7 +77,7 @@ def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
 
 
 def test_a_stranger_with_our_transactional_id_makes_the_worker_leave(counting: Scene) -> None:
-    """Two groups with the same ids must not take turns for ever: the older one says so and exits 75."""
+    """Two groups must not alternate forever: the older one logs it and exits with 75."""
     worker = counting.worker("a", fenced_grace_s=1.0)
     worker.wait_for("took over")
     strangers = []
@@ -97,7 +100,11 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
     counting.send(400)
     consumer = counting.connection.consumer()
     ends = [
-        TopicPartition(counting.events, p, consumer.get_watermark_offsets(TopicPartition(counting.events, p))[1])
+        TopicPartition(
+            counting.events,
+            p,
+            consumer.get_watermark_offsets(TopicPartition(counting.events, p))[1],
+        )
         for p in range(PARTITIONS)
     ]
     consumer.close()
@@ -111,7 +118,7 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
 
 
 def test_the_clock_comes_when_the_log_is_read_to_its_end(counting: Scene) -> None:
-    """Stage 1 commits by the clock alone here: without it the last events would never be counted."""
+    """Stage 1 commits by the clock alone here: otherwise the last events would never count."""
     counting.send(700)
     worker = counting.worker("a", by_clock=True)
     counting.wait_exact()
@@ -121,7 +128,7 @@ def test_the_clock_comes_when_the_log_is_read_to_its_end(counting: Scene) -> Non
 
 
 def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
-    """Operators watch lag with the tools they have, which read the group's offsets."""
+    """Operators' lag tools read the group's offsets."""
     counting.send(300)
     worker = counting.worker("a")
     counting.wait_exact()
@@ -130,7 +137,9 @@ def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
 
     def lag() -> int:
         committed = consumer.committed(partitions, timeout=60)
-        return sum(consumer.get_watermark_offsets(each)[1] - max(each.offset, 0) for each in committed)
+        return sum(
+            consumer.get_watermark_offsets(each)[1] - max(each.offset, 0) for each in committed
+        )
 
     wait_until(lambda: lag() == 0, "no lag")
     consumer.close()
@@ -139,9 +148,18 @@ def test_group_offsets_follow_for_lag_tools(counting: Scene) -> None:
 
 def test_the_worker_runs_on_the_embedded_cluster(tmp_path: Path) -> None:
     """The demo needs every part of the plumbing on librdkafka's in-process cluster."""
-    with EmbeddedCluster() as cluster, scene(cluster.connection, tmp_path, create=False) as counting:
+    with (
+        EmbeddedCluster() as cluster,
+        scene(cluster.connection, tmp_path, create=False) as counting,
+    ):
         with counting.connection.admin() as admin:
-            for suffix in ("events", "contributions", "contribute-state", "release-state", "totals"):
+            for suffix in (
+                "events",
+                "contributions",
+                "contribute-state",
+                "release-state",
+                "totals",
+            ):
                 admin.list_topics(f"{counting.name}.{suffix}", timeout=60)  # asking makes them
         counting.send(2000)
         worker = counting.worker("a")

@@ -1,4 +1,4 @@
-"""Conversions against independent accountants: never on the wrong side, and not needlessly far on the right one."""
+"""Conversions against independent accountants: always on the private side, and tight."""
 
 import math
 from collections.abc import Callable
@@ -27,7 +27,7 @@ DELTAS = [1e-3, 1e-6, 1e-9, 1e-15]
 
 
 def gaussian_delta(rho: float, epsilon: float) -> float:
-    """The exact delta of the Gaussian mechanism with this rho (Balle, Wang 2018): no conversion at all."""
+    """Return the exact delta of the Gaussian mechanism with this rho (Balle, Wang 2018)."""
     mu = math.sqrt(2 * rho)
     root = math.sqrt(2)  # erfc keeps the relative accuracy of small tails
     kept, lost = (math.erfc((epsilon / mu + side * mu / 2) / root) / 2 for side in (-1, 1))
@@ -36,28 +36,32 @@ def gaussian_delta(rho: float, epsilon: float) -> float:
 
 @pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("delta", DELTAS)
-def test_epsilon_equals_an_independent_accountant_over_the_same_orders(rho: float, delta: float) -> None:
+def test_epsilon_equals_an_independent_accountant_over_the_same_orders(
+    rho: float, delta: float
+) -> None:
     """dp_accounting, given integer orders near the best one, finds the same epsilon."""
     best = 1 + math.sqrt(math.log(1 / delta) / rho)
     orders = sorted({max(2, round(best * factor / 200)) for factor in range(20, 400)})
     accountant = rdp_privacy_accountant.RdpAccountant(orders)
     accountant.compose(dp_event.GaussianDpEvent(1 / math.sqrt(2 * rho)))
     expected = accountant.get_epsilon(delta)
-    # Its orders are a grid of half a per cent around the best one: it may be a hair above, and never below.
+    # Its orders are a grid of half a per cent around the best one: it may be slightly above,
+    # and never below.
     assert expected * (1 - 1e-4) <= epsilon_of(rho, delta) <= expected * (1 + 1e-8)
 
 
 @pytest.mark.parametrize("rho", RHOS)
 @pytest.mark.parametrize("delta", DELTAS)
 def test_epsilon_is_met_by_the_exact_gaussian_mechanism(rho: float, delta: float) -> None:
-    """The Gaussian mechanism has this rho, so its exact delta at the stated epsilon must not exceed delta."""
+    """The Gaussian mechanism's exact delta at the stated epsilon must not exceed delta."""
     assert gaussian_delta(rho, epsilon_of(rho, delta)) <= delta
 
 
 @pytest.mark.parametrize("epsilon", [1e-6, 0.01, 0.5, 1.0, 3.0, 10.0, 50.0])
 @pytest.mark.parametrize("delta", [*DELTAS, 0.5])
-def test_calibrated_rho_meets_epsilon_and_one_per_cent_more_does_not(epsilon: float, delta: float) -> None:
-    """Calibration ends on the private side, and close to the edge."""
+def test_calibrated_rho_meets_epsilon_and_one_per_cent_more_does_not(
+    epsilon: float, delta: float
+) -> None:
     rho = rho_of(epsilon, delta)
     assert epsilon_of(rho, delta) <= epsilon
     assert delta_of(rho, epsilon) <= delta
@@ -68,7 +72,7 @@ def test_calibrated_rho_meets_epsilon_and_one_per_cent_more_does_not(epsilon: fl
 @given(st.floats(1e-9, 100), st.floats(1e-20, 0.9))
 @settings(max_examples=200, deadline=None)
 def test_conversions_agree_with_each_other(rho: float, delta: float) -> None:
-    """epsilon_of, delta_of and rho_of are three readings of one curve, each rounded to the private side."""
+    """epsilon_of, delta_of and rho_of read one curve, each rounded to the private side."""
     epsilon = epsilon_of(rho, delta)
     if epsilon > 0:
         assert delta_of(rho, epsilon) <= delta * (1 + 1e-6)
@@ -78,20 +82,20 @@ def test_conversions_agree_with_each_other(rho: float, delta: float) -> None:
 @given(st.floats(1e-9, 50), st.floats(1e-15, 0.1), st.integers(2, 10**6))
 @settings(max_examples=200, deadline=None)
 def test_no_order_gives_a_smaller_epsilon(rho: float, delta: float, order: int) -> None:
-    """The search finds the best integer order (formula of Canonne, Kamath, Steinke at one order)."""
+    """Formula of Canonne, Kamath, Steinke at one order."""
     at_order = order * rho + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
     assert epsilon_of(rho, delta) <= max(at_order, 0) * (1 + 1e-8) + 1e-300
 
 
 def test_epsilon_at_one_and_a_millionth_beats_the_papers_conversion_as_stated() -> None:
-    """mechanisms.md: at epsilon 1, delta 1e-6 the noise is 0.85 of what the papers' conversion needs."""
+    """mechanisms.md: at epsilon 1, delta 1e-6 the noise is 0.85 of the papers' conversion."""
     paper_rho = (math.sqrt(math.log(1e6) + 1) - math.sqrt(math.log(1e6))) ** 2
     assert paper_epsilon(paper_rho, 1e-6) == pytest.approx(1, rel=1e-8)
     assert math.sqrt(paper_rho / rho_of(1, 1e-6)) == pytest.approx(0.85, abs=0.01)
 
 
 def test_extremes_are_answered_and_not_rounded_to_nothing() -> None:
-    """No cost is free of charge only when there is none; no bound at all is infinite."""
+    """Only zero cost is free; an unbounded cost is infinite."""
     assert epsilon_of(0, 1e-9) == 0
     assert delta_of(0, 0) == 0
     assert epsilon_of(math.inf, 1e-9) == math.inf
@@ -103,14 +107,18 @@ def test_extremes_are_answered_and_not_rounded_to_nothing() -> None:
 
 
 def test_results_have_nine_significant_digits_so_machines_agree() -> None:
-    """The last bits of exp and log differ between machines; what is published must not."""
-    for value in (epsilon_of(0.0123, 1e-9), delta_of(0.0123, 1.0), rho_of(0.77, 1e-9), paper_epsilon(0.0123, 1e-9)):
+    """The last bits of exp and log differ between machines; published values must not."""
+    for value in (
+        epsilon_of(0.0123, 1e-9),
+        delta_of(0.0123, 1.0),
+        rho_of(0.77, 1e-9),
+        paper_epsilon(0.0123, 1e-9),
+    ):
         assert value == float(f"{value:.8e}")
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan])
 def test_rho_outside_its_range_is_refused(value: float) -> None:
-    """The message names parameter, value and range."""
     attempts: list[Callable[[], object]] = [
         lambda: epsilon_of(value, 0.1),
         lambda: delta_of(value, 1),
@@ -123,7 +131,7 @@ def test_rho_outside_its_range_is_refused(value: float) -> None:
 
 @pytest.mark.parametrize("value", [-0.1, 0.0, 1.0, 2.0, math.nan])
 def test_delta_outside_its_range_is_refused(value: float) -> None:
-    """delta = 0 would be a promise zCDP cannot keep."""
+    """zCDP cannot promise delta = 0."""
     attempts: list[Callable[[], object]] = [
         lambda: epsilon_of(1, value),
         lambda: rho_of(1, value),
@@ -136,14 +144,14 @@ def test_delta_outside_its_range_is_refused(value: float) -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_epsilon_that_nothing_can_be_calibrated_to_is_refused(value: float) -> None:
-    """An infinite epsilon would calibrate to no noise."""
     with pytest.raises(ValueError, match=rf"epsilon = {value}: must be"):
         rho_of(value, 1e-9)
 
 
 def test_composition_adds_rho_and_deltas_by_name() -> None:
-    """What several histograms cost together, with each source of failure kept visible."""
-    total = compose([Cost(0.5, (("discovery", 1e-9),)), Cost(0.25, (("sampler", 1e-30), ("discovery", 1e-9)))])
+    total = compose(
+        [Cost(0.5, (("discovery", 1e-9),)), Cost(0.25, (("sampler", 1e-30), ("discovery", 1e-9)))]
+    )
     assert total.rho == 0.75
     assert total.deltas == (("discovery", 2e-9), ("sampler", 1e-30))
     assert total.delta >= 2e-9
@@ -152,7 +160,7 @@ def test_composition_adds_rho_and_deltas_by_name() -> None:
 
 
 def test_composition_rounds_up() -> None:
-    """Ten times a tenth is more than one in exact arithmetic on floats, and must not be reported as less."""
+    """Ten times a float tenth is more than one in exact arithmetic."""
     total = compose([Cost(0.1, (("a", 0.01),))] * 10)
     assert Fraction(total.rho) >= 10 * Fraction(0.1)
     assert Fraction(total.delta) >= 10 * Fraction(0.01)
@@ -162,7 +170,6 @@ def test_composition_rounds_up() -> None:
 
 
 def test_a_delta_that_is_no_probability_is_refused() -> None:
-    """The message names which one."""
     with pytest.raises(ValueError, match=r"delta of 'discovery' = 1\.5"):
         Cost(0.1, (("discovery", 1.5),))
 
@@ -177,14 +184,16 @@ def test_sampler_delta_is_the_formula_rounded_up() -> None:
 
 
 def test_a_refused_delta_is_told_what_would_do() -> None:
-    """The figure is one for delta, not for the part kept for the samplers; where none would do, that is said."""
+    """The figure is a value for delta, not for the samplers' part; the error says if none works."""
     check_sampler_delta(1e-6, 1.0, 1e-12, 1e-6)
     with pytest.raises(
         ValueError,
         match=r"delta = 0\.01: .* at epsilon = 47\.78 \(4\.2e-02\): a larger delta, or a smaller epsilon or rho",
     ):
         check_sampler_delta(0.01, 47.78, 4.2e-8, 1e-6)
-    with pytest.raises(ValueError, match=r"delta = 0\.3: .* \(no delta is enough\): a smaller epsilon or rho"):
+    with pytest.raises(
+        ValueError, match=r"delta = 0\.3: .* \(no delta is enough\): a smaller epsilon or rho"
+    ):
         check_sampler_delta(0.3, 75.4, 1.5e-4, 1e-6)
     with pytest.raises(ValueError, match=r"\(4\.3e-02\): a larger delta, or a shorter horizon"):
         check_sampler_delta(0.01, 1.0, 4.201e-8, 1e-6, "a shorter horizon")

@@ -1,11 +1,12 @@
-"""Noise is never shared by different data: whatever differs in public gives another id, and another id gives unrelated noise."""
+"""Different data never shares noise: any public difference changes the id and the noise."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
-from workers.mechanisms.config import UnkBaseConfig
+from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -14,17 +15,32 @@ from workers.mechanisms.registry import build
 KEY = NoiseKey(b"i" * 32)
 ROWS = 20_000
 SAME: dict[str, object] = {
-    "worker": "w", "histogram": "h", "generation": 1, "tick_ms": 10, "start_ms": 0, "stream": "c#1", "topic": "w.h",
+    "worker": "w",
+    "histogram": "h",
+    "generation": 1,
+    "tick_ms": 10,
+    "start_ms": 0,
+    "stream": "c#1",
+    "topic": "w.h",
     "events": {"items": "products"},
-}  # fmt: skip
+}
 CONFIG: dict[str, object] = {
-    "name": "h", "tick_ms": 10, "horizon": 64, "max_items": 1, "epsilon": 1.0, "delta": 1e-6, "keys": "public"
-}  # fmt: skip
+    "name": "h",
+    "tick_ms": 10,
+    "horizon": 64,
+    "max_items": 1,
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "keys": "public",
+}
 
 
-def an_id(first: int = 1, epoch: int = 1, changed: dict[str, object] | None = None, **config: object) -> bytes:
+def an_id(
+    first: int = 1, epoch: int = 1, changed: dict[str, object] | None = None, **config: object
+) -> bytes:
     mechanism = build(UnkBaseConfig(**(CONFIG | config)))  # type: ignore[arg-type]  # checked by the record itself
-    return mechanism_id(describe(**(SAME | (changed or {})), mechanism=mechanism.public()), first, epoch)  # type: ignore[arg-type]  # as above
+    parameters: Any = SAME | (changed or {})
+    return mechanism_id(describe(**parameters, mechanism=mechanism.public()), first, epoch)
 
 
 OTHERS = {
@@ -33,43 +49,57 @@ OTHERS = {
     **{
         name: an_id(changed={name: value})
         for name, value in {
-            "worker": "w2", "histogram": "h2", "generation": 2, "tick_ms": 20, "start_ms": 10, "stream": "c#2", "topic": "t",
+            "worker": "w2",
+            "histogram": "h2",
+            "generation": 2,
+            "tick_ms": 20,
+            "start_ms": 10,
+            "stream": "c#2",
+            "topic": "t",
             "events": {"items": "queries"},
         }.items()
     },
     **{
         name: an_id(**{name: value})  # type: ignore[arg-type]  # none of them is `first` or `epoch`
         for name, value in {
-            "max_items": 2, "max_count": 2, "epsilon": 1.1, "delta": 1e-7, "horizon": 65, "counter": "tree"
+            "max_items": 2,
+            "max_count": 2,
+            "epsilon": 1.1,
+            "delta": 1e-7,
+            "horizon": 65,
+            "counter": "tree",
         }.items()
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_whatever_differs_in_public_gives_other_noise(name: str) -> None:
-    """Two series with the same noise under different data are subtracted, and the data is bare."""
+    """Two series with equal noise could be subtracted, exposing the data."""
     assert OTHERS[name] != an_id()
     counter = make_counter("haar", 64, 0.01)
     tags = KEY.tags("k", [b"%d" % i for i in range(ROWS)])
     mine = counter.draw(KEY.stream(an_id()), 37, tags)
     other = counter.draw(KEY.stream(OTHERS[name]), 37, tags)
-    # Under independence the correlation has standard deviation 1/sqrt(ROWS); five of them: one false alarm in 1.7 million.
+    # Under independence the correlation has standard deviation 1/sqrt(ROWS); five of them: one
+    # false alarm in 1.7 million.
     assert abs(np.corrcoef(mine, other)[0, 1]) < 5 / math.sqrt(ROWS)
 
 
 def test_the_correlation_test_sees_shared_noise() -> None:
-    """The negative control: the same id is the same noise, and a tenth of it shared would be seen."""
+    """Negative control: one id gives one noise, and a shared tenth would be detected."""
     counter = make_counter("haar", 64, 0.01)
     tags = KEY.tags("k", [b"%d" % i for i in range(ROWS)])
     mine = counter.draw(KEY.stream(an_id()), 37, tags)
     assert np.array_equal(mine, counter.draw(KEY.stream(an_id()), 37, tags))
-    mixed = np.where(np.arange(ROWS) % 10 == 0, mine, counter.draw(KEY.stream(OTHERS["epoch"]), 37, tags))
+    mixed = np.where(
+        np.arange(ROWS) % 10 == 0, mine, counter.draw(KEY.stream(OTHERS["epoch"]), 37, tags)
+    )
     assert abs(np.corrcoef(mine, mixed)[0, 1]) > 5 / math.sqrt(ROWS)
 
 
 def test_two_stream_keys_and_two_items_share_no_noise() -> None:
-    """A row is (stream key, label); neither alone makes its noise."""
+    """A row is (stream key, label); neither alone determines its noise."""
     counter, labels = make_counter("haar", 64, 0.01), [b"%d" % i for i in range(ROWS)]
     stream = KEY.stream(an_id())
     one = counter.draw(stream, 37, KEY.tags("k1", labels))

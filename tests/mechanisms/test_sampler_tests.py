@@ -1,4 +1,4 @@
-"""What sampling adds to the chance that an item is shown because of one event: exactly, and as it is charged."""
+"""Sampling's addition to the chance of showing an item of one event: exact, and as charged."""
 
 from __future__ import annotations
 
@@ -12,22 +12,26 @@ from typing import Any
 import pytest
 
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.config import EPOCH, UnkBaseConfig
-from workers.mechanisms.counters.counter import Counter, make_counter
+from workers.mechanisms.config.histogram import EPOCH, UnkBaseConfig
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.running.unk_base import UnkBase
 
 Law = dict[int, int]
-# Masses are whole numbers over 2^300: far finer than the 2^-128 that is looked for, and fast to multiply.
+# Masses are whole numbers over 2^300: far finer than 2^-128, and fast to multiply.
 BITS = 300
 UNIT = 1 << (BITS - 128)
 
 
 def sampled(table: IntegerGaussian) -> Law:
-    """Return the law of a table: how many of the 2^128 words give each value."""
+    """Return a table's law: how many of the 2^128 words give each value."""
     pairs = zip(table._high.tolist(), table._low.tolist(), strict=True)
     steps = [0, *((high << 64) + low for high, low in pairs), 1 << 128]
-    return {table._lowest + i: (above - below) * UNIT for i, (below, above) in enumerate(pairwise(steps))}
+    return {
+        table._lowest + i: (above - below) * UNIT
+        for i, (below, above) in enumerate(pairwise(steps))
+    }
 
 
 def ideal(sigma_squared: Fraction) -> Law:
@@ -55,7 +59,6 @@ def of_sum(laws: list[tuple[int, Law]]) -> Law:
 
 
 def excess(one: Law, other: Law) -> Fraction:
-    """Return the largest difference of P(X >= x) between two laws, over all x."""
     largest = difference = 0
     for x in sorted(one.keys() | other.keys(), reverse=True):
         difference += one.get(x, 0) - other.get(x, 0)
@@ -63,9 +66,11 @@ def excess(one: Law, other: Law) -> Fraction:
     return Fraction(largest, 1 << BITS)
 
 
-@pytest.mark.parametrize("sigma_squared", [Fraction(1, 5), Fraction(1), Fraction(77, 3), Fraction(900)])
+@pytest.mark.parametrize(
+    "sigma_squared", [Fraction(1, 5), Fraction(1), Fraction(77, 3), Fraction(900)]
+)
 def test_a_table_passes_no_threshold_more_often_than_it_says(sigma_squared: Fraction) -> None:
-    """Half a unit for the rounding of one threshold; the total variation has that of all of them."""
+    """Half a unit for rounding one threshold; the total variation sums over all thresholds."""
     table = integer_gaussian(sigma_squared)
     found = excess(sampled(table), ideal(sigma_squared))
     assert Fraction(1, 10 << 128) < found <= Fraction(table.test_tv) <= Fraction(table.tv)
@@ -78,34 +83,45 @@ def test_a_table_passes_no_threshold_more_often_than_it_says(sigma_squared: Frac
 def test_no_tick_passes_a_threshold_more_often_than_its_counter_says(
     kind: str, horizon: int, radix: int | None
 ) -> None:
-    """A hybrid over the cells of a tick, with the coefficients they have: the bound is of the same size as the exact figure."""
+    """A hybrid over a tick's weighted cells: the bound is of the exact figure's size."""
     counter = make_counter(kind, horizon, 40.0, radix)
     largest = max(excess_at(counter, t) for t in range(1, horizon + 1))
     assert Fraction(1, 10 << 128) < largest <= Fraction(counter.test_tv) <= 100 * largest
 
 
 def excess_at(counter: Counter, t: int) -> Fraction:
-    """Return the exact figure of one tick."""
     terms = counter.terms(t)
     whole = math.lcm(*(c.denominator for c, _ in terms))
-    tables = [(int(c * whole), sampled(integer_gaussian(sigma_squared))) for c, sigma_squared in terms]
-    return excess(of_sum(tables), of_sum([(int(c * whole), ideal(sigma_squared)) for c, sigma_squared in terms]))
+    tables = [
+        (int(c * whole), sampled(integer_gaussian(sigma_squared))) for c, sigma_squared in terms
+    ]
+    return excess(
+        of_sum(tables),
+        of_sum([(int(c * whole), ideal(sigma_squared)) for c, sigma_squared in terms]),
+    )
 
 
 def settings(**changes: object) -> UnkBaseConfig:
-    """Return settings of many ticks, with a delta far smaller than anybody needs."""
+    """Return settings of many ticks, with an unusually small delta."""
     values: dict[str, Any] = {
-        "name": "h", "tick_ms": 1000, "horizon": 1 << 17, "max_items": 2, "epsilon": 1.0, "delta": 1e-27,
+        "name": "h",
+        "tick_ms": 1000,
+        "horizon": 1 << 17,
+        "max_items": 2,
+        "epsilon": 1.0,
+        "delta": 1e-27,
         "keys": "public",
-    }  # fmt: skip
+    }
     return UnkBaseConfig(**(values | changes))
 
 
-@pytest.mark.parametrize("changes", [{}, {"counter": "tree"}, {"horizon": "unbounded", "start": EPOCH, "delta": 1e-21}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"counter": "tree"}, {"horizon": "unbounded", "start": EPOCH, "delta": 1e-21}]
+)
 def test_a_delta_that_covers_the_counts_but_not_the_tests_is_refused_and_told_what_is_enough(
     changes: dict[str, object],
 ) -> None:
-    """The noise of an item is tested at every tick; charged once, 2^17 tests were paid for with two dozen cells."""
+    """Noise is tested at every tick; charged once, 2^17 tests paid for two dozen cells."""
     config = settings(**changes)
     with pytest.raises(ValueError, match="a shorter horizon") as refused:
         UnkBase(config)
@@ -131,5 +147,7 @@ def test_the_tests_of_an_epoch_are_charged_each() -> None:
     for mechanism in small:
         counter, ticks = mechanism._counter, mechanism.config.horizon_ticks
         assert ticks is not None
-        exact = 2 * ticks * Fraction(counter.test_tv) + Fraction(1 + math.e) * 2 * Fraction(counter.tv)
+        exact = 2 * ticks * Fraction(counter.test_tv) + Fraction(1 + math.e) * 2 * Fraction(
+            counter.tv
+        )
         assert exact < Fraction(mechanism._split.delta_numerical)

@@ -1,6 +1,6 @@
-"""Golden vectors of all release noise: what must never change without a new table version and a line in the changelog.
+"""Golden vectors of all release noise; a change needs a new table version and a changelog line.
 
-`python -m tests.mechanisms.vectors` writes them anew.
+`python -m tests.mechanisms.vectors` regenerates them.
 """
 
 import json
@@ -25,7 +25,7 @@ SIGMAS_SQUARED = ["1/100", "1", "5/2", "2500", "100000000"]
 # Also under 1, and so wide that most values take the 32-bit table.
 SCALES = ["1/100", "1/3", "1", "5/2", "50", "10000"]
 PICK_SCALES = ["1/3", "1", "40", "100000"]
-# Ties, a gap that no weight reaches across at the smaller scales, and the largest gap of all.
+# Ties, a gap that no weight reaches across at the smaller scales, and the largest possible gap.
 PICK_COUNTS = [7, 7, 7, 6, 3, 3, 0, -4, 250, 251, 100_000, 2**62]
 COUNTERS: list[tuple[str, int | None, float, float | None]] = [
     ("haar", 1000, 0.004, None),
@@ -40,7 +40,7 @@ TICKS = [1, 2, 341, 512, 999, 1000]
 
 
 def compute_vectors() -> dict[str, object]:
-    """Every kind of noise from a fixed key, as JSON-able data."""
+    """Return every kind of noise from a fixed key, as JSON-able data."""
     key = NoiseKey(ROOT)
     stream = key.stream(MECHANISM_ID)
     tags = key.tags("shop 1", LABELS)
@@ -51,11 +51,16 @@ def compute_vectors() -> dict[str, object]:
         return [int(value) for value in out]
 
     def words(n: int) -> list[tuple[int, int]]:
-        return [(high, low) for i in range(n) for high, low in stream.words(tags[:1], (5, i)).tolist()]
+        return [
+            (high, low) for i in range(n) for high, low in stream.words(tags[:1], (5, i)).tolist()
+        ]
 
     noise = {
         f"{kind} {horizon} {rho_item}" + (f" {end_share}" if end_share else ""): [
-            make_counter(kind, horizon, rho_item, end_share=end_share).draw(stream, t, tags).tolist() for t in TICKS
+            make_counter(kind, horizon, rho_item, end_share=end_share)
+            .draw(stream, t, tags)
+            .tolist()
+            for t in TICKS
         ]
         for kind, horizon, rho_item, end_share in COUNTERS
     }
@@ -77,10 +82,13 @@ def compute_vectors() -> dict[str, object]:
 
 
 def picks(scale: Fraction, words: list[tuple[int, int]]) -> dict[str, object]:
-    """All candidates in the order picked, and the first four down to BOTTOM without the two that are far above."""
+    """Return all candidates in pick order, and the first four to BOTTOM without the two highest."""
     counts = np.array(PICK_COUNTS, dtype=np.int64)
     above, ended = gumbel_top_k_or_bottom(counts[:8], 5, scale, 4, words)
-    return {"top": gumbel_top_k(counts, scale, len(counts), words).tolist(), "or bottom": [above.tolist(), ended]}
+    return {
+        "top": gumbel_top_k(counts, scale, len(counts), words).tolist(),
+        "or bottom": [above.tolist(), ended],
+    }
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""The exact distribution of what a mechanism publishes: its own code is run once for every outcome of its noise.
+"""Exact distribution of a mechanism's output: its own code runs once for every outcome of its
+noise.
 
-What: in place of AES words the code gets the words' addresses (tag XOR cell). Each address that a table or a pick reads is one chance
-node with that table's exact probabilities, or the pick's exact weights; a depth-first search walks through all of them. An address read
-again gives the same value, as a word would; read by another table, or by a pick, it is reported: two uses share noise.
-Why: a claim about two distributions is tested on the distributions, not on samples, and on the code that runs, not on a formula.
+Instead of AES words the code gets the words' addresses (tag XOR cell). An address read by a table
+or a pick is one chance node with the table's exact probabilities, or the pick's exact weights; a
+depth-first search visits all of them. Reading an address again gives the same value, as a word
+would; reading it by another table, or by a pick, is reported as shared noise. Claims about two
+distributions are thus tested on the distributions, not on samples, and on the running code, not on
+a formula.
 
-Paths less likely than `floor` are left out; `Law.lost` is what they weigh together.
+Paths less likely than `floor` are left out; `Law.lost` is their total probability.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, State
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
-from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 STREAM_KEY = "s"
@@ -38,7 +41,7 @@ Alternatives = list[tuple[int, float]]
 
 
 class Addresses(NoiseStream):
-    """Words that say where they come from: tag XOR cell, unciphered."""
+    """Words that are their own addresses: tag XOR cell, unciphered."""
 
     def __init__(self) -> None:
         pass
@@ -52,14 +55,14 @@ class Addresses(NoiseStream):
 
 @dataclass(frozen=True)
 class Law:
-    """Probabilities of outcomes, and what the paths that were left out weigh."""
+    """Probabilities of outcomes, and the weight of the omitted paths."""
 
     of: Mapping[object, float]
     lost: float
 
 
 class Chances:
-    """The chance nodes on the way of one run, and the search through all ways."""
+    """Chance nodes of one run, and the search through all paths."""
 
     def __init__(self, floor: float) -> None:
         self._floor = floor
@@ -72,12 +75,11 @@ class Chances:
         self._users: dict[tuple[int, int], object] = {}
 
     def begin(self) -> None:
-        """A new run, on the way set."""
         self._depth, self.probability = 0, 1.0
         self._drawn, self._users = {}, {}
 
     def advance(self) -> bool:
-        """Sets the next way; False where there is none."""
+        """Advance to the next path; return False if there is none."""
         while self._way:
             alternatives, index, before = self._way.pop()
             if index + 1 < len(alternatives) and before * alternatives[index + 1][1] >= self._floor:
@@ -86,7 +88,6 @@ class Chances:
         return False
 
     def sample(self, table: InversionTable, word: tuple[int, int]) -> int:
-        """The value of a table at an address."""
         if word in self._drawn:
             if self._users[word] is not table:
                 raise AssertionError(f"one word for {self._users[word]!r} and for {table!r}")
@@ -96,7 +97,7 @@ class Chances:
         return value
 
     def pick(self, word: tuple[int, int], alternatives: Alternatives) -> int:
-        """The place picked by an address; no two picks may read one."""
+        """Return an address's pick; no two picks may read one."""
         if word in self._users:
             raise AssertionError("one word for two picks, or for a pick and a table")
         self._users[word] = "a pick"
@@ -113,17 +114,23 @@ class Chances:
 
     def _law(self, table: InversionTable) -> Alternatives:
         if id(table) not in self._laws:
-            limits = [(int(h) << 64) | int(low) for h, low in zip(table._high, table._low, strict=True)]
+            limits = [
+                (int(h) << 64) | int(low) for h, low in zip(table._high, table._low, strict=True)
+            ]
             edges = [0, *limits, 1 << WORD_BITS]
-            found = [(table._lowest + i, (edges[i + 1] - edges[i]) / (1 << WORD_BITS)) for i in range(len(edges) - 1)]
-            self._laws[id(table)] = sorted(((v, p) for v, p in found if p > _CUT), key=lambda pair: -pair[1])
+            found = [
+                (table._lowest + i, (edges[i + 1] - edges[i]) / (1 << WORD_BITS))
+                for i in range(len(edges) - 1)
+            ]
+            self._laws[id(table)] = sorted(
+                ((v, p) for v, p in found if p > _CUT), key=lambda pair: -pair[1]
+            )
             self._tables.append(table)  # kept, so that its id stays its own
         return self._laws[id(table)]
 
 
 @contextmanager
 def replaced(owner: Any, **members: object) -> Iterator[None]:
-    """Members of a class or module replaced for a while."""
     before = {name: getattr(owner, name) for name in members}
     try:
         for name, member in members.items():
@@ -135,7 +142,7 @@ def replaced(owner: Any, **members: object) -> Iterator[None]:
 
 
 def law_of(mechanism: Mechanism, world: World, ticks: int, floor: float = 1e-8) -> Law:
-    """The distribution of all that is published for one stream key over ticks 1..ticks."""
+    """Return the distribution of all output for one stream key over ticks 1..ticks."""
     chances = Chances(floor)
     pick = selection._Groups.pick
 
@@ -147,7 +154,9 @@ def law_of(mechanism: Mechanism, world: World, ticks: int, floor: float = 1e-8) 
         for weight, left in zip(groups._weights, groups._left, strict=False):
             starts += [(at + i * weight, weight / groups._total) for i in range(left) if weight]
             at += weight * left
-        alternatives = sorted(((i, p) for i, (_, p) in enumerate(starts) if p > _CUT), key=lambda pair: -pair[1])
+        alternatives = sorted(
+            ((i, p) for i, (_, p) in enumerate(starts) if p > _CUT), key=lambda pair: -pair[1]
+        )
         start = starts[chances.pick(word, alternatives)][0]
         same = -(-(start << WORD_BITS) // groups._total)
         return pick(groups, (same >> 64, same & (1 << 64) - 1))
@@ -176,30 +185,41 @@ def _run(mechanism: Mechanism, world: World, ticks: int) -> History:
 
 
 def parts(event: Event) -> list[tuple[Contributions, NDArray[np.int32]]]:
-    """One message with these counts of the one stream key."""
+    """Return one message with these counts of the one stream key."""
     labels = [label.encode() for label, count in event.items() if count]
     counts = np.array([count for count in event.values() if count], dtype=np.int64)
     row = np.zeros(len(labels), dtype=np.int32)
-    return [(Contributions((STREAM_KEY,), row, KEY.tags(STREAM_KEY, labels), Texts.of(labels), counts), np.zeros(1, np.int32))]
+    return [
+        (
+            Contributions(
+                (STREAM_KEY,), row, KEY.tags(STREAM_KEY, labels), Texts.of(labels), counts
+            ),
+            np.zeros(1, np.int32),
+        )
+    ]
 
 
 def seen(state: State, release: object) -> object:
-    """What a reader of the one stream key sees."""
+    """Return a reader's view of the one stream key."""
     if isinstance(release, Answers):
         return repr(sorted(release.of_key[0].items()))
     if isinstance(release, Items):
-        return tuple(sorted(zip(release.labels, release.counts.tolist(), strict=True))), release.threshold
+        return tuple(
+            sorted(zip(release.labels, release.counts.tolist(), strict=True))
+        ), release.threshold
     rows, counts = release.rows.tolist(), release.counts.tolist()  # type: ignore[attr-defined]  # a Release, the third kind
-    return tuple(sorted((state.ledger.label(row), count) for row, count in zip(rows, counts, strict=True)))
+    return tuple(
+        sorted((state.ledger.label(row), count) for row, count in zip(rows, counts, strict=True))
+    )
 
 
 def fixed(*ticks: Event) -> World:
-    """The same contributions whatever was published."""
+    """Return contributions that do not depend on the output."""
     return lambda t, _: ticks[t - 1]
 
 
 def also(world: World, tick: int, event: Event | Callable[[History], Event]) -> World:
-    """The neighbour with one event more, at `tick`; it may depend on what was published before."""
+    """Return the neighbour with one more event at `tick`, possibly dependent on earlier output."""
 
     def richer(t: int, history: History) -> Event:
         before = world(t, history)
@@ -212,19 +232,27 @@ def also(world: World, tick: int, event: Event | Callable[[History], Event]) -> 
 
 
 def hockey_stick(p: Law, q: Law, epsilon: float) -> float:
-    """sup over S of P(S) - e^epsilon Q(S), less what paths left out of Q could explain."""
+    """Return sup over S of P(S) - e^epsilon Q(S), less what paths left out of Q could explain."""
     factor = math.exp(epsilon)
-    above = math.fsum(max(0.0, mass - factor * q.of.get(outcome, 0.0)) for outcome, mass in p.of.items())
+    above = math.fsum(
+        max(0.0, mass - factor * q.of.get(outcome, 0.0)) for outcome, mass in p.of.items()
+    )
     return above - factor * q.lost
 
 
 def renyi(p: Law, q: Law, order: int) -> float:
-    """D_order(P || Q) over the outcomes that neither left out."""
-    total = math.fsum(m**order * q.of[o] ** (1 - order) for o, m in p.of.items() if q.of.get(o, 0.0) > 0)
+    """Return D_order(P || Q) over the outcomes that neither left out."""
+    total = math.fsum(
+        m**order * q.of[o] ** (1 - order) for o, m in p.of.items() if q.of.get(o, 0.0) > 0
+    )
     return math.log(total) / (order - 1) if total else -math.inf
 
 
 def loss_interval(p: Law, q: Law) -> float:
-    """How far apart the largest and the smallest ln(P/Q) lie."""
-    losses = [math.log(mass / q.of[outcome]) for outcome, mass in p.of.items() if q.of.get(outcome, 0.0) > 0]
+    """Return the distance between the largest and the smallest ln(P/Q)."""
+    losses = [
+        math.log(mass / q.of[outcome])
+        for outcome, mass in p.of.items()
+        if q.of.get(outcome, 0.0) > 0
+    ]
     return max(losses) - min(losses)

@@ -1,4 +1,4 @@
-"""Every setting of every mechanism is in the mechanism id, or it is said here why it need not be."""
+"""Every setting of every mechanism is in the mechanism id, or exempted here with a reason."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from workers.mechanisms.buckets import Buckets
-from workers.mechanisms.config import END_MECHANISMS, HistogramConfig
+from workers.mechanisms.config.buckets import Buckets
+from workers.mechanisms.config.histogram import END_MECHANISMS, HistogramConfig
 from workers.mechanisms.identity import describe, mechanism_id
 from workers.mechanisms.registry import MECHANISMS, build
 
 DOMAIN = ("a", "b", "c", "d")
 SHARED: dict[str, object] = {
-    "name": "h", "tick_ms": 10, "horizon": 64, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": ("s",)
-}  # fmt: skip
+    "name": "h",
+    "tick_ms": 10,
+    "horizon": 64,
+    "max_items": 2,
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "keys": ("s",),
+}
 OWN: dict[str, dict[str, object]] = {
     "known_base": {"domain": DOMAIN},
     "unk_base": {},
@@ -35,7 +41,7 @@ OWN: dict[str, dict[str, object]] = {
     "positive_gauss": {},
     "pay_what_you_get": {"k": 2, "kbar": "private", "kbar_max": 5, "labels": 9, "queries": 5},
 }
-# Another value of each field, with what it needs beside it.
+# Another value of each field, with the settings it requires.
 OTHER: dict[str, dict[str, object]] = {
     "name": {"name": "g"},
     "tick_ms": {"tick_ms": 20},
@@ -84,7 +90,8 @@ SPECIAL: dict[tuple[str, str], dict[str, object]] = {
     ("misra_gries", "radix"): {"radix": 7},
     ("misra_gries", "domain"): {"release": "pure", "domain": DOMAIN},
 }
-# No other value is allowed, or it changes nothing that is published of a stream key that both settings serve.
+# No other value is allowed, or it does not change what is published of a stream key served by both
+# settings.
 EXEMPT = {
     "keys": "stream keys share no event and no noise (docs/decisions/0008)",
     "windows": "they change no noise, and what a snapshot says of them follows from the rest of it; audit compares without (decision 0019)",
@@ -94,7 +101,8 @@ TREE_ALONE = ("meta", "misra_gries")
 COUNTERLESS = tuple(
     name
     for name in MECHANISMS
-    if name not in ("known_base", "unk_base", "sparse_gumb", "bounded_max", "two_level", "two_level_k")
+    if name
+    not in ("known_base", "unk_base", "sparse_gumb", "bounded_max", "two_level", "two_level_k")
 )
 
 
@@ -139,15 +147,19 @@ def fields() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "field"), fields())
 def test_every_setting_is_in_the_mechanism_id(name: str, field: str) -> None:
-    """The same noise under another scale, or under other data, is subtracted, and the data is bare."""
+    """Equal noise under another scale or other data can be subtracted, exposing the data."""
     changed = config(name, **SPECIAL.get((name, field), OTHER[field]))
-    assert getattr(changed, field) != getattr(config(name), field), "the two settings must differ in the field"
+    assert getattr(changed, field) != getattr(config(name), field), (
+        "the two settings must differ in the field"
+    )
     assert (an_id(changed) != an_id(config(name))) is (field not in EXEMPT)
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if "domain" in OWN[name]])
-def test_the_order_of_a_domain_is_in_the_id_wherever_it_decides_what_a_word_picks(name: str) -> None:
-    """The same id must mean the same bytes, or audit finds a lie where there is none."""
+def test_the_order_of_a_domain_is_in_the_id_wherever_it_decides_what_a_word_picks(
+    name: str,
+) -> None:
+    """The same id must mean the same bytes, or audit reports false errors."""
     ordered = name not in ("known_base", "known_gauss")
     assert (an_id(config(name, domain=DOMAIN[::-1])) != an_id(config(name))) is ordered
 
@@ -155,22 +167,35 @@ def test_the_order_of_a_domain_is_in_the_id_wherever_it_decides_what_a_word_pick
 def test_meta_with_picks_has_the_order_of_its_domain_in_the_id() -> None:
     """Its cells pick as `known_gumbel` does."""
     own: dict[str, object] = {"algorithm": "known_gumbel", "k": 2, "kbar": None}
-    assert an_id(config("meta", **own, domain=DOMAIN)) != an_id(config("meta", **own, domain=DOMAIN[::-1]))
+    assert an_id(config("meta", **own, domain=DOMAIN)) != an_id(
+        config("meta", **own, domain=DOMAIN[::-1])
+    )
 
 
 def test_pure_misra_gries_has_its_domain_in_its_order_and_its_budget_in_the_id() -> None:
-    """The tags of the domain are stored in the order declared; of a pure epsilon the noise is another one."""
+    """Tags are stored in the declared order; a pure epsilon has other noise."""
     own: dict[str, object] = {"release": "pure", "domain": DOMAIN}
     changes: list[dict[str, object]] = [
-        {}, {"domain": DOMAIN[::-1]}, {"domain": DOMAIN[:3]}, {"epsilon": 1.1}, {"delta": 1e-7}, {"size": 9}, {"max_count": 2},
-        {"max_items": 3}, {"horizon": 65}, {"radix": 7}, {"release": "pmg", "domain": None}, {"release": "merge", "domain": None},
-    ]  # fmt: skip
-    assert len({an_id(config("misra_gries", **(own | change))) for change in changes}) == len(changes)
+        {},
+        {"domain": DOMAIN[::-1]},
+        {"domain": DOMAIN[:3]},
+        {"epsilon": 1.1},
+        {"delta": 1e-7},
+        {"size": 9},
+        {"max_count": 2},
+        {"max_items": 3},
+        {"horizon": 65},
+        {"radix": 7},
+        {"release": "pmg", "domain": None},
+        {"release": "merge", "domain": None},
+    ]
+    assert len({an_id(config("misra_gries", **(own | change))) for change in changes}) == len(
+        changes
+    )
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_the_unit_is_in_the_id(name: str) -> None:
-    """What is protected is part of what a number means."""
     one, other = (dict(build(config(name), unit).public()) for unit in ("event", "user"))
     assert one.pop("unit") != other.pop("unit")
     assert one == other
@@ -178,14 +203,18 @@ def test_the_unit_is_in_the_id(name: str) -> None:
 
 def with_buckets(name: str, edges: tuple[float, ...], **more: object) -> HistogramConfig:
     buckets = Buckets(edges)
-    own: dict[str, object] = {"algorithm": "known_gauss", "k": None, "kbar": None} if name == "meta" else {}
+    own: dict[str, object] = (
+        {"algorithm": "known_gauss", "k": None, "kbar": None} if name == "meta" else {}
+    )
     own |= {"release": "pure"} if name == "misra_gries" else {}
     return config(name, buckets=buckets, domain=buckets.labels, **own, **more)
 
 
-@pytest.mark.parametrize("name", [name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__])
+@pytest.mark.parametrize(
+    "name", [name for name, kind in MECHANISMS.items() if "domain" in kind.__struct_fields__]
+)
 def test_edges_are_in_the_mechanism_id(name: str) -> None:
-    """They say what a count is of; labels alone are in it already, and a domain may have the same."""
+    """They define the count; labels are already in the id, but a domain may have equal ones."""
     first, other = with_buckets(name, (0, 1, 2.5)), with_buckets(name, (0, 1, 2.25))
     assert an_id(first) == an_id(with_buckets(name, (0.0, 1.0, 2.5)))
     assert an_id(first) != an_id(other)
@@ -194,7 +223,7 @@ def test_edges_are_in_the_mechanism_id(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["known_base", "known_gauss", "meta"])
 def test_quantiles_are_in_the_mechanism_id(name: str) -> None:
-    """They change what is published: the same id must mean the same bytes, for audit."""
+    """They change the output: for audit, the same id must mean the same bytes."""
     default = with_buckets(name, (0, 1, 2))
     assert an_id(default) == an_id(with_buckets(name, (0, 1, 2), quantiles=(0.5,)))
     assert an_id(default) != an_id(with_buckets(name, (0, 1, 2), quantiles=(0.5, 0.9)))

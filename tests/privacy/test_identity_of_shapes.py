@@ -1,4 +1,4 @@
-"""What of an event is counted is in the mechanism id; and ids of settings that say none of it are what they were."""
+"""The counted part of an event is in the mechanism id; settings without it keep their ids."""
 
 from __future__ import annotations
 
@@ -8,19 +8,28 @@ from typing import Any
 import pytest
 
 from tests.events.shapes_corpus import document
-from workers.agents.factory import histograms, lanes, mechanisms
-from workers.histogram.histogram import Histogram
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.settings import settings_of
+from workers.pipeline.factory import histograms, lanes, mechanisms
+from workers.pipeline.histogram import Histogram
+from workers.settings.settings import settings_of
 
 EVENTS = {"key": "shop", "items": "lines[].sku", "timestamp": "ts"}
 KNOWN: dict[str, Any] = {"mechanism": "known_base", "domain": ["a", "b"]}
 
 
-def ids(events: dict[str, Any], *own: dict[str, Any], user: str | None = None) -> list[dict[str, Any]]:
-    """Return what identifies each histogram with such settings."""
+def ids(
+    events: dict[str, Any], *own: dict[str, Any], user: str | None = None
+) -> list[dict[str, Any]]:
     given = settings_of(document(events, list(own) or [{}], user), Path())
-    found = histograms(Histogram, given, mechanisms(given), key=NoiseKey(bytes(32)), stream="s#1", owner=0, owners=1)
+    found = histograms(
+        Histogram,
+        given,
+        mechanisms(given),
+        key=NoiseKey(bytes(32)),
+        stream="s#1",
+        owner=0,
+        owners=1,
+    )
     return [dict(histogram.life.description) for histogram in found]
 
 
@@ -43,7 +52,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def test_every_change_of_what_is_counted_is_another_id() -> None:
-    """The same noise on other data would be subtracted, and the data be bare."""
+    """The same noise on other data could be subtracted, exposing the data."""
     described = [ids(EVENTS)[0], *(ids(EVENTS | change)[0] for change in CHANGES.values())]
     counted = [one["events"] for one in described]
     assert all(one not in counted[:place] for place, one in enumerate(counted))
@@ -51,9 +60,13 @@ def test_every_change_of_what_is_counted_is_another_id() -> None:
 
 @pytest.mark.parametrize("name", ["key", "items", "count", "where", "a bound"])
 def test_a_histogram_of_its_own_has_the_id_of_events_that_say_the_same(name: str) -> None:
-    """Where a setting stands changes nothing that is counted."""
+    """The place of a setting does not change what is counted."""
     change = CHANGES[name] | ({"items": EVENTS["items"]} if name == "count" else {})
-    assert ids(EVENTS, change)[0]["events"] == ids(EVENTS | change)[0]["events"] != ids(EVENTS)[0]["events"]
+    assert (
+        ids(EVENTS, change)[0]["events"]
+        == ids(EVENTS | change)[0]["events"]
+        != ids(EVENTS)[0]["events"]
+    )
 
 
 def test_settings_that_say_nothing_new_have_the_ids_that_they_had() -> None:
@@ -62,11 +75,15 @@ def test_settings_that_say_nothing_new_have_the_ids_that_they_had() -> None:
     plain = {"key": "shop", "items": "sku"}
     assert ids(plain)[0]["events"] == old
     assert ids(plain | {"missing": "reject", "where": []}, {"where": []})[0]["events"] == old
-    assert ids(plain, user="who")[0]["events"] == old | {"user": "who", "partitioner": "murmur2", "max_items": 3}
+    assert ids(plain, user="who")[0]["events"] == old | {
+        "user": "who",
+        "partitioner": "murmur2",
+        "max_items": 3,
+    }
 
 
 def test_lanes_without_a_view_of_their_own_are_as_they_were() -> None:
-    """Messages and users' pairs in Kafka name lanes: by six fields, as ever."""
+    """Kafka messages and users' pairs name lanes by six fields."""
     given = settings_of(document(EVENTS, [{}, {"items": "sku"}], None), Path())
     first, second = lanes(given)
     assert (first.view, tuple(first)[:6]) == ("", (10_000, 0, 3, 1, None, None))

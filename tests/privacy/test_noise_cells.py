@@ -1,4 +1,4 @@
-"""No word of noise is used for two things, nor twice for what must be fresh; with every mechanism, over a run of many ticks."""
+"""No noise word serves two purposes, or twice where it must be fresh: every mechanism."""
 
 from __future__ import annotations
 
@@ -13,36 +13,45 @@ from numpy.typing import NDArray
 
 from tests.privacy.enumeration import KEY, replaced
 from tests.privacy.test_identity_of_fields import DOMAIN, OWN, config
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.registry import MECHANISMS, build
-from workers.mechanisms.running import sparse_state
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.running import sparse_gumb
 
 TICKS = 64
 KEYS = ("s", "r")
-# A counter's noise is a function of its cell, and is read as long as the cell is part of a sum.
+# A counter's noise is a function of its cell, and is read while the cell is part of a sum.
 COUNTERS = ("haar", "tree", "sqrt", "column_sums")
-# So is the noise of a threshold in every test of its run.
-HELD = (*COUNTERS, "sparse_state.threshold")
+# The same holds for a threshold's noise in every test of its run.
+HELD = (*COUNTERS, "sparse_gumb.threshold")
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in MECHANISMS},
     "known_base, tree": ("known_base", {"counter": "tree"}),
     "known_base, sqrt": ("known_base", {"counter": "sqrt"}),
-    "unk_base, unbounded": ("unk_base", {"horizon": "unbounded", "start": datetime(2026, 1, 1, tzinfo=UTC)}),
-    "sparse_gumb, sqrt": ("sparse_gumb", {"counter": "sqrt", "eta": 0, "switches": 20, "epsilon": 20.0}),
+    "unk_base, unbounded": (
+        "unk_base",
+        {"horizon": "unbounded", "start": datetime(2026, 1, 1, tzinfo=UTC)},
+    ),
+    "sparse_gumb, sqrt": (
+        "sparse_gumb",
+        {"counter": "sqrt", "eta": 0, "switches": 20, "epsilon": 20.0},
+    ),
     "sparse_gumb, busy": ("sparse_gumb", {"eta": 0, "switches": 30, "epsilon": 20.0}),
-    "two_level_k, busy": ("two_level_k", {"queries": ("max", "min", "histogram"), "epsilon": 30.0, "max_count": 1, "max_items": 1}),
+    "two_level_k, busy": (
+        "two_level_k",
+        {"queries": ("max", "min", "histogram"), "epsilon": 30.0, "max_count": 1, "max_items": 1},
+    ),
     "two_level, pure": ("two_level", {"accounting": "pure", "epsilon": 40.0}),
     "misra_gries, merge": ("misra_gries", {"release": "merge"}),
     "misra_gries, pure": ("misra_gries", {"release": "pure", "domain": DOMAIN}),
     "meta, known": ("meta", {"algorithm": "known_gumbel", "kbar": None, "domain": DOMAIN}),
     "meta, noisy bar": ("meta", {"algorithm": "unk_gauss", "k": None}),
-}  # fmt: skip
+}
 
 
 class Recorder(NoiseStream, shared=False):
-    """The noise of a mechanism, which notes what each word is taken for, and when."""
+    """Noise source that records the use and time of every word."""
 
     def __init__(self) -> None:
         super().__init__(bytes(32))
@@ -62,7 +71,7 @@ class Recorder(NoiseStream, shared=False):
 
 
 def callers(frame: FrameType | None) -> Iterator[str]:
-    """The function that asked for words; also who asked it, as long as it is one that serves several."""
+    """Return the function that asked for words, with its caller if it serves several."""
     while frame is not None:
         module, function = frame.f_code.co_filename.rsplit("/", 1)[-1][:-3], frame.f_code.co_name
         if module not in ("noise", "inversion", "above_threshold"):
@@ -84,7 +93,9 @@ def run(kind: str, changes: dict[str, object], ticks: int = TICKS) -> Recorder:
     keys = np.repeat(np.arange(2, dtype=np.int32), len(labels))
     for t in range(1, ticks + 1):
         recorder.tick = t
-        part = Contributions(KEYS, keys, tags, Texts.of(labels * 2), counts.integers(1, 60, size=len(tags)))
+        part = Contributions(
+            KEYS, keys, tags, Texts.of(labels * 2), counts.integers(1, 60, size=len(tags))
+        )
         state, _ = mechanism.step(state, t, [(part, np.arange(2, dtype=np.int32))], noise)
     return recorder
 
@@ -96,19 +107,24 @@ def test_no_word_of_noise_is_used_for_two_things(name: str) -> None:
 
 
 def test_all_mechanisms_are_here() -> None:
-    """One that is added must not be forgotten."""
     assert set(MECHANISMS) == set(OWN) <= set(VARIANTS)
 
 
 def test_a_word_used_for_two_things_is_seen() -> None:
-    """Picks and thresholds on the same cells: what the check is there for."""
-    with replaced(sparse_state, PICK=sparse_state.THRESHOLD), pytest.raises(AssertionError, match="one word for"):
+    """Control: picks and thresholds on the same cells."""
+    with (
+        replaced(sparse_gumb, PICK=sparse_gumb.THRESHOLD),
+        pytest.raises(AssertionError, match="one word for"),
+    ):
         run("sparse_gumb", {})
 
 
 def test_a_test_that_does_not_draw_anew_is_seen() -> None:
-    """The same test noise at every tick would let a reader wait for the crossing and learn the count."""
-    drawn = sparse_state.SparseNoise.test
+    """Constant test noise would let a reader infer the count from the crossing."""
+    drawn = sparse_gumb.SparseNoise.test
     still = {"test": lambda noise, t, tags: drawn(noise, 1, tags)}
-    with replaced(sparse_state.SparseNoise, **still), pytest.raises(AssertionError, match="at ticks 2 and 3"):
+    with (
+        replaced(sparse_gumb.SparseNoise, **still),
+        pytest.raises(AssertionError, match="at ticks 2 and 3"),
+    ):
         run("sparse_gumb", {})

@@ -1,8 +1,10 @@
-"""Where a cost is taken once for a whole stream, an event may meet fresh noise once: the proofs of paper 001's mechanisms, run.
+"""Costs charged once for a whole stream: an event meets each fresh noise once (proofs of paper
+001, executed).
 
-An event of D columns is taken away, and the noise of what is charged for it is moved by as much: H's from the event's interval to the end
-of its segment, G's at the end of that segment, and the update noise of that interval. Then everything that is published must be the same
-as before, to the last tick. When intervals close and segments end is given here, for that is AboveThreshold's own charge.
+Remove an event of D columns and move the noise charged for it by as much: H's from the event's
+interval to the end of its segment, G's at the end of that segment, and the update noise of that
+interval. All output must then be the same, to the last tick. Closes of intervals and ends of
+segments are given here, since AboveThreshold charges for them itself.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.privacy.enumeration import KEY, STREAM_KEY, Addresses, Event, parts, replaced
-from workers.mechanisms.ledger import Tags
+from workers.arrays.tag_index import Tags
 from workers.mechanisms.order_statistics.engine import MaxNoise, OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
 
@@ -31,7 +33,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 
 
 class Given(MaxNoise):
-    """Noise of which every value is known, and what an event's absence moves it by."""
+    """Noise with known values, and the moves that an event's absence requires."""
 
     def __init__(self, mechanism: OrderStatistics, closes: set[int], ends: set[int]) -> None:
         super().__init__(mechanism, Addresses())
@@ -71,32 +73,43 @@ def _made(use: int, segment: int, interval: int) -> Counts:
     return np.random.default_rng((use, segment, interval)).integers(-5, 5, size=len(DOMAIN))
 
 
-def published(mechanism: OrderStatistics, ticks: Sequence[Event], noise: Given, watch: int | None = None) -> list[object]:
-    """All answers, and the values that AboveThreshold sees in runs after the event's.
+def published(
+    mechanism: OrderStatistics, ticks: Sequence[Event], noise: Given, watch: int | None = None
+) -> list[object]:
+    """Return all answers, and the values AboveThreshold sees in runs after the event's.
 
-    `watch` notes the watched values that the close or end at or after this tick sees, before it happens.
+    `watch` records the watched values just before the close or end at or after this tick.
     """
     state = mechanism.init()
     state.key_tags = KEY.tags(STREAM_KEY, [b"\xff"])
     mechanism.meet_key(state, 0, KEY.tags(STREAM_KEY, mechanism.domain()), mechanism.domain())
     answers: list[object] = []
     for t, event in enumerate(ticks, start=1):
-        if watch is not None and t >= watch and noise.watched is None and t in noise.closes | noise.ends:
+        if (
+            watch is not None
+            and t >= watch
+            and noise.watched is None
+            and t in noise.closes | noise.ends
+        ):
             one: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
             added = np.array([event.get(label, 0) for label in DOMAIN])
-            noise.watched = mechanism.queries.values(state.ledger.counts + added + one.start + one.noise)
+            noise.watched = mechanism.queries.values(
+                state.ledger.counts + added + one.start + one.noise
+            )
         state, release = mechanism.step(state, t, parts(event), noise)
         answers.append(release.of_key[0])
         after: Any = state.of[0]  # type: ignore[attr-defined]  # of a MaxState
         run = after.segment, after.interval
         if run > (noise.segment, noise.interval) and not after.stale:
-            # What the tests compare in a run after the event's.
+            # The values that tests compare in a run after the event's.
             answers.append((after.gap, after.outer if after.segment > noise.segment else None))
     return answers
 
 
-def same_without(kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]) -> bool:
-    """Whether the event's absence, with noise moved once, leaves all that is published as it was."""
+def same_without(
+    kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]
+) -> bool:
+    """Return whether all output stays equal without the event, with its noise moved once."""
     settings_: dict[str, Any] = {
         "horizon": TICKS,
         "max_items": 3,
@@ -108,8 +121,10 @@ def same_without(kind: str, ticks: Sequence[Event], at: int, event: Event, close
     made = build(MECHANISMS[kind](name="h", tick_ms=1, keys="public", **settings_, **QUERIES[kind]))
     assert isinstance(made, OrderStatistics)
     one = made.intervals(1)
-    # Planted in what is frozen: an interval closes at every growth by two.
-    object.__setattr__(made, "_intervals", (type(one)(2, one.clearance, TICKS, one.error, one.spread),) * 40)
+    # Planted in a frozen object: an interval closes at every growth by two.
+    object.__setattr__(
+        made, "_intervals", (type(one)(2, one.clearance, TICKS, one.error, one.spread),) * 40
+    )
     with_event, without = Given(made, closes, ends), Given(made, closes, ends)
     richer: list[Event] = list(ticks)
     richer[at - 1] = {label: ticks[at - 1].get(label, 0) + event.get(label, 0) for label in DOMAIN}
@@ -127,31 +142,31 @@ def same_without(kind: str, ticks: Sequence[Event], at: int, event: Event, close
     return expected == published(made, ticks, without)
 
 
-streams = st.lists(st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 6)), min_size=TICKS, max_size=TICKS)
+streams = st.lists(
+    st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 6)), min_size=TICKS, max_size=TICKS
+)
 some_ticks = st.sets(st.integers(1, TICKS))
 events = st.dictionaries(st.sampled_from(DOMAIN), st.integers(1, 3))
 
 
 @pytest.mark.parametrize("kind", QUERIES)
 @settings(max_examples=60, deadline=None)
-@given(
-    ticks=streams, at=st.integers(1, TICKS), event=events, closes=some_ticks, ends=some_ticks
-)  # fmt: skip
+@given(ticks=streams, at=st.integers(1, TICKS), event=events, closes=some_ticks, ends=some_ticks)
 def test_an_event_meets_each_noise_that_is_charged_for_it_once(
     kind: str, ticks: Sequence[Event], at: int, event: Event, closes: set[int], ends: set[int]
 ) -> None:
-    """However many intervals close and segments end after it: they begin with sums that are private already."""
+    """Later intervals and segments begin with sums that are already private."""
     assert same_without(kind, ticks, at, event, closes, ends)
 
 
 def exact_again(mechanism: Any, state: Any, key: int, one: Any, t: int, noise: MaxNoise) -> None:
-    """A segment's end that forgets the noise the sums already have."""
+    """Plant: a segment's end forgets the noise the sums already have."""
     one.start = np.zeros_like(one.start)
     END(mechanism, state, key, one, t, noise)
 
 
 def fresh_again(mechanism: Any, state: Any, key: int, one: Any, t: int, noise: MaxNoise) -> None:
-    """A close whose interval is counted from tick 1 again at the next one."""
+    """Plant: a close whose interval is counted from tick 1 again at the next one."""
     CLOSE(mechanism, state, key, one, t, noise)
     one.noise = one.noise * (one.interval % 2)
 
@@ -160,9 +175,11 @@ END: Callable[..., None] = OrderStatistics._end_segment
 CLOSE: Callable[..., None] = OrderStatistics._close_interval
 
 
-@pytest.mark.parametrize(("member", "flaw"), [("_end_segment", exact_again), ("_close_interval", fresh_again)])
+@pytest.mark.parametrize(
+    ("member", "flaw"), [("_end_segment", exact_again), ("_close_interval", fresh_again)]
+)
 def test_an_event_that_meets_noise_twice_is_seen(member: str, flaw: Callable[..., None]) -> None:
-    """Planted: a segment or an interval that starts from exact sums pays for an event again and again."""
+    """Planted: a segment or interval that starts from exact sums pays for an event repeatedly."""
     ticks: list[Event] = [{"a": 2, "b": 1}] * TICKS
     with replaced(OrderStatistics, **{member: flaw}):
         assert not same_without("two_level", ticks, 2, {"a": 3}, {3, 6, 10}, {8, 11})

@@ -1,8 +1,9 @@
-"""Whole mechanisms that select, keyed words in and snapshots' contents out, against exact enumeration on small domains.
+"""Selecting mechanisms, from keyed words to snapshots, against exact enumeration.
 
-Chi-squared over some 10,000 independent stream keys and ticks, at a false-alarm rate of 1e-4 (seeds are fixed). Noise a tenth too wide,
-planted where it is drawn, must be rejected. The laws are worked out here from the papers' definitions and the budget, not from the
-mechanisms' own numbers; the parts by themselves are in tests/mechanisms (selection, limit_dom, above_threshold, sparse_gumb).
+Chi-squared over some 10,000 independent stream keys and ticks, at a false-alarm rate of 1e-4 (seeds
+are fixed). Planted noise a tenth too wide must be rejected. The laws come from the papers'
+definitions and the budget, not from the mechanisms' own numbers. tests/mechanisms covers the parts
+(selection, limit_dom, above_threshold, sparse_gumb).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from scipy.stats import chisquare
 from tests.contract.probe import Probe
 from tests.contract.stage import Run
 from workers.mechanisms.mechanism import Answers, Items, Mechanism, Release
-from workers.mechanisms.order_statistics.engine import OrderStatistics
-from workers.mechanisms.order_statistics.state import MaxState
+from workers.mechanisms.order_statistics.engine import MaxState, OrderStatistics
 from workers.mechanisms.registry import MECHANISMS, build
+
+pytestmark = pytest.mark.slow
 
 Law = Mapping[object, float]
 FALSE_ALARM = 1e-4
@@ -34,13 +36,19 @@ DELTA = 1e-4
 
 
 def made(name: str, **changes: object) -> Mechanism:
-    """A mechanism whose scales are easily worked out: one item of one an event."""
-    settings: dict[str, Any] = {"name": "h", "tick_ms": 1, "max_items": 1, "delta": DELTA, "keys": "public"} | changes
+    """Return a mechanism with easily derived scales: an event has one item, counted once."""
+    settings: dict[str, Any] = {
+        "name": "h",
+        "tick_ms": 1,
+        "max_items": 1,
+        "delta": DELTA,
+        "keys": "public",
+    } | changes
     return build(MECHANISMS[name](**settings))
 
 
 def pvalue(observed: Mapping[object, int], law: Law) -> float:
-    """Pearson's test; outcomes expected fewer than twenty times are one."""
+    """Return Pearson's p-value; outcomes expected fewer than twenty times are pooled."""
     total = sum(observed.values())
     assert observed.keys() <= law.keys() and math.fsum(law.values()) == pytest.approx(1, abs=1e-9)
     pairs = sorted((total * p, observed.get(outcome, 0)) for outcome, p in law.items())
@@ -53,13 +61,15 @@ def pvalue(observed: Mapping[object, int], law: Law) -> float:
 
 
 def agrees(observed: Callable[[Probe], Mapping[object, int]], law: Law) -> None:
-    """The law holds for the noise as it is, and is rejected where noise a tenth too wide is planted."""
+    """Check that the law holds, and is rejected for planted noise a tenth too wide."""
     assert pvalue(observed(Probe(keep_values=False)), law) > FALSE_ALARM
     assert pvalue(observed(Probe(keep_values=False, factor=WIDER**2)), law) < FALSE_ALARM
 
 
-def peeled(weights: Mapping[object, float], k: int, end: object = None) -> dict[tuple[object, ...], float]:
-    """Probability of each order of k picks without replacement; `end` ends them, and stands in the order."""
+def peeled(
+    weights: Mapping[object, float], k: int, end: object = None
+) -> dict[tuple[object, ...], float]:
+    """Return the probability of every order of k picks; `end` stops them, inclusive."""
     law: dict[tuple[object, ...], float] = {}
     for order in itertools.permutations(weights, min(k, len(weights))):
         sequence = order[: order.index(end) + 1] if end in order else order
@@ -71,8 +81,10 @@ def peeled(weights: Mapping[object, float], k: int, end: object = None) -> dict[
     return law
 
 
-def together(law: Mapping[tuple[object, ...], float], outcome: Callable[[tuple[object, ...]], object]) -> Law:
-    """The law of what is seen of an order."""
+def together(
+    law: Mapping[tuple[object, ...], float], outcome: Callable[[tuple[object, ...]], object]
+) -> Law:
+    """Return the law of `seen` applied to an order."""
     found: dict[object, float] = {}
     for order, probability in law.items():
         found[outcome(order)] = found.get(outcome(order), 0.0) + probability
@@ -80,17 +92,20 @@ def together(law: Mapping[tuple[object, ...], float], outcome: Callable[[tuple[o
 
 
 def weighed(scores: Mapping[Any, int], b: float) -> dict[object, float]:
-    """exp(score / b), by the highest."""
     return {name: math.exp((score - max(scores.values())) / b) for name, score in scores.items()}
 
 
-def shown(mechanism: Mechanism, counts: Mapping[str, int], probe: Probe, keys: int, ticks: int) -> Counter[object]:
-    """How often each outcome of one tick was published: labels in order of an answer, else the set of them."""
+def shown(
+    mechanism: Mechanism, counts: Mapping[str, int], probe: Probe, keys: int, ticks: int
+) -> Counter[object]:
+    """Count one tick's published outcomes: an answer's labels in order, else their set."""
     names, observed = tuple(f"k{i}" for i in range(keys)), Counter[object]()
     with probe.watching():
         run = Run(mechanism, 11, names)
         for t in range(1, ticks + 1):
-            again = not isinstance(mechanism.init(), MaxState) and (mechanism.kind != "pay_what_you_get" or t == 1)
+            again = not isinstance(mechanism.init(), MaxState) and (
+                mechanism.kind != "pay_what_you_get" or t == 1
+            )
             release = run.step(t, dict.fromkeys(names, counts) if again else {})
             if isinstance(release, Answers):
                 for answer in release.of_key.values():
@@ -104,9 +119,10 @@ def shown(mechanism: Mechanism, counts: Mapping[str, int], probe: Probe, keys: i
 
 
 def labels_of(run: Run, release: Release | Items) -> list[tuple[int, str]]:
-    """(stream key, label) of everything shown."""
     if isinstance(release, Items):
-        return list(zip(release.keys.tolist(), (label.decode() for label in release.labels), strict=True))
+        return list(
+            zip(release.keys.tolist(), (label.decode() for label in release.labels), strict=True)
+        )
     rows = release.rows.tolist()
     columns = run.state.ledger
     return [(int(columns.keys[row]), columns.label(row).decode()) for row in rows]
@@ -116,7 +132,7 @@ COUNTS = {"a": 606, "b": 605, "c": 603, "d": 600}
 
 
 def test_the_exponential_mechanism_publishes_its_law() -> None:
-    """known_gumbel (000 Alg. 5): half of rho is for k picks, each (1/b)^2/8, so b = sqrt(k / (4 rho)); the set of two of four labels."""
+    """known_gumbel (000 Alg. 5): k picks share rho / 2, each (1/b)^2/8: b = sqrt(k / (4 rho))."""
     k, rho = 2, RHO / 8
     mechanism = made("known_gumbel", domain=tuple(COUNTS), k=k, rho=rho, horizon=20)
     law = together(peeled(weighed(COUNTS, math.sqrt(k / (4 * rho))), k), frozenset)
@@ -124,12 +140,12 @@ def test_the_exponential_mechanism_publishes_its_law() -> None:
 
 
 def height(scale: float, delta: float, largest: int = 1) -> int:
-    """BOTTOM above h_(kbar+1): Dinf and the least integer that a logistic passes with probability delta at most."""
+    """Return BOTTOM's margin above h_(kbar+1): Dinf plus the logistic's 1 - delta quantile."""
     return largest + math.ceil(scale * math.log(1 / delta - 1))
 
 
 def test_limit_dom_publishes_labels_until_bottom_as_enumerated() -> None:
-    """002 Alg. 1 on the kbar = 3 largest of 4: fewer than two labels are shown exactly where BOTTOM came."""
+    """002 Alg. 1, kbar = 3 largest of 4: fewer than two labels exactly where BOTTOM came."""
     k, kbar, rho = 2, 3, RHO / 8
     b = math.sqrt(k / (4 * rho))
     above = height(b, DELTA / 2)  # half of delta is for discovery
@@ -137,18 +153,28 @@ def test_limit_dom_publishes_labels_until_bottom_as_enumerated() -> None:
     mechanism = made("limit_dom", k=k, kbar=kbar, rho=rho, horizon=20)
     scores: dict[object, int] = {label: counts[label] for label in "abc"}
     law = together(
-        peeled(weighed(scores | {None: 20 + above}, b), k, end=None), lambda order: frozenset(order) - {None}
+        peeled(weighed(scores | {None: 20 + above}, b), k, end=None),
+        lambda order: frozenset(order) - {None},
     )
     agrees(lambda probe: shown(mechanism, counts, probe, 500, 20), law)
 
 
 def test_pay_what_you_get_publishes_its_labels_in_the_order_of_the_law() -> None:
-    """002 Alg. 2: k* picks are paid for, so b = sqrt(k* / (8 rho)); each of four answers has delta's half by itself."""
+    """002 Alg. 2: k* picks paid, b = sqrt(k* / (8 rho)); each of four answers has delta's half."""
     k, kbar, answers, rho = 2, 3, 4, 0.5
     b = math.sqrt(8 / (8 * rho))
     above = height(b, DELTA / 2 / answers)
     counts = {"a": 9 + above + 2, "b": 9 + above, "c": 9 + above - 1, "d": 9}
-    mechanism = made("pay_what_you_get", k=k, kbar=kbar, labels=8, queries=answers, every=1, rho=rho, horizon=answers)
+    mechanism = made(
+        "pay_what_you_get",
+        k=k,
+        kbar=kbar,
+        labels=8,
+        queries=answers,
+        every=1,
+        rho=rho,
+        horizon=answers,
+    )
     scores: dict[object, int] = {label: counts[label] for label in "abc"}
     law = together(
         peeled(weighed(scores | {None: 9 + above}, b), k, end=None),
@@ -158,7 +184,7 @@ def test_pay_what_you_get_publishes_its_labels_in_the_order_of_the_law() -> None
 
 
 def stopping(values: list[int], threshold: int, b_tau: float, b_mu: float, one_sided: bool) -> Law:
-    """Tick at which AboveThreshold stops (None: never): tau and mu_t summed over."""
+    """Return the law of AboveThreshold's stopping tick (None: never), summed over tau and mu_t."""
 
     def noise(b: float) -> tuple[np.ndarray, np.ndarray]:
         reach = math.ceil(45 * b)
@@ -178,11 +204,19 @@ def stopping(values: list[int], threshold: int, b_tau: float, b_mu: float, one_s
 @pytest.mark.parametrize("name", ["bounded_max", "doubling"])
 @pytest.mark.parametrize("accounting", ["pure", "zcdp"])
 def test_above_threshold_stops_at_the_ticks_of_its_law(name: str, accounting: str) -> None:
-    """The first interval of Algorithm 2 and the first segment of Algorithm 5: Lap(4/eps), Lap(8/eps) as printed; zCDP by its own scales."""
+    """Algorithm 2's first interval, Algorithm 5's first segment: Lap(4/eps), Lap(8/eps) as
+    printed; zCDP by its own scales.
+    """
     epsilon, ticks, keys = 4.0, 6, 2_500
     further: dict[str, object] = {"c_max": 2_000} if name == "bounded_max" else {}
     mechanism = made(
-        name, domain=("a", "b"), epsilon=epsilon, accounting=accounting, horizon=ticks, query="max", **further
+        name,
+        domain=("a", "b"),
+        epsilon=epsilon,
+        accounting=accounting,
+        horizon=ticks,
+        query="max",
+        **further,
     )
     assert isinstance(mechanism, OrderStatistics)
     inner = name == "bounded_max"

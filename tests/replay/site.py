@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.worker.harness import toml, unk
-from workers.settings import Settings, load
+from workers.settings.settings import Settings, load
 
 T0 = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.replay.ahead import ahead
+from workers.replay.source import ahead
 
 
 def test_the_next_piece_is_made_by_another_thread_while_one_is_looked_at() -> None:

@@ -14,18 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.backtest.backtests import KEY, events, text_of
+from tests import ROOT
+from tests.replay.backtest.backtests import KEY, events, text_of
 from tests.replay.site import settings_of
-from tests.worker.harness import ROOT
-from workers.backtest import results
-from workers.backtest.grid import make_grid, runs_of
-from workers.backtest.pool import Pool
-from workers.backtest.results import Results, read
 from workers.cli import execute
 from workers.replay import interrupts
+from workers.replay.backtest import results
+from workers.replay.backtest.grid import make_grid, runs_of
+from workers.replay.backtest.results import Results, read
+from workers.replay.backtest.sweep import Pool
 from workers.replay.interrupts import HEEDED, Interrupts
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +67,7 @@ def site(directory: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (directory / "report.html").touch()
         return []
 
-    monkeypatch.setattr("workers.report.report.write_report", report)
+    monkeypatch.setattr("workers.replay.report.report.write_report", report)
     path = directory / "in.jsonl"
     path.write_bytes(text_of(events(4_000)))
     settings_of(directory)
@@ -115,13 +117,22 @@ def test_a_signal_leaves_results_of_the_ticks_that_are_whole(
     monkeypatch.setattr(Pressed, "number", number)
     monkeypatch.setattr("workers.replay.sources.JsonLines", Pressed)
     directory = tmp_path / "r"
-    assert execute([*site(tmp_path, monkeypatch), "--report", str(directory), "--vary", "epsilon=1,2"]) == code
+    assert (
+        execute([*site(tmp_path, monkeypatch), "--report", str(directory), "--vary", "epsilon=1,2"])
+        == code
+    )
     tables = read(directory)
-    assert not tables.input.complete and 0 < tables.input.events < 4_000 and tables.results.num_rows > 100
+    assert (
+        not tables.input.complete
+        and 0 < tables.input.events < 4_000
+        and tables.results.num_rows > 100
+    )
     assert (directory / "report.html").exists() and not list(directory.glob("*.part"))
 
 
-def test_ctrl_c_after_the_last_event_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_after_the_last_event_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All was measured: half a results directory would be the worst of all answers."""
     whole = results.write
 
@@ -131,7 +142,10 @@ def test_ctrl_c_after_the_last_event_loses_nothing(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("workers.commands.backtest.write", pressed)
     directory = tmp_path / "r"
-    assert execute([*site(tmp_path, monkeypatch), "--report", str(directory), "--vary", "epsilon=1,2"]) == 130
+    assert (
+        execute([*site(tmp_path, monkeypatch), "--report", str(directory), "--vary", "epsilon=1,2"])
+        == 130
+    )
     assert read(directory).input.complete and (directory / "report.html").exists()
 
 
@@ -153,7 +167,12 @@ def test_who_insists_ends_a_sweep_and_its_processes(tmp_path: Path, later: list[
     pool = Pool(runs_of(grid.combinations, 1), KEY, 5, 2)
     children = [child for child, _ in pool._children]
     with pytest.raises(KeyboardInterrupt):
-        pool.run(settings, Insisted(settings, "text", io.BytesIO(content), total=9), None, lambda summary: None)
+        pool.run(
+            settings,
+            Insisted(settings, "text", io.BytesIO(content), total=9),
+            None,
+            lambda summary: None,
+        )
     assert all(child.is_alive() for child in children)  # they heed no signal
     pool.close()
     assert not any(child.is_alive() for child in children)
@@ -163,7 +182,12 @@ def test_a_pipe_stays_a_pipe_and_a_full_disk_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Run as root, `--snapshots /dev/null` must not put a file in the place of the device."""
-    base, plain, pipe, full = site(tmp_path, monkeypatch), tmp_path / "out", tmp_path / "pipe", tmp_path / "full"
+    base, plain, pipe, full = (
+        site(tmp_path, monkeypatch),
+        tmp_path / "out",
+        tmp_path / "pipe",
+        tmp_path / "full",
+    )
     assert execute([*base, "--snapshots", str(plain)]) == 0
     os.mkfifo(pipe)
     read_back: list[bytes] = []
@@ -192,7 +216,10 @@ def test_a_directory_is_no_file_for_snapshots(
 
 @pytest.mark.parametrize("measured", [False, True])
 def test_where_nothing_is_an_event_it_is_said_why(
-    measured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    measured: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A wrong name of a field rejects all; "no event" alone would send its user to look for the wrong thing."""
     base = site(tmp_path, monkeypatch)
@@ -214,7 +241,10 @@ def test_the_work_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None
     os.close(reading)
     done = subprocess.run(
         [*command, "--input", str(tmp_path / "in.jsonl"), "--snapshots", str(out)],
-        cwd=ROOT, stdout=writing, stderr=writing, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=writing,
+        stderr=writing,
+        check=False,
+    )
     os.close(writing)
     assert done.returncode == 0 and len(out.read_bytes().splitlines()) > 10

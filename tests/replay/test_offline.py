@@ -20,19 +20,27 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import ROOT
 from tests.replay.site import T0, settings_of
-from tests.worker.harness import ROOT, Bare, known, unk
+from tests.worker.harness import Bare, known, unk
 from workers.cli import execute
-from workers.errors import StateRefused
-from workers.histogram.snapshots import ReleasedTick, Snapshot
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.snapshots import ReleasedTick, Snapshot
 from workers.replay.interrupts import Interrupts
-from workers.replay.offline import Offline, Summary, few_collections, fresh_histograms, replay
+from workers.replay.offline import (
+    Offline,
+    ReplayHistogram,
+    Summary,
+    few_collections,
+    fresh_histograms,
+    replay,
+)
 from workers.replay.source import EventBatch
 from workers.replay.sources_lines import JsonLines
-from workers.replay.stages import ReplayHistogram
-from workers.settings import Settings, read_key
+from workers.runtime.errors import StateRefused
+from workers.settings.files import read_key
+from workers.settings.settings import Settings
 
 ROOT_KEY = bytes(range(32))
 
@@ -43,7 +51,9 @@ def text(number: int, seconds: float = 30.0, seed: int = 1) -> bytes:
     events = (
         {
             "key": rng.choice("abc"),
-            "items": rng.choices([f"i{i}" for i in range(20)], weights=range(20, 0, -1), k=rng.randrange(4)),
+            "items": rng.choices(
+                [f"i{i}" for i in range(20)], weights=range(20, 0, -1), k=rng.randrange(4)
+            ),
             "ts": T0 + int(i * seconds * 1000 / number),
         }
         for i in range(number)
@@ -56,10 +66,19 @@ def lines(settings: Settings, content: bytes) -> JsonLines:
 
 
 def snapshots(
-    settings: Settings, content: bytes, histograms: list[ReplayHistogram] | None = None, key: NoiseKey | None = None
+    settings: Settings,
+    content: bytes,
+    histograms: list[ReplayHistogram] | None = None,
+    key: NoiseKey | None = None,
 ) -> list[Snapshot]:
     found: list[Snapshot] = []
-    replay(settings, key or NoiseKey(ROOT_KEY), lines(settings, content), found.append, histograms=histograms)
+    replay(
+        settings,
+        key or NoiseKey(ROOT_KEY),
+        lines(settings, content),
+        found.append,
+        histograms=histograms,
+    )
     return found
 
 
@@ -84,7 +103,9 @@ def test_histograms_of_several_settings_in_one_pass_are_each_as_alone(tmp_path: 
 
 def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Path) -> None:
     """Measuring must not mean parsing what was written."""
-    settings = settings_of(tmp_path, [known(domain=["i0", "i1", "never"], keys=["a", "b"], max_items=3)])
+    settings = settings_of(
+        tmp_path, [known(domain=["i0", "i1", "never"], keys=["a", "b"], max_items=3)]
+    )
     content = text(2_000)
     [histogram] = fresh_histograms(settings, NoiseKey(ROOT_KEY))
     seen: list[tuple[int, dict[str, int], float]] = []
@@ -92,7 +113,9 @@ def test_what_a_tick_shows_is_seen_with_the_exact_counts_beside_it(tmp_path: Pat
     def observe(shown: ReleasedTick) -> None:
         assert isinstance(shown.release, Release)
         exact = histogram.columns.counts[shown.release.rows]
-        seen.append((shown.end_ms, histogram.exact("a"), float(np.abs(shown.release.counts - exact).max())))
+        seen.append(
+            (shown.end_ms, histogram.exact("a"), float(np.abs(shown.release.counts - exact).max()))
+        )
 
     histogram.observe = observe
     assert snapshots(settings, content, [histogram])
@@ -109,12 +132,18 @@ def test_a_gap_of_very_many_ticks_is_refused_wherever_it_is(tmp_path: Path) -> N
     """One wrong time in a file would have ten million empty ticks published, also behind its first tick."""
     settings = settings_of(tmp_path, [unk()])
     for before in ([T0], [T0, T0 + 5_000]):
-        offline = Offline(settings, NoiseKey(ROOT_KEY), fresh_histograms(settings, NoiseKey(ROOT_KEY)))
+        offline = Offline(
+            settings, NoiseKey(ROOT_KEY), fresh_histograms(settings, NoiseKey(ROOT_KEY))
+        )
         content = b"".join(b'{"key":"a","items":"x","ts":%d}\n' % at for at in before)
         for batch in lines(settings, content).batches():
             offline.add(batch)
-        [ahead] = lines(settings, b'{"key":"a","items":"x","ts":%d}\n' % (T0 + 10_000_010_000)).batches()
-        with pytest.raises(StateRefused, match="10,000,0.. ticks are to be published after .* at once"):
+        [ahead] = lines(
+            settings, b'{"key":"a","items":"x","ts":%d}\n' % (T0 + 10_000_010_000)
+        ).batches()
+        with pytest.raises(
+            StateRefused, match="10,000,0.. ticks are to be published after .* at once"
+        ):
             offline.add(ahead)
 
 
@@ -194,14 +223,24 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
     if older:
         out.write_bytes(b"older\n")
     command = [sys.executable, "-m", "workers.cli", "replay", "-c", str(tmp_path / "settings.toml")]
-    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a test run in the background ignores Ctrl-C
-    with subprocess.Popen(
-        [*command, "--input", str(pipe), "--snapshots", str(out)], cwd=ROOT, stderr=subprocess.PIPE, text=True,
-        preexec_fn=heeds,  # noqa: PLW1509  # no threads here
-    ) as process, pipe.open("wb") as writing:  # fmt: skip
+    heeds = partial(
+        signal.signal, signal.SIGINT, signal.SIG_DFL
+    )  # a test run in the background ignores Ctrl-C
+    with (
+        subprocess.Popen(
+            [*command, "--input", str(pipe), "--snapshots", str(out)],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=heeds,  # noqa: PLW1509  # no threads here
+        ) as process,
+        pipe.open("wb") as writing,
+    ):
         writing.write(content)
         writing.flush()
-        while (tmp_path / "out.jsonl.part").stat().st_size == 0:  # the pipe stays open: there is no end of the input
+        while (
+            tmp_path / "out.jsonl.part"
+        ).stat().st_size == 0:  # the pipe stays open: there is no end of the input
             assert process.poll() is None
             time.sleep(0.05)
         for _ in range(5):  # CPython can lose one just before a blocking read
@@ -221,17 +260,23 @@ def test_ctrl_c_leaves_a_readable_file_and_exit_130(tmp_path: Path, older: bool)
         assert out.read_bytes() == b"older\n"
 
 
-def test_the_report_lists_rejects_up_to_a_hundred(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_lists_rejects_up_to_a_hundred(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Enough to see a pattern, and no second copy of the input."""
     settings_of(tmp_path)
     good = text(200).splitlines()
     path = tmp_path / "events.jsonl"
-    path.write_bytes(b"\n".join(line for pair in zip(good, [b"broken"] * 200, strict=True) for line in pair))
+    path.write_bytes(
+        b"\n".join(line for pair in zip(good, [b"broken"] * 200, strict=True) for line in pair)
+    )
     assert execute(["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(path)]) == 0
     errors = capsys.readouterr().err
     assert "200 events, 200 rejected" in errors
     assert "200 lines rejected: not JSON" in errors
-    assert "line 2: not JSON" in errors and "line 200: not JSON" in errors and "line 202" not in errors
+    assert (
+        "line 2: not JSON" in errors and "line 200: not JSON" in errors and "line 202" not in errors
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,7 +286,10 @@ def test_the_report_lists_rejects_up_to_a_hundred(tmp_path: Path, capsys: pytest
         ([], "give either --input FILE or --topic"),
         (["--input", "x.jsonl", "--from", "2026-01-01"], "--from and --to go with --topic"),
         (["--topic", "--from", "yesterday"], "--from yesterday: a time such as"),
-        (["--topic", "--from", "99999999999999999999"], "--from 99999999999999999999: a time such as"),
+        (
+            ["--topic", "--from", "99999999999999999999"],
+            "--from 99999999999999999999: a time such as",
+        ),
         (["--topic", "--from", "2026-01-02", "--to", "2026-01-01T12:00"], "an empty range"),
         (["--input", "nowhere.jsonl"], "--input nowhere.jsonl: No such file"),
         (["--input", os.devnull], "no events in it"),
@@ -262,12 +310,18 @@ def test_progress_tells_the_rate_and_the_time_left(tmp_path: Path) -> None:
     from workers.commands.replay import _where
 
     summary = Summary(events=1_000, snapshots=3, position=250, total=1_000, seconds=20.0)
-    assert _where(summary) == "1,000 events, 0 rejected, 3 snapshots, 20.0 s, 50 events/s, 25%, 1:00 left"
+    assert (
+        _where(summary)
+        == "1,000 events, 0 rejected, 3 snapshots, 20.0 s, 50 events/s, 25%, 1:00 left"
+    )
     assert "left" not in _where(Summary(events=1, seconds=1.0))
     told: list[Any] = []
     settings, content = settings_of(tmp_path), text(500)
     replay(
-        settings, NoiseKey(ROOT_KEY), lines(settings, content), progress=lambda s: told.append((s.position, s.total))
+        settings,
+        NoiseKey(ROOT_KEY),
+        lines(settings, content),
+        progress=lambda s: told.append((s.position, s.total)),
     )
     assert told[-1] == (len(content), len(content))
 
@@ -278,7 +332,11 @@ def test_a_tick_does_not_wait_for_a_partition_that_has_ended(tmp_path: Path) -> 
     key = NoiseKey(ROOT_KEY)
     ticks: list[int] = []
     offline = Offline(
-        settings, key, fresh_histograms(settings, key), partitions=3, write=lambda s: ticks.append(s.end_ms)
+        settings,
+        key,
+        fresh_histograms(settings, key),
+        partitions=3,
+        write=lambda s: ticks.append(s.end_ms),
     )
     all_lines = text(3_000).splitlines(keepends=True)
     for i in range(30):
@@ -306,10 +364,18 @@ def test_the_key_file_is_the_key(tmp_path: Path) -> None:
     content = text(300)
     (tmp_path / "events.jsonl").write_bytes(content)
     out = tmp_path / "out.jsonl"
-    arguments = ["replay", "-c", str(tmp_path / "settings.toml"), "--input", str(tmp_path / "events.jsonl")]
+    arguments = [
+        "replay",
+        "-c",
+        str(tmp_path / "settings.toml"),
+        "--input",
+        str(tmp_path / "events.jsonl"),
+    ]
     assert execute([*arguments, "--snapshots", str(out)]) == 0
     key: Callable[[], NoiseKey] = lambda: NoiseKey(read_key(settings.worker.key_file))  # noqa: E731  # read as the command reads it
-    assert out.read_bytes() == b"".join(s.value + b"\n" for s in snapshots(settings, content, key=key()))
+    assert out.read_bytes() == b"".join(
+        s.value + b"\n" for s in snapshots(settings, content, key=key())
+    )
 
 
 def test_users_may_be_protected_for_an_epoch_and_for_ever_side_by_side(tmp_path: Path) -> None:

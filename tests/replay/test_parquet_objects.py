@@ -16,36 +16,50 @@ import pytest
 from tests.events import reference
 from tests.events.shapes_corpus import document
 from tests.replay.site import T0
-from workers.errors import SettingsError
 from workers.events.columns import EventColumns, Events
-from workers.replay.arrow_objects import objects_of
+from workers.replay.parquet import objects_of
 from workers.replay.sources import open_source
-from workers.settings import Settings, settings_of
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings, settings_of
 
 LINE = pa.struct([("sku", pa.string()), ("qty", pa.int32()), ("price", pa.float64())])
 ORDER = pa.struct([("shop", pa.int64()), ("lines", pa.list_(LINE)), ("total", pa.decimal128(9, 2))])
 KINDS = {
-    "order": ORDER, "type": pa.dictionary(pa.int8(), pa.string()), "at": pa.int64(), "tags": pa.large_list(pa.int16()), "vip": pa.bool_(),
+    "order": ORDER,
+    "type": pa.dictionary(pa.int8(), pa.string()),
+    "at": pa.int64(),
+    "tags": pa.large_list(pa.int16()),
+    "vip": pa.bool_(),
     "props": pa.map_(pa.string(), pa.int64()),
-}  # fmt: skip
+}
 
 
 def row(place: int, **changes: Any) -> dict[str, Any]:
     """Return a row; some have nulls where an event may have none."""
-    lines = [{"sku": f"p{place % 3}", "qty": place % 4, "price": place / 7}, {"sku": None if place % 11 == 5 else "é", "qty": 2**31 - 1,
-        "price": 9.99}]
+    lines = [
+        {"sku": f"p{place % 3}", "qty": place % 4, "price": place / 7},
+        {"sku": None if place % 11 == 5 else "é", "qty": 2**31 - 1, "price": 9.99},
+    ]
     found: dict[str, Any] = {
-        "order": {"shop": place % 2, "lines": None if place % 13 == 6 else lines[: place % 5], "total": Decimal(place * 37) / 100},
-        "type": ("purchase", "view", None)[place % 3], "at": T0 + place, "tags": [place % 3, -1] if place % 5 else None, "vip": place % 4
-        == 0,
+        "order": {
+            "shop": place % 2,
+            "lines": None if place % 13 == 6 else lines[: place % 5],
+            "total": Decimal(place * 37) / 100,
+        },
+        "type": ("purchase", "view", None)[place % 3],
+        "at": T0 + place,
+        "tags": [place % 3, -1] if place % 5 else None,
+        "vip": place % 4 == 0,
         "props": [("a", place % 3), ("b", 2)] if place % 7 else [],
-    }  # fmt: skip
+    }
     return found | changes
 
 
 def as_json(value: Any) -> Any:
     """Return a row of `KINDS` as its JSON."""
-    record = {name: inner for name, inner in value.items() if name != "props"} | {"props": dict(value["props"])}
+    record = {name: inner for name, inner in value.items() if name != "props"} | {
+        "props": dict(value["props"])
+    }
     return json.loads(json.dumps(record, default=float))
 
 
@@ -56,25 +70,47 @@ SHAPES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
     "a null is a reject": (OF, [{}]),
     "several histograms": (
         OF | {"missing": "empty"},
-        [{"where": PURCHASE}, {"items": "tags"}, {"items": "vip", "key": "$all"}, {"items": "order.total", "buckets": [0, 1, 2.5, 100]},
-        {"items": "props"}],
+        [
+            {"where": PURCHASE},
+            {"items": "tags"},
+            {"items": "vip", "key": "$all"},
+            {"items": "order.total", "buckets": [0, 1, 2.5, 100]},
+            {"items": "props"},
+        ],
     ),
-    "buckets in elements": (OF | {"items": "order.lines[].price", "missing": "empty"}, [{"buckets": [0, 1, 5, 9.99, 10]}]),
+    "buckets in elements": (
+        OF | {"items": "order.lines[].price", "missing": "empty"},
+        [{"buckets": [0, 1, 5, 9.99, 10]}],
+    ),
     "conditions": (
         OF | {"items": "tags", "missing": "empty"},
-        [{"where": [{"field": "order.total", "min": 3.7, "max": 20}, {"field": "vip", "not_in": [True]}]}, {"where": [{"field": "props.b",
-        "exists": True}]}],
+        [
+            {
+                "where": [
+                    {"field": "order.total", "min": 3.7, "max": 20},
+                    {"field": "vip", "not_in": [True]},
+                ]
+            },
+            {"where": [{"field": "props.b", "exists": True}]},
+        ],
     ),
-    "a count beside a label": (OF | {"items": "type", "count": "props.a", "missing": "empty"}, [{}]),
-}  # fmt: skip
+    "a count beside a label": (
+        OF | {"items": "type", "count": "props.a", "missing": "empty"},
+        [{}],
+    ),
+}
 
 
 def settings(events: dict[str, Any], histograms: list[dict[str, Any]]) -> Settings:
     return settings_of(document(events, histograms, None), Path())
 
 
-def write(path: Path, rows: Sequence[dict[str, Any]], kinds: dict[str, Any], size: int = 1 << 20) -> Path:
-    table = pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
+def write(
+    path: Path, rows: Sequence[dict[str, Any]], kinds: dict[str, Any], size: int = 1 << 20
+) -> Path:
+    table = pa.table(
+        {name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()}
+    )
     pq.write_table(table, path, row_group_size=size)
     return path
 
@@ -85,7 +121,9 @@ def read(given: Settings, path: Path) -> tuple[list[Any], list[tuple[int, str]]]
     rejects: list[tuple[int, str]] = []
     with open_source(given, str(path)) as source:
         for batch in source.batches():
-            views = [column(batch.events, batch.events.views[config.view]) for config in given.histograms]
+            views = [
+                column(batch.events, batch.events.views[config.view]) for config in given.histograms
+            ]
             found += list(zip(batch.events.times.tolist(), *views, strict=True))
             rejects += batch.rejects
     return found, rejects
@@ -96,13 +134,17 @@ def column(events: Events, columns: EventColumns) -> list[Any]:
     amounts, ends = columns.amounts.tolist() or [1] * len(labels), columns.ends.tolist()
     seen = [True] * len(events) if columns.seen is None else columns.seen.tolist()
     return [
-        (columns.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True))) if looks else None
+        (columns.key_names.name(key), dict(zip(labels[a:b], amounts[a:b], strict=True)))
+        if looks
+        else None
         for looks, key, a, b in zip(seen, columns.keys.tolist(), [0, *ends], ends, strict=False)
     ]
 
 
 def expected(
-    rows: Sequence[dict[str, Any]], shape: tuple[dict[str, Any], list[dict[str, Any]]], given: Settings
+    rows: Sequence[dict[str, Any]],
+    shape: tuple[dict[str, Any], list[dict[str, Any]]],
+    given: Settings,
 ) -> tuple[list[Any], list[int]]:
     found, rejected = [], []
     for number, one in enumerate(rows, 1):
@@ -123,7 +165,9 @@ def expected(
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("size", [7, 1 << 20])
-def test_parquet_counts_what_json_lines_and_plain_python_count(tmp_path: Path, name: str, size: int) -> None:
+def test_parquet_counts_what_json_lines_and_plain_python_count(
+    tmp_path: Path, name: str, size: int
+) -> None:
     """The same history in another file is the same history."""
     rows = [row(place) for place in range(200)]
     plain = [as_json(one) for one in rows]
@@ -134,28 +178,54 @@ def test_parquet_counts_what_json_lines_and_plain_python_count(tmp_path: Path, n
     assert found == read(given, lines)
     events, rejected = expected(plain, SHAPES[name], given)
     assert (found[0], [number for number, _ in found[1]]) == (events, rejected)
-    assert len(events) > 100 and (len(rejected) > 10) is (name in ("a null is a reject", "a count beside a label"))
+    assert len(events) > 100 and (len(rejected) > 10) is (
+        name in ("a null is a reject", "a count beside a label")
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "unit", "value"),
     [
-        (pa.timestamp("s"), "ms", T0 // 1_000), (pa.timestamp("ms"), "ms", T0), (pa.timestamp("us", "Asia/Tokyo"), "ms", T0 * 1_000 + 999),
-        (pa.timestamp("ns"), "ms", T0 * 1_000_000 + 999_999), (pa.timestamp("ns", "UTC"), "iso", T0 * 1_000_000 + 1), (pa.timestamp("us"),
-        "s", T0 * 1_000),
-        (pa.int64(), "ms", T0), (pa.int64(), "us", T0 * 1_000 + 999), (pa.uint64(), "ns", T0 * 1_000_000 + 999_999), (pa.int32(), "s", T0
-        // 1_000),
-        (pa.float64(), "s", T0 / 1_000), (pa.decimal128(16, 3), "s", Decimal(T0) / 1_000),
-        (pa.string(), "iso", datetime.fromtimestamp(T0 // 1_000, UTC).isoformat()), (pa.large_string(), "iso", "2026-01-01T00:00:00Z"),
+        (pa.timestamp("s"), "ms", T0 // 1_000),
+        (pa.timestamp("ms"), "ms", T0),
+        (pa.timestamp("us", "Asia/Tokyo"), "ms", T0 * 1_000 + 999),
+        (pa.timestamp("ns"), "ms", T0 * 1_000_000 + 999_999),
+        (pa.timestamp("ns", "UTC"), "iso", T0 * 1_000_000 + 1),
+        (pa.timestamp("us"), "s", T0 * 1_000),
+        (pa.int64(), "ms", T0),
+        (pa.int64(), "us", T0 * 1_000 + 999),
+        (pa.uint64(), "ns", T0 * 1_000_000 + 999_999),
+        (pa.int32(), "s", T0 // 1_000),
+        (pa.float64(), "s", T0 / 1_000),
+        (pa.decimal128(16, 3), "s", Decimal(T0) / 1_000),
+        (pa.string(), "iso", datetime.fromtimestamp(T0 // 1_000, UTC).isoformat()),
+        (pa.large_string(), "iso", "2026-01-01T00:00:00Z"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("nested", [False, True])
-def test_times_of_each_unit_and_type(tmp_path: Path, kind: Any, unit: str, value: Any, nested: bool) -> None:
+def test_times_of_each_unit_and_type(
+    tmp_path: Path, kind: Any, unit: str, value: Any, nested: bool
+) -> None:
     """A timestamp says its unit itself; of a number or a text the settings say it."""
-    times = pa.array([value, None], pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array([value, None], kind)
-    columns = {"t": pa.StructArray.from_arrays([times], ["at"]) if nested else times, "i": pa.array([5, 5])}
+    times = (
+        pa.array([value, None], pa.int64()).cast(kind)
+        if pa.types.is_timestamp(kind)
+        else pa.array([value, None], kind)
+    )
+    columns = {
+        "t": pa.StructArray.from_arrays([times], ["at"]) if nested else times,
+        "i": pa.array([5, 5]),
+    }
     pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    given = settings({"key": "$all", "items": "i", "timestamp": "t.at" if nested else "t", "timestamp_unit": unit}, [{}])
+    given = settings(
+        {
+            "key": "$all",
+            "items": "i",
+            "timestamp": "t.at" if nested else "t",
+            "timestamp_unit": unit,
+        },
+        [{}],
+    )
     events, rejects = read(given, tmp_path / "a.parquet")
     assert T0 % 1_000 == 0 and events == [(T0, ("all", {"5": 1}))]
     ((number, why),) = rejects
@@ -164,14 +234,29 @@ def test_times_of_each_unit_and_type(tmp_path: Path, kind: Any, unit: str, value
 
 def test_nothing_in_a_file_stops_its_reading(tmp_path: Path) -> None:
     """Text that is no text, moments that Python has no date for, and numbers that are none."""
-    broken = pa.Array.from_buffers(pa.string(), 6, pa.array([b"a", b"\xff", b"a", b"a", b"a", b"a"]).buffers())
+    broken = pa.Array.from_buffers(
+        pa.string(), 6, pa.array([b"a", b"\xff", b"a", b"a", b"a", b"a"]).buffers()
+    )
     far = pa.array([T0, T0, 2**62, T0, -(2**62), T0], pa.int64()).cast(pa.timestamp("ms"))
     values = pa.array([1.5, 1.5, 1.5, float("nan"), float("inf"), float("-inf")])
-    table = pa.table({"o": pa.StructArray.from_arrays([broken, far], ["k", "t"]), "v": values, "d": pa.array([2**30] * 6,
-        pa.int32()).cast(pa.date32())})
+    table = pa.table(
+        {
+            "o": pa.StructArray.from_arrays([broken, far], ["k", "t"]),
+            "v": values,
+            "d": pa.array([2**30] * 6, pa.int32()).cast(pa.date32()),
+        }
+    )
     pq.write_table(table, tmp_path / "a.parquet")
-    given = settings({"key": "o.k", "items": "v", "timestamp": "o.t", "where": [{"field": "d", "not_in": ["x"]}], "grace": "1h"},
-        [{"buckets": [0, 2]}])
+    given = settings(
+        {
+            "key": "o.k",
+            "items": "v",
+            "timestamp": "o.t",
+            "where": [{"field": "d", "not_in": ["x"]}],
+            "grace": "1h",
+        },
+        [{"buckets": [0, 2]}],
+    )
     events, rejects = read(given, tmp_path / "a.parquet")
     assert events == [(T0, ("a", {"[0,2)": 1})), (T0, ("a", {"<0": 1}))]
     assert [number for number, _ in rejects] == [2, 3, 4, 5]
@@ -181,11 +266,20 @@ def test_nothing_in_a_file_stops_its_reading(tmp_path: Path) -> None:
 def test_a_map_may_have_any_keys(tmp_path: Path) -> None:
     """In JSON they are texts; a row in which they are none is refused, not counted under another name."""
     maps = [[(7, 1), (8, 2)], [], None]
-    for kind, given in ((pa.int32(), maps), (pa.binary(), [[(b"7", 1), (b"8", 2)], [], [(b"\xff", 1)]])):
-        table = pa.table({"m": pa.array(given, pa.map_(kind, pa.int64())), "ts": [T0] * 3, "type": ["a"] * 3})
+    for kind, given in (
+        (pa.int32(), maps),
+        (pa.binary(), [[(b"7", 1), (b"8", 2)], [], [(b"\xff", 1)]]),
+    ):
+        table = pa.table(
+            {"m": pa.array(given, pa.map_(kind, pa.int64())), "ts": [T0] * 3, "type": ["a"] * 3}
+        )
         pq.write_table(table, tmp_path / "a.parquet")
-        events, rejects = read(settings({"key": "type", "items": "m", "where": [{"field": "type", "in": ["a"]}]}, [{}]), tmp_path /
-            "a.parquet")
+        events, rejects = read(
+            settings(
+                {"key": "type", "items": "m", "where": [{"field": "type", "in": ["a"]}]}, [{}]
+            ),
+            tmp_path / "a.parquet",
+        )
         assert [counts for _, (_, counts) in events] == [{"7": 1, "8": 2}, {}]
         assert [number for number, _ in rejects] == [3]
 
@@ -193,18 +287,41 @@ def test_a_map_may_have_any_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "message"),
     [
-        ({"items": "order.linse[].sku"}, "items = 'order.linse[].sku': nothing is there; its columns are order, type, at, tags"),
+        (
+            {"items": "order.linse[].sku"},
+            "items = 'order.linse[].sku': nothing is there; its columns are order, type, at, tags",
+        ),
         ({"items": "type[].x"}, "items = 'type[].x': nothing is there"),
         ({"items": "order.lines"}, "which: q[].label"),
-        ({"items": "order.lines[]"}, "items = 'order.lines[]': struct<sku: string, qty: int32, price: double> is there; it must be text"),
-        ({"items": "order.total"}, "items = 'order.total': decimal128(9, 2) is there; it must be text, whole numbers or booleans"),
-        ({"key": "order.total"}, "key = 'order.total': decimal128(9, 2) is there; it must be text, whole numbers or booleans"),
-        ({"count": "order.lines[].price"}, "count = 'order.lines[].price': double is there; it must be whole numbers"),
-        ({"timestamp": "type"}, "timestamp = 'type': string is there; it must be a timestamp, or whole numbers in ms"),
-        ({"where": [{"field": "order.shpo", "exists": True}]}, "where = 'order.shpo': nothing is there"),
+        (
+            {"items": "order.lines[]"},
+            "items = 'order.lines[]': struct<sku: string, qty: int32, price: double> is there; it must be text",
+        ),
+        (
+            {"items": "order.total"},
+            "items = 'order.total': decimal128(9, 2) is there; it must be text, whole numbers or booleans",
+        ),
+        (
+            {"key": "order.total"},
+            "key = 'order.total': decimal128(9, 2) is there; it must be text, whole numbers or booleans",
+        ),
+        (
+            {"count": "order.lines[].price"},
+            "count = 'order.lines[].price': double is there; it must be whole numbers",
+        ),
+        (
+            {"timestamp": "type"},
+            "timestamp = 'type': string is there; it must be a timestamp, or whole numbers in ms",
+        ),
+        (
+            {"where": [{"field": "order.shpo", "exists": True}]},
+            "where = 'order.shpo': nothing is there",
+        ),
     ],
 )
-def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, events: dict[str, Any], message: str) -> None:
+def test_a_path_that_leads_nowhere_is_named(
+    tmp_path: Path, events: dict[str, Any], message: str
+) -> None:
     """Row by row it would be the same complaint a million times."""
     path = write(tmp_path / "a.parquet", [row(1)], KINDS)
     with pytest.raises(SettingsError) as refused:
@@ -214,7 +331,10 @@ def test_a_path_that_leads_nowhere_is_named(tmp_path: Path, events: dict[str, An
 
 def test_columns_of_one_name_are_refused(tmp_path: Path) -> None:
     """One of them would be read, and nobody knows which."""
-    table = pa.Table.from_arrays([pa.array(["a"]), pa.array([1]), pa.array([T0]), pa.array(["b"])], names=["k", "i", "ts", "k"])
+    table = pa.Table.from_arrays(
+        [pa.array(["a"]), pa.array([1]), pa.array([T0]), pa.array(["b"])],
+        names=["k", "i", "ts", "k"],
+    )
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(SettingsError, match="key = 'k': 2 columns have that name"):
         read(settings({"key": "k", "items": "i"}, [{}]), tmp_path / "a.parquet")
@@ -224,14 +344,25 @@ def test_values_are_what_json_has_in_their_place() -> None:
     """Whatever type a file has; what JSON has nothing for is of no kind at all."""
     day = datetime(2026, 1, 1, tzinfo=UTC)
     for kind, value, plain in (
-        (pa.string_view(), "é", "é"), (pa.binary(), b"\xc3\xa9", "é"), (pa.binary(), b"\xff", ()), (pa.dictionary(pa.int8(), pa.string()),
-        "a", "a"),
-        (pa.uint64(), 2**64 - 1, 2**64 - 1), (pa.float32(), 1.5, 1.5), (pa.bool_(), True, True), (pa.decimal128(5, 2), Decimal("1.50"),
-        Decimal("1.50")),
-        (pa.date32(), day.date(), "2026-01-01"), (pa.date64(), day.date(), "2026-01-01"), (pa.time32("s"), day.time(), ()),
-        (pa.duration("us"), timedelta(1), ()), (pa.timestamp("us", "Europe/Prague"), day, T0), (pa.list_(pa.timestamp("ns")), [day, None],
-        [T0, None]),
-        (pa.map_(pa.bool_(), pa.date32()), [(True, day.date()), (False, None)], {"true": "2026-01-01", "false": None}), (pa.null(), None,
-        None),
-    ):  # fmt: skip
+        (pa.string_view(), "é", "é"),
+        (pa.binary(), b"\xc3\xa9", "é"),
+        (pa.binary(), b"\xff", ()),
+        (pa.dictionary(pa.int8(), pa.string()), "a", "a"),
+        (pa.uint64(), 2**64 - 1, 2**64 - 1),
+        (pa.float32(), 1.5, 1.5),
+        (pa.bool_(), True, True),
+        (pa.decimal128(5, 2), Decimal("1.50"), Decimal("1.50")),
+        (pa.date32(), day.date(), "2026-01-01"),
+        (pa.date64(), day.date(), "2026-01-01"),
+        (pa.time32("s"), day.time(), ()),
+        (pa.duration("us"), timedelta(1), ()),
+        (pa.timestamp("us", "Europe/Prague"), day, T0),
+        (pa.list_(pa.timestamp("ns")), [day, None], [T0, None]),
+        (
+            pa.map_(pa.bool_(), pa.date32()),
+            [(True, day.date()), (False, None)],
+            {"true": "2026-01-01", "false": None},
+        ),
+        (pa.null(), None, None),
+    ):
         assert objects_of(pa.array([value, None], kind)) == [plain, None], kind

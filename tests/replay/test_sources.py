@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 
 from tests.events.reading import shape
 from tests.replay.site import T0, settings_of
-from workers.errors import SettingsError
 from workers.events.columns import Events
-from workers.replay import sources_lines, sources_parquet
+from workers.replay import parquet, sources_lines
 from workers.replay.source import EventBatch
 from workers.replay.sources import open_source
 from workers.replay.sources_lines import JsonLines
-from workers.settings import Settings
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
 
 LIST, MAP = pa.list_(pa.string()), pa.map_(pa.string(), pa.int32())
 STRUCTS = pa.list_(pa.struct([("n", pa.int64()), ("label", pa.string())]))
@@ -57,8 +57,13 @@ def read(settings: Settings, path: Path) -> tuple[list[Any], list[tuple[int, str
 
 
 def flat(columns: Events) -> list[Any]:
-    users = [""] * len(columns) if columns.users is None else list(map(tuple, columns.users.tolist()))
-    return [(key, counts, time, user) for (time, key, counts), user in zip(shape(columns), users, strict=True)]
+    users = (
+        [""] * len(columns) if columns.users is None else list(map(tuple, columns.users.tolist()))
+    )
+    return [
+        (key, counts, time, user)
+        for (time, key, counts), user in zip(shape(columns), users, strict=True)
+    ]
 
 
 def digest(user: str) -> tuple[int, ...]:
@@ -68,11 +73,15 @@ def digest(user: str) -> tuple[int, ...]:
 
 
 def write_lines(path: Path, lines: Sequence[object]) -> Path:
-    path.write_bytes(b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines))
+    path.write_bytes(
+        b"".join((x if isinstance(x, bytes) else json.dumps(x).encode()) + b"\n" for x in lines)
+    )
     return path
 
 
-def write_rows(path: Path, kinds: dict[str, Any], rows: Sequence[dict[str, Any]], group: int = 1 << 20) -> Path:
+def write_rows(
+    path: Path, kinds: dict[str, Any], rows: Sequence[dict[str, Any]], group: int = 1 << 20
+) -> Path:
     arrays = {name: pa.array([row.get(name) for row in rows], kind) for name, kind in kinds.items()}
     pq.write_table(pa.table(arrays), path, row_group_size=group)
     return path
@@ -80,23 +89,43 @@ def write_rows(path: Path, kinds: dict[str, Any], rows: Sequence[dict[str, Any]]
 
 ITEMS = st.one_of(
     st.tuples(st.just(pa.string()), st.lists(st.sampled_from("xyz"), min_size=8, max_size=8)),
-    st.tuples(st.just(LIST), st.lists(st.lists(st.sampled_from("xyz"), max_size=4), min_size=8, max_size=8)),
     st.tuples(
-        st.just(MAP), st.lists(st.dictionaries(st.sampled_from("xyz"), st.integers(0, 9)), min_size=8, max_size=8)
+        st.just(LIST),
+        st.lists(st.lists(st.sampled_from("xyz"), max_size=4), min_size=8, max_size=8),
+    ),
+    st.tuples(
+        st.just(MAP),
+        st.lists(
+            st.dictionaries(st.sampled_from("xyz"), st.integers(0, 9)), min_size=8, max_size=8
+        ),
     ),
 )
 
 
 @settings(max_examples=60, deadline=None)
-@given(ITEMS, st.lists(st.sampled_from("ab"), min_size=8, max_size=8), st.booleans(), st.integers(1, 8), st.booleans())
+@given(
+    ITEMS,
+    st.lists(st.sampled_from("ab"), min_size=8, max_size=8),
+    st.booleans(),
+    st.integers(1, 8),
+    st.booleans(),
+)
 def test_parquet_gives_the_events_that_json_gives(
-    tmp_path_factory: pytest.TempPathFactory, items: Any, keys: list[str], dictionary: bool, group: int, alone: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    items: Any,
+    keys: list[str],
+    dictionary: bool,
+    group: int,
+    alone: bool,
 ) -> None:
     """The same history in another file is the same history."""
     kind, values = items
     directory = tmp_path_factory.mktemp("x")
     given_settings = settings_of(directory, keys=["a", "b"])
-    rows = [{"key": k, "items": v, "ts": T0 + i} for i, (k, v) in enumerate(zip(keys, values, strict=True))]
+    rows = [
+        {"key": k, "items": v, "ts": T0 + i}
+        for i, (k, v) in enumerate(zip(keys, values, strict=True))
+    ]
     lines = write_lines(directory / "a.jsonl", rows)
     arrow = [dict(row, items=list(row["items"].items())) if kind is MAP else row for row in rows]
     kinds = {
@@ -106,7 +135,7 @@ def test_parquet_gives_the_events_that_json_gives(
     }
     table = write_rows(directory / "a.parquet", kinds, arrow, group)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources_parquet, "GROUP_ROWS", 1 if alone else 100)
+        patch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
         assert read(given_settings, table) == read(given_settings, lines)
 
 
@@ -115,7 +144,7 @@ def test_both_refuse_the_same_rows_for_the_same_reasons(
     base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """One row is refused, the run goes on; and it says which row, and why."""
-    monkeypatch.setattr(sources_parquet, "GROUP_ROWS", 1 if alone else 100)
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
     good = {"key": "a", "items": ["x", "y"], "ts": T0}
     long = "x" * 1025
     rows: list[dict[str, Any]] = [
@@ -132,16 +161,25 @@ def test_both_refuse_the_same_rows_for_the_same_reasons(
         {**good, "items": []},
         good,
     ]
-    table = write_rows(tmp_path / "a.parquet", {"key": pa.string(), "items": LIST, "ts": pa.int64()}, rows)
-    lines = write_lines(tmp_path / "a.jsonl", [{k: v for k, v in row.items() if v is not None} for row in rows])
+    table = write_rows(
+        tmp_path / "a.parquet", {"key": pa.string(), "items": LIST, "ts": pa.int64()}, rows
+    )
+    lines = write_lines(
+        tmp_path / "a.jsonl", [{k: v for k, v in row.items() if v is not None} for row in rows]
+    )
     assert read(base, table) == read(base, lines)
     events, rejects = read(base, table)
     assert rejects == [
-        (2, "missing field 'key'"), (3, "missing field 'items'"),
+        (2, "missing field 'key'"),
+        (3, "missing field 'items'"),
         (4, "field 'items' has an item that is not a string, whole number or boolean"),
-        (5, "missing field 'ts'"), (6, "field 'ts' is not a time in ms"), (7, "field 'ts' is not a time in ms"),
-        (8, "label too long"), (9, "label too long"), (10, "key not declared"),
-    ]  # fmt: skip
+        (5, "missing field 'ts'"),
+        (6, "field 'ts' is not a time in ms"),
+        (7, "field 'ts' is not a time in ms"),
+        (8, "label too long"),
+        (9, "label too long"),
+        (10, "key not declared"),
+    ]
     assert [event[1] for event in events] == [{"x": 1, "y": 1}, {}, {"x": 1, "y": 1}]
 
 
@@ -150,7 +188,7 @@ def test_counts_come_from_maps_and_from_lists_of_structures(
     base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """What writes Parquet has its own idea of an object."""
-    monkeypatch.setattr(sources_parquet, "GROUP_ROWS", 1 if alone else 100)
+    monkeypatch.setattr(parquet, "GROUP_ROWS", 1 if alone else 100)
     kinds = {"key": pa.string(), "ts": pa.int64()}
     of_structs = [
         [{"label": "x", "n": 2}, {"label": "y", "n": 1}, {"label": "x", "n": 3}],
@@ -158,7 +196,9 @@ def test_counts_come_from_maps_and_from_lists_of_structures(
         [],
     ]
     rows = [{"key": "a", "ts": T0, "items": items} for items in of_structs]
-    events, rejects = read(base, write_rows(tmp_path / "s.parquet", kinds | {"items": STRUCTS}, rows))
+    events, rejects = read(
+        base, write_rows(tmp_path / "s.parquet", kinds | {"items": STRUCTS}, rows)
+    )
     assert [event[1] for event in events] == [{"x": 5, "y": 1}, {}]
     assert rejects == [(2, "a count in 'items' is not a non-negative integer")]
     of_maps = [[("x", 2), ("x", 9)], [("x", -1)], [("y", None)]]
@@ -178,7 +218,9 @@ def test_counts_come_from_maps_and_from_lists_of_structures(
         (pa.uint64(), [T0]),
     ],
 )
-def test_a_time_is_whole_ms_whatever_its_unit(base: Settings, tmp_path: Path, kind: Any, values: list[int]) -> None:
+def test_a_time_is_whole_ms_whatever_its_unit(
+    base: Settings, tmp_path: Path, kind: Any, values: list[int]
+) -> None:
     """A zone is how a time is shown, not which moment it is."""
     times = pa.array([*values, None], kind if pa.types.is_integer(kind) else pa.int64()).cast(kind)
     table = pa.table({"key": ["a", "a"], "items": ["x", "x"], "ts": times})
@@ -195,18 +237,36 @@ def test_text_that_is_not_utf8_is_refused(base: Settings, tmp_path: Path) -> Non
     events, rejects = read(base, tmp_path / "a.parquet")
     assert len(events) == 1
     kinds = "a string, whole number or boolean"
-    assert rejects == [(2, f"field 'key' is not {kinds}"), (3, f"field 'items' has an item that is not {kinds}")]
+    assert rejects == [
+        (2, f"field 'key' is not {kinds}"),
+        (3, f"field 'items' has an item that is not {kinds}"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({"key": ["a"], "ts": [T0]}, "no column 'items' (events.items); its columns are key, ts"),
-        ({"key": [1.5], "items": ["x"], "ts": [T0]}, "column 'key' (events.key) is double; it must be text"),
-        ({"key": ["a"], "items": [1.5], "ts": [T0]}, "column 'items' (events.items) is double; it must be text, list"),
-        ({"key": ["a"], "items": [[1.5]], "ts": [T0]}, "column 'items' (events.items) is list<element: double>"),
-        ({"key": [1], "items": [1.5], "ts": [T0]}, "items = 'items': double is there; it must be text, whole numbers or booleans, a list"),
-        ({"key": ["a"], "items": ["x"], "ts": [1.5]}, "column 'ts' (events.timestamp) is double; it must be int64"),
+        (
+            {"key": [1.5], "items": ["x"], "ts": [T0]},
+            "column 'key' (events.key) is double; it must be text",
+        ),
+        (
+            {"key": ["a"], "items": [1.5], "ts": [T0]},
+            "column 'items' (events.items) is double; it must be text, list",
+        ),
+        (
+            {"key": ["a"], "items": [[1.5]], "ts": [T0]},
+            "column 'items' (events.items) is list<element: double>",
+        ),
+        (
+            {"key": [1], "items": [1.5], "ts": [T0]},
+            "items = 'items': double is there; it must be text, whole numbers or booleans, a list",
+        ),
+        (
+            {"key": ["a"], "items": ["x"], "ts": [1.5]},
+            "column 'ts' (events.timestamp) is double; it must be int64",
+        ),
     ],
 )
 def test_a_column_that_is_missing_or_of_another_type_is_named(
@@ -227,7 +287,8 @@ def test_keys_and_users_come_from_where_the_settings_say(tmp_path: Path) -> None
         [{"key": "k1", "who": 7, "items": "x", "ts": T0}, {"key": "k1", "items": "x", "ts": T0}],
     )
     lines = write_lines(
-        tmp_path / "a.jsonl", [{"key": "k1", "who": 7, "items": "x", "ts": T0}, {"key": "k1", "items": "x", "ts": T0}]
+        tmp_path / "a.jsonl",
+        [{"key": "k1", "who": 7, "items": "x", "ts": T0}, {"key": "k1", "items": "x", "ts": T0}],
     )
     of_all = settings_of(tmp_path, key="$all", keys=["all"])
     by_key = settings_of(tmp_path, key="$key", keys=["k1"], user="who")
@@ -249,7 +310,9 @@ def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
         assert events == [("a", {"x": 1}, T0, digest("u1"))]
         assert rejects == [(2, "missing field 'key'")]
         for key, user in (("key", "$key"), ("$key", "key")):
-            with pytest.raises(SettingsError, match="events.user = 'key'|events.user = \"key\"") as refused:
+            with pytest.raises(
+                SettingsError, match="events.user = 'key'|events.user = \"key\""
+            ) as refused:
                 read(settings_of(tmp_path, key=key, keys=["a"], user=user), path)
             assert "in a file the record key is the field 'key'" in str(refused.value)
 
@@ -257,7 +320,10 @@ def test_users_who_are_record_keys_are_in_the_field_key(tmp_path: Path) -> None:
 def test_rejects_stand_in_the_order_of_the_input(base: Settings, tmp_path: Path) -> None:
     """Some are found when a line is decoded, others later; the first hundred must be the first hundred."""
     good = {"key": "a", "items": "x", "ts": T0}
-    lines = write_lines(tmp_path / "a.jsonl", [{**good, "key": "c"}, b"broken", {**good, "key": "c"}, b"broken", good])
+    lines = write_lines(
+        tmp_path / "a.jsonl",
+        [{**good, "key": "c"}, b"broken", {**good, "key": "c"}, b"broken", good],
+    )
     assert [number for number, _ in read(base, lines)[1]] == [1, 2, 3, 4]
 
 
@@ -266,7 +332,12 @@ def test_lines_are_split_where_they_end_and_nowhere_else(
 ) -> None:
     """A chunk ends anywhere; so may a file, and Windows ends lines with two characters."""
     event = {"key": "a", "items": "x", "ts": T0}
-    text = b"\xef\xbb\xbf" + json.dumps(event).encode() + b"\r\n\r\n\nbroken\n" + json.dumps(event).encode()
+    text = (
+        b"\xef\xbb\xbf"
+        + json.dumps(event).encode()
+        + b"\r\n\r\n\nbroken\n"
+        + json.dumps(event).encode()
+    )
     (tmp_path / "a.jsonl").write_bytes(text)
     for size in (1, 7, 64, 1 << 20):
         monkeypatch.setattr(sources_lines, "CHUNK_BYTES", size)
@@ -275,10 +346,14 @@ def test_lines_are_split_where_they_end_and_nowhere_else(
         assert rejects == [(4, "not JSON")]
 
 
-def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_end_does_not_fill_the_memory(
+    base: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody will give it a file of another kind."""
     monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 1 << 10)
-    small = msgspec.structs.replace(base, events=msgspec.structs.replace(base.events, max_bytes=2_000))
+    small = msgspec.structs.replace(
+        base, events=msgspec.structs.replace(base.events, max_bytes=2_000)
+    )
     longest = 0
 
     class Endless(io.BytesIO):
@@ -297,9 +372,13 @@ def test_a_line_without_end_does_not_fill_the_memory(base: Settings, monkeypatch
     assert 0 < longest <= 2_001
 
 
-def test_gzip_and_standard_input_are_read(base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzip_and_standard_input_are_read(
+    base: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """History is kept packed, and comes through pipes."""
-    lines = write_lines(tmp_path / "a.jsonl", [{"key": "a", "items": "x", "ts": T0 + i} for i in range(3_000)])
+    lines = write_lines(
+        tmp_path / "a.jsonl", [{"key": "a", "items": "x", "ts": T0 + i} for i in range(3_000)]
+    )
     packed = tmp_path / "a.jsonl.gz"
     packed.write_bytes(gzip.compress(lines.read_bytes()))
     wanted = read(base, lines)
@@ -309,7 +388,9 @@ def test_gzip_and_standard_input_are_read(base: Settings, tmp_path: Path, monkey
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
         with open_source(base, "-") as source:
             assert source.total is None
-            assert [event for batch in source.batches() for event in flat(batch.events)] == wanted[0]
+            assert [event for batch in source.batches() for event in flat(batch.events)] == wanted[
+                0
+            ]
     packed.write_bytes(packed.read_bytes()[:-500])
     with pytest.raises(SettingsError, match="cannot be unpacked"):
         read(base, packed)
@@ -318,7 +399,11 @@ def test_gzip_and_standard_input_are_read(base: Settings, tmp_path: Path, monkey
 def test_what_is_no_parquet_or_not_there_is_one_line(base: Settings, tmp_path: Path) -> None:
     """A wrong file name is the commonest mistake."""
     (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
-    for name, message in (("a.parquet", "not a Parquet file"), ("b.jsonl", "No such file"), (".", "Is a directory")):
+    for name, message in (
+        ("a.parquet", "not a Parquet file"),
+        ("b.jsonl", "No such file"),
+        (".", "Is a directory"),
+    ):
         with pytest.raises(SettingsError, match=message) as refused:
             batches(base, tmp_path / name)
         assert "\n" not in str(refused.value)
@@ -330,7 +415,9 @@ def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix
     rows = [{"key": "a", "items": "x", "ts": T0 + at} for at in (0, 5_000, 3_000, 2_999)]
     rows.insert(1, {"key": "a", "items": "x", "ts": -1})
     write_lines(tmp_path / "a.jsonl", rows)
-    write_rows(tmp_path / "a.parquet", {"key": pa.string(), "items": pa.string(), "ts": pa.int64()}, rows)
+    write_rows(
+        tmp_path / "a.parquet", {"key": pa.string(), "items": pa.string(), "ts": pa.int64()}, rows
+    )
     path = tmp_path / f"a.{suffix}"
     assert len(read(settings_of(tmp_path, grace="2001ms"), path)[0]) == 4
     with pytest.raises(SettingsError) as refused:
@@ -343,7 +430,9 @@ def test_a_file_that_runs_backwards_past_grace_is_refused(tmp_path: Path, suffix
 
 def test_order_is_kept_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch ends anywhere."""
-    lines = write_lines(tmp_path / "a.jsonl", [{"key": "a", "items": "x", "ts": T0 - i} for i in range(2)])
+    lines = write_lines(
+        tmp_path / "a.jsonl", [{"key": "a", "items": "x", "ts": T0 - i} for i in range(2)]
+    )
     monkeypatch.setattr(sources_lines, "CHUNK_BYTES", 50)
     with pytest.raises(SettingsError, match="line 2 is dated"):
         read(settings_of(tmp_path), lines)

@@ -12,13 +12,13 @@ import pytest
 
 from tests.events.reading import shape
 from tests.worker.harness import Site, known, unk
+from workers.agents.topics import connection_of, look_at_topics
 from workers.cli import execute
-from workers.histogram.snapshots import Snapshot
-from workers.kafka.topic_ids import stream_name
+from workers.kafka.topics import stream_name
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.snapshots import Snapshot
 from workers.replay.offline import Summary, replay
 from workers.replay.sources_topic import open_topic
-from workers.topics import connection_of, look_at_topics
 
 PARTITIONS = 4
 GRACE_MS = 2_000
@@ -54,7 +54,11 @@ def replayed(
 def published(site: Site) -> dict[Place, bytes]:
     """Every snapshot that the worker published."""
     settings = site.settings
-    values = [m.value() or b"" for config in settings.histograms for m in site.read(settings.output_topic(config))]
+    values = [
+        m.value() or b""
+        for config in settings.histograms
+        for m in site.read(settings.output_topic(config))
+    ]
     return {place(value): value for value in values}
 
 
@@ -69,7 +73,9 @@ def shuffled_events(number: int, end_ms: int, seed: int) -> list[Any]:
         items = rng.choice((chosen, {label: rng.randrange(4) for label in chosen}, labels[i % 40]))
         events.append({"key": rng.choice("abc"), "items": items, "ts": at})
     for i in range(0, number, 97):
-        events[i] = rng.choice((b"broken", {"key": "a", "ts": 5}, {"key": "a", "items": "x", "ts": end_ms + 10**9}))
+        events[i] = rng.choice(
+            (b"broken", {"key": "a", "ts": 5}, {"key": "a", "items": "x", "ts": end_ms + 10**9})
+        )
     return events
 
 
@@ -78,7 +84,13 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A site whose worker has published two minutes of events: late ones, two widths of ticks, three bounds, an empty partition."""
     histograms = [
         unk("seen"),
-        known("known", domain=[f"item-{i}" for i in range(30)], keys=["a", "c", "none"], tick="7s", epsilon=2.0),
+        known(
+            "known",
+            domain=[f"item-{i}" for i in range(30)],
+            keys=["a", "c", "none"],
+            tick="7s",
+            epsilon=2.0,
+        ),
         unk(
             "often",
             tick="7s",
@@ -101,7 +113,10 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
     )
     last_ms = time.time_ns() // 1_000_000 - 20_000
     for partition in range(PARTITIONS - 1):  # nothing ever comes to the last one
-        site.produce(partition, shuffled_events(2_000 * (partition + 1), last_ms - 9_000 * partition, partition))
+        site.produce(
+            partition,
+            shuffled_events(2_000 * (partition + 1), last_ms - 9_000 * partition, partition),
+        )
     with site.worker() as worker:
         site.wait_published(last_ms)
         assert worker.stop() == 0
@@ -123,7 +138,9 @@ def wanted(worked: Site) -> dict[Place, bytes]:
 Whole = tuple[dict[Place, bytes], Summary]
 
 
-def test_the_same_records_give_the_bytes_that_a_worker_published(whole: Whole, wanted: dict[Place, bytes]) -> None:
+def test_the_same_records_give_the_bytes_that_a_worker_published(
+    whole: Whole, wanted: dict[Place, bytes]
+) -> None:
     """A backtest is worth as much as its likeness: ticks, bounds, first tick, late events, epochs and noise all enter the bytes."""
     found, summary = whole
     assert summary.late > 100 and sum(summary.rejects.values()) > 100
@@ -131,15 +148,24 @@ def test_the_same_records_give_the_bytes_that_a_worker_published(whole: Whole, w
     assert {histogram for histogram, *_ in found} == {"seen", "known", "often", "sketch"}
     assert any(json.loads(value)["items"] for value in found.values())
     assert [at for at, value in found.items() if wanted.get(at) != value] == []
-    last = {histogram: max(end for name, _, end, _ in found if name == histogram) for histogram, *_ in found}
-    assert {at for at in wanted if at[2] <= last[at[0]]} == set(found)  # later ones were closed by the clock
+    last = {
+        histogram: max(end for name, _, end, _ in found if name == histogram)
+        for histogram, *_ in found
+    }
+    assert {at for at in wanted if at[2] <= last[at[0]]} == set(
+        found
+    )  # later ones were closed by the clock
 
 
-def test_a_range_that_ends_within_the_records_gives_the_same_bytes_up_to_there(worked: Site, whole: Whole) -> None:
+def test_a_range_that_ends_within_the_records_gives_the_same_bytes_up_to_there(
+    worked: Site, whole: Whole
+) -> None:
     """What came late, but before the range was over, belongs to it; no tick that is cut off may look like a whole one."""
     everything, _ = whole
     ends = sorted({end for name, _, end, _ in everything if name == "seen"})
-    until_ms = ends[len(ends) // 2] + 300  # within a tick of one second, and somewhere in one of seven
+    until_ms = (
+        ends[len(ends) // 2] + 300
+    )  # within a tick of one second, and somewhere in one of seven
     found, summary = replayed(worked, until_ms=until_ms)
     assert found == {at: value for at, value in everything.items() if at[2] <= until_ms}
     assert summary.position == summary.total and summary.outside > 0
@@ -168,7 +194,9 @@ def test_the_command_reads_the_topic_with_noise_of_its_own_and_refuses_an_empty_
     assert "offset 97: " in errors and "later than events.grace" in errors
     found = {place(line): line for line in out.read_bytes().splitlines()}
     assert found and found.keys() <= wanted.keys()
-    assert not {json.loads(v)["id"] for v in found.values()} & {json.loads(v)["id"] for v in wanted.values()}
+    assert not {json.loads(v)["id"] for v in found.values()} & {
+        json.loads(v)["id"] for v in wanted.values()
+    }
     out.unlink()
     for further in (["--from", "2100-01-01"], ["--to", "1971-01-01T00:00:00Z"]):
         assert execute([*arguments, *further]) == 2
@@ -185,7 +213,9 @@ def test_a_replay_ends_where_the_topic_ended_when_it_began(bootstrap: str, tmp_p
     taking_back = site.connection.producer(f"{site.name}-x")
     taking_back.init_transactions(10)
     taking_back.begin_transaction()
-    taking_back.produce(site.topic, b'{"key":"a","items":["never"],"ts":1700000000000}', partition=1)
+    taking_back.produce(
+        site.topic, b'{"key":"a","items":["never"],"ts":1700000000000}', partition=1
+    )
     taking_back.flush(10)
     taking_back.abort_transaction(10)
     with open_topic(site.settings, None, None) as source:
@@ -200,16 +230,23 @@ def test_several_topics_give_the_bytes_that_a_worker_published(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Source partitions of all topics enter a tick; ranges of time, and rejects by topic, go with them."""
-    site = Site(bootstrap, tmp_path, [unk("seen"), known("known", tick="3s")], topics=(1, 2), owners=2)
+    site = Site(
+        bootstrap, tmp_path, [unk("seen"), known("known", tick="3s")], topics=(1, 2), owners=2
+    )
     last_ms = time.time_ns() // 1_000_000 - 20_000
     for source in range(3):
-        site.produce(source, shuffled_events(1_000 * (source + 1), last_ms - 7_000 * source, source))
+        site.produce(
+            source, shuffled_events(1_000 * (source + 1), last_ms - 7_000 * source, source)
+        )
     with site.worker() as worker:
         site.wait_published(last_ms)
         assert worker.stop() == 0
     found, summary = replayed(site)
     wanted = published(site)
-    assert summary.events + sum(summary.rejects.values()) == 6_000 and summary.position == summary.total
+    assert (
+        summary.events + sum(summary.rejects.values()) == 6_000
+        and summary.position == summary.total
+    )
     assert len(found) > 100 and [at for at, value in found.items() if wanted.get(at) != value] == []
     ends = sorted({end for name, _, end, _ in found if name == "seen"})
     part, _ = replayed(site, until_ms=ends[len(ends) // 2])

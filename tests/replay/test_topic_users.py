@@ -27,7 +27,14 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
         tmp_path_factory.mktemp("site"),
         [
             unk("seen", horizon=8, max_items_per_user=3, max_items=2, epsilon=30.0),
-            known("known", tick="3s", horizon=4, max_items_per_user=1, keys=["a", "b"], domain=["i1", "i2"]),
+            known(
+                "known",
+                tick="3s",
+                horizon=4,
+                max_items_per_user=1,
+                keys=["a", "b"],
+                domain=["i1", "i2"],
+            ),
         ],
         partitions=PARTITIONS,
         owners=2,
@@ -42,9 +49,11 @@ def worked(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
         at = last_ms - 30_000 + 10 * i - rng.choice((0, 0, 4_000))
         wrong = i % 100 == 0
         site.produce(
-            (place + wrong) % PARTITIONS, [{"key": rng.choice("abc"), "items": items, "ts": at}],
-            key=user.encode(), flush=i == 2_999,
-        )  # fmt: skip
+            (place + wrong) % PARTITIONS,
+            [{"key": rng.choice("abc"), "items": items, "ts": at}],
+            key=user.encode(),
+            flush=i == 2_999,
+        )
     with site.worker() as worker:
         site.wait_published(last_ms)
         assert worker.stop() == 0
@@ -55,26 +64,47 @@ def test_a_replay_bounds_users_as_the_worker_did(worked: Site) -> None:
     """What a user may still add goes on from batch to batch and from tick to tick, and begins anew with each epoch."""
     found, summary = replayed(worked)
     wanted = published(worked)
-    assert summary.late > 100 and summary.rejects["user's records belong in another partition"] == 30
-    assert len({json.loads(value)["id"] for value in found.values() if json.loads(value)["items"]}) > 6
+    assert (
+        summary.late > 100 and summary.rejects["user's records belong in another partition"] == 30
+    )
+    assert (
+        len({json.loads(value)["id"] for value in found.values() if json.loads(value)["items"]}) > 6
+    )
     assert [at for at, value in found.items() if wanted.get(at) != value] == []
-    last = {histogram: max(end for name, _, end, _ in found if name == histogram) for histogram, *_ in found}
-    assert {at for at in wanted if at[2] <= last[at[0]]} == set(found)  # later ones were closed by the clock
+    last = {
+        histogram: max(end for name, _, end, _ in found if name == histogram)
+        for histogram, *_ in found
+    }
+    assert {at for at in wanted if at[2] <= last[at[0]]} == set(
+        found
+    )  # later ones were closed by the clock
 
 
-def test_budget_charges_a_user_for_every_epoch(worked: Site, capsys: pytest.CaptureFixture[str]) -> None:
+def test_budget_charges_a_user_for_every_epoch(
+    worked: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A user may have come in all of them; a total for one epoch would be a promise about somebody who came once."""
     capsys.readouterr()
     assert execute(["budget", "-c", str(worked.config), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    epochs = {name: {s["epoch"] for s in worked.snapshots() if s["histogram"] == name} for name in ("seen", "known")}
+    epochs = {
+        name: {s["epoch"] for s in worked.snapshots() if s["histogram"] == name}
+        for name in ("seen", "known")
+    }
     assert all(len(own) > 2 for own in epochs.values())
-    stated = {h["name"]: {e["epoch"] for e in h["generations"][0]["epochs"]} for h in found["histograms"]}
+    stated = {
+        h["name"]: {e["epoch"] for e in h["generations"][0]["epochs"]} for h in found["histograms"]
+    }
     assert stated == epochs
     costs = [build(c, "user").cost() for c in worked.settings.histograms for _ in epochs[c.name]]
-    total, delta = compose(costs), sum(c.delta * len(epochs[c.name]) for c in worked.settings.histograms)
+    total, delta = (
+        compose(costs),
+        sum(c.delta * len(epochs[c.name]) for c in worked.settings.histograms),
+    )
     assert found["total"]["unit"] == "user" and found["total"]["key"] is None
     assert found["total"]["delta"] == pytest.approx(delta, rel=1e-12)
     assert found["total"]["rho"] == pytest.approx(total.rho, rel=1e-12)
     summed = found["total"]["epsilon_of_the_sum"]
-    assert found["total"]["epsilon"] == pytest.approx(min(summed, epsilon_of(total.rho, delta - total.delta)), rel=1e-6)
+    assert found["total"]["epsilon"] == pytest.approx(
+        min(summed, epsilon_of(total.rho, delta - total.delta)), rel=1e-6
+    )

@@ -1,10 +1,13 @@
-"""Chaos: two workers are killed at random moments, again and again, while events come in; then everything must add up.
+"""Chaos test: two workers are killed at random moments while events come in; then all sums must be
+exact.
 
-The first part of the events is there before the workers start, dated into the minute before, some of them later than the
-grace allows; the rest comes in live, dated ahead of the clock. What each tick must hold is computed here, from the rule in
-interfaces and architecture alone. The suite runs a short version; the long one is
+Half of the events precede the workers; they are dated into the minute before, some later than the
+grace allows. The rest come in live, dated ahead of the clock. The expected contents of every tick
+follow from the rule in interfaces and architecture alone. The suite runs a short version; the long
+one is
 
-    python -m tests.worker.chaos --events 1000000 --kills 20 [--bootstrap B] [--seed N] [--directory D]
+    python -m tests.worker.chaos --events 1000000 --kills 20 [--bootstrap B] [--seed N] [--directory
+    D]
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from typing import Any
 
 from tests.broker import LASTING, broker
 from tests.worker.harness import Contributed, Site, assert_contiguous, known, unk
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 
 SOURCES, OWNERS = 4, 2
 GRACE_MS = 8_000
-#: Events are dated so far ahead of the clock. Else one would be late where sending it, or the broker, takes longer than the grace.
+# Lead of event times over the clock. Otherwise an event would be late where sending it, or the
+# broker, takes longer than the grace.
 AHEAD_MS = 20_000
 KEYS = [f"k{i}" for i in range(10)]
 LABELS = [f"item-{i}" for i in range(2_000)]
@@ -37,14 +41,13 @@ HISTOGRAMS = (
 
 @dataclass
 class Oracle:
-    """What the contributions must hold, computed event by event."""
+    """Expected contributions, computed event by event."""
 
     lanes: list[Lane]
     watermarks: list[int | None] = field(default_factory=lambda: [None] * SOURCES)
     total: Counter[Contributed] = field(default_factory=Counter)
 
     def take(self, partition: int, event: dict[str, Any]) -> None:
-        """Adds one event: late ones count in the tick that is open at the partition's watermark."""
         at, before = event["ts"], self.watermarks[partition]
         mark = at if before is None else max(before, at - GRACE_MS)
         self.watermarks[partition] = mark
@@ -54,18 +57,24 @@ class Oracle:
             counts = items if isinstance(items, dict) else Counter(items)
             for label, n in list(counts.items())[: lane.max_items]:
                 if n:
-                    self.total[Contributed(lane, tick, event["key"], label)] += min(n, lane.max_count)
+                    self.total[Contributed(lane, tick, event["key"], label)] += min(
+                        n, lane.max_count
+                    )
 
 
 def make_event(rng: random.Random, at: int) -> dict[str, Any]:
-    """An event: a list with repeats, or counts, of Zipf-like labels."""
-    labels = [LABELS[min(int(rng.paretovariate(0.9)) - 1, len(LABELS) - 1)] for _ in range(rng.choice((1, 2, 2, 3, 4)))]
+    labels = [
+        LABELS[min(int(rng.paretovariate(0.9)) - 1, len(LABELS) - 1)]
+        for _ in range(rng.choice((1, 2, 2, 3, 4)))
+    ]
     items: object = labels if rng.random() < 0.8 else {label: rng.randrange(4) for label in labels}
     return {"key": rng.choice(KEYS), "items": items, "ts": at}
 
 
-def backlog(rng: random.Random, events: int, end_ms: int, span_ms: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Events of the past, nearly in order; one in twenty is late, some beyond the grace."""
+def backlog(
+    rng: random.Random, events: int, end_ms: int, span_ms: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Return past events, nearly in order; one in twenty is late, some beyond the grace."""
     for i in range(events):
         at = end_ms - span_ms + span_ms * i // events
         late = rng.randrange(2 * GRACE_MS) if rng.random() < 0.05 else 0
@@ -82,12 +91,11 @@ def chaos(
     gap_s: tuple[float, float],
     topics: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """Runs it, asserts everything, and returns figures.
+    """Run the test, assert everything, and return figures.
 
     Args:
-        bootstrap: broker.
         directory: for settings, data and logs.
-        events: how many, half of them before the workers start.
+        events: total number; half precede the workers.
         kills: how many times a worker is killed.
         seed: of events and kills.
         gap_s: least and most seconds from one kill to the next.
@@ -95,11 +103,18 @@ def chaos(
     """
     rng = random.Random(seed)
     site = Site(
-        bootstrap, directory, HISTOGRAMS, partitions=SOURCES, topics=topics, owners=OWNERS, events={"grace": f"{GRACE_MS}ms"}
-    )  # fmt: skip
+        bootstrap,
+        directory,
+        HISTOGRAMS,
+        partitions=SOURCES,
+        topics=topics,
+        owners=OWNERS,
+        events={"grace": f"{GRACE_MS}ms"},
+    )
     lanes = list(dict.fromkeys(histogram.lane for histogram in site.settings.histograms))
     oracle = Oracle(lanes)
-    # The backlog is of the past: an event dated ahead moves the watermark no further than to the clock.
+    # The backlog lies in the past: an event dated ahead moves the watermark no further than the
+    # clock.
     begun_ms = time.time_ns() // 1_000_000
     for partition, event in backlog(rng, events // 2, begun_ms - GRACE_MS, 60_000):
         site.produce(partition, [event], flush=False)
@@ -116,15 +131,22 @@ def chaos(
             due = min(int((time.monotonic() - started) * rate) + 1, events - events // 2)
             for _ in range(due - sent):
                 last = time.time_ns() // 1_000_000 + AHEAD_MS
-                partition, event = rng.randrange(SOURCES), make_event(rng, last - rng.randrange(2_000))
+                partition, event = (
+                    rng.randrange(SOURCES),
+                    make_event(rng, last - rng.randrange(2_000)),
+                )
                 site.produce(partition, [event], flush=False)
                 oracle.take(partition, event)
             sent = max(sent, due)
-            site.produce(0, [])  # flush: an event is in the log long before the clock can close its tick
+            site.produce(
+                0, []
+            )  # flush: an event is in the log long before the clock can close its tick
             if killed < kills and time.monotonic() >= next_kill:
                 victim = rng.randrange(2)
                 if not workers[victim].running():
-                    raise AssertionError(f"a worker ended by itself:\n{workers[victim].output()[-3000:]}")
+                    raise AssertionError(
+                        f"a worker ended by itself:\n{workers[victim].output()[-3000:]}"
+                    )
                 workers[victim].kill()
                 killed += 1
                 restarts.append((time.monotonic() + rng.uniform(0, 1.5), victim))
@@ -137,15 +159,20 @@ def chaos(
         for _, victim in restarts:
             workers[victim] = site.worker(("one", "two")[victim])
         site.wait_published(last + 2_000)
-        assert [worker.stop() for worker in workers] == [0, 0], "\n".join(worker.output()[-2000:] for worker in workers)
+        assert [worker.stop() for worker in workers] == [0, 0], "\n".join(
+            worker.output()[-2000:] for worker in workers
+        )
     finally:
         for worker in workers:
             worker.kill()
-    return check(site, oracle) | {"seconds": round(time.monotonic() - started, 1), "kills": killed, "events": events}
+    return check(site, oracle) | {
+        "seconds": round(time.monotonic() - started, 1),
+        "kills": killed,
+        "events": events,
+    }
 
 
 def check(site: Site, oracle: Oracle) -> dict[str, Any]:
-    """Everything adds up, everything is published once, audit agrees."""
     found = site.contributed()
     wrong = [(what, found[what], n) for what, n in oracle.total.items() if found[what] != n]
     extra = [(what, n) for what, n in found.items() if what not in oracle.total]
@@ -167,15 +194,24 @@ def check(site: Site, oracle: Oracle) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The long version."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--least-gap", type=float, default=1.0)
     parser.add_argument("--most-gap", type=float, default=18.0)
-    parser.add_argument("--topics", type=int, nargs="*", default=(), help=f"partitions of each events topic, {SOURCES} in all")
-    parser.add_argument("--directory", type=Path, default=None, help="kept; default: a temporary one")
+    parser.add_argument(
+        "--topics",
+        type=int,
+        nargs="*",
+        default=(),
+        help=f"partitions of each events topic, {SOURCES} in all",
+    )
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="kept; default: a temporary one"
+    )
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     print(f"seed {seed}", flush=True)
@@ -184,7 +220,13 @@ def main() -> None:
         gap = (given.least_gap, given.most_gap)
         print(
             chaos(
-                bootstrap, directory, events=given.events, kills=given.kills, seed=seed, gap_s=gap, topics=given.topics
+                bootstrap,
+                directory,
+                events=given.events,
+                kills=given.kills,
+                seed=seed,
+                gap_s=gap,
+                topics=given.topics,
             )
         )
 

@@ -1,10 +1,10 @@
-"""What the tests of the whole worker share: one worker's site on a real broker, its processes, its topics.
+"""Harness for tests of the whole worker: a site on a real broker, its processes and its topics.
 
     site = Site(bootstrap, tmp_path, histograms=[...])   settings file, key, topics
     with site.worker() as worker: ...                    a `quietcount run` process
     site.produce(partition, events), site.snapshots(), site.contributed(), site.audit()
 
-Nothing here measures time; `until` polls with a deadline far beyond what is needed, also on a machine that does other things.
+Nothing here measures time; `until` polls with a deadline generous enough for a busy machine.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
 
+from tests import ROOT
 from tests.admin import admin_of
 from tests.forked import QUIETCOUNT, Started, launch, run
-from workers.agents.contributions import decode
-from workers.agents.rejected import OWN
 from workers.commands.key import new_key
 from workers.commands.topics import show_topics
-from workers.durations import parse_duration
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.settings import Settings, load
+from workers.pipeline.contributions import decode
+from workers.pipeline.rejected import OWN
+from workers.settings.durations import parse_duration
+from workers.settings.settings import Settings, load
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 300.0
-#: Horizon where a test asks for none; those that `Site` takes where an epoch of this one begins or ends within so many ticks.
+# Default horizon; the horizons that `Site` uses instead where an epoch of the default one begins or
+# ends within CALM_TICKS.
 HORIZON, OTHER_HORIZONS, CALM_TICKS = 65_536, (61_001, 54_001, 47_017), 4_096
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ Toml = Mapping[str, object]
 
 
 class Contributed(NamedTuple):
-    """What the contributions topic holds for one item in one tick."""
+    """Contents of the contributions topic for one item in one tick."""
 
     lane: Lane
     tick: int
@@ -58,7 +59,7 @@ class Contributed(NamedTuple):
 
 
 def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
-    """Asks until the answer is true, and returns it; a reader that gave up on a busy broker asks again."""
+    """Poll until the result is truthy, and return it; retry if a reader gives up."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -73,20 +74,25 @@ def until(ask: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
 
 
 def unk(name: str = "items", **changes: object) -> dict[str, object]:
-    """An unk_base histogram with so little noise that items show."""
+    """Return an unk_base histogram with so little noise that items show."""
     return {
-        "name": name, "mechanism": "unk_base", "tick": "1s", "horizon": HORIZON, "max_items": 2,
-        "epsilon": 20.0, "delta": 1e-6, "keys": "public",
-    } | changes  # fmt: skip
+        "name": name,
+        "mechanism": "unk_base",
+        "tick": "1s",
+        "horizon": HORIZON,
+        "max_items": 2,
+        "epsilon": 20.0,
+        "delta": 1e-6,
+        "keys": "public",
+    } | changes
 
 
 def known(name: str = "known", **changes: object) -> dict[str, object]:
-    """A known_base histogram."""
     return unk(name, mechanism="known_base", domain=["a", "b", "c"]) | changes
 
 
 class Worker:
-    """One `quietcount run` process; killed at the end of its `with` block if it still runs."""
+    """A `quietcount run` process; killed at the end of its `with` block if still running."""
 
     process: subprocess.Popen[bytes] | Started
 
@@ -97,20 +103,24 @@ class Worker:
             if runner is None:
                 self.process = launch(arguments, output, output)
             else:
-                self.process = subprocess.Popen([sys.executable, *runner, *arguments], cwd=ROOT, stdout=output, stderr=output)
+                self.process = subprocess.Popen(
+                    [sys.executable, *runner, *arguments], cwd=ROOT, stdout=output, stderr=output
+                )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill()
         if kind is not None:
             print(f"--- {self.log.name}\n{self.output()}", file=sys.stderr)
 
     def output(self) -> str:
-        """What it has written so far."""
         return self.log.read_text(errors="replace")
 
     def running(self) -> bool:
@@ -120,24 +130,27 @@ class Worker:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, also to one that is stopped."""
+        """Send SIGKILL, which also ends a stopped process."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM, once it is at work: sooner it might come before Python can handle it; returns the exit status."""
-        until(lambda: "took over" in self.output() or not self.running(), "it has taken partitions over")
+        """Send SIGTERM once the worker can handle it; return the exit status."""
+        until(
+            lambda: "took over" in self.output() or not self.running(),
+            "it has taken partitions over",
+        )
         self.signal(signal.SIGTERM)
         return self.ended()
 
     def ended(self) -> int:
-        """Waits for its end by itself; returns the exit status."""
+        """Wait until the process exits by itself; return the exit status."""
         return self.process.wait(PATIENCE_S)
 
 
 class Site:
-    """A worker name of its own on a broker, with its events topic, settings file, key and data directories."""
+    """A worker name with its own events topic, settings file, key and data directories."""
 
     def __init__(
         self,
@@ -153,30 +166,46 @@ class Site:
         privacy: Toml | None = None,
         create: bool = True,
     ) -> None:
-        """`topics`: partitions of each events topic, where there are several; a source partition is then one of them all."""
+        """`topics`: partitions by events topic; source partitions are numbered across all."""
         self.directory = directory
         self.connection = Connection(bootstrap)
         self.name = f"t{uuid.uuid4().hex[:12]}"
         self._made_ms = time.time_ns() // 1_000_000
         self.topic = f"{self.name}-events"
-        self.topics = {f"{self.topic}-{i}": n for i, n in enumerate(topics)} or {self.topic: partitions}
-        self.places = [(topic, partition) for topic, n in self.topics.items() for partition in range(n)]
+        self.topics = {f"{self.topic}-{i}": n for i, n in enumerate(topics)} or {
+            self.topic: partitions
+        }
+        self.places = [
+            (topic, partition) for topic, n in self.topics.items() for partition in range(n)
+        ]
         named = list(self.topics) if topics else self.topic
         self.admin = admin_of(self.connection)
         self._workers = 0
         self._next: dict[tuple[str, int], int] = {}
         self._ends: dict[str, dict[bytes | None, int]] = {}
-        self._producer = self.connection.producer(None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000})
+        self._producer = self.connection.producer(
+            None, **{"linger.ms": 50, "queue.buffering.max.messages": 2_000_000}
+        )
         self.document: dict[str, Any] = {
             "worker": {
-                "name": self.name, "data_dir": "data", "key_file": "key", "commit_interval": "500ms",
-                "owner_partitions": owners, **(worker or {}),
+                "name": self.name,
+                "data_dir": "data",
+                "key_file": "key",
+                "commit_interval": "500ms",
+                "owner_partitions": owners,
+                **(worker or {}),
             },
             "kafka": {"bootstrap": bootstrap},
-            "events": {"topic": named, "key": "key", "items": "items", "timestamp": "ts", **(events or {})},
+            "events": {
+                "topic": named,
+                "key": "key",
+                "items": "items",
+                "timestamp": "ts",
+                **(events or {}),
+            },
             "privacy": {"unit": "event", **(privacy or {})},
             "histogram": [dict(histogram) for histogram in histograms],
-        }  # fmt: skip
+        }
         directory.mkdir(parents=True, exist_ok=True)
         new_key(directory / "key")
         self.config = self.write(self.document)
@@ -185,19 +214,28 @@ class Site:
             self.create_topics()
 
     def write(self, document: Mapping[str, Any], name: str = "settings.toml") -> Path:
-        """Writes a settings file."""
         path = self.directory / name
-        calm = [{**histogram, "horizon": self._horizon(histogram)} for histogram in document["histogram"]]
+        calm = [
+            {**histogram, "horizon": self._horizon(histogram)}
+            for histogram in document["histogram"]
+        ]
         path.write_text(toml({**document, "histogram": calm}))
         return path
 
     def _horizon(self, histogram: Toml) -> object:
-        """The histogram's; where it is `HORIZON` and counted from 1970, no epoch of what it becomes ends while a test runs."""
+        """Replace the default horizon if one of its epochs, counted from 1970, would begin or end
+        while a test runs.
+        """
         if histogram["horizon"] != HORIZON or "start" in histogram:
             return histogram["horizon"]
         tick = self._made_ms // parse_duration(str(histogram["tick"]))
-        calm = {horizon: min(tick % horizon, horizon - tick % horizon) for horizon in (HORIZON, *OTHER_HORIZONS)}
-        return HORIZON if calm[HORIZON] > CALM_TICKS else max(calm, key=lambda horizon: calm[horizon])
+        calm = {
+            horizon: min(tick % horizon, horizon - tick % horizon)
+            for horizon in (HORIZON, *OTHER_HORIZONS)
+        }
+        return (
+            HORIZON if calm[HORIZON] > CALM_TICKS else max(calm, key=lambda horizon: calm[horizon])
+        )
 
     @property
     def settings(self) -> Settings:
@@ -205,12 +243,11 @@ class Site:
 
     @property
     def partitions(self) -> int:
-        """How many source partitions there are."""
         return len(self.places)
 
     @property
     def producer(self) -> Producer:
-        """What `produce` sends with, for records that it cannot make."""
+        """Return the producer of `produce`, for records that `produce` cannot make."""
         return self._producer
 
     @property
@@ -218,12 +255,10 @@ class Site:
         return NoiseKey((self.directory / "key").read_bytes())
 
     def create_events(self) -> None:
-        """Makes the events topics."""
         for topic, partitions in self.topics.items():
             self.create_topic(topic, partitions)
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        """Makes a topic."""
         for future in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
             future.result()
 
@@ -234,33 +269,33 @@ class Site:
         until(visible, f"{topic} appears")
 
     def set(self, section: str, **changes: object) -> None:
-        """Changes settings."""
         self.document[section] |= changes
         self.config = self.write(self.document)
 
     def create_topics(self) -> None:
-        """`quietcount topics --create`, in this process: to start a Python for it takes longer than the work."""
+        """Run `quietcount topics --create` in this process, which is faster."""
         assert show_topics(self.settings, create=True) == 0
 
     def worker(self, data: str = "data", runner: Sequence[str] | None = None) -> Worker:
-        """Starts a worker process; two at the same time need two `data` directories.
+        """Start a worker process; concurrent workers need different `data` directories.
 
-        `runner` is what a Python of its own runs as `quietcount`; None: it is forked where that is imported already.
+        `runner` is the code that a new Python process runs as `quietcount`; None forks a process
+        that has already imported it.
         """
-        config = self.write(self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml")
+        config = self.write(
+            self.document | {"worker": self.document["worker"] | {"data_dir": data}}, f"{data}.toml"
+        )
         self._workers += 1
         return Worker(config, self.directory / f"worker-{self._workers}.log", runner)
 
     def run_to_end(self) -> subprocess.CompletedProcess[str]:
-        """Runs a worker that is expected to end by itself."""
         return quietcount("run", "-c", str(self.write(self.document)))
 
     def audit(self, *further: str) -> subprocess.CompletedProcess[str]:
-        """`quietcount audit`."""
         return quietcount("audit", "-c", str(self.config), *further)
 
     def assert_clean(self, *further: str) -> None:
-        """Audit finds nothing, and every page of every snapshot is there once, without a tick missing."""
+        """Assert that audit finds nothing, and no page or tick is missing or repeated."""
         done = self.audit(*further)
         assert done.returncode == 0, done.stdout + done.stderr
         assert_contiguous(self.snapshots())
@@ -274,10 +309,12 @@ class Site:
         flush: bool = True,
         topic: str | None = None,
     ) -> None:
-        """Sends events (objects become JSON, bytes go as they are) to one source partition, or one of `topic`."""
+        """Send events (objects become JSON, bytes are unchanged) to one partition."""
         place = self.places[partition] if topic is None else (topic, partition)
         for event in events:
-            value = event if isinstance(event, bytes) or event is None else json.dumps(event).encode()
+            value = (
+                event if isinstance(event, bytes) or event is None else json.dumps(event).encode()
+            )
             while True:
                 try:
                     self._producer.produce(place[0], value, key, place[1])
@@ -289,53 +326,71 @@ class Site:
             assert self._producer.flush(PATIENCE_S) == 0
 
     def read(self, topic: str) -> Iterator[Message]:
-        """All committed records of a topic, partition by partition."""
         found = self.admin.list_topics(timeout=60).topics[topic]
         for partition in sorted(found.partitions):
             yield from read_partition(self.connection, topic, partition)
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """All published snapshots, in the order of their partitions."""
         settings = self.settings
         topics = [settings.output_topic(histogram) for histogram in settings.histograms]
-        return [json.loads(message.value() or b"") for topic in topics for message in self.read(topic)]
+        return [
+            json.loads(message.value() or b"") for topic in topics for message in self.read(topic)
+        ]
 
     def published_to(self) -> dict[str, int]:
-        """Where each histogram stands: the least end over its stream keys, ms; a histogram without snapshots has 0."""
+        """Return by histogram the least end over stream keys, in ms; 0 without snapshots."""
         settings, reached = self.settings, {}
         for histogram in settings.histograms:
             topic = settings.output_topic(histogram)
             ends = self._ends.setdefault(topic, {})
             for partition in self.admin.list_topics(timeout=60).topics[topic].partitions:
-                # What was read before is not read again: who waits asks four times a second.
-                for message in read_partition(self.connection, topic, partition, since=self._next.get((topic, partition), 0)):
+                # Callers poll four times a second, so earlier records are not read again.
+                for message in read_partition(
+                    self.connection, topic, partition, since=self._next.get((topic, partition), 0)
+                ):
                     self._next[topic, partition] = (message.offset() or 0) + 1
-                    ends[message.key()] = max(ends.get(message.key(), 0), message.timestamp()[1])  # a snapshot's is its end
+                    ends[message.key()] = max(
+                        ends.get(message.key(), 0), message.timestamp()[1]
+                    )  # a snapshot's is its end
             reached[histogram.name] = min(ends.values(), default=0)
         return reached
 
     def wait_published(self, time_ms: int, patience_s: float = PATIENCE_S) -> None:
-        """Waits until every stream key of every histogram has a snapshot of a tick that ends after `time_ms`."""
+        """Wait for a snapshot of a tick after `time_ms`, for every key and histogram."""
 
-        until(lambda: min(self.published_to().values()) > time_ms, f"snapshots up to {time_ms}", patience_s)
+        until(
+            lambda: min(self.published_to().values()) > time_ms,
+            f"snapshots up to {time_ms}",
+            patience_s,
+        )
 
     def contributed(self) -> Counter[Contributed]:
-        """The contributions topic, added up."""
         total: Counter[Contributed] = Counter()
         for message in self.read(self.settings.contributions_topic):
             for section in decode(message.value() or b"").sections:
                 columns = section.contributions(self.key)
-                rows = zip(columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True)
+                rows = zip(
+                    columns.key_of_row.tolist(),
+                    columns.labels,
+                    columns.counts.tolist(),
+                    strict=True,
+                )
                 for index, label, count in rows:
-                    total[Contributed(section.lane, section.tick, columns.keys[index], label.decode())] += count
+                    total[
+                        Contributed(section.lane, section.tick, columns.keys[index], label.decode())
+                    ] += count
         return total
 
     def rejects(self) -> list[tuple[bytes | None, dict[str, str]]]:
-        """(value, headers but for the record's own) of every reject, by source partition and offset."""
+        """Return (value, headers except the record's own) of every reject, by source partition and
+        offset.
+        """
         found = []
         for message in self.read(self.settings.rejects_topic):
             named = cast(list[tuple[str, bytes]], message.headers())
-            headers = {name: bytes(value).decode() for name, value in named if not name.startswith(OWN)}
+            headers = {
+                name: bytes(value).decode() for name, value in named if not name.startswith(OWN)
+            }
             if "reason" in headers:
                 found.append((message.value(), headers))
 
@@ -346,7 +401,7 @@ class Site:
 
 
 def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:
-    """Every (histogram, key, id, tick, page) once, and every tick of a key between its first and its last."""
+    """Assert that no page is missing or repeated, nor any tick between a key's first and last."""
     pages: dict[tuple[str, str, str, int], list[int]] = {}
     starts: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for s in snapshots:
@@ -364,17 +419,16 @@ def assert_contiguous(snapshots: Iterable[Mapping[str, Any]]) -> None:
 
 
 def command(*arguments: str) -> list[str]:
-    """The command line of `quietcount`."""
     return [sys.executable, *QUIETCOUNT, *arguments]
 
 
-def quietcount(*arguments: str, patience_s: float = 2 * PATIENCE_S) -> subprocess.CompletedProcess[str]:
-    """Runs a command to its end."""
+def quietcount(
+    *arguments: str, patience_s: float = 2 * PATIENCE_S
+) -> subprocess.CompletedProcess[str]:
     return run(arguments, patience_s)
 
 
 def toml(document: Mapping[str, Any]) -> str:
-    """A settings document as TOML."""
     lines: list[str] = []
     for section, values in document.items():
         for one in values if isinstance(values, list) else [values]:
@@ -384,15 +438,20 @@ def toml(document: Mapping[str, Any]) -> str:
 
 
 def toml_value(value: object) -> str:
-    """A value as TOML: JSON's strings and numbers are TOML's; a date stands bare."""
     if isinstance(value, Bare):
         return value
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(name)} = {toml_value(inner)}" for name, inner in value.items()) + " }"
+        return (
+            "{ "
+            + ", ".join(
+                f"{json.dumps(name)} = {toml_value(inner)}" for name, inner in value.items()
+            )
+            + " }"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(map(toml_value, value)) + "]"
     return json.dumps(value)
 
 
 class Bare(str):
-    """A TOML value that is written without quotes: a date."""
+    """TOML value written without quotes, such as a date."""

@@ -2,9 +2,10 @@
 
     python -m tests.worker.switching INTERVAL TOGETHER COMMAND ...
 
-INTERVAL is Python's switch interval in seconds, or "random:SEED": another one every tenth of a second, from 1e-6 to 5e-3. TOGETHER
-threads are held at their first pick of a scale until all of them have come (0: none is held), so that what the first pick makes is
-made by all of them at once. Neither is a feature of the product; all else is the product, as it is.
+INTERVAL is Python's switch interval in seconds, or "random:SEED": a new one every tenth of a
+second, from 1e-6 to 5e-3. TOGETHER threads are held at their first pick of a scale until all have
+arrived (0: none is held), so that all of them initialize that scale at once. Neither is a product
+feature; everything else is the product, unchanged.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from workers.cli import main
 from workers.mechanisms.noise import selection
 
 LEAST_S, MOST_S = 1e-6, 5e-3
-# Longer than the worker takes to hand all partitions their first tick; where one has no pick the others go on.
+# Longer than the worker takes to hand all partitions their first tick; where one has no pick the
+# others continue.
 _HELD_S = 10.0
 
 
 def switch_at_random(seed: int) -> None:
-    """Takes another switch interval every tenth of a second, for ever."""
     rng = random.Random(seed)
     while True:
         sys.setswitchinterval(math.exp(rng.uniform(math.log(LEAST_S), math.log(MOST_S))))
@@ -35,12 +36,14 @@ def switch_at_random(seed: int) -> None:
 
 
 def hold_first_picks(threads: int) -> None:
-    """Lets the first picks of each scale begin together."""
+    """Make the first picks of every scale begin together."""
     peel, lock = selection._peel, threading.Lock()
     gates: dict[Fraction, threading.Barrier] = {}
     seen: set[tuple[int, Fraction]] = set()
 
-    def held(counts: Any, bottom: int | None, scale: Fraction, k: int, words: Sequence[tuple[int, int]]) -> Any:
+    def held(
+        counts: Any, bottom: int | None, scale: Fraction, k: int, words: Sequence[tuple[int, int]]
+    ) -> Any:
         me = threading.get_ident(), scale
         with lock:
             first = me not in seen
@@ -50,7 +53,9 @@ def hold_first_picks(threads: int) -> None:
             try:
                 gate.wait(_HELD_S)
             except threading.BrokenBarrierError:
-                print(f"not all threads came to a pick of scale {float(scale):.3g}", file=sys.stderr)
+                print(
+                    f"not all threads came to a pick of scale {float(scale):.3g}", file=sys.stderr
+                )
         return peel(counts, bottom, scale, k, words)
 
     selection._peel = held

@@ -1,4 +1,4 @@
-"""A real worker under a ceiling: it ends before the epoch that would exceed it, loses nothing, and starts only when it may go on."""
+"""A worker with a ceiling ends before the epoch that would exceed it, and loses nothing."""
 
 from __future__ import annotations
 
@@ -12,30 +12,46 @@ import pytest
 from tests.worker.harness import Site, unk, until
 from workers.cli import execute
 
+pytestmark = pytest.mark.waits
+
 
 def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Either histogram fits by itself. In the epoch in which they meet both are too much. No epoch ends while this runs."""
+    """Either histogram fits alone, both are too much. No epoch ends during the test."""
     privacy = {"unit": "user", "max_epsilon": 4.0, "max_delta": 1e-4, "period": "epoch"}
     users: dict[str, Any] = {"max_items": 1, "epsilon": 1.0, "max_items_per_user": 1}
-    site = Site(bootstrap, tmp_path, [unk(**users)], partitions=1, owners=1, events={"user": "user"}, privacy=privacy)
+    site = Site(
+        bootstrap,
+        tmp_path,
+        [unk(**users)],
+        partitions=1,
+        owners=1,
+        events={"user": "user"},
+        privacy=privacy,
+    )
     at = time.time_ns() // 1_000_000
     site.produce(0, [{"key": "k", "items": ["a"], "user": "u", "ts": at} for _ in range(5)])
     with site.worker() as worker:
         site.wait_published(at)
         assert worker.stop() == 0
     before = site.snapshots()
-    # By itself the other one fits; with what was published in this epoch it does not.
+    # Alone the other histogram fits; with the releases of this epoch it does not.
     site.document["histogram"] = [unk("other", **(users | {"epsilon": 1.6}))]
     site.config = site.write(site.document)
     site.create_topics()
     assert execute(["retire", "-c", str(site.config), "items"]) == 0
     site.set("privacy", max_epsilon=_just_enough(site, capsys))
     with site.worker() as worker:
-        site.produce(0, [{"key": "k", "items": ["a"], "user": "u", "ts": time.time_ns() // 1_000_000}])
+        site.produce(
+            0, [{"key": "k", "items": ["a"], "user": "u", "ts": time.time_ns() // 1_000_000}]
+        )
         assert worker.ended() == 2
-        said = [line for line in worker.output().splitlines() if "would bring one user to epsilon" in line]
+        said = [
+            line
+            for line in worker.output().splitlines()
+            if "would bring one user to epsilon" in line
+        ]
     assert said and "No tick of it is published, and its contributions wait" in said[0]
     assert site.snapshots() == []
     capsys.readouterr()
@@ -43,7 +59,7 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
     found = json.loads(capsys.readouterr().out)
     assert [part["histogram"] for part in found["ceiling"]["parts"]] == ["items"]
     assert found["ceiling"]["max_epsilon"] == site.document["privacy"]["max_epsilon"]
-    # A higher ceiling: it goes on, with the events that came meanwhile.
+    # With a higher ceiling the worker continues, with the events that came meanwhile.
     site.set("privacy", max_epsilon=30.0)
     with site.worker() as worker:
         until(site.snapshots, "the histogram begins")
@@ -53,7 +69,7 @@ def test_a_worker_ends_before_the_epoch_that_would_exceed_its_ceiling(
 
 
 def _just_enough(site: Site, capsys: pytest.CaptureFixture[str]) -> float:
-    """A ceiling that the settings reach by themselves, from what a lower one says that they come to."""
+    """Return the ceiling that the settings just reach, from the message about a lower one."""
     site.set("privacy", max_epsilon=0.5)
     capsys.readouterr()
     for command in ("plan", "topics", "run", "check"):

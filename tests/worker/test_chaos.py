@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.kafka.late_end_txn import FATES, Faults
 from tests.kafka.proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fate, proxied_broker
 from tests.worker.chaos import chaos
 
-#: Of the commits every fifth is asked for twice, and most of these arrive once more in the middle of
-#: a later transaction.
+pytestmark = pytest.mark.waits
+
+# Every fifth commit is requested twice, and most duplicates arrive again in the middle of a later
+# transaction.
 LATE = {
     END_TXN: {Fate.HOLD: 0.2, Fate.LOSE: 0.04},
     PRODUCE: FATES[PRODUCE],
@@ -20,16 +24,14 @@ LATE = {
 def test_after_kills_at_random_moments_every_event_counts_once_and_every_tick_is_published_once(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """An event counted twice breaks the guarantee; a tick published twice with other data gives the data away."""
+    """Double counts break the guarantee; a republished tick with other data reveals data."""
     figures = chaos(bootstrap, tmp_path, events=40_000, kills=3, seed=7, gap_s=(3.0, 9.0))
     assert figures["kills"] == 3
     assert figures["snapshots"] > 500
 
 
 def test_no_tick_is_torn_where_the_network_delivers_commits_late(tmp_path: Path) -> None:
-    """Both stages through a proxy that breaks connections and keeps requests back: the audit is
-    clean and the sums are exact.
-    """
+    """A proxy breaks connections and holds requests: audit is clean, sums are exact."""
     with proxied_broker() as proxy:
         proxy.rule = faults = Faults(proxy, 3, LATE)
         bootstrap = f"127.0.0.1:{proxy.port}"

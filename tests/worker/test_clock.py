@@ -1,18 +1,24 @@
-"""What closes a tick: the events' time, and the wall clock where a partition is read to its end."""
+"""Ticks close by event time, and by the wall clock where a partition is read to its end."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.worker.harness import Site, known, until
+
+pytestmark = pytest.mark.waits
 
 
 def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path: Path) -> None:
-    """A quiet shop must not hold up the histograms of all others, and empty ticks are published as well."""
+    """A quiet shop must not hold up all others; empty ticks are published as well."""
     site = Site(bootstrap, tmp_path, [known(keys=["k", "silent"])])
     at = time.time_ns() // 1_000_000
-    site.produce(2, [{"key": "k", "items": "a", "ts": at}])  # partitions 0, 1 and 3 never see an event
+    site.produce(
+        2, [{"key": "k", "items": "a", "ts": at}]
+    )  # partitions 0, 1 and 3 never see an event
     with site.worker() as worker:
         site.wait_published(at + 5_000)
         assert worker.stop() == 0
@@ -23,9 +29,18 @@ def test_idle_partitions_close_ticks_by_the_wall_clock(bootstrap: str, tmp_path:
         assert len({s["tick"] for s in snapshots if s["key"] == key}) >= 5
 
 
-def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(bootstrap: str, tmp_path: Path) -> None:
-    """A closed tick never changes, no event is lost, and a wrong clock must not close everybody's ticks."""
-    site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"max_ahead": "10s"})
+def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """A closed tick never changes, and one wrong clock must not close the ticks of all."""
+    site = Site(
+        bootstrap,
+        tmp_path,
+        [known(keys=["k"])],
+        partitions=1,
+        owners=1,
+        events={"max_ahead": "10s"},
+    )
     at = time.time_ns() // 1_000_000
     site.produce(
         0, [{"key": "k", "items": "a", "ts": at}]
@@ -34,7 +49,10 @@ def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
         site.wait_published(at)
         site.produce(0, [{"key": "k", "items": "b", "ts": at}])  # its tick is closed
         site.produce(0, [{"key": "k", "items": "c", "ts": at + 3_600_000}])
-        until(lambda: any(what.label == "b" for what in site.contributed()), "the late event is contributed")
+        until(
+            lambda: any(what.label == "b" for what in site.contributed()),
+            "the late event is contributed",
+        )
         until(site.rejects, "the early event is rejected")
         site.wait_published(at + 5_000)
         assert worker.stop() == 0
@@ -50,11 +68,14 @@ def test_late_event_counts_in_the_open_tick_and_one_from_the_future_is_rejected(
 def test_times_that_no_event_can_have_neither_stop_a_worker_nor_begin_its_histograms(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """As first events they did: seconds read as ms, and a time of 2001 where ticks are a second wide."""
+    """First events once did: seconds read as ms, and a time of 2001 with ticks of a second."""
     site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1)
     at = time.time_ns() // 1_000_000
     times = (at // 1_000, 1_000_000_000_000, at, 1_000_000_000_000, at * 1_000)
-    site.produce(0, [{"key": "k", "items": label, "ts": ts} for label, ts in zip("abcde", times, strict=True)])
+    site.produce(
+        0,
+        [{"key": "k", "items": label, "ts": ts} for label, ts in zip("abcde", times, strict=True)],
+    )
     with site.worker() as worker:
         site.wait_published(at + 2_000)
         assert worker.stop() == 0
@@ -69,9 +90,13 @@ def test_times_that_no_event_can_have_neither_stop_a_worker_nor_begin_its_histog
     site.assert_clean()
 
 
-def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(bootstrap: str, tmp_path: Path) -> None:
-    """Whether somebody's clock is fast must not show in the ticks of others: it once closed them early."""
-    site = Site(bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"max_ahead": "1m"})
+def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """A fast clock must not show in the ticks of others: it once closed them early."""
+    site = Site(
+        bootstrap, tmp_path, [known(keys=["k"])], partitions=1, owners=1, events={"max_ahead": "1m"}
+    )
     with site.worker() as worker:
         at = time.time_ns() // 1_000_000
         site.produce(0, [{"key": "k", "items": "ahead", "ts": at + 8_000}])
@@ -80,12 +105,15 @@ def test_an_event_dated_ahead_waits_for_its_tick_and_moves_nobody_elses(bootstra
             now = time.time_ns() // 1_000_000
             site.produce(0, [{"key": "k", "items": label, "ts": now}])
             wanted = {"ahead", *latest, label}
-            until(lambda: wanted <= {what.label for what in site.contributed()}, f"{label} is contributed")  # noqa: B023  # called at once
+            until(
+                lambda: wanted <= {what.label for what in site.contributed()},  # noqa: B023  # called at once
+                f"{label} is contributed",
+            )
             latest[label] = time.time_ns() // 1_000_000 // 1_000 + 1
         site.wait_published(at + 9_000)
         assert worker.stop() == 0
     ticks = {what.label: what.tick for what in site.contributed()}
     assert ticks.pop("ahead") == (at + 8_000) // 1_000 + 1
-    # The clock may have closed a tick before its event came, on a slow machine; nothing else may.
+    # On a slow machine the clock may have closed a tick before its event came; nothing else may.
     assert all(ticks[label] <= latest[label] for label in latest)
     site.assert_clean()

@@ -1,4 +1,4 @@
-"""A disk that is full, fails or goes away costs the local copy, not the worker; and comes back by itself."""
+"""A disk that is full, fails or disappears costs only the local copy, which recovers."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.worker.harness import Site, Worker, unk, until
 from tests.worker.test_metrics import total
 
-WITHOUT, AGAIN = "Going on without this local copy, in memory", "can be written again: the local copy is there"
-#: More than the log of a worker, and less than what the log of RocksDB takes for the labels below.
+pytestmark = pytest.mark.waits
+
+WITHOUT, AGAIN = (
+    "Going on without this local copy, in memory",
+    "can be written again: the local copy is there",
+)
+# More than the log of a worker, and less than the log of RocksDB for the labels below.
 FULL_BYTES = 200_000
 LABELS = 10_000
 
 
 def limit(worker: Worker, most_bytes: int) -> None:
-    """Lets no file of a worker grow beyond this: what the system then says is as for a full disk, but for the word."""
-    resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+    """Limit the file size; the system's error differs from a full disk's in wording only."""
+    resource.prlimit(
+        worker.process.pid, resource.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY)
+    )
 
 
 def send(site: Site, number: int) -> int:
-    """Sends events with labels that nobody has seen; returns their time, when they are published."""
+    """Send events with new labels; return their time, once they are published."""
     at = time.time_ns() // 1_000_000
     for i in range(LABELS // 10):
         items = [f"label {number} {i} {j}" for j in range(10)]
@@ -31,9 +40,13 @@ def send(site: Site, number: int) -> int:
     return at
 
 
-def test_a_disk_that_is_full_or_gone_costs_the_copy_until_there_is_room(bootstrap: str, tmp_path: Path) -> None:
-    """All that counts is in Kafka: a worker that ends for its copy ends again at each restart."""
-    site = Site(bootstrap, tmp_path, [unk(max_items=10)], partitions=2, owners=1, worker={"metrics_port": 0})
+def test_a_disk_that_is_full_or_gone_costs_the_copy_until_there_is_room(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """A worker that ended because of its copy would end again at every restart."""
+    site = Site(
+        bootstrap, tmp_path, [unk(max_items=10)], partitions=2, owners=1, worker={"metrics_port": 0}
+    )
     data = tmp_path / "data"
     data.mkdir()
     (data / "contribute-1").write_text("in the way")  # at the start already
@@ -41,7 +54,10 @@ def test_a_disk_that_is_full_or_gone_costs_the_copy_until_there_is_room(bootstra
         site.wait_published(send(site, 1))
         assert f"{data}/contribute-1 cannot be opened: File exists. {WITHOUT}" in worker.output()
         (data / "contribute-1").unlink()
-        until(lambda: f"{data}/contribute-1 {AGAIN}" in worker.output(), "the copy in whose way something was is made")
+        until(
+            lambda: f"{data}/contribute-1 {AGAIN}" in worker.output(),
+            "the copy in whose way something was is made",
+        )
         limit(worker, FULL_BYTES)
         site.wait_published(send(site, 2))
         full = f"{data}/release-0 cannot be written: IO error: "
@@ -62,6 +78,8 @@ def test_a_disk_that_is_full_or_gone_costs_the_copy_until_there_is_room(bootstra
     with site.worker() as worker:  # from the copies that were made
         site.wait_published(send(site, 4))
         assert worker.stop() == 0
-        assert "reading all of it again" not in worker.output() and "data_dir" not in worker.output()
+        assert (
+            "reading all of it again" not in worker.output() and "data_dir" not in worker.output()
+        )
     assert site.contributed().total() == 4 * LABELS
     site.assert_clean()

@@ -1,20 +1,27 @@
-"""Every mechanism of the settings through a real Kafka, all in one worker that is killed in between; audit proves every snapshot."""
+"""Every mechanism in one worker that is killed in between; audit proves every snapshot."""
 
 import random
 import time
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from tests import ROOT
 from tests.worker.harness import Site, until
 from workers.mechanisms.registry import MECHANISMS
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "mechanisms"
+pytestmark = pytest.mark.waits
+
+EXAMPLES = ROOT / "examples" / "mechanisms"
 LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
 TICKS = 70  # the examples' horizon is 64: an epoch ends within
 
 
-def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(bootstrap: str, tmp_path: Path) -> None:
-    """State, noise and budgets of each come back from the changelog as they were."""
+def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """State, noise and budget of every mechanism are restored from the changelog unchanged."""
     histograms = []
     for name in (*MECHANISMS, "misra_gries_pure"):
         [histogram] = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())["histogram"]
@@ -33,7 +40,9 @@ def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(bootstrap: st
                     (
                         {
                             "key": rng.choice(["s1", "s2"]),
-                            "items": rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=2),
+                            "items": rng.choices(
+                                LABELS, [2.0**-i for i in range(len(LABELS))], k=2
+                            ),
                             "ts": base + 1000 * tick + 10 * i,
                         }
                         for i in range(20)
@@ -45,15 +54,22 @@ def test_all_of_them_survive_a_kill_and_audit_finds_every_snapshot(bootstrap: st
     send(range(half))
     with site.worker() as worker:
         until(lambda: min(site.published_to().values()) > 0, "every histogram has published")
-        # One event counts in all of them: what that promises together is said before anything is published.
+        # One event counts in all of them: the joint guarantee is logged before anything is
+        # published.
         said = worker.output()
-        assert "WARNING" in said and "all histograms together: epsilon = " in said and "is above 5" in said
+        assert (
+            "WARNING" in said
+            and "all histograms together: epsilon = " in said
+            and "is above 5" in said
+        )
         worker.kill()
     send(range(half, TICKS))
     with site.worker() as worker:
-        # The first one may have published up to now before it was killed; this tick is the second one's.
+        # The first one may have published up to now before it was killed; this tick is the second
+        # one's.
         site.wait_published(int(time.time() * 1000) + 1000)
         assert worker.stop() == 0
-    # One audit, of the kind that also writes exact counts: what it compares is the same, and it takes half of the test.
+    # One audit, of the kind that also writes exact counts: it compares the same, and it takes half
+    # of the test.
     site.assert_clean("--exact", str(tmp_path / "exact.jsonl"))
     assert {body["mechanism"] for body in site.snapshots()} == set(MECHANISMS)

@@ -1,6 +1,6 @@
-"""`init`, then `check`, then `run`, on topics of different shape, with nothing in the file edited but the budget: the histograms are right.
+"""`init`, `check` and `run` on topics of different shapes, with only the budget edited.
 
-What is published is held against counts that a few lines of plain Python make of the events.
+Published counts are checked against a few lines of plain Python over the events.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from tests.admin import admin_of
-from tests.guessing.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
+from tests.commands.init.topics import SPAN_MS, TOPICS, Event, Keyed, partition_of
 from tests.registry_server import registry_server
 from tests.worker.harness import Worker, quietcount, until
 from workers.events.project import time_ms
 from workers.kafka.clients import Connection
 from workers.kafka.reading import read_partition
-from workers.settings import Settings, load
+from workers.settings.settings import Settings, load
+
+pytestmark = pytest.mark.waits
 
 PARTITIONS = 2
-# So many events that ticks are an hour or less, and all of them are over.
+# Enough events that ticks are an hour or less, and all of them are over.
 EVENTS = 20_000
 AGO_MS = 3_600_000
 # The sensors' readings are in Avro.
@@ -74,7 +76,10 @@ def web_log(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str,
 def sensors(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
     buckets = settings.histograms[0].buckets
     assert buckets is not None
-    return ((e["at"] // 1000, e["type"], buckets.labels[bisect_right(buckets.edges, e["value"])], 1) for _, e in events)
+    return (
+        (e["at"] // 1000, e["type"], buckets.labels[bisect_right(buckets.edges, e["value"])], 1)
+        for _, e in events
+    )
 
 
 def users(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, str, int]]:
@@ -82,26 +87,57 @@ def users(settings: Settings, events: list[Keyed]) -> Iterator[tuple[int, str, s
     pairs: dict[tuple[int, str], Counter[str]] = defaultdict(Counter)
     for _, event in events:
         at = time_ms(event["context"]["when"], "iso")
-        assert at is not None and isinstance(histogram.horizon, int) and histogram.max_items_per_user is not None
+        assert (
+            at is not None
+            and isinstance(histogram.horizon, int)
+            and histogram.max_items_per_user is not None
+        )
         used = pairs[at // (histogram.tick_ms * histogram.horizon), event["session"]]
         for tag in event["tags"][: histogram.max_items]:
-            if used[tag] < histogram.max_count and (tag in used or len(used) < histogram.max_items_per_user):
+            if used[tag] < histogram.max_count and (
+                tag in used or len(used) < histogram.max_items_per_user
+            ):
                 used[tag] += 1
                 yield at, "all", tag, 1
 
 
-CASES: dict[str, tuple[list[str], Callable[[Settings, list[Keyed]], Iterator[tuple[int, str, str, int]]], dict[str, object]]] = {
-    "flights": (["--keys", "public"], flights, {"key": "origin", "items": "dest", "timestamp": "departed"}),
-    "orders": (["--keys", "declare"], orders, {"items": "order.lines[].sku", "count": "order.lines[].qty", "timestamp_unit": "s"}),
+CASES: dict[
+    str,
+    tuple[
+        list[str],
+        Callable[[Settings, list[Keyed]], Iterator[tuple[int, str, str, int]]],
+        dict[str, object],
+    ],
+] = {
+    "flights": (
+        ["--keys", "public"],
+        flights,
+        {"key": "origin", "items": "dest", "timestamp": "departed"},
+    ),
+    "orders": (
+        ["--keys", "declare"],
+        orders,
+        {"items": "order.lines[].sku", "count": "order.lines[].qty", "timestamp_unit": "s"},
+    ),
     "web-log": ([], web_log, {"key": "$all", "items": "path", "timestamp": "ts"}),
-    "sensors": (["--keys", "public"], sensors, {"key": "type", "items": "value", "timestamp_unit": "us", "format": "avro"}),
-    "users": (["--users"], users, {"user": "session", "items": "tags", "timestamp": "context.when"}),
-}  # fmt: skip
+    "sensors": (
+        ["--keys", "public"],
+        sensors,
+        {"key": "type", "items": "value", "timestamp_unit": "us", "format": "avro"},
+    ),
+    "users": (
+        ["--users"],
+        users,
+        {"user": "session", "items": "tags", "timestamp": "context.when"},
+    ),
+}
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_what_init_writes_counts_right(kind: str, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """The way that a new user goes; a day that begins meanwhile begins an epoch."""
+def test_what_init_writes_counts_right(
+    kind: str, bootstrap: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """This is the path of a new user; a day that begins meanwhile begins an epoch."""
     options, reference, guessed = CASES[kind]
     topic = f"{kind}-{uuid.uuid4().hex[:8]}"
     encode: Encode = lambda event: json.dumps(event).encode()  # noqa: E731
@@ -113,7 +149,9 @@ def test_what_init_writes_counts_right(kind: str, bootstrap: str, request: pytes
         options = [*options, "--schema-registry", url]
     events = fill(bootstrap, topic, kind, encode)
     file = tmp_path / "first.toml"
-    done = quietcount("init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(file), *options)
+    done = quietcount(
+        "init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(file), *options
+    )
     assert done.returncode == 0, done.stderr
     text = file.read_text()
     file.write_text(text.replace("epsilon = 1.0\n", "epsilon = 8.0\n"))
@@ -129,7 +167,11 @@ def test_what_init_writes_counts_right(kind: str, bootstrap: str, request: pytes
     counted = list(reference(settings, events))
     last_ms = max(at for at, *_ in counted)
     with Worker(file, tmp_path / "worker.log") as worker:
-        until(lambda: published_to(settings) > last_ms or not worker.running(), "all ticks are published", 120)
+        until(
+            lambda: published_to(settings) > last_ms or not worker.running(),
+            "all ticks are published",
+            120,
+        )
         assert worker.stop() == 0
     audited = quietcount("audit", "-c", str(file))
     assert audited.returncode == 0, audited.stderr
@@ -138,18 +180,18 @@ def test_what_init_writes_counts_right(kind: str, bootstrap: str, request: pytes
 
 @pytest.fixture(scope="module")
 def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a real Schema Registry."""
     with registry_server(tmp_path_factory.mktemp("registry")) as server:
         yield server.url
 
 
 def fill(bootstrap: str, topic: str, kind: str, encode: Encode) -> list[Keyed]:
-    """Makes a topic with three hours of events, the last of them an hour ago; returns them."""
     connection = Connection(bootstrap)
     admin = admin_of(connection)
     for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
         future.result()
-    producer = connection.producer(None, **{"linger.ms": 50, "queue.buffering.max.messages": 2 * EVENTS})
+    producer = connection.producer(
+        None, **{"linger.ms": 50, "queue.buffering.max.messages": 2 * EVENTS}
+    )
     rng, found = random.Random(kind), []
     start = time.time_ns() // 1_000_000 - AGO_MS - SPAN_MS // 2
     for i in range(EVENTS):
@@ -165,11 +207,14 @@ def snapshots(settings: Settings) -> list[dict[str, Any]]:
     [histogram] = settings.histograms
     topic = settings.output_topic(histogram)
     partitions = admin_of(connection).list_topics(topic, timeout=60).topics[topic].partitions
-    return [json.loads(m.value() or b"") for partition in partitions for m in read_partition(connection, topic, partition)]
+    return [
+        json.loads(m.value() or b"")
+        for partition in partitions
+        for m in read_partition(connection, topic, partition)
+    ]
 
 
 def published_to(settings: Settings) -> int:
-    """The end of the last tick that is there for every stream key, ms."""
     ends: dict[str, int] = {}
     for snapshot in snapshots(settings):
         ends[snapshot["key"]] = max(snapshot["end"], ends.get(snapshot["key"], 0))
@@ -177,7 +222,7 @@ def published_to(settings: Settings) -> int:
 
 
 def assert_right(settings: Settings, counted: list[tuple[int, str, str, int]]) -> None:
-    """Each snapshot holds the counts of its epoch up to its tick, within its noise, and lacks none that passes."""
+    """Assert counts of the epoch within their noise, with no item above threshold missing."""
     [histogram] = settings.histograms
     assert isinstance(histogram.horizon, int)
     epoch_ms, seen, shown = histogram.tick_ms * histogram.horizon, 0, 0
@@ -189,9 +234,17 @@ def assert_right(settings: Settings, counted: list[tuple[int, str, str, int]]) -
                 exact[label] += n
         found = dict(snapshot["items"])
         for label, n in found.items():
-            assert abs(n - exact[label]) <= SDS * sd + 1, (snapshot["key"], snapshot["tick"], label, n, exact[label])
+            assert abs(n - exact[label]) <= SDS * sd + 1, (
+                snapshot["key"],
+                snapshot["tick"],
+                label,
+                n,
+                exact[label],
+            )
         passing = snapshot["threshold"] or 0
-        missing = {label for label, n in exact.items() if label not in found and n > passing + SDS * sd}
+        missing = {
+            label for label, n in exact.items() if label not in found and n > passing + SDS * sd
+        }
         assert not missing, (snapshot["key"], snapshot["tick"], missing)
         seen, shown = seen + 1, shown + len(found)
     assert seen > 2 and shown > 2 * seen

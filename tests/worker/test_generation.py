@@ -1,4 +1,4 @@
-"""No event is released under two generations, not even where a transaction was aborted: for readers of uncommitted records."""
+"""No event is released under two generations, even to readers of uncommitted records."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import pytest
 
 from tests.kafka.harness import read
 from tests.worker.harness import Site, known, until
-from workers.app import Factory
-from workers.kafka.ends import End
+from workers.agents.topics import check_topics
+from workers.agents.worker import Factory
+from workers.kafka.offsets import End
 from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Records
-from workers.topics import check_topics
+
+pytestmark = pytest.mark.waits
 
 
-class Died(Exception):
-    """The process ends here."""
+class Died(Exception): ...
 
 
 def contribute_up_to_now(factory: Factory) -> None:
@@ -35,9 +36,11 @@ def contribute_up_to_now(factory: Factory) -> None:
 
 
 def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Release all that is complete, and leave its transaction open with the snapshots in the log."""
+    """Release all complete ticks, and leave the transaction open with the snapshots in the log."""
     shard = factory.release(0)
-    assert shard.merge.turns is factory.contribute(factory.sources.topics[0], 0)._turns  # one for all shards
+    assert (
+        shard.merge.turns is factory.contribute(factory.sources.topics[0], 0)._turns
+    )  # one for all shards
     shard.open()
 
     insist = shard.transactions._insist
@@ -51,7 +54,10 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
     monkeypatch.setattr(shard.transactions, "_insist", die)
     start = shard.offset or 0
     records = list(read_partition(site.connection, f"{site.name}.contributions", 0, since=start))
-    values, offsets = [record.value() for record in records], [record.offset() or 0 for record in records]
+    values, offsets = (
+        [record.value() for record in records],
+        [record.offset() or 0 for record in records],
+    )
     batch = Batch(start, offsets[-1] + 1, Records.of(values, offsets=offsets))
     with pytest.raises(Died):
         shard.feed(batch)
@@ -59,7 +65,6 @@ def die_before_the_commit(factory: Factory, site: Site, monkeypatch: pytest.Monk
 
 
 def ends(site: Site, topic: str, isolation: str) -> dict[str, set[int]]:
-    """The ends of the ticks that each mechanism published, by its id."""
     found: dict[str, set[int]] = defaultdict(set)
     for message in read(site.connection, topic, 0, isolation):
         body = json.loads(message.value() or b"{}")
@@ -68,15 +73,16 @@ def ends(site: Site, topic: str, isolation: str) -> dict[str, set[int]]:
 
 
 def published_after(site: Site, topic: str, time_ms: int) -> bool:
-    """Whether a tick that ends later was published."""
     return any(max(times) > time_ms for times in ends(site, topic, "read_committed").values())
 
 
 def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same tick under other noise is a second measurement of every event in it, for who reads uncommitted records."""
-    site = Site(bootstrap, tmp_path, [known("items", keys=["k"]), known(keys=["k"])], partitions=1, owners=1)
+    """The same tick under other noise is a second measurement of all its events."""
+    site = Site(
+        bootstrap, tmp_path, [known("items", keys=["k"]), known(keys=["k"])], partitions=1, owners=1
+    )
     at = time.time_ns() // 1_000_000
     site.produce(0, [{"key": "k", "items": "a", "ts": at}])
     with site.worker() as worker:
@@ -85,7 +91,9 @@ def test_a_tick_of_an_aborted_transaction_is_not_published_by_a_new_generation(
     topics = [f"{site.name}.items", f"{site.name}.known"]
     time.sleep(3)  # ticks that nobody has worked on
     before = [ends(site, topic, "read_uncommitted") for topic in topics]
-    factory = Factory(site.settings, site.connection, check_topics(site.settings, site.connection), site.key, None)
+    factory = Factory(
+        site.settings, site.connection, check_topics(site.settings, site.connection), site.key, None
+    )
     contribute_up_to_now(factory)
     die_before_the_commit(factory, site, monkeypatch)
     raised: dict[str, Any] = site.document["histogram"][0]

@@ -1,4 +1,4 @@
-"""How partitions go from one worker to another: frozen, told to stop, or robbed of its transactional id."""
+"""Hand-over of partitions between workers: frozen, stopped, or with a stolen transactional id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.worker.harness import Site, known, unk, until
+
+pytestmark = pytest.mark.waits
 
 
 def now_ms() -> int:
@@ -16,22 +20,26 @@ def now_ms() -> int:
 
 
 def burst(site: Site, number: int) -> int:
-    """Sends some events of this moment to every partition; returns the time when all are there: a busy broker takes ticks for them."""
+    """Send current events to every partition; return the time when all are there."""
     at = now_ms()
     for partition in range(site.partitions):
-        site.produce(partition, ({"key": f"k{i % 3}", "items": ["a", f"x{i % 7}"], "ts": at} for i in range(number)))
+        site.produce(
+            partition,
+            ({"key": f"k{i % 3}", "items": ["a", f"x{i % 7}"], "ts": at} for i in range(number)),
+        )
     return now_ms()
 
 
 def total(site: Site) -> int:
-    """Contributions of one lane, added up."""
     counted = site.contributed()
     lane = next(iter(counted)).lane
     return sum(n for what, n in counted.items() if what.lane == lane)
 
 
-def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(bootstrap: str, tmp_path: Path) -> None:
-    """A machine that pauses and comes back is the classic way to have two owners of one partition."""
+def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """A machine that pauses and resumes is the classic way to get two owners of one partition."""
     site = Site(bootstrap, tmp_path, [unk(), known()])
     sent = 0
     with site.worker("one") as one:
@@ -40,7 +48,9 @@ def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(bootstrap
             until(lambda: any((tmp_path / "two").glob("contribute-*")), "partitions move")
             burst(site, 5_000)  # at work while it freezes
             one.signal(signal.SIGSTOP)
-            site.wait_published(burst(site, 500))  # every partition goes on: the other one has them all
+            site.wait_published(
+                burst(site, 500)
+            )  # every partition goes on: the other one has them all
             one.signal(signal.SIGCONT)
             burst(site, 5_000)
             site.wait_published(burst(site, 500))
@@ -53,13 +63,16 @@ def test_frozen_worker_is_replaced_publishes_nothing_twice_and_rejoins(bootstrap
     site.assert_clean()
 
 
-def test_worker_whose_transactional_id_is_taken_by_a_stranger_exits_75(bootstrap: str, tmp_path: Path) -> None:
-    """Two that both believe to own a partition must not both publish, and a supervisor must hear of it."""
+def test_worker_whose_transactional_id_is_taken_by_a_stranger_exits_75(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """Two owners must not both publish, and a supervisor must learn of it."""
     site = Site(bootstrap, tmp_path, [unk()])
     with site.worker() as worker:
         site.wait_published(burst(site, 100))
         bursts, strangers = 1, []
-        # More than once: after a pause of the machine the group may have given it the partition anew.
+        # More than once: after a pause of the machine the group may have reassigned the partition
+        # to it.
         while worker.running() and bursts < 6:
             strangers.append(site.connection.producer(f"{site.name}-contribute-0"))
             strangers[-1].init_transactions(120)
@@ -78,7 +91,7 @@ def test_worker_whose_transactional_id_is_taken_by_a_stranger_exits_75(bootstrap
 
 
 def test_workers_come_and_go_under_load_and_sigterm_exits_0(bootstrap: str, tmp_path: Path) -> None:
-    """A deployment replaces workers all day long: partitions move, in the middle of work, without a kill."""
+    """Deployments replace workers all day: partitions move during work, without a kill."""
     site = Site(bootstrap, tmp_path, [unk(), known()])
     with site.worker("one") as one:
         site.wait_published(burst(site, 10_000))

@@ -1,7 +1,8 @@
-"""A worker with little memory reads the worst content that is known to its end, beside honest events that all count.
+"""A worker with little memory reads the worst known content to its end, beside honest events that
+all count.
 
-The limit is on its data segment (Linux: all private memory that can be written, whether it was touched or not), so an
-allocation that is too large fails at once, as it would in a small container.
+The limit is on its data segment (Linux: all private writable memory, touched or not), so an
+allocation that is too large fails at once, as in a small container.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import pytest
 
 from tests.worker.harness import Site, known, unk, until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts all private memory on Linux only")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="RLIMIT_DATA counts all private memory on Linux only"
+)
 
 LIMIT = 1 << 30
 HONEST = 300
@@ -26,9 +29,19 @@ EDGES = {"from": 0, "to": 999, "count": 999}
 
 
 def hostile(**fields: bytes) -> bytes:
-    """A record whose stream key is "hostile", with these fields as they are."""
-    given = {"key": b'"hostile"', "items": b'["x"]', "price": b"1", "ts": b"%d" % now_ms(), **fields}
-    return b"{" + b",".join(b'"%s":%s' % (name.encode(), value) for name, value in given.items()) + b"}"
+    """Return a record with the stream key "hostile" and these fields verbatim."""
+    given = {
+        "key": b'"hostile"',
+        "items": b'["x"]',
+        "price": b"1",
+        "ts": b"%d" % now_ms(),
+        **fields,
+    }
+    return (
+        b"{"
+        + b",".join(b'"%s":%s' % (name.encode(), value) for name, value in given.items())
+        + b"}"
+    )
 
 
 def now_ms() -> int:
@@ -40,23 +53,31 @@ def listed(one: bytes, number: int) -> bytes:
 
 
 def one_batch_of(values: list[bytes | None]) -> tuple[list[bytes | None], dict[str, object]]:
-    """Values, and what makes a producer send them as one record batch."""
+    """Return values, and producer options that send them as one record batch."""
     together: dict[str, object] = {
-        "batch.size": 120_000_000, "message.max.bytes": 120_000_000, "batch.num.messages": 1_000_000, "linger.ms": 2_000
-    }  # fmt: skip
+        "batch.size": 120_000_000,
+        "message.max.bytes": 120_000_000,
+        "batch.num.messages": 1_000_000,
+        "linger.ms": 2_000,
+    }
     return values, together
 
 
 def many_long() -> tuple[list[bytes | None], dict[str, object]]:
-    """A gigabyte of ordinary producers' records that zstd makes small."""
+    """Return a gigabyte of ordinary producers' records that zstd makes small."""
     return [hostile(other=b'"' + b"a" * 990_000 + b'"')] * 1_000, {}
 
 
 ATTACKS: dict[str, Callable[[], tuple[list[bytes | None], dict[str, object]]]] = {
     "a long list alone in its batch": lambda: ([hostile(items=listed(b"1", 490_000))], {}),
-    "one exponent among many numbers": lambda: ([hostile(price=b"[1e1," + listed(b"7", 240_000)[1:])], {}),
+    "one exponent among many numbers": lambda: (
+        [hostile(price=b"[1e1," + listed(b"7", 240_000)[1:])],
+        {},
+    ),
     "escaped labels": lambda: ([hostile(items=listed(rb'"\n"', 190_000))] * 20, {}),
-    "one batch that expands to 80 MB": lambda: one_batch_of([hostile(other=b'"' + b"a" * 990_000 + b'"')] * 80),
+    "one batch that expands to 80 MB": lambda: one_batch_of(
+        [hostile(other=b'"' + b"a" * 990_000 + b'"')] * 80
+    ),
     "many null records in few batches": lambda: one_batch_of([None] * 300_000),
     "long records that compress well": many_long,
     "a list of lists": lambda: ([hostile(items=listed(b"[]", 300_000))] * 5, {}),
@@ -65,12 +86,23 @@ ATTACKS: dict[str, Callable[[], tuple[list[bytes | None], dict[str, object]]]] =
 
 def honest(begin: int) -> Iterator[dict[str, object]]:
     for i in range(begin, begin + HONEST):
-        yield {"key": "s1", "items": [f"item{i % 7}", f"item{i % 11}"], "price": i % 5, "ts": now_ms()}
+        yield {
+            "key": "s1",
+            "items": [f"item{i % 7}", f"item{i % 11}"],
+            "price": i % 5,
+            "ts": now_ms(),
+        }
 
 
-def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(bootstrap: str, tmp_path: Path) -> None:
-    """What it holds cannot stop or silence a worker with 1 GiB, and takes nothing from what stands beside it."""
-    prices = {name: value for name, value in known("prices", max_items=1, items="price", buckets=EDGES).items() if name != "domain"}
+def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """Content must neither stop nor silence a worker with 1 GiB, nor affect other events."""
+    prices = {
+        name: value
+        for name, value in known("prices", max_items=1, items="price", buckets=EDGES).items()
+        if name != "domain"
+    }
     site = Site(bootstrap, tmp_path, [unk(), prices], partitions=2)
     expected: Counter[str] = Counter()
     sent = 0
@@ -82,7 +114,9 @@ def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(bootst
             expected.update(str(item) for event in events for item in dict.fromkeys(event["items"]))  # type: ignore[call-overload]
             expected.update(f"[{event['price']},{event['price'] + 1})" for event in events)  # type: ignore[operator]
             site.produce(partition, events)
-        producer = site.connection.producer(None, **{"compression.type": "zstd", "linger.ms": 50, **options})
+        producer = site.connection.producer(
+            None, **{"compression.type": "zstd", "linger.ms": 50, **options}
+        )
         for value in values:
             while True:
                 try:
@@ -116,8 +150,25 @@ def test_the_worst_content_is_read_to_its_end_and_honest_events_all_count(bootst
     assert reasons["no value"] == 300_000
     for arguments in (
         ["check", "-c", str(site.config)],
-        ["replay", "-c", str(site.config), "--topic", "--snapshots", str(tmp_path / "snapshots.jsonl")],
-        ["init", "--bootstrap", bootstrap, "--topic", site.topic, "--keys", "public", "--output", str(tmp_path / "new.toml")],
+        [
+            "replay",
+            "-c",
+            str(site.config),
+            "--topic",
+            "--snapshots",
+            str(tmp_path / "snapshots.jsonl"),
+        ],
+        [
+            "init",
+            "--bootstrap",
+            bootstrap,
+            "--topic",
+            site.topic,
+            "--keys",
+            "public",
+            "--output",
+            str(tmp_path / "new.toml"),
+        ],
         ["rejects", "-c", str(site.config)],
     ):
         done = subprocess.run(

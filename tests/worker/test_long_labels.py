@@ -1,4 +1,4 @@
-"""Whoever fills the worker's blocks with the longest labels learns nothing from it: publication goes on, whatever the data."""
+"""Filling blocks with the longest labels reveals nothing: publication continues."""
 
 from __future__ import annotations
 
@@ -11,28 +11,36 @@ import pytest
 
 from tests.worker.harness import Site, unk, until
 
+pytestmark = pytest.mark.waits
+
 TICK_MS = 1_000
-#: A block as it used to be, with so many of these labels and one short one, is just below the broker's limit once lz4 has been at it; the
-#: victim's single label makes it too long (both seen on a real broker, with the labels of `fillers`).
+# A block of the former size with this many of these labels and one short one is just below the
+# broker's limit after lz4; the victim's single label makes it too long (both seen on a real broker,
+# with the labels of `fillers`).
 FILLERS = 1_007
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 
 
 def fillers(at: int) -> list[object]:
-    """Events with labels of 1,024 bytes that lz4 finds nothing in, under a stream key of control characters."""
+    """Return events with incompressible labels of 1,024 bytes, under one control-character key."""
     rng = random.Random(1)
-    return [{"key": "\x01" * 900, "items": ["".join(rng.choices(LETTERS, k=1_024))], "ts": at} for _ in range(FILLERS)]
+    return [
+        {"key": "\x01" * 900, "items": ["".join(rng.choices(LETTERS, k=1_024))], "ts": at}
+        for _ in range(FILLERS)
+    ]
 
 
 @pytest.mark.parametrize("mechanism", ["unk_base", "meta", "pay_what_you_get"])
 def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_single_label(
     bootstrap: str, tmp_path: Path, mechanism: str
 ) -> None:
-    """A count of 1 is below every threshold: if one more label stopped the worker, its silence would tell of it."""
+    """A count of 1 is below every threshold; a stopped worker would reveal the label."""
     histogram = {
         "unk_base": unk("items"),
         "meta": unk("items", mechanism="meta", algorithm="unk_gauss", kbar=100),
-        "pay_what_you_get": unk("items", mechanism="pay_what_you_get", k=3, kbar=100, labels=60_000, queries=10_000),
+        "pay_what_you_get": unk(
+            "items", mechanism="pay_what_you_get", k=3, kbar=100, labels=60_000, queries=10_000
+        ),
     }[mechanism]
     at = time.time_ns() // 1_000_000
     for world in ("without", "with"):
@@ -49,9 +57,11 @@ def test_a_block_of_the_longest_labels_is_written_with_and_without_the_victims_s
 
 
 def goes_on(site: Site, at: int) -> None:
-    """Starts the worker again; it publishes what comes next."""
     site.produce(0, [{"key": "other", "items": ["a"], "ts": at}])
     with site.worker() as worker:
-        until(lambda: not worker.running() or min(site.published_to().values()) > at, "the next tick is published")
+        until(
+            lambda: not worker.running() or min(site.published_to().values()) > at,
+            "the next tick is published",
+        )
         assert worker.running(), worker.output()
         assert worker.stop() == 0

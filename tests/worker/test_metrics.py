@@ -1,4 +1,4 @@
-"""Metrics and health of real workers: right over a rebalance, and a port of their own each."""
+"""Metrics and health of real workers: correct over a rebalance, one port per worker."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.worker.harness import Site, Worker, known, quietcount, unk, until
 
+pytestmark = pytest.mark.waits
+
 
 def ask(worker: Worker, path: str) -> tuple[int, str]:
-    """Status and body; 0 while the worker does not listen yet, or is too busy to answer."""
+    """Return status and body; 0 while the worker does not listen yet, or is too busy to answer."""
     found = re.search(r"http://127\.0\.0\.1:\d+", worker.output())
     if found is None:
         return 0, ""
@@ -30,7 +33,6 @@ def ask(worker: Worker, path: str) -> tuple[int, str]:
 
 
 def metrics(worker: Worker) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """What a worker shows, by name of the series."""
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(ask(worker, "/metrics")[1]):
         for sample in family.samples:
@@ -39,14 +41,15 @@ def metrics(worker: Worker) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def total(name: str, *workers: Worker, **labels: str) -> float:
-    """Sum of a series over workers."""
     return sum(
-        value for worker in workers for found, value in metrics(worker).get(name, []) if labels.items() <= found.items()
+        value
+        for worker in workers
+        for found, value in metrics(worker).get(name, [])
+        if labels.items() <= found.items()
     )
 
 
 def owned(worker: Worker, stage: str) -> set[str]:
-    """Partitions of a stage that a worker shows as its own."""
     return {
         labels["partition"]
         for labels, _ in metrics(worker).get("quietcount_commit_age_seconds", [])
@@ -58,9 +61,13 @@ def ready(worker: Worker) -> bool:
     return ask(worker, "/readyz")[0] == 200
 
 
-def test_figures_stay_exact_and_gauges_move_when_partitions_do(bootstrap: str, tmp_path: Path) -> None:
-    """An operator adds two workers' figures up: nothing may be counted twice, and no partition shown by two."""
-    site = Site(bootstrap, tmp_path, [unk(), known()], partitions=4, owners=2, worker={"metrics_port": 0})
+def test_figures_stay_exact_and_gauges_move_when_partitions_do(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """Operators sum over workers: nothing may be counted twice, no partition reported by two."""
+    site = Site(
+        bootstrap, tmp_path, [unk(), known()], partitions=4, owners=2, worker={"metrics_port": 0}
+    )
     sent = 0
 
     def send(number: int) -> None:
@@ -76,13 +83,25 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(bootstrap: str, t
         until(lambda: total("quietcount_events_total", one) == sent, "every event is counted")
         assert total("quietcount_partitions_assigned", one, stage="contribute") == 4
         with site.worker("two") as two:
-            until(lambda: ready(two) and owned(two, "contribute") and ready(one), "the second has its share")
+            until(
+                lambda: ready(two) and owned(two, "contribute") and ready(one),
+                "the second has its share",
+            )
             send(500)
-            until(lambda: total("quietcount_events_total", one, two) >= sent, "what came since is counted")
+            until(
+                lambda: total("quietcount_events_total", one, two) >= sent,
+                "what came since is counted",
+            )
             for stage, number in (("contribute", 4), ("release", 2)):
                 shown = [str(partition) for partition in range(number)]
-                until(lambda s=stage, p=shown: sorted([*owned(one, s), *owned(two, s)]) == p, "each is shown by one")  # type: ignore[misc]  # bound now
-            until(lambda: total("quietcount_rejects_total", one, two, reason="not JSON") >= 8, "and what is broken")
+                until(
+                    lambda s=stage, p=shown: sorted([*owned(one, s), *owned(two, s)]) == p,  # type: ignore[misc]  # bound now
+                    "each is shown by one",
+                )
+            until(
+                lambda: total("quietcount_rejects_total", one, two, reason="not JSON") >= 8,
+                "and what is broken",
+            )
             assert total("quietcount_rejects_total", one, two, reason="not JSON") == 8
             assert total("quietcount_events_total", one, two) == sent
             assert total("quietcount_partitions_given_up_total", one) >= 6
@@ -93,9 +112,13 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(bootstrap: str, t
         until(lambda: owned(one, "release") == {"0", "1"}, "all is back")
         until(lambda: ready(one), "and caught up")
         seen = metrics(one)
-        snapshots = Counter(s["histogram"] for s in site.snapshots())  # asked for later: it goes on publishing
+        snapshots = Counter(
+            s["histogram"] for s in site.snapshots()
+        )  # asked for later: it goes on publishing
         assert seen["quietcount_snapshots_total"][0][1] <= snapshots["items"]
-        rows = {labels["histogram"]: value for labels, value in seen["quietcount_ledger_rows"] if value}
+        rows = {
+            labels["histogram"]: value for labels, value in seen["quietcount_ledger_rows"] if value
+        }
         assert rows == {"items": 1, "known": 3}
         for name in ("quietcount_watermark_lag_seconds", "quietcount_release_lag_seconds"):
             assert all(-1 < value < 600 for _, value in seen[name]), seen[name]  # s, not ms
@@ -104,8 +127,10 @@ def test_figures_stay_exact_and_gauges_move_when_partitions_do(bootstrap: str, t
         assert one.stop() == 0
 
 
-def test_a_port_that_another_worker_has_ends_the_second_one_with_one_line(bootstrap: str, tmp_path: Path) -> None:
-    """Two workers with one settings file on one machine: say it, and say the way out."""
+def test_a_port_that_another_worker_has_ends_the_second_one_with_one_line(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """When two workers share settings and machine, the line names the problem and the remedy."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1, owners=1, worker={"metrics_port": 0})
     with site.worker() as worker:
         until(lambda: ask(worker, "/healthz")[0] == 200, "it listens")

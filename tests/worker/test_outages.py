@@ -1,4 +1,4 @@
-"""Kafka away, on a broker of its own: killed, frozen, not there at the start. Two lines, no exit, and every event counts once."""
+"""Kafka killed, frozen or absent: two log lines, no exit, and every event counts once."""
 
 from __future__ import annotations
 
@@ -17,55 +17,74 @@ from threading import Thread
 
 import pytest
 
+from tests import ROOT
 from tests.broker import OwnBroker, fixed_port, own_broker
 from tests.kafka.harness import read, settled
 from tests.kafka.test_shard import Cluster
-from tests.worker.harness import PATIENCE_S, ROOT, Site, Worker, unk, until
+from tests.worker.harness import PATIENCE_S, Site, Worker, unk, until
 from tests.worker.test_metrics import ask, ready, total
-from workers.errors import KafkaAway
 from workers.kafka import transaction
 from workers.kafka.records import Outgoing
+from workers.runtime.errors import KafkaAway
+
+pytestmark = pytest.mark.waits
 
 AWAY, BACK = "Kafka is away: ", "Kafka is back: it was away for"
 TIMEOUT_MS = 1_000
-#: So that it ends transactions soon, and does not take ten seconds to look.
+# Makes the broker look often for transactions to end, instead of every ten seconds.
 PROPERTIES = "transaction.abort.timed.out.transaction.cleanup.interval.ms=500\n"
-#: So that its controller, frozen with it, does not take it for dead when both go on: clients that are told of no broker at all, the
-#: tests' too, go on with none for a while. One that was killed would be let in again only after this time.
+# Keeps the controller, if frozen with the broker, from declaring it dead when both resume: clients
+# that are told of no broker at all, including those of the tests, keep an empty list for a while. A
+# killed broker could rejoin only after this time.
 LIVING = "broker.session.timeout.ms=3600000\n"
 
 
 @pytest.fixture
 def kafka() -> Iterator[OwnBroker]:
-    """One that may be killed; the other tests' must not be."""
+    """A broker that may be killed."""
     with own_broker(PROPERTIES, port=fixed_port()) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def living() -> Iterator[OwnBroker]:
-    """One that may be frozen, and is never killed."""
+    """A broker that may be frozen, and is never killed."""
     with own_broker(PROPERTIES + LIVING, port=fixed_port()) as running:
         yield running
 
 
 class Counted:
-    """A site with all three stages, and events of which each is another user's, so that all of them count."""
+    """A site with all three stages, and events from distinct users, so that all of them count."""
 
     def __init__(self, kafka: OwnBroker, directory: Path) -> None:
         self.site = Site(
-            kafka.bootstrap, directory, [unk(max_items_per_user=1)], partitions=2, owners=1, events={"user": "who"},
-            worker={"metrics_port": 0, "user_partitions": 2}, privacy={"unit": "user", "rekey": True},
-        )  # fmt: skip
+            kafka.bootstrap,
+            directory,
+            [unk(max_items_per_user=1)],
+            partitions=2,
+            owners=1,
+            events={"user": "who"},
+            worker={"metrics_port": 0, "user_partitions": 2},
+            privacy={"unit": "user", "rekey": True},
+        )
         self.sent: Counter[str] = Counter()
         self.broken = 0
 
     def send(self, label: str, events: int, *, flush: bool = True) -> int:
-        """Sends events, and one that is none; returns the time that they have."""
+        """Send events and one invalid record; return their time."""
         at = time.time_ns() // 1_000_000
         for i in range(events):
             self.site.produce(
-                i % 2, [{"key": "k", "items": [label], "ts": at, "who": f"{label}-{self.sent[label] + i}"}], flush=False
+                i % 2,
+                [
+                    {
+                        "key": "k",
+                        "items": [label],
+                        "ts": at,
+                        "who": f"{label}-{self.sent[label] + i}",
+                    }
+                ],
+                flush=False,
             )
         self.sent[label] += events
         self.site.produce(0, [f"broken {self.broken}".encode()], flush=flush)
@@ -73,7 +92,7 @@ class Counted:
         return at
 
     def assert_exact(self) -> None:
-        """Every event counts once, every tick is published once and as it must be, every reject is there once."""
+        """Assert that every event, tick and reject is there exactly once and correct."""
         found: Counter[str] = Counter()
         for what, count in self.site.contributed().items():
             found[what.label] += count
@@ -83,14 +102,18 @@ class Counted:
 
 
 def assert_two_lines(output: str) -> None:
-    """Of an outage these are said, in turn, and nothing else that worries; a busy broker may seem to be away once more."""
+    """Assert that the two outage messages alternate, with no other warning; a busy broker may seem
+    to be away once more.
+    """
     said = re.findall(r"Kafka is (away|back)", output)
     assert len(said) > 1 and said == (["away", "back"] * len(said))[: len(said)], output
-    assert not re.search(r"Traceback| ERROR |^quietcount: |rdkafka#|Kafka client", output, re.MULTILINE), output
+    assert not re.search(
+        r"Traceback| ERROR |^quietcount: |rdkafka#|Kafka client", output, re.MULTILINE
+    ), output
 
 
 def away(worker: Worker) -> bool:
-    """Whether it says so in all the ways that there are."""
+    """Tell whether the worker reports the outage in every possible way."""
     if AWAY not in worker.output():
         return False
     status, body = ask(worker, "/readyz")
@@ -104,12 +127,25 @@ def away(worker: Worker) -> bool:
 
 @contextmanager
 def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
-    """`quietcount dashboard`: the process, its address, its log."""
     log = site.directory / "dashboard.log"
-    command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(site.config), "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "workers.cli",
+        "dashboard",
+        "-c",
+        str(site.config),
+        "--port",
+        "0",
+    ]
     with log.open("w") as errors:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            cwd=ROOT,
+            env=dict(os.environ),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
     try:
         assert process.stdout is not None
@@ -120,14 +156,17 @@ def dashboard(site: Site) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
 
 
 def away_seconds(url: str) -> float:
-    """What the dashboard's metrics say."""
     with urllib.request.urlopen(url + "metrics", timeout=60) as answer:
-        [value] = re.findall(r"^quietcount_kafka_away_seconds\{.*\} (.*)$", answer.read().decode(), re.MULTILINE)
+        [value] = re.findall(
+            r"^quietcount_kafka_away_seconds\{.*\} (.*)$", answer.read().decode(), re.MULTILINE
+        )
     return float(value)
 
 
-def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(kafka: OwnBroker, tmp_path: Path) -> None:
-    """Killed in the middle of commits and while partitions change hands; one worker is started without it."""
+def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(
+    kafka: OwnBroker, tmp_path: Path
+) -> None:
+    """The kill hits commits and a rebalance; one worker starts without Kafka."""
     counted = Counted(kafka, tmp_path)
     site = counted.site
     at = counted.send("before", 2_000)
@@ -145,15 +184,26 @@ def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(kafka:
                 four.signal(signal.SIGTERM)
                 assert four.ended() == 0
                 until(lambda: away(one) and away(two), "those at work notice")
-                until(lambda: away_seconds(url) > 0 and AWAY in log.read_text(), "so does the dashboard")
-                until(lambda: "gave up" in one.output().partition(AWAY)[2], "the partitions are let go")
+                until(
+                    lambda: away_seconds(url) > 0 and AWAY in log.read_text(),
+                    "so does the dashboard",
+                )
+                until(
+                    lambda: "gave up" in one.output().partition(AWAY)[2],
+                    "the partitions are let go",
+                )
                 kafka.start()
                 at = counted.send("after", 2_000)
                 workers = (one, two, three)
-                until(lambda: all(BACK in worker.output() for worker in workers), "all of them notice")
+                until(
+                    lambda: all(BACK in worker.output() for worker in workers), "all of them notice"
+                )
                 site.wait_published(at)
                 until(lambda: any(ready(worker) for worker in workers), "one is ready")
-                until(lambda: away_seconds(url) == 0 and "Kafka is back" in log.read_text(), "so does the dashboard")
+                until(
+                    lambda: away_seconds(url) == 0 and "Kafka is back" in log.read_text(),
+                    "so does the dashboard",
+                )
                 for worker in workers:
                     worker.signal(signal.SIGTERM)
                 assert [worker.ended() for worker in workers] == [0, 0, 0]
@@ -167,7 +217,7 @@ def test_a_kafka_that_is_killed_is_waited_for_and_every_event_counts_once(kafka:
 def test_a_kafka_that_is_frozen_is_waited_for_and_sigterm_ends_a_worker_meanwhile(
     living: OwnBroker, tmp_path: Path
 ) -> None:
-    """Its connections stay, so that nothing fails: every call just waits."""
+    """Its connections stay open, so nothing fails: every call just waits."""
     counted = Counted(living, tmp_path)
     site = counted.site
     at = counted.send("before", 1_000)
@@ -191,15 +241,21 @@ def test_a_kafka_that_is_frozen_is_waited_for_and_sigterm_ends_a_worker_meanwhil
 
 
 def test_a_commit_that_takes_long_is_said_and_goes_through_once(
-    living: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    living: OwnBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its outcome is not known meanwhile: to abort it, or to send it again, could publish a tick twice."""
+    """The outcome is unknown meanwhile: aborting or resending could publish a tick twice."""
     cluster = Cluster(living.bootstrap, tmp_path)
     shard = cluster.shard()
     monkeypatch.setattr(transaction, "_LONG_S", 1.0)
     living.freeze()
     try:
-        commits = Thread(target=shard.transact, args=([Outgoing(cluster.output, 0, b"k", b"once")], [(b"offset", b"1")], 1))
+        commits = Thread(
+            target=shard.transact,
+            args=([Outgoing(cluster.output, 0, b"k", b"once")], [(b"offset", b"1")], 1),
+        )
         commits.start()
         said = f"{cluster.name}: Kafka answers, but to commit has taken"
         until(lambda: said in caplog.text, "it is said")
@@ -212,7 +268,7 @@ def test_a_commit_that_takes_long_is_said_and_goes_through_once(
 
 
 class Slow:
-    """Records between which so much time passes that the broker ends their transaction."""
+    """Records so far apart in time that the broker ends their transaction."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -220,7 +276,9 @@ class Slow:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, None]]:
         yield b"first", b"k", 0, 1, None
         connection, topic = self.cluster.connection, self.cluster.output
-        until(lambda: read(connection, topic, isolation="read_uncommitted"), "the first is in the log")
+        until(
+            lambda: read(connection, topic, isolation="read_uncommitted"), "the first is in the log"
+        )
         settled(connection, topic)
         yield b"second", b"k", 0, 1, None
 
@@ -228,7 +286,7 @@ class Slow:
 def test_a_transaction_that_the_broker_ended_is_no_newer_owner(
     living: OwnBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker fences a producer that it has not heard of for too long: to wait for a new assignment would be in vain."""
+    """The broker fences a producer that was silent for too long; no new assignment would follow."""
     monkeypatch.setattr(transaction, "TRANSACTION_TIMEOUT_MS", TIMEOUT_MS)
     cluster = Cluster(living.bootstrap, tmp_path)
     shard = cluster.shard()

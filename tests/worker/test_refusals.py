@@ -1,4 +1,4 @@
-"""What the worker refuses: exit 2, one line that says what to do, no traceback."""
+"""Refusals of the worker: exit 2, one line that says what to do, no traceback."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ import pytest
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # a re-export
 
 from tests.worker.harness import Bare, Site, quietcount, unk, until
-from workers.app import Factory
-from workers.errors import StateRefused
-from workers.topics import check_topics
+from workers.agents.topics import check_topics
+from workers.agents.worker import Factory
+from workers.runtime.errors import StateRefused
+
+pytestmark = pytest.mark.waits
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Exit 2, and one line on stderr with these words."""
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    lines = [line for line in done.stderr.splitlines() if " INFO " not in line and " WARNING " not in line]
+    lines = [
+        line
+        for line in done.stderr.splitlines()
+        if " INFO " not in line and " WARNING " not in line
+    ]
     assert len(lines) == 1, done.stderr
     for word in words:
         assert word in lines[0]
@@ -29,27 +34,25 @@ def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
 
 @pytest.fixture
 def site(bootstrap: str, tmp_path: Path) -> Site:
-    """A site that has never run, its topics there."""
     return Site(bootstrap, tmp_path, [unk()], partitions=2, owners=1)
 
 
 @pytest.fixture
 def bare(bootstrap: str, tmp_path: Path) -> Site:
-    """A site without topics, for what is refused before anybody looks at them."""
     return Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
 
 
 @pytest.fixture(scope="module")
 def ran(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A site with the state of a run. The tests below spoil it one after the other, each in a way that is refused
-    before what an earlier one did could be."""
+    """A site with the state of a run. The tests below damage it in turn, each in a way that is
+    refused before the damage of an earlier one could be.
+    """
     site = Site(bootstrap, tmp_path_factory.mktemp("ran"), [unk()], partitions=2, owners=1)
     run_once(site)
     return site
 
 
 def run_once(site: Site) -> None:
-    """A run that leaves state behind."""
     at = time.time_ns() // 1_000_000
     site.produce(0, [{"key": "k", "items": "a", "ts": at}])
     with site.worker() as worker:
@@ -58,7 +61,7 @@ def run_once(site: Site) -> None:
 
 
 def test_key_file_that_is_missing_or_readable_by_others_is_refused(bare: Site) -> None:
-    """Whoever reads the key can subtract the noise."""
+    """Anyone who reads the key can subtract the noise."""
     key = bare.directory / "key"
     key.chmod(0o644)
     assert_refused(bare.run_to_end(), "mode 0644", "chmod 600")
@@ -73,34 +76,41 @@ def test_unknown_setting_is_refused(bare: Site) -> None:
 
 
 def test_topics_that_do_not_exist_are_refused(bootstrap: str, tmp_path: Path) -> None:
-    """Starting on a topic that a typing error named would publish nothing, silently."""
+    """Starting on a mistyped topic would silently publish nothing."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
     assert_refused(site.run_to_end(), "events.topic", site.topic, "create it")
     site.create_events()
     assert_refused(site.run_to_end(), f"{site.name}.contributions", "quietcount topics", "--create")
 
 
-def test_broker_that_does_not_answer_is_waited_for_and_named_by_the_worker_and_refused_by_commands(bare: Site) -> None:
-    """A wrong address looks like a Kafka that is away, for which a worker waits: the line must show the address."""
+def test_broker_that_does_not_answer_is_waited_for_and_named_by_the_worker_and_refused_by_commands(
+    bare: Site,
+) -> None:
+    """A wrong address looks like an absent Kafka: the line must show the address."""
     bare.document["kafka"]["bootstrap"] = "127.0.0.1:1"
     done = quietcount("topics", "-c", str(bare.write(bare.document)))
     assert_refused(done, "kafka.bootstrap", "127.0.0.1:1")
     with bare.worker() as worker:
-        until(lambda: "Kafka is away: kafka.bootstrap = '127.0.0.1:1'" in worker.output(), "it says which")
+        until(
+            lambda: "Kafka is away: kafka.bootstrap = '127.0.0.1:1'" in worker.output(),
+            "it says which",
+        )
         assert "Traceback" not in worker.output()
         worker.signal(signal.SIGTERM)
         assert worker.ended() == 0
 
 
 def test_a_mechanism_that_is_not_supported_is_refused_before_kafka_is_asked(bare: Site) -> None:
-    """It would be waited for, for ever, if it looked like a Kafka that is away."""
+    """If it looked like an absent Kafka, the worker would wait forever."""
     table = '{ "security.protocol" = "SASL_SSL", "sasl.mechanism" = "OAUTHBEARER" }'
     bare.document["kafka"] = {"bootstrap": "127.0.0.1:1", "client": Bare(table)}
-    assert_refused(bare.run_to_end(), "kafka.client.sasl.mechanism = 'OAUTHBEARER'", "SCRAM-SHA-512")
+    assert_refused(
+        bare.run_to_end(), "kafka.client.sasl.mechanism = 'OAUTHBEARER'", "SCRAM-SHA-512"
+    )
 
 
 def test_another_key_file_on_old_state_is_refused(ran: Site) -> None:
-    """Other noise on the same counts: the difference of two releases gives both away."""
+    """Other noise on the same counts: the difference of two releases reveals both."""
     key = ran.directory / "key"
     old = key.read_bytes()
     key.write_bytes(bytes(range(32)))
@@ -109,7 +119,7 @@ def test_another_key_file_on_old_state_is_refused(ran: Site) -> None:
 
 
 def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
-    """A changed mechanism on old state would publish the same counts under a promise that does not hold."""
+    """It would publish the same counts under a promise that does not hold."""
     site = ran
     histogram: dict[str, Any] = site.document["histogram"][0]
     histogram["epsilon"] = 2.0
@@ -121,7 +131,8 @@ def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
     with site.worker() as worker:
         site.produce(1, [{"key": "k", "items": "b", "ts": at}])
         until(
-            lambda: any(s["id"] not in old and s["end"] > at for s in site.snapshots()), "the new generation publishes"
+            lambda: any(s["id"] not in old and s["end"] > at for s in site.snapshots()),
+            "the new generation publishes",
         )
         assert worker.stop() == 0
     assert site.audit().returncode == 0
@@ -131,7 +142,7 @@ def test_changed_epsilon_needs_a_new_generation(ran: Site) -> None:
 
 
 def test_foreign_message_among_the_contributions_is_refused(ran: Site) -> None:
-    """What stage 1 did not write has no place in a sum that is published."""
+    """A record that stage 1 did not write must not enter a published sum."""
     producer = ran.connection.producer()
     producer.produce(f"{ran.name}.contributions", b"hello", partition=0)
     assert producer.flush(120) == 0
@@ -139,13 +150,13 @@ def test_foreign_message_among_the_contributions_is_refused(ran: Site) -> None:
 
 
 def test_changed_number_of_partitions_is_refused(ran: Site) -> None:
-    """Another number of partitions puts events and owners elsewhere: what was counted by whom is not known any more."""
+    """Events and owners move, so past counts can no longer be attributed."""
     enlarge(ran, ran.topic, 3)
     assert_refused(ran.run_to_end(), ran.topic, "3 partitions")
 
 
 def test_changed_number_of_owners_is_refused(ran: Site) -> None:
-    """A stream key that moves to another owner would begin again at zero."""
+    """A stream key that moves to another owner would restart at zero."""
     ran.document["worker"]["owner_partitions"] = 2
     assert_refused(ran.run_to_end(), "worker.owner_partitions = 2")
     enlarge(ran, f"{ran.name}.contributions", 2)
@@ -165,14 +176,16 @@ def test_events_topic_that_was_made_anew_is_refused(site: Site) -> None:
 
 
 def enlarge(site: Site, topic: str, partitions: int) -> None:
-    """Gives a topic more partitions, and waits until everybody sees them."""
     for future in site.admin.create_partitions([NewPartitions(topic, partitions)]).values():
         future.result()
-    until(lambda: len(site.admin.list_topics(timeout=60).topics[topic].partitions) == partitions, "the new partitions")
+    until(
+        lambda: len(site.admin.list_topics(timeout=60).topics[topic].partitions) == partitions,
+        "the new partitions",
+    )
 
 
 def test_partition_that_appears_while_the_worker_runs_is_refused_too(site: Site) -> None:
-    """The group assigns a new partition minutes later, when metadata is fetched anew; its events belong to no known source."""
+    """It is assigned after a metadata refresh; its events belong to no known source."""
     settings = site.settings
     topics = check_topics(settings, site.connection)
     factory = Factory(settings, site.connection, topics, site.key, None)

@@ -1,20 +1,30 @@
-"""A worker whose settings do not fit its events, end to end: it says so, and goes on."""
+"""A worker whose settings do not fit its events reports this, and continues."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.worker.harness import Site, unk, until
 from tests.worker.test_metrics import ask, ready, total
 
+pytestmark = pytest.mark.waits
+
 
 def event(i: int, **changes: object) -> dict[str, object]:
-    return {"key": "k", "items": [f"p{i % 3}"], "ts": time.time_ns() // 1_000_000 - 1_000 + i} | changes
+    return {
+        "key": "k",
+        "items": [f"p{i % 3}"],
+        "ts": time.time_ns() // 1_000_000 - 1_000 + i,
+    } | changes
 
 
-def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(bootstrap: str, tmp_path: Path) -> None:
-    """`/readyz`, the metric and the log agree; and the command that they name is there."""
+def test_a_worker_that_rejects_nearly_all_says_so_at_once_and_when_it_is_over(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """`/readyz`, the metric and the log agree, and the command that they name exists."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=2, worker={"metrics_port": 0})
     site.produce(0, [event(i, key=None) for i in range(300)])
     with site.worker() as worker:

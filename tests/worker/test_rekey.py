@@ -1,4 +1,4 @@
-"""Events sent on by user, on a real broker: what counts is what counts where they came from, through kills, and each once."""
+"""Re-keying by user on a real broker: every event counts once, in its own tick, through kills."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from aiokafka.partitioner import murmur2
 
 from tests.worker.harness import Bare, Contributed, Site, known, quietcount, unk, until
 from tests.worker.test_refusals import assert_refused
-from workers.agents.contributions import Message
-from workers.agents.merge import Released
-from workers.agents.origins import HEADER
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.contributions import Message
+from workers.pipeline.merge import Released
+from workers.pipeline.rekey_markers import HEADER
 from workers.replay.offline import Offline, fresh_histograms
 from workers.replay.sources_topic import open_topic
+
+pytestmark = pytest.mark.waits
 
 TOPICS = (1, 3)
 ORIGINS, USER_PARTITIONS = sum(TOPICS), 3
@@ -29,7 +32,15 @@ KEYS = ["k0", "k1", "k2"]
 LABELS = [f"item-{i}" for i in range(200)]
 HISTOGRAMS = (
     unk("seen", horizon=16, max_items_per_user=3),
-    known("known", tick="2s", horizon=16, max_items_per_user=5, max_count=3, keys=KEYS, domain=LABELS[:20]),
+    known(
+        "known",
+        tick="2s",
+        horizon=16,
+        max_items_per_user=5,
+        max_count=3,
+        keys=KEYS,
+        domain=LABELS[:20],
+    ),
 )
 
 
@@ -39,33 +50,50 @@ def place(user: str) -> int:
 
 def site_of(bootstrap: str, directory: Path, **events: object) -> Site:
     return Site(
-        bootstrap, directory, HISTOGRAMS, topics=TOPICS,
+        bootstrap,
+        directory,
+        HISTOGRAMS,
+        topics=TOPICS,
         events={"user": "who", "grace": f"{GRACE_MS}ms"} | events,
         worker={"commit_interval": "100ms", "user_partitions": USER_PARTITIONS},
         privacy={"unit": "user", "rekey": True},
-    )  # fmt: skip
+    )
 
 
 def backlog(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
-    """Orders of the last minute, each user's in all partitions; the last one is 20 s behind, and some come late."""
+    """Return orders of the last minute, with every user in all partitions; the last partition is 20
+    s behind, and some orders are late.
+    """
     out = []
     for i in range(EVENTS):
         origin = rng.randrange(ORIGINS)
         user = USERS[min(int(rng.paretovariate(0.5)) - 1, len(USERS) - 1)]
         at = end_ms - 60_000 + 60_000 * i // EVENTS - (20_000 if origin == ORIGINS - 1 else 0)
         at -= rng.randrange(3 * GRACE_MS) if rng.random() < 0.1 else 0
-        out.append((origin, {"key": rng.choice(KEYS), "items": rng.choices(LABELS, k=rng.randint(1, 3)), "ts": at, "who": user}))
+        out.append(
+            (
+                origin,
+                {
+                    "key": rng.choice(KEYS),
+                    "items": rng.choices(LABELS, k=rng.randint(1, 3)),
+                    "ts": at,
+                    "who": user,
+                },
+            )
+        )
     return out
 
 
 def by_user(site: Site) -> list[Any]:
-    """The records of the topic that are no marks, partition by partition."""
-    return [message for message in site.read(site.settings.by_user_topic) if message.value() is not None]
+    return [
+        message for message in site.read(site.settings.by_user_topic) if message.value() is not None
+    ]
 
 
 def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Contributed]:
-    """What must be contributed, in words: ticks by the order in each partition of the events topics, which of a user's items by
-    the order in the topic by user."""
+    """Return the expected contributions: ticks follow the order in each partition of the events
+    topics; the items counted per user follow the order in the re-keyed topic.
+    """
     ticks: dict[bytes, list[int]] = defaultdict(list)
     marks: list[int | None] = [None] * ORIGINS
     for origin, event in sent:
@@ -92,7 +120,7 @@ def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> Counter[Cont
 
 
 def assert_sent_on(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
-    """Every event is in the partition of its user once, under the user, and those of one origin are in their order."""
+    """Assert that every event is once in its user's partition, in the order of its origin."""
     number = {msgspec.json.encode(event): (origin, i) for i, (origin, event) in enumerate(sent)}
     last: dict[tuple[int, int], int] = {}
     found = by_user(site)
@@ -111,8 +139,10 @@ def send(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> None:
     site.produce(0, [])
 
 
-def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(bootstrap: str, tmp_path: Path) -> None:
-    """A copy that is made twice, or half, breaks the counts; a lagging partition whose events come late breaks the ticks."""
+def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """Duplicated copies break the counts; late events of a lagging partition break ticks."""
     rng = random.Random(7)
     site = site_of(bootstrap, tmp_path)
     now = time.time_ns() // 1_000_000
@@ -137,8 +167,6 @@ def test_through_kills_every_event_counts_once_in_its_own_tick_under_its_user(bo
 
 
 class Collected:
-    """What a replay contributes, in the place of a merge."""
-
     def __init__(self, key: NoiseKey) -> None:
         self.total: Counter[Contributed] = Counter()
         self._key = key
@@ -146,9 +174,13 @@ class Collected:
     def take(self, message: Message, offset: int) -> None:
         for section in message.sections:
             columns = section.contributions(self._key)
-            rows = zip(columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True)
+            rows = zip(
+                columns.key_of_row.tolist(), columns.labels, columns.counts.tolist(), strict=True
+            )
             for index, label, count in rows:
-                self.total[Contributed(section.lane, section.tick, columns.keys[index], label.decode())] += count
+                self.total[
+                    Contributed(section.lane, section.tick, columns.keys[index], label.decode())
+                ] += count
 
     def reached(self, position: int) -> None: ...
 
@@ -159,11 +191,14 @@ class Collected:
 
 
 def replayed(site: Site) -> dict[Contributed, int]:
-    """What `replay --topic` contributes."""
     collected = Collected(site.key)
     with open_topic(site.settings, None, None) as source:
         offline = Offline(
-            site.settings, site.key, fresh_histograms(site.settings, site.key), partitions=source.partitions, merge=collected
+            site.settings,
+            site.key,
+            fresh_histograms(site.settings, site.key),
+            partitions=source.partitions,
+            merge=collected,
         )
         for batch in source.batches():
             offline.add(batch, source.ended())
@@ -176,23 +211,34 @@ def event(who: object, label: object, at: int, **more: object) -> dict[str, obje
 
 
 def counted(site: Site) -> Counter[tuple[str, str]]:
-    """What the contributions hold of each stream key and label."""
     total: Counter[tuple[str, str]] = Counter()
     for what, n in site.contributed().items():
         total[what.key, what.label] += n
     return total
 
 
-def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootstrap: str, tmp_path: Path) -> None:
-    """A stream key that is the record key must still be it; and what nobody looks at needs no user."""
+def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """Record keys used as stream keys must survive; unused events need no user."""
     site = Site(
-        bootstrap, tmp_path, [unk(max_items_per_user=50)], topics=(1, 2), owners=1,
-        events={"user": "who", "key": "$key", "where": Bare('[{ field = "type", not_in = ["ping"] }]')},
+        bootstrap,
+        tmp_path,
+        [unk(max_items_per_user=50)],
+        topics=(1, 2),
+        owners=1,
+        events={
+            "user": "who",
+            "key": "$key",
+            "where": Bare('[{ field = "type", not_in = ["ping"] }]'),
+        },
         privacy={"unit": "user", "rekey": True},
-    )  # fmt: skip
+    )
     at = time.time_ns() // 1_000_000 - 5_000
     one, two = site.topics
-    escaped = b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at  # only the general reader reads it
+    escaped = (
+        b'{"key": "k", "items": "b", "ts": %d, "who": "bob\\u00e4\\""}' % at
+    )  # only the general reader reads it
     sent: list[tuple[str, int, bytes | None, object, list[tuple[str, str | bytes | None]]]] = [
         (one, 0, b"session-1", event("ann", "a", at), [("trace", b"1"), ("none", None)]),
         (two, 0, b"session-2", event("ann", "a", at), []),
@@ -208,19 +254,35 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
         (two, 1, b"s", event("ann", "c", at - 8 * 86_400_000), []),
         (two, 1, b"s", event("ann", "c", at // 1_000), []),
         (two, 1, b"s", event("ann", None, at), []),
-        (two, 1, b"session-3", event("ann", "d", at - 3_600_000), [(HEADER, b"not ours, but under this name")]),
+        (
+            two,
+            1,
+            b"session-3",
+            event("ann", "d", at - 3_600_000),
+            [(HEADER, b"not ours, but under this name")],
+        ),
         (two, 1, b"s", event("ann", "e", at, more="x" * 992_000), []),
     ]
     for topic, partition, key, value, headers in sent:
         encoded = value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
-        site.producer.produce(topic, encoded, key, partition, headers=headers, timestamp=at - 60_000)
+        site.producer.produce(
+            topic, encoded, key, partition, headers=headers, timestamp=at - 60_000
+        )
     site.produce(0, [])  # flush
     with site.worker() as worker:
         until(lambda: len(site.rejects()) == 10, "all rejects")
         site.wait_published(at)
         assert worker.stop() == 0
-    assert counted(site) == {("session-1", "a"): 1, ("session-2", "a"): 1, ("session-1", "b"): 2, ("session-3", "d"): 1}
-    rejects = Counter((headers["topic"].removeprefix(site.name), headers["reason"]) for _, headers in site.rejects())
+    assert counted(site) == {
+        ("session-1", "a"): 1,
+        ("session-2", "a"): 1,
+        ("session-1", "b"): 2,
+        ("session-3", "d"): 1,
+    }
+    rejects = Counter(
+        (headers["topic"].removeprefix(site.name), headers["reason"])
+        for _, headers in site.rejects()
+    )
     assert rejects == {
         ("-events-1", "field 'who' is not a string or a whole number"): 1,
         ("-events-1", "missing field 'who'"): 1,
@@ -234,7 +296,11 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
         (".by-user", "field 'items' is not a string, list or object"): 1,
     }
     found = by_user(site)
-    assert Counter(message.key() for message in found) == {b"ann": 8, b"17": 1, 'bob\u00e4"'.encode(): 1}
+    assert Counter(message.key() for message in found) == {
+        b"ann": 8,
+        b"17": 1,
+        'bob\u00e4"'.encode(): 1,
+    }
     assert {message.timestamp()[1] for message in found} == {at - 60_000}
     own = [message.headers()[1:] for message in found if message.headers()]
     assert sorted(map(repr, filter(None, own))) == sorted(
@@ -243,13 +309,16 @@ def test_keys_times_and_headers_go_along_and_what_has_no_user_is_a_reject(bootst
     assert sorted(message.value() for message in found) == sorted(
         value if isinstance(value, bytes) else msgspec.json.encode(value)
         for *_, value, _ in sent
-        if value == escaped or (isinstance(value, dict) and value.get("who") in ("ann", 17) and "more" not in value)
+        if value == escaped
+        or (isinstance(value, dict) and value.get("who") in ("ann", 17) and "more" not in value)
     )
     site.assert_clean()
 
 
-def test_a_state_of_other_topics_or_without_this_stage_is_refused(bootstrap: str, tmp_path: Path) -> None:
-    """Users would lie in other partitions, or events be sent on twice: each way the promise to them breaks."""
+def test_a_state_of_other_topics_or_without_this_stage_is_refused(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """Users would land in other partitions, or events would be sent twice."""
     site = site_of(bootstrap, tmp_path)
     at = time.time_ns() // 1_000_000 - 5_000
     site.produce(0, [event("ann", "item-1", at)])
@@ -257,25 +326,39 @@ def test_a_state_of_other_topics_or_without_this_stage_is_refused(bootstrap: str
         until(lambda: len(site.contributed()) > 0, "something is contributed")
         assert worker.stop() == 0
     site.set("worker", user_partitions=5)
-    assert_refused(site.run_to_end(), "worker.user_partitions = 5", "has 3 partitions", "hashed onto them")
+    assert_refused(
+        site.run_to_end(), "worker.user_partitions = 5", "has 3 partitions", "hashed onto them"
+    )
     del site.document["worker"]["user_partitions"]
     events = site.document["events"]["topic"]
     site.set("events", topic=events[1])
-    assert_refused(site.run_to_end(), f"{events[1]} has 3 partitions", f"{site.name}.rekey-state was made for 4")
+    assert_refused(
+        site.run_to_end(),
+        f"{events[1]} has 3 partitions",
+        f"{site.name}.rekey-state was made for 4",
+    )
     site.create_topic(f"{site.topic}-9", 1)
     site.set("events", topic=[events[1], f"{site.topic}-9"])
-    # Each of two stages refuses them, in words of its own, and which is first is chance.
+    # Both stages refuse it with their own messages; which one is first varies.
     done = site.run_to_end()
     of_release = "its state belongs to another mechanism" in done.stderr
-    assert_refused(done, *(["events.topic"] if of_release else ["the state was made with", "another set of topics"]))
+    assert_refused(
+        done,
+        *(["events.topic"] if of_release else ["the state was made with", "another set of topics"]),
+    )
     site.set("events", topic=events[1])
     site.set("privacy", rekey=False)
     done = site.run_to_end()
     of_release = "its state belongs to another mechanism" in done.stderr
-    assert_refused(done, "events.rekey = true became null" if of_release else "privacy.rekey = false, but the state was made with it")
+    assert_refused(
+        done,
+        "events.rekey = true became null"
+        if of_release
+        else "privacy.rekey = false, but the state was made with it",
+    )
     site.set("events", topic=events)
     site.set("privacy", rekey=True)
-    # Whoever deletes the state of the stage makes it send everything again.
+    # Deleting the state of the stage makes it send everything again.
     state = f"{site.name}.rekey-state"
     for future in site.admin.delete_topics([state]).values():
         future.result()

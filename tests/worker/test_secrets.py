@@ -1,7 +1,9 @@
-"""Nothing that a worker writes about itself shows what it works on: not its log, not with --debug, not its metrics, not when it fails.
+"""A worker's own output never shows the data: neither its log, even with --debug, nor its metrics,
+nor its failures.
 
-Secrets are planted wherever one can be: labels, stream keys, record keys, users, counts, broken records, messages of exceptions,
-the key file. Each way to fail is provoked once, and every line is searched.
+Secrets are planted wherever possible: labels, stream keys, record keys, users, counts, broken
+records, messages of exceptions, the key file. Every kind of failure is provoked once, and every
+line is searched.
 """
 
 from __future__ import annotations
@@ -17,19 +19,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.harness import ROOT, Site, Worker, known, unk, until
+from tests import ROOT
+from tests.worker.harness import Site, Worker, known, unk, until
 from tests.worker.test_metrics import ask, ready
 
-#: None of its multiples below is one of the ports that are given to whoever asks for any.
+pytestmark = pytest.mark.waits
+
+# None of the multiples below is an ephemeral port.
 COUNT, EVENTS = 25_307, 3
 SECRETS = ("Planted", "PLANTED", "Zm9yLXlvdXI")
-# As whole numbers only: a long fraction, or a random name, may hold any digits. Prometheus writes 5 as 5.0.
-COUNTS = re.compile("|".join(rf"(?<![\w.]){n * COUNT}(?:\.0)?(?![\w.])" for n in (1, EVENTS, 2 * EVENTS)))
+# As whole numbers only: a long fraction, or a random name, may hold any digits. Prometheus writes 5
+# as 5.0.
+COUNTS = re.compile(
+    "|".join(rf"(?<![\w.]){n * COUNT}(?:\.0)?(?![\w.])" for n in (1, EVENTS, 2 * EVENTS))
+)
 
-#: A worker whose stage 1 fails over an event, with the event's label in the message of the exception.
+# A worker whose stage 1 fails over an event, with the event's label in the message of the
+# exception.
 FAILING = """\
 import sys
-from workers.agents.intake import Intake
+from workers.pipeline.intake import Intake
 from workers.cli import main
 
 def add(self, events, read_ms, came_late=None):
@@ -48,7 +57,7 @@ main(sys.argv[1:])
 
 @pytest.fixture(scope="module")
 def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Everything planted, nothing run yet."""
+    """A site with all secrets planted, not yet run."""
     made = Site(
         bootstrap,
         tmp_path_factory.mktemp("secrets"),
@@ -58,7 +67,12 @@ def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
         worker={"metrics_port": 0},
     )
     at = time.time_ns() // 1_000_000
-    event = {"key": "PlantedKey", "items": {"PlantedLabel": COUNT}, "ts": at, "customer": "PlantedUser"}
+    event = {
+        "key": "PlantedKey",
+        "items": {"PlantedLabel": COUNT},
+        "ts": at,
+        "customer": "PlantedUser",
+    }
     for partition in range(2):
         made.produce(partition, [event] * EVENTS, key=b"PlantedRecordKey")
         made.produce(
@@ -76,8 +90,6 @@ def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 class Run(Worker):
-    """A `quietcount` process with options of its own."""
-
     def __init__(self, site: Site, name: str, *arguments: str, code: str | None = None) -> None:
         self.log = site.directory / f"{name}.log"
         start = [sys.executable, "-c", code] if code else [sys.executable, "-m", "workers.cli"]
@@ -92,9 +104,14 @@ class Run(Worker):
 
 
 def assert_silent(site: Site, text: str) -> None:
-    """No planted secret, and no form of the key, is in a text."""
+    """Assert that a text holds no planted secret and no form of the key."""
     key = (site.directory / "key").read_bytes()
-    forms = (key.hex(), base64.b64encode(key).decode(), base64.urlsafe_b64encode(key).decode(), repr(key)[2:-1])
+    forms = (
+        key.hex(),
+        base64.b64encode(key).decode(),
+        base64.urlsafe_b64encode(key).decode(),
+        repr(key)[2:-1],
+    )
     assert text
     for secret in (*SECRETS, *(form[:10] for form in forms)):
         assert secret not in text, [line for line in text.splitlines() if secret in line]
@@ -102,14 +119,15 @@ def assert_silent(site: Site, text: str) -> None:
 
 
 def objects(text: str) -> list[dict[str, object]]:
-    """Every line of a JSON log."""
     found = [json.loads(line) for line in text.splitlines()]
     for entry in found:
         assert {"time", "level", "logger", "message"} <= entry.keys()
     return found
 
 
-def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_debug(site: Site) -> None:
+def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_debug(
+    site: Site,
+) -> None:
     """The log goes to machines that may not hold exact data."""
     with Run(site, "fenced", "--debug", "run", "--log-format", "json") as worker:
         until(lambda: ready(worker) or not worker.running(), "it is ready")
@@ -124,7 +142,9 @@ def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_d
         assert worker.stop() == 0
         entries = objects(worker.output())
     assert_silent(site, worker.output())
-    assert {"rejected", "fenced", "acquired", "given_up"} <= {entry.get("event") for entry in entries}
+    assert {"rejected", "fenced", "acquired", "given_up"} <= {
+        entry.get("event") for entry in entries
+    }
     assert {"debug", "info", "warning"} <= {entry["level"] for entry in entries}
 
 
@@ -132,10 +152,12 @@ def test_a_worker_that_rejects_publishes_and_is_fenced_shows_nothing_even_with_d
 def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
     site: Site, options: tuple[str, ...], form: str
 ) -> None:
-    """Exceptions of libraries hold what they were given; whoever reads the log needs the place, not the data."""
+    """Library exceptions quote their input; readers of the log need the location, not the data."""
     at = time.time_ns() // 1_000_000
     site.produce(1, [{"key": "PlantedKey", "items": "PlantedLabel", "ts": at}])
-    with Run(site, f"failing-{form}", *options, "run", "--log-format", form, code=FAILING) as worker:
+    with Run(
+        site, f"failing-{form}", *options, "run", "--log-format", form, code=FAILING
+    ) as worker:
         assert worker.ended() == 70
     text = worker.output()
     assert_silent(site, text)
@@ -148,7 +170,7 @@ def test_a_failure_that_quotes_an_event_is_told_without_the_quotation(
 
 
 def test_refused_state_is_told_without_what_was_found(site: Site) -> None:
-    """What does not belong into a topic may be anything, also data."""
+    """Foreign records in a topic may be anything, including data."""
     producer = site.connection.producer()
     producer.produce(f"{site.name}.contributions", b'{"PlantedForeign": %d}' % COUNT, partition=0)
     assert producer.flush(120) == 0
@@ -160,11 +182,23 @@ def test_refused_state_is_told_without_what_was_found(site: Site) -> None:
 
 
 def test_settings_that_are_refused_are_json_too_where_that_was_asked_for(tmp_path: Path) -> None:
-    """A collector of logs that expects JSON would lose the one line that matters."""
+    """A log collector that expects JSON would lose the one line that matters."""
     done = subprocess.run(
-        [sys.executable, "-m", "workers.cli", "run", "--log-format", "json", "-c", str(tmp_path / "none.toml")],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "workers.cli",
+            "run",
+            "--log-format",
+            "json",
+            "-c",
+            str(tmp_path / "none.toml"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2
     [entry] = objects(done.stderr)
     assert (entry["level"], "no such file" in str(entry["message"])) == ("critical", True)

@@ -1,4 +1,4 @@
-"""One worker over several events topics, on a real broker: counts, kills, audit, rejects, refused changes, regular expressions."""
+"""One worker over several events topics, on a real broker."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import pytest
 from tests.worker.chaos import SOURCES, chaos
 from tests.worker.harness import Site, quietcount, unk, until
 from tests.worker.test_refusals import assert_refused, enlarge
-from workers import topics as module
-from workers.agents.sources import SOURCES as SET
+from workers.agents import topics as module
+from workers.agents.topics import check_topics, watching
 from workers.cli import execute
 from workers.kafka.topics import names_on
-from workers.metrics import Metrics
-from workers.topics import check_topics, watching
+from workers.pipeline.sources import SOURCES as SET
+from workers.runtime.metrics import Metrics
+
+pytestmark = pytest.mark.waits
 
 TOPICS = (1, SOURCES - 1)
 
@@ -29,7 +31,6 @@ def event(label: str, at: int) -> dict[str, object]:
 
 
 def run_once(site: Site, label: str = "a") -> None:
-    """A run in which every source partition has something to count, and commits."""
     at = now_ms()
     for source in range(site.partitions):
         site.produce(source, [event(label, at)])
@@ -39,7 +40,6 @@ def run_once(site: Site, label: str = "a") -> None:
 
 
 def counted(site: Site) -> dict[str, int]:
-    """What the contributions hold of each label."""
     total: dict[str, int] = {}
     for what, n in site.contributed().items():
         total[what.label] = total.get(what.label, 0) + n
@@ -51,15 +51,19 @@ def site(bootstrap: str, tmp_path: Path) -> Site:
     return Site(bootstrap, tmp_path, [unk()], topics=(1, 2), owners=1)
 
 
-def test_after_kills_every_event_of_two_topics_counts_once_in_its_own_tick(bootstrap: str, tmp_path: Path) -> None:
-    """A source partition under another's number would be counted twice, or go on where the other one was."""
-    figures = chaos(bootstrap, tmp_path, events=20_000, kills=2, seed=11, gap_s=(3.0, 6.0), topics=TOPICS)
+def test_after_kills_every_event_of_two_topics_counts_once_in_its_own_tick(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """Mixed-up numbers would count twice, or resume at another's position."""
+    figures = chaos(
+        bootstrap, tmp_path, events=20_000, kills=2, seed=11, gap_s=(3.0, 6.0), topics=TOPICS
+    )
     assert figures["kills"] == 2
     assert figures["snapshots"] > 200
 
 
 def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(site: Site) -> None:
-    """An operator looks for the record there; and the next start must know what the numbers mean."""
+    """Operators look for the record there; the next start must know what the numbers mean."""
     at = now_ms()
     for source in range(3):
         site.produce(source, [b"broken", event(f"from-{source}", at)])
@@ -70,22 +74,37 @@ def test_rejects_name_topic_and_partition_and_the_set_is_stored_with_each_state(
         log = worker.output()
     eu, us = site.topics
     assert [(h["topic"], h["partition"], h["offset"]) for _, h in site.rejects()] == [
-        (eu, "0", "0"), (us, "0", "0"), (us, "1", "0"),
-    ]  # fmt: skip
-    assert f"{us}[1]: records rejected: not JSON" in log and f"source partitions 1 to 2 are those of topic {us}" in log
+        (eu, "0", "0"),
+        (us, "0", "0"),
+        (us, "1", "0"),
+    ]
+    assert (
+        f"{us}[1]: records rejected: not JSON" in log
+        and f"source partitions 1 to 2 are those of topic {us}" in log
+    )
     assert counted(site) == {"from-0": 1, "from-1": 1, "from-2": 1}
-    keys = [(message.partition() or 0, message.key()) for message in site.read(f"{site.name}.contribute-state")]
-    assert sorted(where for where, key in keys if key == SET) == [0, 1, 2], "once for each source partition"
+    keys = [
+        (message.partition() or 0, message.key())
+        for message in site.read(f"{site.name}.contribute-state")
+    ]
+    assert sorted(where for where, key in keys if key == SET) == [0, 1, 2], (
+        "once for each source partition"
+    )
     site.assert_clean()
 
 
 def test_another_set_of_topics_is_refused(site: Site) -> None:
-    """The same numbers would mean other partitions: offsets of one topic would be used in another."""
+    """The same numbers would mean other partitions: offsets would be used in another topic."""
     eu, us = site.topics
     run_once(site)
     site.create_topic(f"{site.topic}-9", 1)
     site.set("events", topic=[eu, us, f"{site.topic}-9"])
-    assert_refused(site.run_to_end(), f"{eu}, {us}, {site.topic}-9 together have 4 partitions", "made for 3", "set of topics")
+    assert_refused(
+        site.run_to_end(),
+        f"{eu}, {us}, {site.topic}-9 together have 4 partitions",
+        "made for 3",
+        "set of topics",
+    )
     site.set("events", topic=[us, f"{site.topic}-9"])  # as many, but the other numbers
     site.document["histogram"][0]["generation"] = 2  # what is counted is part of the mechanism too
     assert_refused(site.run_to_end(), f"the state was made with {eu}, {us}", "new worker name")
@@ -109,23 +128,35 @@ def test_a_topic_of_several_that_was_made_anew_is_refused(site: Site) -> None:
     site.create_topic(us, 2)
     for source in (1, 2):
         site.produce(source, [event("b", 1)] * 10)
-    assert_refused(site.run_to_end(), f"the events topic {us} was deleted and created again", "new worker name")
+    assert_refused(
+        site.run_to_end(), f"the events topic {us} was deleted and created again", "new worker name"
+    )
 
 
 def test_a_regular_expression_means_what_it_matched_at_first(
-    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bootstrap: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A topic that appears later would shift the numbers of all that follow it; and nobody may take it for counted."""
+    """A later topic would shift the numbers, and nobody may assume that it is counted."""
     site = Site(bootstrap, tmp_path, [unk()], topics=(1, 2), owners=1, create=False)
-    site.set("events", topic=f"^{site.name}.*")  # its own topics, and everything that begins like them
+    site.set(
+        "events", topic=f"^{site.name}.*"
+    )  # its own topics, and everything that begins like them
     refused = quietcount("topics", "-c", str(site.config))
-    assert refused.returncode == 2 and f"events.topic = '^{site.name}.*': matches no topic on" in refused.stderr
+    assert (
+        refused.returncode == 2
+        and f"events.topic = '^{site.name}.*': matches no topic on" in refused.stderr
+    )
     site.create_events()
     site.create_topics()
     run_once(site)
     assert counted(site) == {"a": 3}
     shown = names_on(site.connection)
-    assert site.topic + "-0" in shown and "__transaction_state" not in shown, "Kafka's own are no events"
+    assert site.topic + "-0" in shown and "__transaction_state" not in shown, (
+        "Kafka's own are no events"
+    )
     early, late = f"{site.topic}-05", f"{site.topic}-late"
     monkeypatch.setattr(module, "LOOK_S", 0.2)
     metrics = Metrics()
@@ -134,7 +165,10 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     with watching(site.settings, site.connection, topics, metrics):
         assert metrics.registry.get_sample_value("quietcount_unread_topics") == 0
         site.create_topic(early, 2)  # between the two of the first start
-        until(lambda: metrics.registry.get_sample_value("quietcount_unread_topics") == 1, "it is noticed")
+        until(
+            lambda: metrics.registry.get_sample_value("quietcount_unread_topics") == 1,
+            "it is noticed",
+        )
     site.create_topic(late, 1)
     site.produce(0, [event("never", now_ms())], topic=late)
     with site.worker() as worker:
@@ -153,5 +187,8 @@ def test_a_regular_expression_means_what_it_matched_at_first(
     assert all(name in said.out for name in site.topics) and late not in said.out
     for future in site.admin.delete_topics([next(iter(site.topics))]).values():
         future.result()
-    until(lambda: next(iter(site.topics)) not in site.admin.list_topics(timeout=60).topics, "the topic is gone")
+    until(
+        lambda: next(iter(site.topics)) not in site.admin.list_topics(timeout=60).topics,
+        "the topic is gone",
+    )
     assert_refused(site.run_to_end(), f"events.topic = '{next(iter(site.topics))}': no such topic")

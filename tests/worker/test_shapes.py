@@ -1,7 +1,8 @@
-"""Events as people have them, on a real Kafka: nested fields, lists of objects, numbers, times, conditions, buckets.
+"""Typical events on a real Kafka: nested fields, lists of objects, numbers, times, conditions,
+buckets.
 
-Each way in (`run` and its `audit`, `replay` of lines, of Parquet and of the topic) counts what a few lines of plain
-Python count.
+Every input path (`run` and its `audit`, `replay` of lines, of Parquet and of the topic) gives the
+counts of a few lines of plain Python.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.worker.harness import Bare, Site, known, unk, until
-from workers.histogram.histogram import Histogram
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.histogram import Histogram
 from workers.replay.offline import fresh_histograms, replay
 from workers.replay.sources import open_source
 from workers.replay.sources_topic import open_topic
-from workers.settings import Settings
+from workers.settings.settings import Settings
+
+pytestmark = pytest.mark.waits
 
 PARTITIONS = 3
 TICKS = 20
@@ -40,26 +43,41 @@ Event = dict[str, Any]
 Counts = Counter[tuple[str, str, str]]
 
 EVENTS: Mapping[str, object] = {
-    "key": "order.shop", "items": "order.lines[].sku", "count": "order.lines[].qty",
-    "where": Bare('[{ field = "type", in = ["purchase"] }]'), "timestamp": 'meta."created.at"',
-}  # fmt: skip
+    "key": "order.shop",
+    "items": "order.lines[].sku",
+    "count": "order.lines[].qty",
+    "where": Bare('[{ field = "type", in = ["purchase"] }]'),
+    "timestamp": 'meta."created.at"',
+}
 HISTOGRAMS: list[dict[str, object]] = [
     unk("products", max_items=3, max_count=4),
     unk("types", items="type", key="$all", where=Bare("[]"), max_items=1, keys=["all"]),
-    unk("countries", items="country", where=Bare('[{ field = "country", exists = true }]'), max_items=1),
-    known(
-        "latency", items="latency", where=Bare('[{ field = "latency", min = -100, max = 900.5 }]'), max_items=1,
-        buckets=EDGES, keys=["17", "18", "true"],
+    unk(
+        "countries",
+        items="country",
+        where=Bare('[{ field = "country", exists = true }]'),
+        max_items=1,
     ),
-    unk("others", items="order.tags", where=Bare('[{ field = "type", not_in = ["view"] }, { field = "order.vip", in = [true] }]')),
-]  # fmt: skip
+    known(
+        "latency",
+        items="latency",
+        where=Bare('[{ field = "latency", min = -100, max = 900.5 }]'),
+        max_items=1,
+        buckets=EDGES,
+        keys=["17", "18", "true"],
+    ),
+    unk(
+        "others",
+        items="order.tags",
+        where=Bare('[{ field = "type", not_in = ["view"] }, { field = "order.vip", in = [true] }]'),
+    ),
+]
 for _histogram in HISTOGRAMS:
     if "buckets" in _histogram:
         del _histogram["domain"]
 
 
 def generated(rng: random.Random, unit: str, now_ms: int) -> Iterator[Event]:
-    """Yield events in order of their times; the last tick ends before now."""
     start = now_ms // TICK_MS * TICK_MS - (TICKS + 1) * TICK_MS
     for i in range(TICKS * EACH):
         at = start + i * TICK_MS // EACH
@@ -70,24 +88,28 @@ def generated(rng: random.Random, unit: str, now_ms: int) -> Iterator[Event]:
                 "shop": rng.choice([17, 18]) if rng.random() < 0.9 else True,
                 "vip": rng.random() < 0.5,
                 "lines": [
-                    {"sku": rng.randrange(1000, 1006), "qty": rng.randrange(7), "price": 1.5} for _ in range(rng.randrange(5))
+                    {"sku": rng.randrange(1000, 1006), "qty": rng.randrange(7), "price": 1.5}
+                    for _ in range(rng.randrange(5))
                 ],
                 "tags": rng.sample(["new", "gift", "sale", "é"], rng.randrange(4)),
             },
             "country": rng.choice(["CZ", "AT", None]),
             "latency": rng.choice([-3.5, 0, 9.99, 10, 49, 499.9, 500, 10_000]),
-        }  # fmt: skip
+        }
 
 
 def written(at_ms: int, unit: str) -> object:
-    """Return a time as the unit has it."""
     if unit == "iso":
-        return datetime.fromtimestamp(at_ms / 1000, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(at_ms / 1000, tz=UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z")
+        )
     return at_ms / 1000 if unit == "s" else at_ms * {"ms": 1, "us": 1_000, "ns": 1_000_000}[unit]
 
 
 def reference(events: list[Event]) -> Counts:
-    """Count what the settings say, event by event."""
+    """Count by the settings, event by event."""
     found: Counts = Counter()
     for event in events:
         order = event["order"]
@@ -110,7 +132,6 @@ def reference(events: list[Event]) -> Counts:
 
 
 def exact(histograms: list[Any], keys: tuple[str, ...] = ("17", "18", "true", "all")) -> Counts:
-    """Return the running counts that histograms hold."""
     found: Counts = Counter()
     for histogram in histograms:
         assert isinstance(histogram, Histogram)
@@ -122,7 +143,6 @@ def exact(histograms: list[Any], keys: tuple[str, ...] = ("17", "18", "true", "a
 
 
 def replayed(settings: Settings, key: NoiseKey, opening: Callable[[], Any]) -> tuple[Counts, int]:
-    """Return what a replay counts, and how many records it rejects."""
     histograms = fresh_histograms(settings, key)
     with opening() as source:
         summary = replay(settings, key, source, lambda _: None, histograms=histograms)
@@ -130,12 +150,23 @@ def replayed(settings: Settings, key: NoiseKey, opening: Callable[[], Any]) -> t
 
 
 @pytest.mark.parametrize("unit", ["iso", "s", "us"])
-def test_every_way_in_counts_what_plain_python_counts(bootstrap: str, tmp_path: Path, unit: str) -> None:
-    """One worker, five histograms over different fields; what breaks one field rejects the event, and no other."""
-    site = Site(bootstrap, tmp_path, HISTOGRAMS, partitions=PARTITIONS, events={**EVENTS, "timestamp_unit": unit})
+def test_every_way_in_counts_what_plain_python_counts(
+    bootstrap: str, tmp_path: Path, unit: str
+) -> None:
+    """An invalid field rejects its own event and no other."""
+    site = Site(
+        bootstrap,
+        tmp_path,
+        HISTOGRAMS,
+        partitions=PARTITIONS,
+        events={**EVENTS, "timestamp_unit": unit},
+    )
     rng = random.Random(7)
     events = list(generated(rng, unit, time.time_ns() // 1_000_000))
-    broken = [{**events[0], "order": {**events[0]["order"], "shop": 1.5}}, {**events[0], "type": "purchase", "order": {"shop": 17}}]
+    broken = [
+        {**events[0], "order": {**events[0]["order"], "shop": 1.5}},
+        {**events[0], "type": "purchase", "order": {"shop": 17}},
+    ]
     for partition in range(PARTITIONS):
         site.produce(partition, events[partition::PARTITIONS] + broken[partition : partition + 1])
     wanted = reference(events)
@@ -154,22 +185,41 @@ def test_every_way_in_counts_what_plain_python_counts(bootstrap: str, tmp_path: 
     for line in exact_lines.read_text().splitlines():
         body = json.loads(line)
         last[body["histogram"], body["key"]] = {item[0]: item[2] for item in body["items"]}
-    # With so little noise nearly all are shown; what is shown has its exact count.
-    shown = Counter({(*place, label): n for place, items in last.items() for label, n in items.items()})
+    # With so little noise nearly all items are shown, with their exact counts.
+    shown = Counter(
+        {(*place, label): n for place, items in last.items() for label, n in items.items()}
+    )
     assert all(wanted[place] == n for place, n in shown.items())
     assert len(+shown) > 0.8 * len(wanted), (len(+shown), len(wanted))
     assert sorted(headers["reason"] for _, headers in site.rejects()) == [
-        "field 'order.shop' is not a string, whole number or boolean", "missing field 'order.lines'",
-    ]  # fmt: skip
+        "field 'order.shop' is not a string, whole number or boolean",
+        "missing field 'order.lines'",
+    ]
 
     lines, table = tmp_path / "events.jsonl", tmp_path / "events.parquet"
     lines.write_text("".join(json.dumps(event) + "\n" for event in events + broken[1:]))
     key = site.key
-    assert replayed(site.settings, key, lambda: open_source(site.settings, str(lines))) == (wanted, 1)
-    assert replayed(site.settings, key, lambda: open_topic(site.settings, None, None)) == (wanted, 2)
+    assert replayed(site.settings, key, lambda: open_source(site.settings, str(lines))) == (
+        wanted,
+        1,
+    )
+    assert replayed(site.settings, key, lambda: open_topic(site.settings, None, None)) == (
+        wanted,
+        2,
+    )
     # A column has one type: the shop that is `true` would be 1 in a column of numbers.
     rows = [event for event in events if event["order"]["shop"] is not True]
     if unit == "s":
-        rows = [event | {"meta": {"created.at": float(event["meta"]["created.at"]), "id": 0}} for event in rows]
-    pq.write_table(pa.Table.from_pylist([row | {"latency": float(row["latency"])} for row in rows]), table, row_group_size=97)
-    assert replayed(site.settings, key, lambda: open_source(site.settings, str(table))) == (reference(rows), 0)
+        rows = [
+            event | {"meta": {"created.at": float(event["meta"]["created.at"]), "id": 0}}
+            for event in rows
+        ]
+    pq.write_table(
+        pa.Table.from_pylist([row | {"latency": float(row["latency"])} for row in rows]),
+        table,
+        row_group_size=97,
+    )
+    assert replayed(site.settings, key, lambda: open_source(site.settings, str(table))) == (
+        reference(rows),
+        0,
+    )

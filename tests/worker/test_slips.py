@@ -1,4 +1,4 @@
-"""Slips of whoever edits the settings: each is answered in one line, that docs/operations.md has word for word, and costs nothing."""
+"""Mistakes in edited settings get a one-line answer, verbatim in docs/operations.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.deploy.messages import GUIDE, HOLE, rows
 from tests.worker.harness import Site, known, quietcount, unk, until
 from tests.worker.test_refusals import assert_refused
 
-#: Messages as docs/operations.md has them; `…` is what varies.
+pytestmark = pytest.mark.waits
+
+# Messages as in docs/operations.md; `…` replaces what varies.
 LEFT = (
     "histogram … is not in the settings any more, and its state is there: put it back, and it goes on where it was, "
     "or end it for good: quietcount retire -c FILE …"
@@ -46,8 +48,12 @@ STEPS = "no whole number of ticks of …; nearest: …"
 
 
 def said(output: str, message: str) -> str:
-    """The one line that is this message, which docs/operations.md must have as it is here."""
-    documented = [cell for row in rows("## Messages", GUIDE.read_text()) for cell in re.findall(r"`([^`]+)`", row[0])]
+    """Return the only line that matches; docs/operations.md must contain the message."""
+    documented = [
+        cell
+        for row in rows("## Messages", GUIDE.read_text())
+        for cell in re.findall(r"`([^`]+)`", row[0])
+    ]
     assert message in documented, f"not in docs/operations.md: {message}"
     shape = re.compile(".*".join(map(re.escape, message.split(HOLE))))
     lines = [line for line in output.splitlines() if shape.search(line)]
@@ -56,13 +62,11 @@ def said(output: str, message: str) -> str:
 
 
 def refused(done: subprocess.CompletedProcess[str], message: str) -> str:
-    """A refusal: exit 2, and that line alone."""
     assert_refused(done)
     return said(done.stderr, message)
 
 
 def run_once(site: Site, label: str = "a") -> None:
-    """A run that publishes an event of now."""
     at = time.time_ns() // 1_000_000
     site.produce(0, [{"key": "k", "items": label, "ts": at}])
     with site.worker() as worker:
@@ -72,15 +76,16 @@ def run_once(site: Site, label: str = "a") -> None:
 
 @pytest.fixture(scope="module")
 def site(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Two histograms with state. The tests below change the settings one after the other, and each puts them back."""
-    site = Site(bootstrap, tmp_path_factory.mktemp("slips"), [unk(), known()], partitions=2, owners=2)
+    """Two histograms with state. The tests below change the settings in turn and restore them."""
+    site = Site(
+        bootstrap, tmp_path_factory.mktemp("slips"), [unk(), known()], partitions=2, owners=2
+    )
     run_once(site)
     return site
 
 
 @pytest.fixture
 def without(site: Site) -> Iterator[Site]:
-    """The site with the second histogram taken out of its settings."""
     both = site.document["histogram"]
     site.document["histogram"] = both[:1]
     site.config = site.write(site.document)
@@ -90,15 +95,17 @@ def without(site: Site) -> Iterator[Site]:
 
 
 def ends(site: Site) -> dict[str, list[int]]:
-    """How many records each internal topic has, by partition."""
+    """Return the number of records of every internal topic, by partition."""
     return {
         topic: [len([m for m in site.read(topic) if m.partition() == p]) for p in range(2)]
         for topic in site.settings.internal_topics
     }
 
 
-def test_a_histogram_that_leaves_the_settings_is_refused_before_anything_is_written(without: Site) -> None:
-    """Stage 1 of one worker must not go on without it until stage 2 of another one notices."""
+def test_a_histogram_that_leaves_the_settings_is_refused_before_anything_is_written(
+    without: Site,
+) -> None:
+    """Stage 1 must not continue without it until stage 2 of another worker notices."""
     before = ends(without)
     without.produce(0, [{"key": "k", "items": "b", "ts": time.time_ns() // 1_000_000}])
     assert "'known'" in refused(without.run_to_end(), LEFT)
@@ -108,28 +115,34 @@ def test_a_histogram_that_leaves_the_settings_is_refused_before_anything_is_writ
 
 
 def test_put_back_it_goes_on_where_it_was(site: Site) -> None:
-    """Nothing was counted without it, and no tick is missing; the audit computes all of it again."""
+    """Nothing was counted without it, and no tick is missing; the audit recomputes all of it."""
     run_once(site, "c")
     site.assert_clean()
-    assert len({s["id"] for s in site.snapshots() if s["histogram"] == "known"}) <= 2, "one for each owner"
+    assert len({s["id"] for s in site.snapshots() if s["histogram"] == "known"}) <= 2, (
+        "one for each owner"
+    )
     counted = {item.label for item in site.contributed()}
     assert counted >= {"a", "b", "c"}, "the event of the time without it too"
 
 
 def test_retire_ends_only_what_nobody_counts_any_more(site: Site) -> None:
-    """By a slip it would end what is published, and charge it again."""
+    """Retiring by mistake would end a published histogram and charge it again."""
     assert_refused(quietcount("retire", "-c", str(site.config), "known"), "'known'")
     refused(quietcount("retire", "-c", str(site.config), "known"), THERE)
-    assert refused(quietcount("retire", "-c", str(site.config), "knwon"), UNKNOWN).endswith("it has items, known")
+    assert refused(quietcount("retire", "-c", str(site.config), "knwon"), UNKNOWN).endswith(
+        "it has items, known"
+    )
     with site.worker() as worker:
         until(lambda: "took over" in worker.output(), "it is at work")
-        other = site.write(site.document | {"histogram": site.document["histogram"][:1]}, "without.toml")
+        other = site.write(
+            site.document | {"histogram": site.document["histogram"][:1]}, "without.toml"
+        )
         refused(quietcount("retire", "-c", str(other), "known"), RUNNING)
         assert worker.stop() == 0
 
 
 def test_a_changed_epsilon_is_answered_in_epsilon(site: Site) -> None:
-    """Who wrote epsilon into the settings does not know of rho, nor of what else follows from it."""
+    """Operators who write epsilon in the settings need not know rho or its consequences."""
     histogram: dict[str, Any] = site.document["histogram"][1]
     epsilon = histogram["epsilon"]
     histogram["epsilon"] = 2.5
@@ -138,7 +151,7 @@ def test_a_changed_epsilon_is_answered_in_epsilon(site: Site) -> None:
 
 
 def test_a_key_that_is_missing_or_another_one_is_named_by_its_fingerprint(site: Site) -> None:
-    """On a new machine one has several key files, or none, and must know which to bring."""
+    """On a new machine, the operator must know which key file to copy."""
     key, elsewhere = site.directory / "key", site.directory / "elsewhere"
     own = quietcount("key", "fingerprint", str(key))
     assert own.returncode == 0 and re.fullmatch("[0-9a-f]{32}\n", own.stdout)
@@ -152,23 +165,30 @@ def test_a_key_that_is_missing_or_another_one_is_named_by_its_fingerprint(site: 
 
 
 def test_durations_count_ticks_where_they_are_whole(site: Site) -> None:
-    """`horizon = "1d"` is what people mean; half a tick has no place."""
+    """`horizon = "1d"` is natural to write; half a tick is meaningless."""
     histogram: dict[str, Any] = dict(site.document["histogram"][0])
 
     def with_horizon(horizon: str) -> Path:
-        return site.write(site.document | {"histogram": [histogram | {"tick": "7s", "horizon": horizon}]}, "ticks.toml")
+        return site.write(
+            site.document | {"histogram": [histogram | {"tick": "7s", "horizon": horizon}]},
+            "ticks.toml",
+        )
 
-    assert 'nearest: "5999s" and "6006s"' in refused(quietcount("run", "-c", str(with_horizon("100m"))), STEPS)
+    assert 'nearest: "5999s" and "6006s"' in refused(
+        quietcount("run", "-c", str(with_horizon("100m"))), STEPS
+    )
     planned = quietcount("plan", "-c", str(with_horizon("7d")), "--json")
     assert json.loads(planned.stdout)["histograms"][0]["horizon"] == 86_400
 
 
 def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> None:
-    """For good: the others go on, and what comes back under its name begins again."""
+    """Retiring is final: the other histograms continue, and a new one of that name starts over."""
     done = quietcount("retire", "-c", str(without.config), "known")
     assert done.returncode == 0, done.stderr
     assert "generation 1 is over" in done.stdout and "generation = 2" in done.stdout
-    assert quietcount("retire", "-c", str(without.config), "known").returncode == 2, "there is nothing more to end"
+    assert quietcount("retire", "-c", str(without.config), "known").returncode == 2, (
+        "there is nothing more to end"
+    )
     run_once(without, "d")
     without.assert_clean()
     spent = json.loads(quietcount("budget", "-c", str(without.config), "--json").stdout)
@@ -180,7 +200,7 @@ def test_retired_it_stays_charged_and_its_generation_is_over(without: Site) -> N
 
 
 def test_topics_is_3_where_something_is_missing(bootstrap: str, tmp_path: Path) -> None:
-    """A script must not start a worker whose topics are not there, and can tell that from topics that are wrong."""
+    """Scripts must distinguish missing topics from wrong ones."""
     bare = Site(bootstrap, tmp_path, [unk()], partitions=2, create=False)
     bare.create_events()
     shown = quietcount("topics", "-c", str(bare.config))
@@ -191,9 +211,13 @@ def test_topics_is_3_where_something_is_missing(bootstrap: str, tmp_path: Path) 
 
 
 def test_the_first_start_on_a_new_cluster_logs_no_error(tmp_path: Path) -> None:
-    """Its groups and transactions have no topics yet, which takes seconds; an operator who sees ERROR looks for a fault."""
-    with local_broker("offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n") as address:
-        site = Site(address, tmp_path, [unk()], partitions=2, owners=1, worker={"log_format": "json"})
+    """Groups and transactions lack topics for seconds; ERROR would suggest a fault."""
+    with local_broker(
+        "offsets.topic.num.partitions=50\ntransaction.state.log.num.partitions=50\n"
+    ) as address:
+        site = Site(
+            address, tmp_path, [unk()], partitions=2, owners=1, worker={"log_format": "json"}
+        )
         at = time.time_ns() // 1_000_000
         site.produce(0, [{"key": "k", "items": "a", "ts": at}])
         with site.worker() as worker:

@@ -1,4 +1,4 @@
-"""The local copy of the state may vanish or be old: Kafka has it all."""
+"""The local copy of the state may vanish or be old: Kafka has all of it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,29 @@ import shutil
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.worker.harness import Site, known, unk
+
+pytestmark = pytest.mark.waits
 
 
 def burst(site: Site) -> None:
-    """Events of this moment on every partition; waits until they are published."""
     at = time.time_ns() // 1_000_000
     for partition in range(site.partitions):
-        site.produce(partition, ({"key": f"k{i % 5}", "items": [f"x{i % 1_500}", "a"], "ts": at} for i in range(3_000)))
-    site.wait_published(time.time_ns() // 1_000_000)  # a busy broker may have taken longer than a tick
+        site.produce(
+            partition,
+            ({"key": f"k{i % 5}", "items": [f"x{i % 1_500}", "a"], "ts": at} for i in range(3_000)),
+        )
+    site.wait_published(
+        time.time_ns() // 1_000_000
+    )  # a busy broker may have taken longer than a tick
 
 
-def test_state_is_recovered_without_and_from_an_old_local_copy(bootstrap: str, tmp_path: Path) -> None:
-    """A machine is replaced, or a disk restored from a backup: what follows must be the same bytes as ever."""
+def test_state_is_recovered_without_and_from_an_old_local_copy(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """After a replaced machine or restored disk the output must be the same bytes."""
     site = Site(bootstrap, tmp_path, [unk(), known(keys=["k0", "k1", "k2", "k3", "k4"])])
     data, old = tmp_path / "data", tmp_path / "old"
     with site.worker() as worker:

@@ -1,22 +1,30 @@
-"""Owner partitions of one process, whose threads share the mechanisms, on a real broker; the long run is `tests.contract.soak --kafka`."""
+"""Owner partitions of one process on a real broker: their threads share the mechanisms.
+
+The long run is `tests.contract.soak --kafka`.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.worker.threads import OWNERS, TICKS, attack, audited_run
+
+pytestmark = pytest.mark.waits
 
 
 def test_no_partition_publishes_a_label_that_is_256_behind_whatever_the_others_do_first(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Two partitions that made the table of weights together made a gap of 256 weigh as much as one of 1, for the life of the process.
+    """A race between two partitions building the table of weights gave a gap of 256 the weight of 1.
 
-    The label b was then in 41 of 112 releases of known_gumbel; audit, with one thread, found other bytes.
+    The table stayed wrong for the life of the process. Label b was then in 41 of 112
+    releases of known_gumbel; audit, with one thread, found other bytes.
     """
     found = attack(bootstrap, tmp_path)
     assert {name: b for name, (_, b) in found.items()} == dict.fromkeys(found, 0)
-    # Or nothing would be shown at all.
+    # Otherwise no label at all might be shown.
     assert found["gumbel"][0] == found["limit"][0] == found["sparse"][0] == OWNERS * TICKS
     assert found["cells"][0] == OWNERS * TICKS
     assert found["pay"][0] == OWNERS * 8
@@ -25,5 +33,5 @@ def test_no_partition_publishes_a_label_that_is_256_behind_whatever_the_others_d
 def test_every_mechanism_in_eight_partitions_under_random_switch_intervals_is_what_audit_finds_with_one_thread(
     bootstrap: str, tmp_path: Path
 ) -> None:
-    """Audit proves each snapshot byte for byte; it has no other thread that could disturb it."""
+    """Audit proves every snapshot byte for byte, without other threads to interfere."""
     assert audited_run(bootstrap, tmp_path, seed=11) > OWNERS * 18 * 20

@@ -1,4 +1,4 @@
-"""Users through a kill at every step of a commit, on a real broker: events count once, caps hold."""
+"""User caps with a kill at every step of a commit: events count once, caps hold."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.agents.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand, tallies
 from tests.events.reading import ANY, event_reader
 from tests.kafka.harness import create_topic, read, settled, unique
-from workers.agents import user_epoch
+from tests.pipeline.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand, tallies
 from workers.agents.contribute import ContributeShard, Stream
-from workers.agents.contributions import decode
-from workers.agents.sources import Sources, SourceTopic
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Records
 from workers.kafka.store import Changelog, Store
-from workers.settings import EventsSettings
+from workers.pipeline import users
+from workers.pipeline.contributions import decode
+from workers.pipeline.sources import Sources, SourceTopic
+from workers.settings.settings import EventsSettings
+
+pytestmark = pytest.mark.waits
 
 # Events of 1970 are rejected, and so are those too many ticks ago.
 BEGIN_MS = time.time_ns() // 1_000_000 - 60_000
@@ -29,8 +31,7 @@ LANES = [lane._replace(start_ms=BEGIN_MS) for lane in (LANE, ENDLESS, WEIGHTED)]
 SIZE = 12
 
 
-class Killed(Exception):
-    """Here the process ends."""
+class Killed(Exception): ...
 
 
 def kill(*_: object) -> None:
@@ -76,16 +77,21 @@ STEPS: list[Callable[[Any], None]] = [
 
 
 def visits_of(seed: int) -> list[Visit]:
-    """Four users in four epochs, more pairs and more of each than may count."""
+    """Return visits of four users in four epochs, exceeding every cap."""
     rng = random.Random(seed)
     return [
-        (f"u{rng.randrange(4)}", rng.choice(["k1", "k2"]), rng.choices("abcde", k=rng.randint(0, 4)), i)
+        (
+            f"u{rng.randrange(4)}",
+            rng.choice(["k1", "k2"]),
+            rng.choices("abcde", k=rng.randint(0, 4)),
+            i,
+        )
         for i in range(156)
     ]
 
 
 class Source:
-    """One source partition of events, and shards that follow each other on it."""
+    """One source partition of events, and its successive shards."""
 
     def __init__(self, bootstrap: str, directory: Path, visits: list[Visit]) -> None:
         self.connection, self.directory, self.visits = Connection(bootstrap), directory, visits
@@ -95,9 +101,11 @@ class Source:
         self.opened = 0
 
     def shard(self, *, local_copy: bool) -> ContributeShard:
-        """The next owner; without the local copy it reads everything from the changelog."""
+        """Return the next owner; without the local copy it reads everything from the changelog."""
         self.opened += not local_copy
-        events = EventsSettings(topic="t", key="shop", items="q", user="who", timestamp="ts", grace_ms=0)
+        events = EventsSettings(
+            topic="t", key="shop", items="q", user="who", timestamp="ts", grace_ms=0
+        )
         state, sources = f"{self.name}.state", Sources((SourceTopic("t", 1, None),))
         made = ContributeShard(
             self.connection,
@@ -124,11 +132,12 @@ class Source:
         return made
 
     def feed(self, shard: ContributeShard) -> int:
-        """Give the shard its next events; return where it reads on."""
+        """Feed the shard its next events; return the position it resumes from."""
         start = shard.offset or 0
         some = self.visits[start : start + SIZE]
         values: list[bytes | None] = [
-            json.dumps({"who": user, "shop": key, "q": items, "ts": BEGIN_MS + at}).encode() for user, key, items, at in some
+            json.dumps({"who": user, "shop": key, "q": items, "ts": BEGIN_MS + at}).encode()
+            for user, key, items, at in some
         ]
         end = start + len(some)
         shard.feed(Batch(start, end, Records.of(values, offsets=range(start, end))))
@@ -137,15 +146,17 @@ class Source:
     def contributed(self) -> Any:
         topic = f"{self.name}.contributions"
         settled(self.connection, topic)
-        return tallies([(0, decode(message.value() or b"")) for message in read(self.connection, topic)])
+        return tallies(
+            [(0, decode(message.value() or b"")) for message in read(self.connection, topic)]
+        )
 
 
 @pytest.mark.parametrize("local_copy", [True, False])
 def test_caps_hold_through_a_kill_at_every_step_of_every_commit(
     bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local_copy: bool
 ) -> None:
-    """One step at which users and counts come apart, and whoever is killed there counts a user twice or not at all."""
-    monkeypatch.setattr(user_epoch, "TAIL_ROWS", 7)
+    """If users and counts diverge at one step, a kill there counts a user twice or not at all."""
+    monkeypatch.setattr(users, "TAIL_ROWS", 7)
     source = Source(bootstrap, tmp_path, visits_of(3))
     done = kills = 0
     while done < len(source.visits):
@@ -160,10 +171,12 @@ def test_caps_hold_through_a_kill_at_every_step_of_every_commit(
                 after = source.shard(local_copy=local_copy)
                 done = after.offset or 0
                 after.store.close()
-    assert source.contributed() == sum((by_hand(source.visits, lane) for lane in LANES[1:]), by_hand(source.visits, LANES[0]))
+    assert source.contributed() == sum(
+        (by_hand(source.visits, lane) for lane in LANES[1:]), by_hand(source.visits, LANES[0])
+    )
     assert kills > 2 * len(STEPS)
     last = source.shard(local_copy=local_copy)
-    # Of the lanes with epochs nothing is left but of the one that is open.
+    # Of the lanes with epochs, only the open epoch remains.
     open_epoch = LANE.epoch(source.visits[-1][3] // LANE.tick_ms + 1)
     epochs = {int.from_bytes(name[9:17]) for name, _ in last.store.items(b"U")}
     assert epochs <= {0, open_epoch}
@@ -171,7 +184,7 @@ def test_caps_hold_through_a_kill_at_every_step_of_every_commit(
 
 
 def test_a_shard_that_forgets_its_users_is_found(bootstrap: str, tmp_path: Path) -> None:
-    """The control: users' blocks that are not in the transaction."""
+    """Control: the transaction omits the users' blocks."""
     source = Source(bootstrap, tmp_path, visits_of(3))
     done = 0
     while done < len(source.visits):
@@ -179,4 +192,6 @@ def test_a_shard_that_forgets_its_users_is_found(bootstrap: str, tmp_path: Path)
         shard._intake.user_changes = list
         done = source.feed(shard)
         shard.store.close()
-    assert source.contributed() != sum((by_hand(source.visits, lane) for lane in LANES[1:]), by_hand(source.visits, LANES[0]))
+    assert source.contributed() != sum(
+        (by_hand(source.visits, lane) for lane in LANES[1:]), by_hand(source.visits, LANES[0])
+    )

@@ -1,4 +1,4 @@
-"""Users protected, on a real broker: what a user adds is bounded over partitions' batches, commits, kills and epochs."""
+"""A user's contribution is bounded over partitions, commits, kills and epochs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiokafka.partitioner import murmur2
 
 from tests.worker.harness import Contributed, Site, known, quietcount, unk, until
+
+pytestmark = pytest.mark.waits
 
 SOURCES = 4
 EVENTS = 60_000
@@ -27,19 +30,26 @@ def place(user: str) -> int:
 
 
 def events(rng: random.Random, end_ms: int) -> list[tuple[int, dict[str, Any]]]:
-    """Orders of the last minute, each in its user's partition but for one in a hundred."""
+    """Return orders of the last minute, all but one in a hundred in their user's partition."""
     out = []
     for i in range(EVENTS):
         user = USERS[min(int(rng.paretovariate(0.5)) - 1, len(USERS) - 1)]
         items = rng.choices(LABELS, k=rng.randint(1, 3))
         at = end_ms - 60_000 + 60_000 * i // EVENTS
         wrong = rng.random() < 0.01
-        out.append(((place(user) + wrong) % SOURCES, {"key": rng.choice(KEYS), "items": items, "ts": at, "who": user}))
+        out.append(
+            (
+                (place(user) + wrong) % SOURCES,
+                {"key": rng.choice(KEYS), "items": items, "ts": at, "who": user},
+            )
+        )
     return out
 
 
-def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> tuple[Counter[Contributed], int]:
-    """What must be contributed, and how many events are rejected; in words, event by event."""
+def expected(
+    site: Site, sent: list[tuple[int, dict[str, Any]]]
+) -> tuple[Counter[Contributed], int]:
+    """Return the expected contributions and number of rejects, computed event by event."""
     total: Counter[Contributed] = Counter()
     pairs: dict[Any, Counter[tuple[str, str]]] = defaultdict(Counter)
     marks = [0] * SOURCES
@@ -62,15 +72,25 @@ def expected(site: Site, sent: list[tuple[int, dict[str, Any]]]) -> tuple[Counte
     return +total, rejected
 
 
-def test_each_user_counts_at_most_m_times_an_epoch_through_kills(bootstrap: str, tmp_path: Path) -> None:
-    """A cap that a crash forgets, or that commits apart from the counts it bounds, breaks the promise to users."""
+def test_each_user_counts_at_most_m_times_an_epoch_through_kills(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """A cap lost in a crash, or committed apart from its counts, breaks the guarantee."""
     rng = random.Random(11)
     site = Site(
         bootstrap,
         tmp_path,
         [
             unk("seen", horizon=16, max_items_per_user=3),
-            known("known", tick="2s", horizon=16, max_items_per_user=5, max_count=3, keys=KEYS, domain=LABELS[:20]),
+            known(
+                "known",
+                tick="2s",
+                horizon=16,
+                max_items_per_user=5,
+                max_count=3,
+                keys=KEYS,
+                domain=LABELS[:20],
+            ),
         ],
         partitions=SOURCES,
         events={"user": "who"},
@@ -98,7 +118,11 @@ def test_each_user_counts_at_most_m_times_an_epoch_through_kills(bootstrap: str,
     site.assert_clean()
     assert {snapshot["guarantee"]["unit"] for snapshot in site.snapshots()} == {"user"}
 
-    one = [json.dumps(event) for partition, event in sent if partition == 0 and place(event["who"]) == 0]
+    one = [
+        json.dumps(event)
+        for partition, event in sent
+        if partition == 0 and place(event["who"]) == 0
+    ]
     (tmp_path / "events.jsonl").write_text("\n".join(one) + "\n")
     done = quietcount("replay", "-c", str(site.config), "--input", str(tmp_path / "events.jsonl"))
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,8 @@
-"""One worker with eight owner partitions in its one process, its threads interrupted all the time; audit has one thread.
+"""One worker process with eight owner partitions, its threads interrupted constantly.
 
-attack        every mechanism that picks, where one of two labels must never be picked; counts how often it was
-audited_run   every mechanism, random events; audit proves each snapshot
+attack        every mechanism that picks, where one of two labels must never be picked; counts how
+often it was
+audited_run   every mechanism, random events; audit, which has one thread, proves every snapshot
 """
 
 from __future__ import annotations
@@ -15,22 +16,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import ROOT
 from tests.worker.harness import HORIZON, Site, until
-from workers.histogram.owners import owner_of
 from workers.mechanisms.registry import MECHANISMS
+from workers.pipeline.histogram import owner_of
 
 OWNERS = 8
-EXAMPLES = Path(__file__).parents[2] / "examples" / "mechanisms"
+EXAMPLES = ROOT / "examples" / "mechanisms"
 LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
-#: Ticks of the attack: with a key for each owner 112 releases of each histogram.
+# Ticks of the attack: with a key for every owner, 112 releases of each histogram.
 TICKS = 14
 MAX_COUNT = 8
-# a's count in a tick, and the two gaps to b's: the second has another first digit in base 256, and another second one.
+# a's count in a tick, and the two gaps to b's: in base 256 the second differs in the first digit as
+# well as the second.
 A_COUNT, GAPS = 400, (255, 256)
 
 
 def one_key_an_owner(prefix: str) -> list[str]:
-    """Stream keys, one on each owner partition."""
     found: dict[int, str] = {}
     number = 0
     while len(found) < OWNERS:
@@ -40,45 +42,94 @@ def one_key_an_owner(prefix: str) -> list[str]:
     return [found[owner] for owner in range(OWNERS)]
 
 
-#: Counts with a gap in each tick of the first, and in the first tick alone of the second, whose sums keep it.
+# Counts with a gap in each tick for the first key set; for the second, in the first tick alone, and
+# the sums keep it.
 BY_TICK, RUNNING = one_key_an_owner("t"), one_key_an_owner("r")
 
 
 def picking() -> list[dict[str, object]]:
-    """Histograms that pick one label with noise of a scale above 1.43: up to there a gap of 256 weighs nothing by itself."""
-    base: dict[str, object] = {"tick": "1s", "horizon": HORIZON, "max_items": 2, "max_count": MAX_COUNT, "delta": 1e-6}
+    """Return histograms that pick one label with noise of a scale above 1.43: up to that scale a
+    gap of 256 alone has no weight.
+    """
+    base: dict[str, object] = {
+        "tick": "1s",
+        "horizon": HORIZON,
+        "max_items": 2,
+        "max_count": MAX_COUNT,
+        "delta": 1e-6,
+    }
     of_two: dict[str, object] = {"domain": ["a", "b"]}
     return [
-        base | of_two | {"name": "gumbel", "mechanism": "known_gumbel", "rho": 4.0, "k": 1, "keys": BY_TICK},
-        base | {"name": "limit", "mechanism": "limit_dom", "rho": 4.0, "k": 1, "kbar": 2, "keys": BY_TICK},
         base
         | of_two
-        | {"name": "cells", "mechanism": "meta", "algorithm": "known_gumbel", "rho": 16.0, "k": 1, "keys": BY_TICK},
+        | {"name": "gumbel", "mechanism": "known_gumbel", "rho": 4.0, "k": 1, "keys": BY_TICK},
+        base
+        | {
+            "name": "limit",
+            "mechanism": "limit_dom",
+            "rho": 4.0,
+            "k": 1,
+            "kbar": 2,
+            "keys": BY_TICK,
+        },
         base
         | of_two
-        | {"name": "sparse", "mechanism": "sparse_gumb", "rho": 8.0, "top_k": 1, "switches": 1, "keys": RUNNING},
+        | {
+            "name": "cells",
+            "mechanism": "meta",
+            "algorithm": "known_gumbel",
+            "rho": 16.0,
+            "k": 1,
+            "keys": BY_TICK,
+        },
         base
-        | {"name": "pay", "mechanism": "pay_what_you_get", "rho": 12.0, "k": 1, "kbar": 2, "keys": RUNNING}
+        | of_two
+        | {
+            "name": "sparse",
+            "mechanism": "sparse_gumb",
+            "rho": 8.0,
+            "top_k": 1,
+            "switches": 1,
+            "keys": RUNNING,
+        },
+        base
+        | {
+            "name": "pay",
+            "mechanism": "pay_what_you_get",
+            "rho": 12.0,
+            "k": 1,
+            "kbar": 2,
+            "keys": RUNNING,
+        }
         | {"labels": 8, "queries": 8, "every": 1},
     ]
 
 
 def attack(bootstrap: str, directory: Path) -> dict[str, tuple[int, int]]:
-    """For each histogram how many snapshots named `a`, and how many `b`, whose chance is below 1e-25 a snapshot."""
+    """Return by histogram how many snapshots named `a`, and how many `b`, which has a chance below
+    1e-25 per snapshot.
+    """
     site = Site(bootstrap, directory, picking(), partitions=1, owners=OWNERS)
     base = int(time.time()) * 1000 - 1000 * TICKS
     for tick in range(TICKS):
         for key in BY_TICK:
-            site.produce(0, _events(key, base + 1000 * tick, A_COUNT, A_COUNT - GAPS[tick % 2]), flush=False)
+            site.produce(
+                0, _events(key, base + 1000 * tick, A_COUNT, A_COUNT - GAPS[tick % 2]), flush=False
+            )
         for i, key in enumerate(RUNNING):
             first = tick == 0
             site.produce(
-                0, _events(key, base + 1000 * tick, A_COUNT, A_COUNT - (GAPS[i % 2] if first else 0)), flush=False
+                0,
+                _events(key, base + 1000 * tick, A_COUNT, A_COUNT - (GAPS[i % 2] if first else 0)),
+                flush=False,
             )
     site.produce(0, [])
     with site.worker(runner=switching("1e-6", OWNERS)) as worker:
         until(
-            lambda: not worker.running() or min(site.published_to().values()) >= base + 1000 * TICKS, "all is published"
+            lambda: (
+                not worker.running() or min(site.published_to().values()) >= base + 1000 * TICKS
+            ),
+            "all is published",
         )
         assert worker.stop() == 0, worker.output()
     site.assert_clean()
@@ -86,14 +137,16 @@ def attack(bootstrap: str, directory: Path) -> dict[str, tuple[int, int]]:
     for body in site.snapshots():
         if base <= body["start"] < base + 1000 * TICKS:
             found.update((body["histogram"], label) for label in _labels(body))
-    return {str(h["name"]): (found[str(h["name"]), "a"], found[str(h["name"]), "b"]) for h in picking()}
+    return {
+        str(h["name"]): (found[str(h["name"]), "a"], found[str(h["name"]), "b"]) for h in picking()
+    }
 
 
 def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
-    """Runs every mechanism under random switch intervals, asserts that audit finds nothing, and returns the number of snapshots.
+    """Run every mechanism under random switch intervals, assert that audit finds nothing, and
+    return the number of snapshots.
 
     Args:
-        bootstrap: broker.
         directory: for settings, data and logs.
         seed: of the events and of the intervals.
     """
@@ -120,7 +173,10 @@ def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
     site.produce(0, [])
     with site.worker(runner=switching(f"random:{seed}", OWNERS)) as worker:
         until(
-            lambda: not worker.running() or min(site.published_to().values()) >= base + 1000 * ticks, "all is published"
+            lambda: (
+                not worker.running() or min(site.published_to().values()) >= base + 1000 * ticks
+            ),
+            "all is published",
         )
         assert worker.stop() == 0, worker.output()[-3000:]
     site.assert_clean()
@@ -131,12 +187,12 @@ def audited_run(bootstrap: str, directory: Path, seed: int) -> int:
 
 
 def switching(interval: str, together: int) -> tuple[str, ...]:
-    """How the harness starts a worker under this switch interval; see `switching`."""
+    """Return how the harness starts a worker under this switch interval; see `switching`."""
     return "-m", "tests.worker.switching", interval, str(together)
 
 
 def _events(key: str, time_ms: int, a: int, b: int) -> Iterator[dict[str, Any]]:
-    """Events that bring a and b so often, in the order that keeps them few."""
+    """Return events with these counts of a and b, in the order that needs the fewest events."""
     while a or b:
         items = {label: min(left, MAX_COUNT) for label, left in (("a", a), ("b", b)) if left}
         a, b = a - items.get("a", 0), b - items.get("b", 0)
@@ -144,7 +200,6 @@ def _events(key: str, time_ms: int, a: int, b: int) -> Iterator[dict[str, Any]]:
 
 
 def _labels(body: dict[str, Any]) -> list[str]:
-    """The labels that a snapshot names."""
     return (
         [str(label) for label, _ in body["items"]]
         if "items" in body
@@ -153,5 +208,4 @@ def _labels(body: dict[str, Any]) -> list[str]:
 
 
 def report(found: dict[str, tuple[int, int]]) -> str:
-    """One line, for a log."""
     return json.dumps({name: {"a": a, "b": b} for name, (a, b) in found.items()})

@@ -1,10 +1,9 @@
-"""The contribute shard: one source partition of the events topics. Decodes, bounds, adds up, closes
-ticks, commits.
+"""The contribute shard: decodes and bounds the events of one source partition, and closes ticks.
 
 A commit is one Kafka transaction (`Shard.transact`): the messages to the owners, the rejects, and
-the progress record with the offset at which this partition is read on. After it nothing is held in
-memory: what comes after the offset is read again by whoever owns the partition next. Commits happen
-at each close of a tick, and every `commit_interval`.
+the progress record with this partition's resume offset. After it nothing is held in memory: the
+partition's next owner reads everything after that offset again. Commits happen whenever a tick
+closes, and every `commit_interval`.
 """
 
 from __future__ import annotations
@@ -17,40 +16,46 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from workers.agents.intake import Intake
-from workers.agents.origins import Origin, Origins, arrived
 from workers.agents.rejects import Rejects
-from workers.agents.sources import SOURCES, Place, Sources, refuse_other_set, refuse_other_topic, stored_set
-from workers.agents.watermark import behind_rejects
-from workers.errors import StateRefused
 from workers.events.logs import Format
 from workers.events.reader import EventReader
+from workers.events.schemas import Waiting
 from workers.events.source_reader import Declared, SourceReader
-from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
-from workers.kafka.ends import End
+from workers.kafka.offsets import End
 from workers.kafka.placement import Placement
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
-from workers.mechanisms.config import Lane
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.config.views import RECORD_KEY
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.metrics import CONTRIBUTE, Metrics
-from workers.registry.registry import Waiting
-from workers.settings import RECORD_KEY, EventsSettings
-from workers.turns import Turns
+from workers.pipeline.intake import Intake
+from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.progress import PROGRESS
+from workers.pipeline.rekey_markers import Origin, Origins, arrived
+from workers.pipeline.sources import (
+    SOURCES,
+    Place,
+    Sources,
+    refuse_other_set,
+    refuse_other_topic,
+    stored_set,
+)
+from workers.pipeline.watermark import behind_rejects
+from workers.runtime.errors import StateRefused
+from workers.runtime.gil_lock import Turns
+from workers.runtime.metrics import CONTRIBUTE, Metrics
+from workers.settings.settings import EventsSettings
 
 VERSION = 1
-PROGRESS = b"progress"
 
 
 class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """How far one source partition has come; stored with every commit. Sensitive: its offset counts
+    """Progress of one source partition; stored with every commit. Sensitive: its offset counts
     events.
 
-    Attributes:
-        origins: how far each partition of the events topics is; None where these are the source
-            partitions.
+    `origins` is the progress of every events partition; None where these are the source partitions.
     """
 
     version: int
@@ -65,17 +70,13 @@ class ContributeProgress(msgspec.Struct, kw_only=True, frozen=True, omit_default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
-    """The topics around stage 1.
+    """Topics and settings around stage 1.
 
     Attributes:
-        events: settings of the events topics.
-        sources: their partitions.
-        contributions: topic of the contributions.
-        owners: its number of partitions.
-        rejects: topic of what was rejected.
-        origins: how many partitions of the events topics the sources' events were sent on from;
-            None where the events topics are the sources.
-        max_behind_ms: how long after its own time an event may count; None: any time.
+        owners: number of owner partitions.
+        origins: number of partitions from which events were re-keyed; None where the events topics
+            are the sources.
+        max_behind_ms: longest time after its own at which an event may count; None: no limit.
     """
 
     events: EventsSettings
@@ -110,22 +111,9 @@ class ContributeShard(Shard):
         turns: Turns | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """
-        Args:
-            connection: to the cluster.
-            transactional_id: of this source partition.
-            place: the source partition.
-            state_topic: where the progress is kept.
-            store: local copy of the state partition.
-            stream: the topics around.
-            lanes: tick grids and bounds to count for.
-            reader: decodes events.
-            declared: the stream keys that histograms serve, by view; see `SourceReader`.
-            form: returns what reads this partition's records; see `Forms.form`.
-            key: the operator's root key.
-            commit_interval_s: most seconds between a record's being read and its being committed.
-            turns: those of the worker's shards; None: its own.
-            metrics: where it counts what it does.
+        """`declared` is as in `SourceReader`, `form` as in `Forms.form`. `commit_interval_s` is the
+        most time between reading a record and committing it. `turns` are shared by the worker's
+        shards.
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place = stream, place
@@ -135,7 +123,9 @@ class ContributeShard(Shard):
         )
         of_users = any(lane.max_items_per_user for lane in lanes)
         placement = (
-            Placement(stream.events.partitioner, place.partition, place.topic.partitions) if of_users else None
+            Placement(stream.events.partitioner, place.partition, place.topic.partitions)
+            if of_users
+            else None
         )
         self._reader = SourceReader(reader, declared, placement, form(self))
         self._origins = None if stream.origins is None else Origins(stream.origins)
@@ -148,7 +138,7 @@ class ContributeShard(Shard):
 
     @property
     def watermark(self) -> int | None:
-        """Up to where this source partition has closed its ticks, ms since 1970."""
+        """Time up to which this source partition has closed its ticks, ms since 1970."""
         return self._intake.watermark
 
     def open(self) -> None:
@@ -209,7 +199,7 @@ class ContributeShard(Shard):
                 rejects = self._origins.take(records, range(start, stop), rejects, self._place)
             behind = self._intake.add(found, now_ms, None if late is None else late[found.index])
             rejects += behind_rejects(found, behind)
-            self._rejects.add(batch.records, rejects)  # as they came, so that they can be sent back
+            self._rejects.add(batch.records, rejects)  # unchanged, so that they can be sent back
             self.metrics.rejecting.note(
                 self._place.topic.name,
                 time.monotonic(),
@@ -225,7 +215,7 @@ class ContributeShard(Shard):
             self.goes_on()
 
     def wants_end(self, now_ms: int) -> bool:
-        # Where the clock closes ticks by origin, that is said by their marks.
+        # Where the clock closes ticks by origin, the origins' marks say so.
         return self._origins is None and self._intake.closes_by_clock(now_ms, self.ends.noted_ms)
 
     def reached(self, end: End) -> None:
@@ -239,16 +229,21 @@ class ContributeShard(Shard):
             self._commit_all(self.offset)
 
     def _due(self) -> bool:
-        """Tell whether it is time to commit: by the interval, or because a tick has closed."""
-        return time.monotonic() - self._last_commit_s >= self._interval_s or self._intake.close_due()
+        return (
+            time.monotonic() - self._last_commit_s >= self._interval_s or self._intake.close_due()
+        )
 
     def _commit_all(self, offset: int) -> None:
-        """Commit contributions, rejects, users' pairs and progress in one transaction."""
         closed = self._intake.ticks_closed()
         users = self._intake.user_changes()
         with self._turns.one(self._intake.rows):
-            said = self._intake.commit(source=self.partition, sequences=self._sequences, offset=offset)
-            messages = [Outgoing(self._stream.contributions, owner, None, message.encoded()) for owner, message in said]
+            said = self._intake.commit(
+                source=self.partition, sequences=self._sequences, offset=offset
+            )
+            messages = [
+                Outgoing(self._stream.contributions, owner, None, message.encoded())
+                for owner, message in said
+            ]
         progress = ContributeProgress(
             version=VERSION,
             offset=offset,

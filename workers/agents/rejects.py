@@ -1,4 +1,4 @@
-"""Records that are no events, on their way to the topic of rejects."""
+"""Pending rejects of one partition, on their way to the rejects topic."""
 
 from __future__ import annotations
 
@@ -6,50 +6,42 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from workers.agents.rejected import REJECT_HEADERS_BYTES_MAX, rejected
-from workers.agents.sources import Place
 from workers.events.reader import Reject
 from workers.kafka.records import Outgoing, Records
-from workers.logs import about
-from workers.metrics import Metrics
+from workers.pipeline.rejected import REJECT_HEADERS_BYTES_MAX, rejected
+from workers.pipeline.sources import Place
+from workers.runtime.logs import about
+from workers.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# Rejects are committed at the latest when there are this many of them, or this many bytes, after
-# the part of a batch in which that happens: so before that there are at most as many bytes more as
-# a part of a fetch has (`kafka/decoding.py`), and 1,000 for each of its 60,000 records.
+# Rejects are committed after the part of a batch in which they reach either limit. Until then they
+# exceed it by at most the bytes of a part of a fetch (`kafka/decoding.py`), and 1,000 for each of
+# its 60,000 records.
 REJECTS_MAX = 10_000
 REJECTS_BYTES_MAX = 32 << 20
-# What Python needs for a header, beside its bytes, with which it is 3 bytes long at least: measured
-# 120 to 170. Every reject has five.
+# Python's overhead for a header, whose own bytes are at least 3: measured 120 to 170. Every
+# reject has five headers.
 HEADER_BYTES = 200
-# Beyond this many bytes, rejects leave out their own headers, as if these were too long.
+# Above this many bytes, rejects omit the records' own headers, as if these were too long.
 _HEADERS_BYTES_MAX = 128 << 20
 
 
 class Rejects:
-    """What one partition has rejected since its last commit."""
+    """Rejects of one partition since its last commit."""
 
     def __init__(self, topic: str, place: Place, metrics: Metrics) -> None:
-        """
-        Args:
-            topic: of the rejects.
-            place: the partition that is read.
-            metrics: where they are counted once they are committed.
-        """
         self._topic, self._place, self._metrics = topic, place, metrics
         self.messages: list[Outgoing] = []
-        #: Of memory, about.
+        #: Approximate memory use.
         self.nbytes = 0
         self._reasons: Counter[str] = Counter()
 
     @property
     def full(self) -> bool:
-        """Whether there are enough of them for a commit."""
         return len(self.messages) >= REJECTS_MAX or self.nbytes >= REJECTS_BYTES_MAX
 
     def add(self, records: Records, rejects: Sequence[Reject]) -> None:
-        """Add records of a batch."""
         for reject in rejects:
             message = rejected(
                 self._topic,
@@ -68,7 +60,7 @@ class Rejects:
             self._reasons[reject.reason] += 1
 
     def committed(self) -> None:
-        """Note that they were committed: say so, once for all of them, and count them."""
+        """Log and count the committed rejects, and forget them."""
         if not self.messages:
             return
         logger.warning(

@@ -1,14 +1,14 @@
-"""The rekey shard: one partition of the events topics. Sends its events on, keyed by their users.
+"""The rekey shard: forwards the events of one partition of the events topics, keyed by user.
 
 A commit is one Kafka transaction (`Shard.transact`): the records, in order, to the partitions of
-their users; rejects, which are the records whose user cannot be read; a mark to every partition
-(`origins.py`); and the progress record. A record counts where it would count if this partition were
-a source partition: that is said with it where it comes late, so it depends on the order here, and
+their users; rejects, the records whose user cannot be read; a mark to every partition
+(`rekey_markers.py`); and the progress record. A record counts where it would count if this
+partition were a source partition. A late record carries that time, so it depends on the order here,
 not on where a commit ends. Commits happen when a tick closes, every `commit_interval`, and whenever
 enough is pending.
 
-Each commit writes a mark of the present day behind the records in each partition, so retention,
-which goes by the latest time in a segment, counts from then on, however old the events are.
+Every commit writes a mark with the current time behind the records in each partition. Retention
+uses the latest time in a segment, so it counts from then on, however old the events are.
 """
 
 from __future__ import annotations
@@ -22,10 +22,22 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.contribute import PROGRESS
-from workers.agents.origins import HEADER, Mark, header_of
 from workers.agents.rejects import Rejects
-from workers.agents.sources import (
+from workers.events.logs import Format
+from workers.events.reader import EARLIEST_MS, Reject
+from workers.events.schemas import Waiting
+from workers.events.tree import Node
+from workers.events.user_reader import NO_TIME, UserReader, Whose
+from workers.kafka.clients import Connection
+from workers.kafka.offsets import End
+from workers.kafka.placement import partitions_of
+from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
+from workers.kafka.shard import Shard
+from workers.kafka.store import Store
+from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.progress import PROGRESS
+from workers.pipeline.rekey_markers import HEADER, Mark, header_of
+from workers.pipeline.sources import (
     SOURCES,
     Place,
     Sources,
@@ -34,40 +46,24 @@ from workers.agents.sources import (
     refuse_other_topic,
     stored_set,
 )
-from workers.agents.watermark import Watermark
-from workers.errors import StateRefused
-from workers.events.logs import Format
-from workers.events.reader import Reject
-from workers.events.times import EARLIEST_MS
-from workers.events.tree import Node
-from workers.events.user_reader import UserReader, Whose
-from workers.histogram.paging import joined, pages
-from workers.kafka.clients import Connection
-from workers.kafka.ends import End
-from workers.kafka.placement import partitions_of
-from workers.kafka.records import Batch, Forwarded, Headers, Outgoing, Records, headers_at
-from workers.kafka.shard import Shard
-from workers.kafka.store import Store
-from workers.kernels.reading.whose import NO_TIME
-from workers.mechanisms.sizes import MESSAGE_BYTES
-from workers.metrics import REKEY, Metrics
-from workers.registry.registry import Waiting
-from workers.settings import RECORDS_AHEAD_MAX_MS, EventsSettings
+from workers.pipeline.watermark import Watermark
+from workers.runtime.errors import StateRefused
+from workers.runtime.metrics import REKEY, Metrics
+from workers.runtime.sizes import MESSAGE_BYTES
+from workers.settings.settings import RECORDS_AHEAD_MAX_MS, EventsSettings
 
 VERSION = 1
-# A transaction takes about 10 ms, whatever is in it; sending so many records takes 50.
+# A transaction takes about 10 ms, whatever is in it; sending this many records takes 50.
 PENDING_RECORDS = 20_000
 PENDING_BYTES = 8 << 20
-# Of our header, without the key in it.
+# Size of our header without a key.
 OURS_BYTES_MAX = len(HEADER) + 9
 
 Longs = NDArray[np.int64]
 
 
 class RekeyProgress(msgspec.Struct, kw_only=True, frozen=True):
-    """How far one partition has been sent on; stored with every commit. Sensitive: it counts
-    events.
-    """
+    """Progress of one partition; stored with every commit. Sensitive: it counts events."""
 
     version: int
     offset: int
@@ -81,17 +77,16 @@ class RekeyProgress(msgspec.Struct, kw_only=True, frozen=True):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sent:
-    """Records of one batch on their way, see `Forwarded`. Sensitive.
+    """Records of one batch to forward, see `Forwarded`. Sensitive.
 
     Attributes:
-        data: all bytes.
-        users, values, keys: int64 (n, 2), start and stop of each in `data`; keys are those that the
-            records had, start -1 for none, or none that is kept.
+        users, values, keys: int64 (n, 2), start and stop in `data`; keys are the records' original
+            ones, start -1 where there is none or it is not kept.
         late: int64 (n,), the watermark that each came behind, or NO_TIME.
         partitions: int64 (n,).
         times: int64 (n,), ms since 1970, at least 1.
         own: int64 (n,), bytes of each record's own headers, which follow its value; 0 without any.
-            As tuples they take fifty times as much, so they are read when they are sent.
+            Tuples take fifty times as much memory, so headers are decoded when sent.
     """
 
     data: bytes
@@ -104,7 +99,7 @@ class Sent:
     own: Longs
 
     def sizes(self) -> Longs:
-        """Return the most bytes of each message, int64 (n,)."""
+        """Return upper bounds of the messages' sizes in bytes, int64 (n,)."""
         found: Longs = OURS_BYTES_MAX + self.own
         for places in (self.users, self.values, self.keys):
             found += places[:, 1] - places[:, 0]
@@ -113,11 +108,29 @@ class Sent:
     def messages(self) -> Iterator[tuple[bytes, bytes, int, int, Headers | None]]:
         data, noted = self.data, (self.keys[:, 0] >= 0) | (self.late != NO_TIME) | (self.own > 0)
         if not noted.any():  # nearly always
-            ends = (self.users[:, 0], self.users[:, 1], self.values[:, 0], self.values[:, 1], self.partitions, self.times)
-            for user, stop, value, end, partition, time_ms in zip(*(column.tolist() for column in ends), strict=True):
+            ends = (
+                self.users[:, 0],
+                self.users[:, 1],
+                self.values[:, 0],
+                self.values[:, 1],
+                self.partitions,
+                self.times,
+            )
+            for user, stop, value, end, partition, time_ms in zip(
+                *(column.tolist() for column in ends), strict=True
+            ):
                 yield data[value:end], data[user:stop], partition, time_ms, None
             return
-        columns = (self.users, self.values, self.keys, self.late, self.partitions, self.times, noted, self.own)
+        columns = (
+            self.users,
+            self.values,
+            self.keys,
+            self.late,
+            self.partitions,
+            self.times,
+            noted,
+            self.own,
+        )
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for (user, stop), (value, end), (key, key_end), late, partition, time_ms, says, own in rows:
             headers: Headers | None = None
@@ -129,14 +142,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByUser:
-    """The topics around this stage.
+    """Topics around the re-keying stage.
 
-    Attributes:
-        events: settings of the events topics.
-        origins: their partitions.
-        topic: where the events go.
-        rejects: topic of what was rejected.
-        with_keys: whether a stream key is the record's, which then goes along.
+    `origins` are the partitions of the events topics, `topic` is the destination. `with_keys` means
+    that record keys are used as stream keys, and so are forwarded.
     """
 
     events: EventsSettings
@@ -166,19 +175,8 @@ class RekeyShard(Shard):
         commit_interval_s: float,
         metrics: Metrics | None = None,
     ) -> None:
-        """
-        Args:
-            connection: to the cluster.
-            transactional_id: of this partition.
-            place: the partition.
-            state_topic: where the progress is kept.
-            store: local copy of the state partition.
-            stream: the topics around.
-            clock: of this partition.
-            reader: finds users and times.
-            form: returns what reads this partition's records; see `Forms.form`.
-            commit_interval_s: most seconds between a record's being read and its being committed.
-            metrics: where it counts what it does.
+        """`form` is as in `Forms.form`. `commit_interval_s` is the most time between reading a
+        record and committing it.
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
         self._stream, self._place, self._clock, self._reader = stream, place, clock, reader
@@ -194,7 +192,7 @@ class RekeyShard(Shard):
 
     @property
     def watermark(self) -> int | None:
-        """Up to where this partition has closed its ticks, ms since 1970."""
+        """Time up to which this partition has closed its ticks, ms since 1970."""
         return self._clock.watermark
 
     def open(self) -> None:
@@ -242,9 +240,7 @@ class RekeyShard(Shard):
             self._commit_all(batch.end)
 
     def _late(self, times: Longs, now_ms: int, latest_ms: int) -> Longs:
-        """Move the watermark by a batch's times; return where it is at each record that comes
-        behind it, NO_TIME at the others, int64 (n,).
-        """
+        """Advance the watermark by `times`; return it at late records, else NO_TIME, int64 (n,)."""
         late = np.full(len(times), NO_TIME, dtype=np.int64)
         timed = np.flatnonzero((times >= EARLIEST_MS) & (times <= latest_ms))
         if len(timed):
@@ -254,14 +250,14 @@ class RekeyShard(Shard):
         return late
 
     def _send_on(self, records: Records, found: Whose, late: Longs, now_ms: int) -> list[Reject]:
-        """Add the records that have a user to what the next commit sends; return which of them are
-        too large.
-        """
+        """Add records with a known user to the next commit; return rejects of oversized ones."""
         rows = np.flatnonzero(found.known)
         if not len(rows):
             return []
-        keys = records.keys[rows] if self._with_keys else np.full((len(rows), 2), -1, dtype=np.int64)
-        # Brokers refuse a record that is dated too far ahead. Where its time counts none is.
+        keys = (
+            records.keys[rows] if self._with_keys else np.full((len(rows), 2), -1, dtype=np.int64)
+        )
+        # Brokers refuse a record dated too far ahead. Where record time is the event time, none is.
         times = np.clip(records.times[rows], 1, now_ms + RECORDS_AHEAD_MAX_MS)
         partitions = partitions_of(found.data, found.users[rows], self._stream.topic.partitions)
         values = records.values[rows]
@@ -270,7 +266,9 @@ class RekeyShard(Shard):
         data, own = found.data.tobytes(), np.zeros(len(rows), dtype=np.int64)
         for row in with_own.tolist():
             headers = headers_at(data, int(values[row, 1]), MESSAGE_BYTES)
-            own[row] = MESSAGE_BYTES if headers is None else Outgoing("", None, None, None, headers).nbytes
+            own[row] = (
+                MESSAGE_BYTES if headers is None else Outgoing("", None, None, None, headers).nbytes
+            )
         sent = Sent(data, found.users[rows], values, keys, late[rows], partitions, times, own)
         large = np.flatnonzero(sent.sizes() > MESSAGE_BYTES)
         if len(large):
@@ -296,11 +294,9 @@ class RekeyShard(Shard):
             self._commit_all(self.offset)
 
     def _due(self) -> bool:
-        """Tell whether it is time to commit: by the interval, or because a tick has closed."""
         return time.monotonic() - self._last_commit_s >= self._interval_s or self._clock.close_due()
 
     def _commit_all(self, offset: int) -> None:
-        """Commit records, rejects, marks and progress in one transaction."""
         stream = self._stream
         mark = Mark(self.partition, len(stream.origins), self._sequence, self._clock.watermark)
         progress = RekeyProgress(
@@ -319,7 +315,9 @@ class RekeyShard(Shard):
         ]
         sources = [] if self._set_stored else pages(SOURCES, stream.origins.encoded())
         changes = [*sources, *pages(PROGRESS, msgspec.json.encode(progress))]
-        self.transact(marks + self._rejects.messages, changes, offset, self._pending, stream.topic.name)
+        self.transact(
+            marks + self._rejects.messages, changes, offset, self._pending, stream.topic.name
+        )
         self._set_stored, self._sequence = True, progress.sequence
         self._pending, self._records, self._bytes = [], 0, 0
         self._last_commit_s = time.monotonic()

@@ -1,15 +1,15 @@
-"""The release shard: one owner partition of the contributions topic. Merges, adds noise, publishes.
+"""The release shard: merges one owner partition of the contributions topic, adds noise, publishes.
 
-A tick is committed here: one Kafka transaction (`Shard.transact`) with its snapshots, the ledger
-blocks and stream keys that changed, the mechanisms' state and the progress record. Its input is in
-the contributions topic before. So when the worker dies at any moment, the next owner releases the
-same ticks with the same bytes, or finds them released.
+A tick is committed here in one Kafka transaction (`Shard.transact`) with its snapshots, the changed
+ledger blocks and stream keys, the mechanisms' state and the progress record. Its input was already
+in the contributions topic. So whenever the worker dies, the next owner releases the same ticks with
+the same bytes, or finds them released.
 
 A new generation has other bytes, so it must not publish a tick that an older owner worked on: that
-transaction may have been aborted, and readers of uncommitted records saw it. The older owner is
-fenced before the state is read, and all that it worked on was complete by what the contributions
-topic held then. So a new generation begins after every tick that is complete by all that the topic
-holds at take-over, released or not.
+transaction may have been aborted after readers of uncommitted records saw it. The older owner is
+fenced before the state is read, and it only worked on ticks completed by the contributions topic's
+contents at that time. So a new generation begins after every tick that is complete by everything in
+the topic at take-over, released or not.
 """
 
 from __future__ import annotations
@@ -22,33 +22,29 @@ from typing import Protocol
 
 import msgspec
 
-from workers.agents.backlog import apart_s, is_behind
-from workers.agents.contributions import decode
-from workers.agents.merge import Merge, Released, ReleaseProgress
-from workers.errors import StateRefused
-from workers.histogram.histogram import Histogram
-from workers.histogram.paging import joined, pages
 from workers.kafka.clients import Connection
-from workers.kafka.reading import read_partition
 from workers.kafka.records import Batch, Outgoing
 from workers.kafka.shard import Shard
 from workers.kafka.store import Store
-from workers.metrics import RELEASE, Metrics
-
-PROGRESS = b"progress"
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.merge import Merge, Released, ReleaseProgress
+from workers.pipeline.progress import PROGRESS, complete_ms, read_progress
+from workers.pipeline.watermark import apart_s, is_behind
+from workers.runtime.errors import StateRefused
+from workers.runtime.metrics import RELEASE, Metrics
 
 
 class Guard(Protocol):
-    """Keeps the ceiling of one owner partition."""
+    """Keeper of one owner partition's ceiling."""
 
     def look(self) -> None:
-        """Read what everybody else has charged by now."""
+        """Read what all other owners have charged by now."""
 
     def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
-        """Check the periods that touch an epoch of each histogram, by what was looked at last.
+        """Check the periods that touch an epoch of each histogram, using the last `look`.
 
-        Raises:
-            CeilingReached: one would hold more than it may.
+        Raise CeilingReached if a period would exceed its limit.
         """
 
 
@@ -71,14 +67,14 @@ class ReleaseShard(Shard):
         grace_ms: int = 0,
         metrics: Metrics | None = None,
     ) -> None:
-        """Take what `Shard` takes, the contributions topic, and the histograms before any tick.
-
-        `guard` keeps the ceiling, if there is one; `grace_ms` is that of the sources.
-        """
+        """`merge` has released no tick yet; `guard` enforces the ceiling, if any."""
         super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
         self.merge, self._contributions, self._guard = merge, contributions, guard
         merge.reserving = guard is not None
-        self._apart_s, self._released_s = apart_s([histogram.lane for histogram in merge.histograms]), -math.inf
+        self._apart_s, self._released_s = (
+            apart_s([histogram.lane for histogram in merge.histograms]),
+            -math.inf,
+        )
         self._grace_ms = grace_ms
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
         for histogram in merge.histograms:
@@ -103,9 +99,9 @@ class ReleaseShard(Shard):
             self.offset = progress.offset
 
     def _begin_ms(self, progress: ReleaseProgress) -> int | None:
-        """Return the end of what all contributions complete; None if no generation ends here.
+        """Return the end of the ticks complete by all contributions; None if no generation ends.
 
-        The older owner is fenced by now, and what it worked on was in the topic before.
+        The older owner is fenced by now, and everything it worked on was already in the topic.
         """
         older = [*progress.retired, *progress.histograms.items()]
         running = {(name, life.generation) for name, life in progress.histograms.items()}
@@ -131,7 +127,9 @@ class ReleaseShard(Shard):
             self._release()
 
     def _release(self) -> None:
-        if time.monotonic() - self._released_s < self._apart_s and is_behind(self.merge.complete_ms, self._grace_ms):
+        if time.monotonic() - self._released_s < self._apart_s and is_behind(
+            self.merge.complete_ms, self._grace_ms
+        ):
             return
         while True:
             before, started, began_s = self._ticks(), time.perf_counter(), time.monotonic()
@@ -140,7 +138,14 @@ class ReleaseShard(Shard):
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
                 self._commit(
                     [
-                        Outgoing(snapshot.topic, None, snapshot.key.encode(), snapshot.value, (), snapshot.end_ms)
+                        Outgoing(
+                            snapshot.topic,
+                            None,
+                            snapshot.key.encode(),
+                            snapshot.value,
+                            (),
+                            snapshot.end_ms,
+                        )
                         for snapshot in released.snapshots
                     ]
                 )
@@ -161,7 +166,9 @@ class ReleaseShard(Shard):
         if self._guard is None:
             raise RuntimeError(f"{self.transactional_id}: nothing keeps the ceiling")
         epochs = _next_epochs(histograms)
-        self._guard.check(self.merge.progress(), epochs)  # by what is known: then nothing is charged in vain
+        self._guard.check(
+            self.merge.progress(), epochs
+        )  # checked first, so that nothing is charged in vain
         for histogram in histograms:
             histogram.reserve()
         self._commit([])
@@ -169,7 +176,7 @@ class ReleaseShard(Shard):
         self._guard.check(self.merge.progress(), epochs)
 
     def _ticks(self) -> dict[str, int]:
-        """Return how many ticks of each histogram were released here in its life."""
+        """Return the number of ticks that each histogram's current generation has released here."""
         released = {h.name: (h.life.first or 0, h.next) for h in self.merge.histograms}
         return {name: end - first for name, (first, end) in released.items() if end is not None}
 
@@ -186,32 +193,5 @@ class ReleaseShard(Shard):
             self.metrics.snapshot_bytes.labels(name).inc(sizes[name])
 
 
-def read_progress(value: bytes) -> ReleaseProgress:
-    """Return the stored progress record.
-
-    Raises:
-        StateRefused: this version cannot read it.
-    """
-    try:
-        return msgspec.json.decode(value, type=ReleaseProgress)
-    except msgspec.DecodeError as error:
-        raise StateRefused(
-            f"the stored progress cannot be read ({error}): was it written by another version?"
-        ) from error
-
-
 def _next_epochs(histograms: Sequence[Histogram]) -> dict[str, int]:
     return {h.name: epoch for h in histograms if (epoch := h.next_epoch) is not None}
-
-
-def complete_ms(connection: Connection, contributions: str, partition: int, progress: ReleaseProgress) -> int | None:
-    """Return the time up to which all contributions of an owner partition complete its ticks; None
-    where a source partition has said nothing yet.
-    """
-    marks = list(progress.watermarks)
-    for record in read_partition(connection, contributions, partition, since=progress.position):
-        message = decode(record.value() or b"")
-        if message.page == message.pages and 0 <= message.source < len(marks):
-            marks[message.source] = message.watermark
-    known = [mark for mark in marks if mark is not None]
-    return min(known) if len(known) == len(marks) else None

@@ -1,4 +1,4 @@
-"""`quietcount replay --report DIR`: combinations of settings over past events, measured."""
+"""`quietcount replay --report DIR`: measure combinations of settings on past events."""
 
 from __future__ import annotations
 
@@ -8,37 +8,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from workers.backtest.grid import make_grid, runs_of
-from workers.backtest.outcomes import Outcome, outcomes
-from workers.backtest.pool import Pool, processes_for
-from workers.backtest.recommend import recommend
-from workers.backtest.results import Tables, prepare, read, write
-from workers.backtest.sweep import Backtest
-from workers.errors import SettingsError
-from workers.histogram.snapshots import Snapshot
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.progress import ProgressLine
+from workers.pipeline.snapshots import Snapshot
+from workers.replay.backtest.grid import make_grid, runs_of
+from workers.replay.backtest.recommend import recommend
+from workers.replay.backtest.results import Outcome, Tables, outcomes, prepare, read, write
+from workers.replay.backtest.sweep import Backtest, Pool, processes_for
 from workers.replay.offline import Summary
 from workers.replay.source import Source
-from workers.settings import Settings
+from workers.runtime.errors import SettingsError
+from workers.runtime.progress import ProgressLine
+from workers.settings.settings import Settings
 
 PROGRESS_INTERVAL_S = 0.2
 ROWS_SHOWN = 40
-METRICS_SHOWN = ("shown", "error_mean", "recall_unbounded", "recall", "rank_correlation", "coverage", "lost")
+METRICS_SHOWN = (
+    "shown",
+    "error_mean",
+    "recall_unbounded",
+    "recall",
+    "rank_correlation",
+    "coverage",
+    "lost",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What to backtest.
-
-    Attributes:
-        config: the settings file.
-        report: the results directory.
-        vary: see `workers.backtest.grid`.
-        seeds: how often each combination runs.
-        top: n of the top-n metrics.
-        force: whether results that are there are replaced.
-    """
+    """Backtest options: `seeds` is runs per combination, `top` the n of the top-n metrics."""
 
     config: Path
     report: Path
@@ -49,25 +46,26 @@ class Options:
 
 
 class Prepared:
-    """A backtest that can begin, and a directory for its results; nothing is read yet."""
+    """Backtest ready to start, with a results directory; nothing has been read yet."""
 
     def __init__(
         self, options: Options, settings: Settings, key: NoiseKey, snapshots: str | None
     ) -> None:
-        """
-        Raises:
-            SettingsError: an option is wrong.
+        """Raises:
+        SettingsError: an option is wrong.
         """
         if options.vary and snapshots is not None:
-            raise SettingsError("--snapshots writes those of one run, so it cannot be used with --vary")
+            raise SettingsError(
+                "--snapshots writes those of one run, so it cannot be used with --vary"
+            )
         self._options = options
         self._grid = make_grid(settings, options.config, options.vary)
-        #: By these the source is to be read.
+        #: Settings for reading the source.
         self.settings = self._grid.read_with(settings)
         prepare(options.report, force=options.force)
         runs = runs_of(self._grid.combinations, options.seeds)
         self._number = len(runs)
-        # Snapshots are made in this process; others are forked before anything is read.
+        # Snapshots are written by this process; other processes are forked before reading starts.
         processes = 1 if snapshots is not None else processes_for(runs)
         self._runs: Backtest | Pool
         if processes > 1:
@@ -91,7 +89,6 @@ class Prepared:
         progress: ProgressLine,
         where: Callable[[Summary], str],
     ) -> Summary:
-        """Run all combinations over the source, to its end or to Ctrl-C."""
         for note in self._grid.notes:
             progress.print(f"replay: {note}")
         for reason in self._grid.left_out:
@@ -104,11 +101,10 @@ class Prepared:
         return self._runs.run(self.settings, source, write_snapshot, show)
 
     def write(self, summary: Summary, word: str) -> Iterator[str]:
-        """Write the results directory, the report included; yield what to say of it."""
         begun, directory = time.perf_counter(), self._options.report
         write(directory, self._runs.results(summary, word, self._grid.left_out))
         yield from table(read(directory))
-        from workers.report.report import write_report
+        from workers.replay.report.report import write_report
 
         for line in write_report(directory):
             yield f"replay: {line}"
@@ -116,8 +112,9 @@ class Prepared:
         yield f"replay: results and report in {directory} ({seconds:.1f} s): exact data, for the operator only"
 
 
-def _now_and_then(progress: ProgressLine, where: Callable[[Summary], str]) -> Callable[[Summary], None]:
-    """Return what shows where the work is, but not at each of a thousand ticks."""
+def _now_and_then(
+    progress: ProgressLine, where: Callable[[Summary], str]
+) -> Callable[[Summary], None]:
     last = 0.0
 
     def show(summary: Summary) -> None:
@@ -131,7 +128,6 @@ def _now_and_then(progress: ProgressLine, where: Callable[[Summary], str]) -> Ca
 
 
 def table(tables: Tables) -> Iterator[str]:
-    """Yield the runs as a table, and what they recommend, histogram by histogram."""
     found: dict[str, list[Outcome]] = {}
     for outcome in outcomes(tables):
         found.setdefault(outcome.row.histogram, []).append(outcome)
@@ -145,7 +141,6 @@ def table(tables: Tables) -> Iterator[str]:
 
 
 def _row(outcome: Outcome) -> dict[str, str]:
-    """Return what the table says of one run."""
     of = outcome.row
     row = {"run": str(of.run), "mechanism": of.mechanism, "epsilon": f"{of.epsilon:g}"}
     row |= {name: value or "-" for name, value in outcome.varied.items() if name not in row}

@@ -1,4 +1,4 @@
-"""`quietcount budget`: what each histogram has spent so far, and what that promises together."""
+"""`quietcount budget`: the privacy spent by every histogram, its composition, and the ceiling."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Protocol
 
 import msgspec
 from rich.console import Console
@@ -13,39 +14,92 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from workers.agents.merge import ReleaseProgress
-from workers.ceiling.charges import Charge
-from workers.ceiling.others import OtherWorkers, overlap
-from workers.commands.budget_left import show_ceiling
-from workers.durations import format_duration
-from workers.errors import SettingsError
-from workers.plan.person.table import explained, rows_of
-from workers.plan.person.words import cautions
-from workers.progress import ProgressLine
-from workers.settings import Settings
-from workers.spending.model import AllBudgets, Budget, Counted, Epoch, Generation, Histogram, Total
-from workers.spending.spent import budget_of, budget_of_all
-from workers.state.reading import read_states
-from workers.topics import connection_of
+from workers.agents.topics import connection_of
+from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.progress import read_states
+from workers.privacy.ceiling import CeilingCharge
+from workers.privacy.ceiling_guard import OtherWorkers, moment, overlap
+from workers.privacy.phrasing import cautions
+from workers.privacy.spending import (
+    AllBudgets,
+    Budget,
+    Counted,
+    Epoch,
+    Generation,
+    Histogram,
+    Left,
+    Total,
+    budget_of,
+    budget_of_all,
+)
+from workers.privacy.total import explained, rows_of
+from workers.runtime.errors import SettingsError
+from workers.runtime.progress import ProgressLine
+from workers.settings.durations import format_duration
+from workers.settings.settings import Settings
+
+
+class Say(Protocol):
+    def __call__(self, text: str, indent: int = 0, style: str = "") -> None: ...
+
+
+def show_ceiling(left: Left, unit: str, say: Say) -> None:
+    period = "an epoch" if left.period == "epoch" else f"any {left.period}"
+    say(
+        f"ceiling: epsilon {left.max_epsilon!r} at delta {left.max_delta!r} for one {unit}, in {period}",
+        style="bold",
+    )
+    if not left.parts:
+        say("nothing is charged yet, so all of it is left", 2)
+    else:
+        when = (
+            ""
+            if left.begins is None or left.ends is None
+            else f", {moment(left.begins)} to {moment(left.ends)},"
+        )
+        held = (
+            "holds no promise at that delta"
+            if left.epsilon is None
+            else f"holds epsilon {left.epsilon:.9g}"
+        )
+        say(f"the fullest of the newest periods{when} {held}", 2)
+        named = (
+            f"{part.histogram} generation {part.generation}"
+            + ("" if part.worker is None else f" of worker {part.worker}")
+            + (f" ({part.epochs:,} epochs)" if part.epochs > 1 else "")
+            for part in left.parts
+        )
+        say(f"it holds: {', '.join(named)}", 2)
+        say(f"left in it: rho {left.rho_left:.6g}", 2)
+    for one in left.next:
+        begins = "" if one.begins is None else f", from {moment(one.begins)}"
+        epsilon = "no promise" if one.epsilon is None else f"epsilon {one.epsilon:.9g}"
+        verdict = "fits" if one.fits else "does not fit: the worker ends before it"
+        say(
+            f"next of {one.histogram}: epoch {one.epoch:,}{begins}, which makes {epsilon}: {verdict}",
+            2,
+        )
+    if left.other_workers:
+        say(
+            f"counted with it, since they count the same events: {', '.join(left.other_workers)}", 2
+        )
+
 
 WIDTH = 100
-# Of many epochs the text shows the oldest and the newest.
+# If there are many epochs, the text shows only the oldest and the newest.
 OLDEST, NEWEST = 2, 8
 
 
 def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
-    """Print what was spent, as one JSON object (docs/budget.md) if `as_json`.
+    """Print the spent budget, as one JSON object (docs/budget.md) if `as_json`; return exit code 0.
 
     Args:
-        settings: of a worker, or of several on the same events.
-
-    Returns:
-        The exit code, 0, also if nothing was spent yet.
+        settings: of one worker, or of several on the same events.
 
     Raises:
-        SettingsError: no broker answers, or the workers count other events.
+        SettingsError: no broker answers, or the workers count different events.
         StateRefused: the state is of another version.
-        KafkaException: it cannot be read.
+        KafkaException: the state cannot be read.
     """
     _check_together(settings)
     with ProgressLine() as progress:
@@ -56,15 +110,23 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
         _print(budget, as_json, lambda: show(budget, console, settings[0].release_state_topic))
     else:
         budgets = budget_of_all(read)
-        _print(budgets, as_json, lambda: show_all(budgets, console, [one.release_state_topic for one in settings]))
+        _print(
+            budgets,
+            as_json,
+            lambda: show_all(budgets, console, [one.release_state_topic for one in settings]),
+        )
     return 0
 
 
-def _read(settings: Settings, progress: ProgressLine) -> tuple[Settings, list[ReleaseProgress | None] | None, list[Charge]]:
+def _read(
+    settings: Settings, progress: ProgressLine
+) -> tuple[Settings, list[ReleaseProgress | None] | None, list[CeilingCharge]]:
     connection = connection_of(settings)
     states = read_states(connection, settings.worker.name, progress.update)
-    # Only a ceiling counts what other workers spend.
-    others = [] if settings.privacy.max_epsilon is None else OtherWorkers(settings, connection).charges()
+    # Other workers' spending counts only toward a ceiling.
+    others = (
+        [] if settings.privacy.max_epsilon is None else OtherWorkers(settings, connection).charges()
+    )
     return settings, states, others
 
 
@@ -72,9 +134,15 @@ def _check_together(settings: Sequence[Settings]) -> None:
     first, named = settings[0], set[str]()
     for one in settings:
         if one.worker.name in named:
-            raise SettingsError(f"worker.name = {one.worker.name!r} is in two of the settings files: each worker once")
+            raise SettingsError(
+                f"worker.name = {one.worker.name!r} is in two of the settings files: each worker once"
+            )
         named.add(one.worker.name)
-        counted = {one.events.topics.pattern} if one.events.topics.pattern else set(one.events.topics.names)
+        counted = (
+            {one.events.topics.pattern}
+            if one.events.topics.pattern
+            else set(one.events.topics.names)
+        )
         if not overlap({name for name in counted if name}, first.events.topics):
             raise SettingsError(
                 f"worker {one.worker.name} counts {one.events.topics}, and worker {first.worker.name} counts "
@@ -90,7 +158,6 @@ def _print(found: Budget | AllBudgets, as_json: bool, as_text: Callable[[], None
 
 
 def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> None:
-    """Print the budgets of several workers, and what they promise together."""
     for budget, topic in zip(budgets.workers, topics, strict=True):
         show(budget, console, topic)
         console.print()
@@ -100,7 +167,11 @@ def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> No
         _total(budgets.total, console)
     elif budgets.not_in_total:
         outside = ", ".join(budgets.not_in_total)
-        _line(console, f"no total can be stated for one {budgets.unit}: {outside} protected another unit", 2)
+        _line(
+            console,
+            f"no total can be stated for one {budgets.unit}: {outside} protected another unit",
+            2,
+        )
     else:
         _line(console, "nothing has been published yet, so nothing is spent", 2)
     _line(
@@ -112,23 +183,24 @@ def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> No
 
 
 def show(budget: Budget, console: Console, topic: str) -> None:
-    """Print the budget as text, at most 100 columns wide.
-
-    Args:
-        budget: what was spent.
-        console: where to.
-        topic: the release state.
-    """
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     if budget.state == "missing":
         _line(
             console,
             f"worker {budget.worker}: topic {topic} does not exist on this cluster: this worker has never run here.",
         )
-    elif not any(one.epochs_begun for histogram in budget.histograms for one in histogram.generations):
-        _line(console, f"worker {budget.worker}: nothing has been published yet, so nothing is spent.")
+    elif not any(
+        one.epochs_begun for histogram in budget.histograms for one in histogram.generations
+    ):
+        _line(
+            console, f"worker {budget.worker}: nothing has been published yet, so nothing is spent."
+        )
     else:
-        _line(console, f"worker {budget.worker}: budget spent so far, from its release state", style="bold")
+        _line(
+            console,
+            f"worker {budget.worker}: budget spent so far, from its release state",
+            style="bold",
+        )
         for histogram in budget.histograms:
             _histogram(histogram, console)
         _together(budget, console)
@@ -136,7 +208,11 @@ def show(budget: Budget, console: Console, topic: str) -> None:
             _person(budget, console)
     if budget.ceiling is not None:
         console.print()
-        show_ceiling(budget.ceiling, budget.unit, lambda text, indent=0, style="": _line(console, text, indent, style=style))
+        show_ceiling(
+            budget.ceiling,
+            budget.unit,
+            lambda text, indent=0, style="": _line(console, text, indent, style=style),
+        )
     for sentence in _unseen(budget):
         _line(console, f"- {sentence}", 2)
 
@@ -150,16 +226,30 @@ def _histogram(histogram: Histogram, console: Console) -> None:
 
 
 def _generation(one: Generation, wanted: int | None, console: Console) -> None:
-    _line(console, f"generation {one.generation}: {one.mechanism}, {_status(one, wanted)}; topic {one.topic}", 2)
+    _line(
+        console,
+        f"generation {one.generation}: {one.mechanism}, {_status(one, wanted)}; topic {one.topic}",
+        2,
+    )
     price = f"epsilon {one.epsilon!r}, delta {one.delta!r}, rho {one.rho!r}"
     if not one.epochs_begun or one.charged is None:
-        _line(console, f"no tick published, so nothing is spent. An epoch costs one {one.unit}: {price}", 4)
+        _line(
+            console,
+            f"no tick published, so nothing is spent. An epoch costs one {one.unit}: {price}",
+            4,
+        )
         return
     length = f"{one.horizon:,} ticks of {format_duration(one.tick_ms)}" if one.horizon else "no end"
-    _line(console, f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}", 4)
+    _line(
+        console,
+        f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}",
+        4,
+    )
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("epoch", "ticks published", "of", "mechanism id"):
-        table.add_column(Text(heading, style="dim"), justify="left" if heading == "mechanism id" else "right")
+        table.add_column(
+            Text(heading, style="dim"), justify="left" if heading == "mechanism id" else "right"
+        )
     for row in _rows(one):
         table.add_row(*(Text(cell) for cell in row))
     console.print(Padding(table, (0, 0, 0, 4), expand=False))
@@ -191,7 +281,9 @@ def _rows(one: Generation) -> Iterator[Sequence[str]]:
     if one.epochs_begun <= OLDEST + NEWEST:
         yield from (_row(epoch, horizon) for epoch in listed)
         return
-    yield from (_row(epoch, horizon) for epoch in listed[:OLDEST] if len(listed) == one.epochs_begun)
+    yield from (
+        _row(epoch, horizon) for epoch in listed[:OLDEST] if len(listed) == one.epochs_begun
+    )
     yield ("...", "", "", "")
     yield from (_row(epoch, horizon) for epoch in listed[-NEWEST:])
 
@@ -208,8 +300,14 @@ def _together(budget: Budget, console: Console) -> None:
     if budget.total is not None:
         _total(budget.total, console)
     elif budget.not_in_total:
-        named = ", ".join(f"{one.histogram} generation {one.generation}" for one in budget.not_in_total)
-        _line(console, f"no total can be stated for one {budget.unit}: {named} protected another unit", 2)
+        named = ", ".join(
+            f"{one.histogram} generation {one.generation}" for one in budget.not_in_total
+        )
+        _line(
+            console,
+            f"no total can be stated for one {budget.unit}: {named} protected another unit",
+            2,
+        )
 
 
 def _person(budget: Budget, console: Console) -> None:
@@ -227,13 +325,22 @@ def _person(budget: Budget, console: Console) -> None:
 
 def _total(total: Total, console: Console) -> None:
     figure = f"epsilon {_number(total.epsilon)} at delta {total.delta:.9g} (rho {total.rho:.6g})"
-    _line(console, figure if total.epsilon is not None else f"{figure}: nothing is promised", 2, style="bold")
+    _line(
+        console,
+        figure if total.epsilon is not None else f"{figure}: nothing is promised",
+        2,
+        style="bold",
+    )
     for warning in cautions(total.epsilon, total.delta, total.unit):
         _line(console, f"WARNING: {warning}", 2, style="bold red")
     who = f" (stream key {total.key!r}, which pays most)" if total.key is not None else ""
     _line(console, f"one {total.unit} counts in at most{who}: {', '.join(_parts(total.parts))}", 2)
     if len(total.parts) > 1 or total.parts[0].epochs > 1:
-        _line(console, f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}", 2)
+        _line(
+            console,
+            f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}",
+            2,
+        )
 
 
 def _parts(parts: Sequence[Counted]) -> Iterator[str]:
@@ -244,7 +351,6 @@ def _parts(parts: Sequence[Counted]) -> Iterator[str]:
 
 
 def _unseen(budget: Budget) -> Iterator[str]:
-    """Yield what these figures do not include."""
     if budget.not_begun and budget.total is not None:
         yield f"not begun, so not included: {', '.join(budget.not_begun)}; `quietcount plan` says what they will cost"
     if budget.total is not None:
@@ -264,7 +370,9 @@ def _unseen(budget: Budget) -> Iterator[str]:
 
 
 def _line(console: Console, text: str, indent: int = 0, *, style: str = "") -> None:
-    for part in textwrap.wrap(text, console.width - indent, break_long_words=False, break_on_hyphens=False):
+    for part in textwrap.wrap(
+        text, console.width - indent, break_long_words=False, break_on_hyphens=False
+    ):
         console.print(Text(" " * indent + part, style=style), soft_wrap=True)
 
 
@@ -273,10 +381,13 @@ def _number(value: float | None) -> str:
 
 
 def _time(milliseconds: int | None) -> str:
-    """Return a tick's edge as text; snapshots state the same time."""
     if milliseconds is None:
         return "?"
     try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(milliseconds / 1000, UTC)
+            .isoformat(timespec="seconds")
+            .replace("+00:00", "Z")
+        )
     except (OverflowError, ValueError):  # a tick edge beyond the year 9999
         return f"{milliseconds:,} ms"

@@ -1,4 +1,4 @@
-"""How a command fails: an exception becomes a line and an exit code (listed in `workers.cli`)."""
+"""Turn an exception into one line and an exit code (`workers.cli` lists them)."""
 
 from __future__ import annotations
 
@@ -9,23 +9,21 @@ from pathlib import Path
 
 import click
 
-from workers.errors import Fenced, QuietcountError
+from workers.runtime.errors import Fenced, QuietcountError
 
 EXIT_EXPECTED = 2
 EXIT_FAULT = 70
 EXIT_FENCED = 75
 
-#: Modules with errors of Kafka, looked up only if a command has loaded them.
+#: Modules with Kafka errors, checked only if a command has already loaded them.
 KAFKA_ERRORS = (("confluent_kafka", "KafkaException"), ("aiokafka.errors", "KafkaError"))
 
 
 def say_as_text(text: str) -> None:
-    """Print a line on stderr."""
     click.echo(f"quietcount: {text}", err=True)
 
 
 def explain(error: Exception, *, debug: bool, say: Callable[[str], None] = say_as_text) -> int:
-    """Say what went wrong, and return the exit code."""
     if debug:
         _show_traceback(error, as_json=say is not say_as_text)
     if isinstance(error, QuietcountError):
@@ -50,7 +48,7 @@ def _show_traceback(error: Exception, *, as_json: bool) -> None:
 
         logging.getLogger("workers.cli").debug("the command failed", exc_info=error)
         return
-    from workers.errors import traceback_of
+    from workers.runtime.errors import traceback_of
 
     click.echo(traceback_of(error), err=True)
 
@@ -71,6 +69,5 @@ def _one_line(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """Return the file and line where an error was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "an unknown place"

@@ -1,4 +1,4 @@
-"""`quietcount key`: a root key, written once, and what tells it from others."""
+"""`quietcount key`: create a root key, or print its fingerprint."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from workers.commands.options import PATH
-from workers.errors import SettingsError
+from workers.runtime.errors import SettingsError
 
 
 @click.group()
@@ -40,24 +40,28 @@ def key_fingerprint(file: Path) -> int:
 
 
 def new_key(path: Path) -> str:
-    """Write 32 random bytes to a new file for its owner alone; return what to tell the user.
+    """Write 32 random bytes to a new file that only its owner can access; return a message.
 
     Raises:
-        SettingsError: the file exists, or its directory does not, or it cannot be written.
+        SettingsError: the file exists, its directory does not, or it cannot be written.
     """
-    from workers.settings.files import KEY_BYTES  # late, so that `--help` is quick
+    from workers.settings.files import KEY_BYTES  # imported late, so that `--help` is quick
 
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise SettingsError(f"{path}: exists already, and a key is never overwritten: choose another name") from None
+        raise SettingsError(
+            f"{path}: exists already, and a key is never overwritten: choose another name"
+        ) from None
     except FileNotFoundError:
-        raise SettingsError(f"{path}: no directory {path.parent}: `mkdir -m 700 {path.parent}`") from None
+        raise SettingsError(
+            f"{path}: no directory {path.parent}: `mkdir -m 700 {path.parent}`"
+        ) from None
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)  # whatever the umask removed
+            os.fchmod(descriptor, 0o600)  # regardless of the umask
             file.write(secrets.token_bytes(KEY_BYTES))
             file.flush()
             os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What the commands of the command line share: options, and how settings are loaded."""
+"""Shared command-line options and settings loading."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from workers.settings import Settings
+    from workers.settings.settings import Settings
+
 
 PATH = click.Path(path_type=Path)
 PORT = click.IntRange(0, 65_535)
@@ -19,14 +20,15 @@ config_option = click.option(
 
 
 def load_settings(config: Path) -> Settings:
-    """Read and check a settings file."""
-    from workers.settings import load
+    from workers.settings.settings import load
 
     return load(config)
 
 
 def only_one_line(context: click.Context) -> None:
-    """Hide the clients' log lines where the command itself reports errors; --debug shows them."""
+    """Hide client log lines in commands that report errors themselves; --debug shows them."""
     import logging
 
-    logging.basicConfig(level=logging.DEBUG if context.find_root().obj["debug"] else logging.CRITICAL)
+    logging.basicConfig(
+        level=logging.DEBUG if context.find_root().obj["debug"] else logging.CRITICAL
+    )

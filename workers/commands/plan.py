@@ -8,32 +8,31 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from workers.ceiling.ceiling import Ceiling
-from workers.ceiling.refusing import check_ceiling
-from workers.plan.make import make_plan
-from workers.plan.text import show
-from workers.settings import Settings
+from workers.privacy.ceiling import Ceiling
+from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.plan.make import make_plan
+from workers.privacy.plan.text import show
+from workers.settings.settings import Settings
 
 
-def show_plan(settings: Settings, *, as_json: bool, report: Path | None = None, force: bool = False) -> int:
-    """Print the plan, as one JSON object (docs/plan.md) if `as_json`.
+def show_plan(
+    settings: Settings, *, as_json: bool, report: Path | None = None, force: bool = False
+) -> int:
+    """Print the plan, as one JSON object (docs/plan.md) if `as_json`; return exit code 0.
 
-    A page with charts goes into the directory `report`, if it is given.
-
-    Returns:
-        The exit code, 0.
+    If `report` is given, write a page with charts to that directory.
 
     Raises:
         SettingsError: the directory is not empty and `force` was not given, or cannot be written.
     """
     if report is not None:
-        from workers.backtest.results import prepare
+        from workers.replay.backtest.results import prepare
 
         prepare(report, force=force)
     epsilon = check_ceiling(settings)
     plan = make_plan(settings)
     if report is not None:
-        from workers.report.plan import write_plan_report
+        from workers.replay.report.plan import write_plan_report
 
         write_plan_report(report, plan)
     if as_json:

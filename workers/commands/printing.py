@@ -1,4 +1,4 @@
-"""Lines and tables of commands that show what was found, at most 100 columns wide."""
+"""Print command output, at most 100 columns wide."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ WIDTH = 100
 
 
 class Printer:
-    """Prints to a console, and nothing that a terminal would obey."""
+    """Console printer that strips terminal control sequences."""
 
     def __init__(self, console: Console) -> None:
         console.width = self.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
         self._console = console
 
     def line(self, text: str = "", indent: int = 0, *, style: str = "") -> None:
-        """Print a wrapped text, whose further lines are indented a little more."""
+        """Print wrapped text; continuation lines are indented a little more."""
         text = printable(text)
         first, further = " " * indent, " " * (indent + 2)
         lines = textwrap.wrap(
-            text, self.width, initial_indent=first, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+            text,
+            self.width,
+            initial_indent=first,
+            subsequent_indent=further,
+            break_long_words=False,
+            break_on_hyphens=False,
         )
         for part in lines or [""]:
             self._console.print(Text(part, style=style), soft_wrap=True, highlight=False)
 
     def exact(self, text: str, indent: int) -> None:
-        """Print what a record holds on one line, cut."""
+        """Print a record's content on one line, truncated."""
         shown = " " * indent + printable(text)
         if cell_len(shown) > self.width:
             while cell_len(shown) > self.width - 3:
@@ -41,32 +46,43 @@ class Printer:
             shown += "..."
         self._console.print(Text(shown), soft_wrap=True, highlight=False)
 
-    def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,), indent: int = 2) -> None:
+    def table(
+        self,
+        headings: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        left: Sequence[int] = (0,),
+        indent: int = 2,
+    ) -> None:
         """Print a table; columns in `left` are text and may wrap, the others are numbers."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(headings))
         for number, heading in enumerate(headings):
             text = number in left
-            table.add_column(Text(heading, style="dim"), justify="left" if text else "right", no_wrap=not text)
+            table.add_column(
+                Text(heading, style="dim"), justify="left" if text else "right", no_wrap=not text
+            )
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         self._console.print(Padding(table, (0, 0, 0, indent)), highlight=False)
 
 
 def printable(text: str) -> str:
-    """Return a text with nothing in it that a terminal would obey; names of fields are data too."""
+    """Strip terminal control sequences; field names are data too."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def when(milliseconds: int) -> str:
-    """Return a time as text."""
     try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return (
+            datetime.fromtimestamp(milliseconds / 1000, UTC)
+            .isoformat(timespec="seconds")
+            .replace("+00:00", "Z")
+        )
     except (OverflowError, ValueError, OSError):  # beyond the year 9999
         return f"{milliseconds:,} ms since 1970"
 
 
 def share(part: int, whole: int) -> str:
-    """Return a share in per cent; 0 and 100 are shown where they are exact."""
+    """Return a percentage; 0 and 100 appear only if exact."""
     if not whole:
         return "-"
     percent = 100 * part / whole
@@ -76,5 +92,4 @@ def share(part: int, whole: int) -> str:
 
 
 def many(number: int, thing: str) -> str:
-    """Return a number of things."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"

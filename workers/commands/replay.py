@@ -1,4 +1,4 @@
-"""`quietcount replay`: past events in, snapshots and an exact summary out."""
+"""`quietcount replay`: turn past events into snapshots and an exact summary."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from pathlib import Path
 from typing import IO, Self
 
 from workers.commands.backtest import Options, Prepared
-from workers.compiling import ensure_compiled
-from workers.errors import SettingsError
-from workers.events.reader import TIME_MAX
-from workers.histogram.snapshots import Snapshot
+from workers.commands.compiling import ensure_compiled
+from workers.events.log_values import TIME_MAX
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.progress import ProgressLine
+from workers.pipeline.snapshots import Snapshot
 from workers.replay.interrupts import Interrupts
 from workers.replay.offline import REJECTS_LISTED, Rejected, Summary, replay
 from workers.replay.source import Source, when
 from workers.replay.sources import open_source
-from workers.settings import Settings, read_key
+from workers.runtime.errors import SettingsError
+from workers.runtime.progress import ProgressLine
+from workers.settings.files import read_key
+from workers.settings.settings import Settings
 
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
 
-def replay_file(settings: Settings, *, source: str, snapshots: str | None, options: Options | None = None) -> int:
+def replay_file(
+    settings: Settings, *, source: str, snapshots: str | None, options: Options | None = None
+) -> int:
     """Run the histograms over the file `source` ("-": standard input); see `_run`."""
     if snapshots is not None and _same_file(source, snapshots):
         raise SettingsError(f"--snapshots {snapshots}: it is the input; choose another file")
@@ -43,7 +46,6 @@ def replay_topic(
     snapshots: str | None,
     options: Options | None = None,
 ) -> int:
-    """Run the histograms over the events topic, between two times; see `_run`."""
     from workers.replay.sources_topic import open_topic
 
     return _run(
@@ -56,9 +58,9 @@ def replay_topic(
 
 
 def parse_time(option: str, text: str) -> int:
-    """Return a time of the command line in ms since 1970.
+    """Return a command-line time in ms since 1970.
 
-    It may be written as in RFC 3339, as a day, or in ms; without a zone it is UTC.
+    Accepts RFC 3339, a day, or ms; without a zone it is UTC.
 
     Raises:
         SettingsError: it is not a time.
@@ -84,18 +86,15 @@ def _run(
     *,
     empty: str | None = None,
 ) -> int:
-    """Replay the events of the source that `opening` gives; with `options` it is a backtest.
+    """Replay the events of the source that `opening` opens; run a backtest if `options` is given.
 
-    Snapshots go to the file `snapshots`, one JSON object per line.
-
-    Returns:
-        The exit code: 0, also if lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with
-        what was released by then.
+    Snapshots go to the file `snapshots`, one JSON object per line. Return the exit code: 0, even
+    if lines were rejected; 130 after Ctrl-C and 143 after SIGTERM, with the ticks released by then.
 
     Raises:
         SettingsError: the source cannot be read, or has neither events nor rejected lines. A topic
             without events is refused with `empty` even if records were rejected: without a time
-            they may lie outside of the range.
+            they may lie outside the range.
     """
     key = NoiseKey(read_key(settings.worker.key_file))
     ensure_compiled()
@@ -136,7 +135,7 @@ def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measur
     A backtest is always refused: it has nothing to measure.
 
     Raises:
-        SettingsError: says how much was rejected, and why the first of it was.
+        SettingsError: states how many records were rejected, and why the first one was.
     """
     if summary.rejects and empty is None and not measured:
         return
@@ -153,7 +152,6 @@ def _refuse_empty(summary: Summary, source: Source, empty: str | None, *, measur
 
 
 def _place(reject: Rejected, word: str, places: Sequence[str]) -> str:
-    """Return where a rejected record is, and why it was rejected."""
     partition = f"{places[reject.partition]}, " if len(places) > 1 else ""
     return f"{partition}{word} {reject.number:,}: {reject.reason}"
 
@@ -165,11 +163,7 @@ def _same_file(source: str, snapshots: str) -> bool:
         return False
 
 
-# ---- what is said -------------------------------------------------------------------------------
-
-
 def _where(summary: Summary) -> str:
-    """Return how far the replay is, its speed, and the time left."""
     text = counts(summary)
     if summary.seconds > 0:
         text += f", {summary.events / summary.seconds:,.0f} events/s"
@@ -180,13 +174,11 @@ def _where(summary: Summary) -> str:
 
 
 def counts(summary: Summary) -> str:
-    """Return what was read and written so far."""
     rejects = sum(summary.rejects.values())
     return f"{summary.events:,} events, {rejects:,} rejected, {summary.snapshots:,} snapshots, {summary.seconds:.1f} s"
 
 
 def report(summary: Summary, word: str, places: Sequence[str] = ()) -> Iterator[str]:
-    """Yield the lines of the final summary; `word` is what the numbers of rejects count."""
     mark = " PARTIAL:" if summary.partial else ""
     yield f"replay:{mark} {counts(summary)} (exact: for the operator only)"
     if summary.outside:
@@ -218,14 +210,11 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-# ---- where snapshots go -------------------------------------------------------------------------
-
-
 class Output:
-    """A file of snapshots, one per line, that gets its name when it is complete."""
+    """File of snapshots, one per line, that gets its name when it is complete."""
 
     def __init__(self, name: str | None) -> None:
-        """Open the file of this name; "-" is standard output, None writes nothing."""
+        """Open the named file; "-" is standard output, None writes nothing."""
         self._name = name
         self._file: IO[bytes] | None = None
         self._part: Path | None = None
@@ -245,9 +234,8 @@ class Output:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing behind unless `close` was called."""
         if self._file is not None and self._file is not sys.stdout.buffer:
-            with suppress(OSError):  # write errors were reported already
+            with suppress(OSError):  # write errors have already been reported
                 self._file.close()
         if self._part is not None:
             self._part.unlink(missing_ok=True)
@@ -259,7 +247,6 @@ class Output:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Name the file in errors."""
         try:
             yield
         except BrokenPipeError:
@@ -268,10 +255,7 @@ class Output:
             raise SettingsError(f"--snapshots {self._name}: {error.strerror}") from error
 
     def close(self, *, partial: bool) -> None:
-        """Give the file its name.
-
-        One that is `partial`, without the later ticks, never replaces an older file.
-        """
+        """Give the file its name; a `partial` one (ticks missing) never replaces an older file."""
         if self._file is None or self._name is None:
             return
         with self._told():

@@ -1,4 +1,4 @@
-"""`quietcount retire`: a histogram that left the settings ends for good."""
+"""`quietcount retire`: permanently end a histogram that was removed from the settings."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def retire(context: click.Context, config: Path, name: str) -> int:
     """
     settings = load_settings(config)
     only_one_line(context)
-    from workers.state.retiring import retire as end
-    from workers.topics import connection_of
+    from workers.agents.retiring import retire as end
+    from workers.agents.topics import connection_of
 
     found = end(settings, connection_of(settings), name)
     click.echo(

@@ -1,4 +1,4 @@
-"""`quietcount topics`: the topics a worker needs, next to what the cluster has."""
+"""`quietcount topics`: compare the topics a worker needs with those on the cluster."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from rich.console import Console
 from rich.table import Table
 
-from workers.ceiling.refusing import check_ceiling
+from workers.agents.state import announcements
+from workers.agents.topics import FIXED, connection_of, look_at_topics
 from workers.commands.printing import many
-from workers.durations import format_duration
 from workers.kafka.clients import Connection
 from workers.kafka.topics import (
     EVENTS,
@@ -25,9 +25,9 @@ from workers.kafka.topics import (
     names_on,
     problems,
 )
-from workers.settings import Settings
-from workers.state.checking import announcements
-from workers.topics import FIXED, connection_of, look_at_topics
+from workers.privacy.ceiling_check import check_ceiling
+from workers.settings.durations import format_duration
+from workers.settings.settings import Settings
 
 EXIT_NOT_READY = 1
 EXIT_MISSING = 3
@@ -38,15 +38,13 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     """Show every topic with its state, after creating missing ones.
 
     Args:
-        settings: of the worker.
-        create: whether to create the topics that the worker writes. They need as many partitions
-            as the events topic has; where that is missing, the cluster's default for a new topic
-            is used.
+        create: whether to create the topics that the worker writes, with the events topic's number
+            of partitions; if that topic is missing, with the cluster's default for new topics.
         events_topic: whether to create a missing events topic as well.
 
     Returns:
-        The exit code: 0; 1 if an existing topic is not as it must be; else 3 if one is missing,
-        but for an events topic with `create` alone: that did what it was asked to.
+        Exit code 0; 1 if an existing topic is misconfigured; otherwise 3 if one is missing, except
+        for an events topic with `create` alone, which did what was asked.
     """
     check_ceiling(settings)
     connection = connection_of(settings)
@@ -58,17 +56,25 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
         for topic in missing(plan, existing):
             if topic.purpose == EVENTS:
                 number = many(topic.partitions, "partition")
-                print(f"quietcount: creating the events topic {topic.name} with {number}", file=sys.stderr)
+                print(
+                    f"quietcount: creating the events topic {topic.name} with {number}",
+                    file=sys.stderr,
+                )
     wanted = [topic for topic in plan if events_topic or topic.purpose != EVENTS]
     created = create_missing(connection, wanted, existing) if create else []
-    if create and len(created) < len(missing(wanted, existing)):  # somebody else made them meanwhile
+    if create and len(created) < len(
+        missing(wanted, existing)
+    ):  # created by someone else meanwhile
         existing = look_at_topics(settings, connection).existing
     absent = [topic for topic in missing(plan, existing) if topic.name not in created]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
     wrong = problems(plan, existing)
     for name in found.others:
-        print(f"quietcount: {name} matches events.topic too, but is not counted: {FIXED}", file=sys.stderr)
+        print(
+            f"quietcount: {name} matches events.topic too, but is not counted: {FIXED}",
+            file=sys.stderr,
+        )
     for problem in (*wrong, *cautions(plan, existing)):
         print(f"quietcount: {problem}", file=sys.stderr)
     for topic in absent:
@@ -76,7 +82,10 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
             print(f"quietcount: {_no_events(topic, plan, connection)}", file=sys.stderr)
     own = [topic.name for topic in absent if topic.purpose != EVENTS]
     if own:
-        print(f"quietcount: missing: {', '.join(own)}; --create creates what is missing", file=sys.stderr)
+        print(
+            f"quietcount: missing: {', '.join(own)}; --create creates what is missing",
+            file=sys.stderr,
+        )
     for announcement in announcements(settings, connection):
         print(f"quietcount: {announcement}", file=sys.stderr)
     if wrong:
@@ -85,7 +94,6 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
 
 
 def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> str:
-    """Return what to do about a missing events topic: its name is wrong, or nobody created it."""
     ours = {topic.name for topic in plan}
     others = [name for name in names_on(connection) if name not in ours]
     near = get_close_matches(topic.name, others, n=1)
@@ -97,12 +105,16 @@ def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> s
 
 
 def _print(
-    plan: Sequence[Topic], existing: Mapping[str, Existing], created: Sequence[str], may_be_public: set[str]
+    plan: Sequence[Topic],
+    existing: Mapping[str, Existing],
+    created: Sequence[str],
+    may_be_public: set[str],
 ) -> None:
-    """Print one row per topic: as it is if it exists, else as it should be."""
     table = Table(box=None, pad_edge=False)
     for heading in ("topic", "state", "partitions", "cleanup", "retention", "holds", "readers"):
-        table.add_column(heading, no_wrap=True, justify="right" if heading == "partitions" else "left")
+        table.add_column(
+            heading, no_wrap=True, justify="right" if heading == "partitions" else "left"
+        )
     for topic in plan:
         here = existing.get(topic.name)
         state = "there" if here else "created" if topic.name in created else "missing"
@@ -123,7 +135,6 @@ def _print(
 
 
 def _retention(milliseconds: str | None, cleanup: str) -> str:
-    """Return in words how long the topic keeps its records."""
     if cleanup == "compact":
         return "latest of each key"
     if milliseconds is None:

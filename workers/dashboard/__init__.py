@@ -1,16 +1,7 @@
-"""`quietcount dashboard`: a page and an API over the histogram topics; it reads nothing else.
+"""`quietcount dashboard`: a page and an HTTP API over the histogram topics.
 
-config      the settings it needs
-snapshots   one snapshot, put together from its pages
-history     the last ticks of every stream
-hub         the viewers, and what is sent to each
-feed        reads Kafka
-guard       refuses all but reading, checks tokens, sets headers
-unreadable  answers to unreadable requests
-parameters  reads what is asked
-api         the routes
-api_history those over the store
-store/      what was read, in a file
-server      runs all of it, as a process or in a thread
-page/       HTML, CSS and JavaScript, as browsers take them
+Imports `pipeline`, `privacy`, `kafka` and `settings`. Start with `server`, which runs all parts in
+a process or a thread. `feed` reads Kafka, `snapshots` joins pages, `hub` sends snapshots to
+viewers, `guard` checks every request, `api` and `api_history` answer. `store` keeps the history in
+DuckDB. `page` has the HTML, CSS and JavaScript; `promise` computes the joint guarantee.
 """

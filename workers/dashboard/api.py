@@ -1,12 +1,14 @@
-"""The routes of the dashboard; docs/api.md describes them.
+"""Routes of the dashboard, described in docs/api.md.
 
 GET /                      the page
-GET /api/histograms        what there is to see
-GET /api/snapshots         the last snapshots of one stream
-GET /api/stream            new snapshots as they come, as server-sent events
-GET /api/history, /epochs  what is kept: `api_history`
-GET /healthz, /readyz      for whoever watches the process
-GET /metrics               whether Kafka is away, for Prometheus
+GET /api/histograms        list of histograms
+GET /api/snapshots         latest snapshots of one stream
+GET /api/stream            new snapshots, as server-sent events
+GET /api/history, /epochs  stored history: `api_history`
+GET /healthz, /readyz      process monitoring
+GET /metrics               Kafka outages, for Prometheus
+
+Unreadable requests get a JSON error with the usual headers that quotes nothing from the request.
 """
 
 from __future__ import annotations
@@ -16,25 +18,66 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from aiohttp import hdrs, web
+from aiohttp.http_exceptions import BadHttpMethod, LineTooLong
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from workers.dashboard.api_history import refusing, routes, tick
-from workers.dashboard.guard import guard, headers_for, refusal
+from workers.dashboard.api_history import (
+    Question,
+    answer,
+    items_of,
+    json_of,
+    number,
+    number_or,
+    only_known,
+    refusing,
+    routes,
+    stream_of,
+    tick,
+)
+from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
 from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
-from workers.dashboard.parameters import Question, answer, items_of, json_of, number, number_or, only_known, stream_of
 from workers.dashboard.promise import together_of
 from workers.dashboard.snapshots import only
-from workers.dashboard.store.reading import Unknown
+from workers.dashboard.store.questions import Unknown
 from workers.dashboard.store.store import Store
-from workers.metrics import OfWorker, show_outages
+from workers.runtime.metrics import OfWorker, show_outages
+
+
+class Connection(web.RequestHandler):
+    """Server connection; aiohttp's own error responses would quote the request."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: Any,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Return the response to an unreadable request or to a logged internal error."""
+        if status >= 500:
+            self.log_exception("an answer failed", exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("the answer has begun already")
+        if isinstance(exc, BadHttpMethod):
+            response = refusal(405, "read-only: GET", Allow=ALLOWED)
+        elif isinstance(exc, LineTooLong):
+            response = refusal(400, "the address or a header is too long: at most 8,190 bytes")
+        else:
+            response = refusal(status, "no readable request" if status < 500 else "internal error")
+        set_headers(response)
+        response.force_close()
+        return response
+
 
 BEAT_S = 5.0
-#: A viewer who takes nothing for this long is disconnected.
+# A viewer that receives nothing for this long is disconnected.
 STALLED_S = 60.0
 DRAIN_S = 0.05
 VIEWERS = 2_000
@@ -42,14 +85,12 @@ LIMIT = 1_000
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 HUB = web.AppKey("hub", Hub)
-#: Names of the histograms in the settings.
+# Names of the histograms in the settings.
 KNOWN = web.AppKey("known", frozenset)
 STORE = web.AppKey("store", Store)
 
 
 class Page(NamedTuple):
-    """A file of the page, in memory."""
-
     body: bytes
     kind: str
     tag: str
@@ -65,11 +106,11 @@ def application(
     further: Mapping[str, object] | None = None,
     store: Store | None = None,
 ) -> web.Application:
-    """Return the dashboard without its Kafka.
+    """Return the dashboard's web application, without Kafka.
 
-    `histograms` are name and horizon of those in the settings, in their order; without a `token`
-    readers need none; `further` are fields of /api/histograms beside the usual. Without
-    a `store` nothing is answered that is not in memory.
+    `histograms` are name and horizon of those in the settings, in their order. Without a `token`,
+    readers need none. `further` are additional fields of /api/histograms. Without a `store`, only
+    snapshots in memory are served.
     """
     app = web.Application(middlewares=[guard(host, token)], client_max_size=1_024)
     app[HUB] = hub
@@ -137,7 +178,9 @@ def _serve(page: Page) -> Handler:
         if any(tag.value == page.tag for tag in request.if_none_match or ()):
             response = web.Response(status=304, headers=headers)
         else:
-            response = web.Response(body=page.body, content_type=page.kind, charset="utf-8", headers=headers)
+            response = web.Response(
+                body=page.body, content_type=page.kind, charset="utf-8", headers=headers
+            )
             response.enable_compression()
         response.etag = page.tag
         return response
@@ -151,7 +194,9 @@ async def _snapshots(request: web.Request) -> web.Response:
         raise Unknown("no such histogram; /api/histograms lists them")
     if "at" in query or "tick" in query:
         return await tick(query, history, request.app.get(STORE))
-    only_known(query, {"histogram", "key", "after", "limit", "item", "top", "at", "epoch", "tick", "id"})
+    only_known(
+        query, {"histogram", "key", "after", "limit", "item", "top", "at", "epoch", "tick", "id"}
+    )
     if "epoch" in query or "id" in query:
         raise Question("epoch and id: only with tick, or id with at")
     stream, named = stream_of(query), items_of(query)
@@ -162,7 +207,7 @@ async def _snapshots(request: web.Request) -> web.Response:
     lines = []
     for index, snapshot in enumerate(found):
         if (items is not None or top is not None) and index % 50 == 49:
-            await asyncio.sleep(0)  # cutting takes time: others get their turn
+            await asyncio.sleep(0)  # cutting takes time: yield to other requests
         lines.append(only(snapshot, items=items, top=top))
     body = b'{"snapshots":[%s],"more":%s}' % (b",".join(lines), b"true" if more else b"false")
     return answer(body)
@@ -186,8 +231,12 @@ async def _stream(request: web.Request) -> web.StreamResponse:
         return refusal(400, str(error))
     hub = request.app[HUB]
     if len(hub) >= VIEWERS:
-        return refusal(503, f"{VIEWERS:,} viewers are connected already", **{hdrs.RETRY_AFTER: "10"})
-    response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"})
+        return refusal(
+            503, f"{VIEWERS:,} viewers are connected already", **{hdrs.RETRY_AFTER: "10"}
+        )
+    response = web.StreamResponse(
+        headers={hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
+    )
     if request.method == hdrs.METH_HEAD:
         await response.prepare(request)
         return response
@@ -197,14 +246,14 @@ async def _stream(request: web.Request) -> web.StreamResponse:
         await _send(request, response, viewer)
     except (ConnectionError, TimeoutError):
         if request.transport is not None:
-            request.transport.abort()  # drops what the viewer did not take
+            request.transport.abort()  # drops unsent data
     finally:
         hub.leave(viewer)
     return response
 
 
 async def _send(request: web.Request, response: web.StreamResponse, viewer: Viewer) -> None:
-    """Send events until the viewer goes; choose each only when the one before left this process."""
+    """Send events until the viewer leaves; choose an event only once the previous one is sent."""
     transport = request.transport
     await response.write(b"retry: 1000\n\n")
     beat_at = time.monotonic() + BEAT_S
@@ -217,5 +266,7 @@ async def _send(request: web.Request, response: web.StreamResponse, viewer: View
             beat_at = time.monotonic() + BEAT_S
         async with asyncio.timeout(STALLED_S):
             await response.write(line)
-            while isinstance(transport, asyncio.WriteTransport) and transport.get_write_buffer_size():
+            while (
+                isinstance(transport, asyncio.WriteTransport) and transport.get_write_buffer_size()
+            ):
                 await asyncio.sleep(DRAIN_S)

@@ -1,48 +1,105 @@
-"""The routes over what is kept; docs/api.md describes them.
+"""Routes over the stored history, described in docs/api.md, and parsing of their parameters.
 
 GET /api/history           a stream over time
 GET /api/epochs            the last snapshot of each epoch
 
-and one tick of the past, for /api/snapshots. A file is sent whole or not at all, as far as a server
-can: its length goes before it.
+`tick` serves one past tick for /api/snapshots. Files carry a Content-Length, so that a client
+notices a truncated one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, BinaryIO, cast
 
+import orjson
 from aiohttp import hdrs, web
 from multidict import MultiMapping
 
 from workers.dashboard.guard import refusal
-from workers.dashboard.history import History
-from workers.dashboard.parameters import (
-    Question,
-    answer,
-    items_of,
-    json_of,
-    number,
-    number_or,
-    one,
-    only_known,
-    stream_of,
-)
+from workers.dashboard.hub import History
 from workers.dashboard.snapshots import SeenSnapshot, Stream, only
-from workers.dashboard.store.files import Format, history_file
-from workers.dashboard.store.questions import EpochsQuestion, HistoryQuestion, TickQuestion, epochs, history, one_tick
-from workers.dashboard.store.reading import Range, TooMuch, Unknown
+from workers.dashboard.store.questions import (
+    EpochsQuestion,
+    Format,
+    HistoryQuestion,
+    Range,
+    TickQuestion,
+    TooMuch,
+    Unknown,
+    epochs,
+    history,
+    history_file,
+    one_tick,
+)
 from workers.dashboard.store.store import Store, Unanswered
-from workers.durations import parse_duration
+from workers.settings.durations import parse_duration
+
+# Most items in one query.
+ITEMS = 100
+COMPRESS_FROM = 1_024
+
+
+class Question(ValueError):
+    """Invalid query string; the client sees the message."""
+
+
+def only_known(query: Mapping[str, str], names: set[str]) -> None:
+    """Raise Question for unknown parameters."""
+    for name in query:
+        if name not in names:
+            raise Question(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
+
+
+def one(query: MultiMapping[str], name: str) -> str:
+    """Return the value of a parameter that must occur exactly once."""
+    given = query.getall(name, [])
+    if len(given) != 1:
+        raise Question(f"{name}: only one" if given else f"{name} is missing")
+    return given[0]
+
+
+def number(query: MultiMapping[str], name: str, least: int, most: int) -> int:
+    text = one(query, name)
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
+        raise Question(f"{name}: a whole number from {least:,} to {most:,}")
+    return int(text)
+
+
+def number_or(query: MultiMapping[str], name: str, least: int, most: int) -> int | None:
+    return number(query, name, least, most) if name in query else None
+
+
+def stream_of(query: MultiMapping[str]) -> Stream:
+    return Stream(one(query, "histogram"), one(query, "key"))
+
+
+def items_of(query: MultiMapping[str]) -> list[str]:
+    named = query.getall("item", [])
+    if len(named) > ITEMS:
+        raise Question(f"item: at most {ITEMS} of them")
+    return named
+
+
+def json_of(value: Mapping[str, object], status: int = 200) -> web.Response:
+    return answer(orjson.dumps(value), status)
+
+
+def answer(body: bytes, status: int = 200) -> web.Response:
+    response = web.Response(body=body, status=status, content_type="application/json")
+    if len(body) >= COMPRESS_FROM:
+        response.enable_compression()
+    return response
+
 
 ENTRIES = 10_000
 EPOCHS = 1_000
 TIMES = 2**53 - 1
 TYPES = {"csv": "text/csv", "parquet": "application/vnd.apache.parquet"}
 CHUNK = 256 << 10
-#: A reader of a file who takes nothing for this long is disconnected.
+# A client that receives nothing of a file for this long is disconnected.
 STALLED_S = 60.0
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -51,7 +108,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def routes(store: Store, known: frozenset[str], memory: History) -> list[web.RouteDef]:
     """Return the routes over a store; `known` are the histograms of the settings.
 
-    A stream that is in `memory` and not in the store yet is no unknown one: nothing is kept of it.
+    A stream in `memory` that is not in the store yet is known: its history is empty.
     """
 
     async def ask_history(request: web.Request) -> web.StreamResponse:
@@ -87,11 +144,14 @@ def routes(store: Store, known: frozenset[str], memory: History) -> list[web.Rou
         except Unknown:
             return _nothing_yet(asked, request, memory, store)
 
-    return [web.get("/api/history", refusing(ask_history)), web.get("/api/epochs", refusing(ask_epochs))]
+    return [
+        web.get("/api/history", refusing(ask_history)),
+        web.get("/api/epochs", refusing(ask_epochs)),
+    ]
 
 
 async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
-    """Return the answer to /api/snapshots with `at` or `tick`: from memory, else from the store."""
+    """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
     only_known(query, {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"})
     if ("at" in query) == ("tick" in query):
         raise Question("at, or epoch and tick: one of the two")
@@ -128,8 +188,6 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
 
 
 def refusing(handler: Handler) -> Handler:
-    """Return a handler that tells why a question is not answered."""
-
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             return await handler(request)
@@ -146,20 +204,29 @@ def refusing(handler: Handler) -> Handler:
 def _nothing_yet(
     asked: HistoryQuestion | EpochsQuestion, request: web.Request, memory: History, store: Store
 ) -> web.Response:
-    """Return the answer about a stream of which only what is in memory is known.
+    """Return the answer for a stream that is in memory only.
 
     Raises:
-        Unknown: it is not in memory either, or a file is asked for.
+        Unknown: the stream is not in memory either, or a file is requested.
     """
     held = memory.page(asked.stream, None, memory.ticks)[0]
     if not held or request.query.get("format", "json") != "json":
         raise Unknown("no such key: nothing is kept of it; /api/histograms lists the keys")
     first, last = held[0].end, held[-1].end
     kept = {"first": first, "last": last, "ticks": first, "hours": first}
-    about: dict[str, object] = {"complete": False, "reading": store.reading, "more": False, "kept": kept}
+    about: dict[str, object] = {
+        "complete": False,
+        "reading": store.reading,
+        "more": False,
+        "kept": kept,
+    }
     if isinstance(asked, EpochsQuestion):
         return json_of({"epochs": []} | about)
-    place = {"histogram": asked.stream.histogram, "key": asked.stream.key, "items": list(asked.items)}
+    place = {
+        "histogram": asked.stream.histogram,
+        "key": asked.stream.key,
+        "items": list(asked.items),
+    }
     times = {"from": asked.range.since, "to": asked.range.until, "step": asked.step, "next": None}
     return json_of(place | times | about | {"series": [], "entries": []})
 
@@ -185,7 +252,9 @@ async def _answer(
         raise Question("format: json, csv or parquet")
     with store.place_for_a_file():
         file = await store.make_file(
-            lambda cursor: history_file(cursor, asked, store.reading, cast(Format, wanted), store.path)
+            lambda cursor: history_file(
+                cursor, asked, store.reading, cast(Format, wanted), store.path
+            )
         )
         try:
             return await _send(request, file, wanted)
@@ -213,7 +282,7 @@ async def _send(request: web.Request, file: BinaryIO, wanted: str) -> web.Stream
                 await response.write(chunk)
         async with asyncio.timeout(STALLED_S):
             await response.write_eof()
-    except (OSError, TimeoutError):  # gone, too slow, or the disk: less than the length was sent
+    except (OSError, TimeoutError):  # client gone, too slow, or disk error: the file is truncated
         if request.transport is not None:
             request.transport.abort()
     return response
@@ -245,7 +314,9 @@ def _step(query: MultiMapping[str]) -> int | None:
     except ValueError:
         step = 0
     if not 1 <= step <= TIMES:
-        raise Question("step: a whole number of ms, at least 1, or a duration such as 10s, 5m, 1h or 1d")
+        raise Question(
+            "step: a whole number of ms, at least 1, or a duration such as 10s, 5m, 1h or 1d"
+        )
     return step
 
 
@@ -261,15 +332,21 @@ def _is(snapshot: SeenSnapshot, asked: TickQuestion) -> bool:
 
 
 def _nearest(held: list[SeenSnapshot], asked: TickQuestion) -> dict[str, object]:
-    """Return the ticks in memory before and after one that is not there."""
+    """Return the nearest ticks in memory before and after a missing one."""
 
     def place(snapshot: SeenSnapshot) -> tuple[int, ...]:
         return (snapshot.end,) if asked.at is not None else (snapshot.epoch, snapshot.tick)
 
     at = (asked.at,) if asked.at is not None else (asked.epoch or 0, asked.tick or 0)
     able = sorted((one for one in held if asked.id in (None, one.id)), key=place)
-    before, after = [one for one in able if place(one) < at], [one for one in able if place(one) > at]
-    return {"before": _named(before[-1] if before else None), "after": _named(after[0] if after else None)}
+    before, after = (
+        [one for one in able if place(one) < at],
+        [one for one in able if place(one) > at],
+    )
+    return {
+        "before": _named(before[-1] if before else None),
+        "after": _named(after[0] if after else None),
+    }
 
 
 def _named(snapshot: SeenSnapshot | None) -> dict[str, object] | None:

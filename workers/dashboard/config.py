@@ -1,8 +1,8 @@
-"""What the dashboard reads of a settings file: where Kafka is, and which topics hold histograms.
+"""The part of a settings file that the dashboard reads: Kafka and the histogram topics.
 
-Nothing else is read or checked. So the worker's own file will do, and so will one with only
+Nothing else is read or checked. So the worker's own file works, and so does one with only
 `[worker] name`, `[kafka]`, the name of each `[[histogram]]` and perhaps `[dashboard]`, on a machine
-that has no key file, no data directory, no domain file and no right to read the events.
+without a key file, data directory, domain file, or permission to read the events.
 """
 
 from __future__ import annotations
@@ -15,20 +15,26 @@ from typing import Any
 
 import msgspec
 
-from workers.errors import SettingsError
 from workers.kafka.clients import Connection
-from workers.mechanisms.checked import Checked, Rule, display, rules
-from workers.mechanisms.config import HistogramConfig
-from workers.settings import HistorySettings, KafkaSettings, WorkerSettings, from_file, history_of
+from workers.mechanisms.config.checked import Checked, Rule, display, rules
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.runtime.errors import SettingsError
+from workers.settings.durations import count_ticks
 from workers.settings.files import client_values, read_file
-from workers.settings.ticks import count_ticks
+from workers.settings.settings import (
+    HistorySettings,
+    KafkaSettings,
+    WorkerSettings,
+    from_file,
+    history_of,
+)
 
 TOKEN_CHARACTERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramTopic:
-    """One histogram of the page; `horizon` is None where it is unbounded or not said."""
+    """A histogram of the page; `horizon` is None if unbounded or not given."""
 
     name: str
     topic: str
@@ -37,8 +43,6 @@ class HistogramTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DashboardSettings:
-    """What the dashboard reads of the settings file."""
-
     worker: str
     connection: Connection
     histograms: tuple[HistogramTopic, ...]
@@ -49,13 +53,13 @@ def load_dashboard(path: Path) -> DashboardSettings:
     """Read the part of a settings file that a dashboard needs.
 
     Raises:
-        SettingsError: one line with the file, the field, its value and what is allowed.
+        SettingsError: one line with the file, the field, its value and the allowed values.
     """
     return from_file(path, _read)
 
 
 def read_token(path: Path) -> str:
-    """Return the token that every reader of the API must send: the file's one line.
+    """Return the API token: the file's one line.
 
     Raises:
         SettingsError: not readable, too short, or not printable ASCII without blanks.
@@ -77,7 +81,9 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
         if not isinstance(document.get(section), dict):
             raise SettingsError(f"[{section}] is missing: the dashboard needs {needed}")
     worker = _value(WorkerSettings, "name", document["worker"], "worker.")
-    kafka = {name: value for name, value in document["kafka"].items() if name in ("bootstrap", "client")}
+    kafka = {
+        name: value for name, value in document["kafka"].items() if name in ("bootstrap", "client")
+    }
     if "bootstrap" not in kafka:
         raise ValueError("kafka.bootstrap is missing: " + _rule(KafkaSettings, "bootstrap").allowed)
     if "client" in kafka:
@@ -86,11 +92,16 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
     histograms = document.get("histogram")
     if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
         raise ValueError("histogram is missing: one or more sections, each begun by [[histogram]]")
-    found = [_histogram(one, f"histogram {position}: ", worker) for position, one in enumerate(histograms, 1)]
+    found = [
+        _histogram(one, f"histogram {position}: ", worker)
+        for position, one in enumerate(histograms, 1)
+    ]
     for unique in ("name", "topic"):
         values = [getattr(one, unique) for one in found]
         if twice := next((value for value in values if values.count(value) > 1), None):
-            raise ValueError(f"two histograms have the {unique} {display(twice)}: each needs its own")
+            raise ValueError(
+                f"two histograms have the {unique} {display(twice)}: each needs its own"
+            )
     return DashboardSettings(
         worker=worker,
         connection=Connection(settings.bootstrap, settings.client),
@@ -101,9 +112,11 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
 
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
     name = _value(HistogramConfig, "name", values, where)
-    topic = _value(HistogramConfig, "topic", values, where) if "topic" in values else f"{worker}.{name}"
+    topic = (
+        _value(HistogramConfig, "topic", values, where) if "topic" in values else f"{worker}.{name}"
+    )
     counted = {known: values[known] for known in ("tick", "horizon") if known in values}
-    with suppress(ValueError):  # the worker says what is wrong
+    with suppress(ValueError):  # the worker reports errors
         count_ticks(counted, where)
     horizon = counted.get("horizon")
     known = isinstance(horizon, int) and not isinstance(horizon, bool) and horizon > 0
@@ -115,7 +128,6 @@ def _rule(record: type[Checked], name: str) -> Rule:
 
 
 def _value(record: type[Checked], name: str, values: Mapping[str, Any], where: str) -> str:
-    """Return a string, checked as the worker checks it."""
     rule = _rule(record, name)
     if name not in values:
         raise ValueError(f"{where}{name} is missing: {rule.allowed}")

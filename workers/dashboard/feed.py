@@ -1,15 +1,15 @@
-"""Reads the histogram topics: the last ticks of each partition, then whatever comes.
+"""Reads the histogram topics: the last ticks of each partition, then new records.
 
-It reads committed records, in no group, and commits nothing; it needs the right to read the
-histogram topics and no other. It never ends by itself: when a broker is away, or a topic is missing
-or may not be read, it reports that as its state and tries again.
+Reads committed records, joins no group and commits nothing; it needs read permission on the
+histogram topics only. It never ends by itself: if a broker is down, or a topic is missing or
+unreadable, it reports that state and retries.
 
     connecting    no broker has answered yet
-    missing       topics are not there, or may not be seen
+    missing       topics do not exist or are not visible
     reading       history is being read
-    live          everything there is has been read
+    live          everything has been read
     away          the broker has stopped answering
-    refused       the broker does not let us read a topic, or log in
+    refused       the broker denies access to a topic, or the login
 """
 
 from __future__ import annotations
@@ -24,28 +24,27 @@ from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from workers.dashboard.history import TICKS
-from workers.dashboard.hub import Hub
+from workers.dashboard.hub import TICKS, Hub
 from workers.dashboard.snapshots import NotASnapshot, Pages, SeenSnapshot
 from workers.kafka.clients import Connection
 
 logger = logging.getLogger(__name__)
 
 BATCH = 2_000
-#: A batch is handed on when it is full or this old: how long a snapshot waits at most.
+# A batch is delivered when it is full or this old, which bounds a snapshot's delay.
 POLL_S = 0.1
-#: Records at the end of a partition (with the markers of transactions) that are searched for its
-#: newest time and tick width.
+# Records at the end of a partition (with transaction markers) that are searched for its
+# newest time and tick width.
 TAIL = 100
-#: Most records of a partition that are read as history, if the broker cannot look them up by time.
+# Most history records of a partition, if the broker cannot look up offsets by time.
 HISTORY_RECORDS = 100_000
 TOPICS_S = 10.0
 ANSWER_S = 4.0
-#: For the tails of all partitions. One that is missing then is read from the partition's beginning,
-#: so this is worth a wait.
+# Timeout for the tails of all partitions. A partition whose tail is missing is read from its
+# beginning, so a long wait pays off.
 TAIL_S = 15.0
 RETRY_S = 2.0
-#: How often a silent broker is asked whether it is there: perhaps nothing happens.
+# How often a silent broker is probed: it may just have nothing to send.
 CHECK_S = 5.0
 
 T = TypeVar("T")
@@ -58,7 +57,7 @@ _REFUSALS = (
 
 
 class Feed:
-    """One consumer, which a thread of its own calls; `topics` has the histogram of each topic."""
+    """One consumer on its own thread; `topics` maps topics to histograms."""
 
     def __init__(self, connection: Connection, topics: Mapping[str, str], hub: Hub) -> None:
         self._connection, self._topics, self._hub = connection, topics, hub
@@ -72,7 +71,6 @@ class Feed:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
 
     async def run(self) -> None:
-        """Read until cancelled."""
         consumer = self._open()
         try:
             await self._follow(consumer)
@@ -93,7 +91,6 @@ class Feed:
         )
 
     def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """Call in the thread."""
         return asyncio.get_running_loop().run_in_executor(self._thread, function)
 
     async def _follow(self, consumer: Consumer) -> None:
@@ -103,7 +100,7 @@ class Feed:
             try:
                 if time.monotonic() >= topics_at:
                     missing = await self._call(lambda: self._assign(consumer))
-                    # Until all are there they are asked for often.
+                    # Retry often until all topics exist.
                     topics_at = time.monotonic() + (RETRY_S if missing else TOPICS_S)
                     check_at = time.monotonic() + CHECK_S
                     self._tell(missing)
@@ -120,7 +117,9 @@ class Feed:
                 self._tell(missing)
             except KafkaException as failed:
                 if not self._assigned:
-                    await self._call(lambda: consumer.poll(0))  # calls only `_note`: nothing is assigned
+                    await self._call(
+                        lambda: consumer.poll(0)
+                    )  # calls only `_note`: nothing is assigned
                 self._complain(failed.args[0])
                 topics_at = 0.0
                 await asyncio.sleep(RETRY_S)
@@ -128,8 +127,9 @@ class Feed:
     # ---- in the thread ---------------------------------------------------------------------------
 
     def _assign(self, consumer: Consumer) -> list[str]:
-        """Begin to read partitions that are not read yet; return the topics that are missing."""
-        metadata = consumer.list_topics(timeout=ANSWER_S)  # all of them: asking for one by name may create it
+        """Start reading new partitions; return the missing topics."""
+        # List all topics: asking for one by name may create it.
+        metadata = consumer.list_topics(timeout=ANSWER_S)
         found: list[Place] = []
         missing: list[str] = []
         for topic in self._topics:
@@ -142,16 +142,17 @@ class Feed:
         if new:
             self._unread.update(new)
             self._assigned.update(self._starts(new))
-            consumer.incremental_assign([TopicPartition(*place, self._assigned[place]) for place in new])
+            consumer.incremental_assign(
+                [TopicPartition(*place, self._assigned[place]) for place in new]
+            )
         return missing
 
     def _check(self, consumer: Consumer) -> None:
-        """Ask the broker of each partition whether it is there."""
+        """Query the broker of every partition, to detect an outage."""
         for place in self._assigned:
             consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S, cached=False)
 
     def _read(self, consumer: Consumer) -> tuple[list[SeenSnapshot], KafkaError | None]:
-        """Return the snapshots that have arrived, and what went wrong, if anything did."""
         found, failed = [], None
         for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
             error = message.error()
@@ -173,15 +174,24 @@ class Feed:
             self._strange += 1
             if self._strange.bit_count() == 1:  # the first, second, fourth, ...
                 place = f"{topic}[{partition}]"
-                logger.warning("%s offset %s: %s; skipped, %d so far", place, message.offset(), error, self._strange)
+                logger.warning(
+                    "%s offset %s: %s; skipped, %d so far",
+                    place,
+                    message.offset(),
+                    error,
+                    self._strange,
+                )
             return None
 
     def _starts(self, places: list[Place]) -> dict[Place, int]:
         """Return the offset at which the last ticks of each partition begin."""
-        with_end = self._connection.consumer(**{"enable.partition.eof": True, "error_cb": self._note})
+        with_end = self._connection.consumer(
+            **{"enable.partition.eof": True, "error_cb": self._note}
+        )
         try:
             bounds = {
-                place: with_end.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S) for place in places
+                place: with_end.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
+                for place in places
             }
             since = self._since(with_end, bounds)
             wanted = [TopicPartition(*place, time_ms) for place, time_ms in since.items()]
@@ -191,18 +201,27 @@ class Feed:
             with_end.close()
         starts = {}
         for place, (low, high) in bounds.items():
-            # The embedded cluster cannot look up a time, and answers with the end.
+            # The embedded cluster cannot look up a time and returns the end.
             offset = found.get(place, -1)
-            starts[place] = max(offset if low <= offset < high else low, high - HISTORY_RECORDS, low)
+            starts[place] = max(
+                offset if low <= offset < high else low, high - HISTORY_RECORDS, low
+            )
         return starts
 
-    def _since(self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]) -> dict[Place, int]:
-        """Return the time at which each partition's history begins, judged by its last records."""
+    def _since(
+        self, consumer: Consumer, bounds: Mapping[Place, tuple[int, int]]
+    ) -> dict[Place, int]:
+        """Return the start time of each partition's history, judged by its last records."""
         since: dict[Place, int] = {}
         open_ends = {place for place, (low, high) in bounds.items() if low < high}
         if not open_ends:
             return since
-        consumer.assign([TopicPartition(*place, max(bounds[place][0], bounds[place][1] - TAIL)) for place in open_ends])
+        consumer.assign(
+            [
+                TopicPartition(*place, max(bounds[place][0], bounds[place][1] - TAIL))
+                for place in open_ends
+            ]
+        )
         deadline = time.monotonic() + TAIL_S
         while open_ends and time.monotonic() < deadline and not self._halted:
             for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
@@ -217,7 +236,7 @@ class Feed:
                 with suppress(NotASnapshot):
                     snapshot = Pages().receive(self._topics[place[0]], message.value())
                     if snapshot is not None:
-                        # By the record's time: the operator may have the broker set it.
+                        # Use the record's timestamp: the broker may be configured to set it.
                         ends = message.timestamp()[1] - TICKS * (snapshot.end - snapshot.start)
                         since[place] = max(since.get(place, 0), ends, 0)
         consumer.unassign()
@@ -226,7 +245,6 @@ class Feed:
     # ---- its state -------------------------------------------------------------------------------
 
     def _tell(self, missing: list[str]) -> None:
-        """Report the state, after a call that went well."""
         self._hub.away.found()
         self._silence = None
         reading = "reading" if self._unread else "live"
@@ -234,12 +252,15 @@ class Feed:
 
     def _say(self, state: Mapping[str, object]) -> None:
         before = self._hub.state["kafka"]
-        if self._hub.set_state(state) and "away" not in (before, state["kafka"]):  # an outage has its own lines
+        if self._hub.set_state(state) and "away" not in (
+            before,
+            state["kafka"],
+        ):  # outages are logged separately
             logger.info("Kafka: %s", state["kafka"])
 
     def _complain(self, error: KafkaError) -> None:
-        """Log an error: librdkafka's message names brokers, topics and reasons, no record."""
-        # Only the callback is told why the broker does not answer.
+        """Log an error: librdkafka's message names brokers, topics and reasons, but no record."""
+        # Only the callback gets the reason for a broker's silence.
         cause, self._cause = self._cause or error, None
         if cause.code() in _REFUSALS:
             self._say({"kafka": "refused"})
@@ -250,7 +271,7 @@ class Feed:
             self._say({"kafka": "away"})
 
     def _note(self, error: KafkaError) -> None:
-        """Note what librdkafka reports by itself, within one of our calls in the thread."""
+        """Record an error from librdkafka's callback, which runs within our calls in the thread."""
         if error.code() in (*_REFUSALS, KafkaError._SSL):
             self._cause = error
         elif error.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE):

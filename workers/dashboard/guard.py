@@ -1,4 +1,4 @@
-"""The checks that every request to the dashboard passes first, and the headers of every answer."""
+"""Request checks and response headers of the dashboard."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from ipaddress import ip_address
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-# Scripts and styles from this server's files only: even a label that got into the page as markup
-# could do nothing.
+# Only scripts and styles from this server's files: a label injected as markup could do nothing.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors "
 )
-#: Who may show `/?embed` in a frame. What only this machine may read, only its own pages may frame.
+# Sites that may frame `/?embed`. A local-only dashboard may only be framed by local pages.
 ANYBODY = "*"
 THIS_MACHINE = "'self' http://localhost:* http://127.0.0.1:*"
 HEADERS = {
@@ -31,12 +30,12 @@ HEADERS = {
 }
 ALLOWED = "GET, HEAD"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
-#: What needs the token. The page itself shows nothing before it has one.
+# Paths that need the token. The page itself shows nothing before it has one.
 PROTECTED = ("/api/", "/demo/")
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address to listen on."""
+    """Return whether a listen address is reachable from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -44,17 +43,17 @@ def is_loopback(host: str) -> bool:
 
 
 def refusal(status: int, message: str, **headers: str) -> web.Response:
-    """Return an error as JSON: `{"error": "..."}`."""
+    """Return an error response: `{"error": "..."}`."""
     return web.json_response({"error": message}, status=status, headers=headers)
 
 
 def guard(host: str, token: str | None) -> Middleware:
-    """Return the middleware that refuses all but reading, and readers without the token, if any.
+    """Return the middleware that allows only reading, and only with the token if there is one.
 
-    `host` is the address that is listened on.
+    `host` is the listen address.
     """
-    # Without a token somebody else's page, under a name that resolves to 127.0.0.1, could read what
-    # only this machine may reach.
+    # Without a token, a foreign page under a name that resolves to 127.0.0.1 could read a
+    # local-only dashboard (DNS rebinding).
     local_only = token is None and is_loopback(host)
     digest = hashlib.sha256(token.encode()).digest() if token is not None else None
 
@@ -62,12 +61,20 @@ def guard(host: str, token: str | None) -> Middleware:
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             return refusal(405, "read-only: GET", Allow=ALLOWED)
-        if local_only and _name(request.headers.get(hdrs.HOST, "")) not in (*LOCAL_NAMES, _name(host)):
+        if local_only and _name(request.headers.get(hdrs.HOST, "")) not in (
+            *LOCAL_NAMES,
+            _name(host),
+        ):
             return refusal(
-                403, "without a token this dashboard answers to localhost only (the Host header names another)"
+                403,
+                "without a token this dashboard answers to localhost only (the Host header names another)",
             )
         if digest is not None and request.path.startswith(PROTECTED) and not _may(request, digest):
-            return refusal(401, "a token is needed: Authorization: Bearer ...", **{hdrs.WWW_AUTHENTICATE: "Bearer"})
+            return refusal(
+                401,
+                "a token is needed: Authorization: Bearer ...",
+                **{hdrs.WWW_AUTHENTICATE: "Bearer"},
+            )
         try:
             return await handler(request)
         except web.HTTPException as error:
@@ -78,8 +85,9 @@ def guard(host: str, token: str | None) -> Middleware:
     return middleware
 
 
-def headers_for(host: str, token: str | None) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return the signal handler that sets the headers of every response."""
+def headers_for(
+    host: str, token: str | None
+) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
     by = framed_by(host, token)
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -91,29 +99,26 @@ def headers_for(host: str, token: str | None) -> Callable[[web.Request, web.Stre
 
 
 def framed_by(host: str, token: str | None) -> str:
-    """Return which sites may show the page in a frame, if it is asked for with `embed`.
+    """Return the sites that may frame the page if `embed` is requested.
 
-    Such a page has no form and nothing to press that changes anything, and a site that frames it
-    cannot read it.
+    That page has no forms or controls that change anything, and the framing site cannot read it.
     """
     return THIS_MACHINE if token is None and is_loopback(host) else ANYBODY
 
 
 def allow_frames(response: web.StreamResponse, by: str) -> None:
-    """Let a response be shown in frames of other sites."""
     response.headers["Content-Security-Policy"] = POLICY + by
     response.headers.pop("X-Frame-Options", None)
 
 
 def set_headers(response: web.StreamResponse) -> None:
-    """Set the headers that every response has."""
     for name, value in HEADERS.items():
         response.headers[name] = value
     response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
 
 
 def _may(request: web.Request, digest: bytes) -> bool:
-    """Return whether the request has the token; the time of the comparison tells nothing."""
+    """Return whether the request has the token; the comparison takes constant time."""
     scheme, _, given = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
     found = hashlib.sha256(given.strip().encode("utf-8", "surrogateescape")).digest()
     return hmac.compare_digest(found, digest) and scheme.lower() == "bearer"
@@ -123,6 +128,6 @@ def _name(host: str) -> str:
     """Return a Host header without its port."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
-    if host.count(":") > 1:  # an IPv6 address, as --host has it
+    if host.count(":") > 1:  # an IPv6 address, as in --host
         return f"[{host}]"
     return host.partition(":")[0].lower()

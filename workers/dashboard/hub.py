@@ -1,6 +1,8 @@
-"""Hands each new snapshot to all viewers; a slow viewer skips to the newest of each stream.
+"""Delivers new snapshots to all viewers, and keeps the last ticks of every stream.
 
-So at most one event a stream waits for a viewer. All viewers share these events: each is made once.
+A slow viewer skips to the newest snapshot of each stream, so at most one event per stream waits
+for a viewer. Viewers share events: each event is encoded once. The history is bounded in ticks and
+bytes, whatever arrives.
 """
 
 from __future__ import annotations
@@ -8,17 +10,93 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 import orjson
 
-from workers.dashboard.history import History
 from workers.dashboard.snapshots import SeenSnapshot, Stream, only
-from workers.outages.away import Away
+from workers.runtime.availability import Away
 
-#: How many items an event may be cut to. Each is made once for all viewers, so there are few.
+TICKS = 120
+MAX_BYTES = 256 << 20
+# Eviction shrinks to this share of MAX_BYTES, so that it runs rarely.
+ROOM = 0.9
+
+
+class History:
+    """Recent snapshots of every stream, newest last."""
+
+    def __init__(self, ticks: int = TICKS, max_bytes: int = MAX_BYTES) -> None:
+        self.ticks, self._max_bytes = ticks, max_bytes
+        self._of: dict[Stream, deque[SeenSnapshot]] = {}
+        self._bytes: Counter[Stream] = Counter()
+        self.bytes = 0
+        self.number = 0
+
+    def add(self, snapshot: SeenSnapshot) -> bool:
+        """Store a snapshot if it is new, evicting old ones; return whether it was new."""
+        stream = snapshot.stream
+        kept = self._of.setdefault(stream, deque())
+        if kept and snapshot.end <= kept[-1].end:
+            if snapshot.id == kept[-1].id:
+                return False
+            # Another series that goes back in time: the topic was restarted.
+            while kept and kept[-1].end >= snapshot.end:
+                self._forget(stream, kept.pop())
+        self.number += 1
+        kept.append(msgspec.structs.replace(snapshot, number=self.number))
+        self._bytes[stream] += len(snapshot.json)
+        self.bytes += len(snapshot.json)
+        if len(kept) > self.ticks:
+            self._forget(stream, kept.popleft())
+        if self.bytes > self._max_bytes:
+            self._shrink()
+        return True
+
+    def streams(self) -> list[Stream]:
+        """Return all streams, in order of first appearance."""
+        return [stream for stream, kept in self._of.items() if kept]
+
+    def newest(self, stream: Stream) -> SeenSnapshot | None:
+        kept = self._of.get(stream)
+        return kept[-1] if kept else None
+
+    def all_newest(self, after: int = 0) -> list[SeenSnapshot]:
+        """Return each stream's newest snapshot numbered above `after`, in order of arrival."""
+        found = [kept[-1] for kept in self._of.values() if kept and kept[-1].number > after]
+        return sorted(found, key=lambda snapshot: snapshot.number)
+
+    def page(
+        self, stream: Stream, after: int | None, limit: int
+    ) -> tuple[list[SeenSnapshot], bool]:
+        """Return at most `limit` snapshots of a stream, oldest first, and whether there are more.
+
+        They are the oldest whose tick ends after the time `after`; None: the newest.
+        """
+        kept = list(self._of.get(stream, ()))
+        if after is None:
+            return kept[-limit:], False
+        found = [snapshot for snapshot in kept if snapshot.end > after]
+        return found[:limit], len(found) > limit
+
+    def _shrink(self) -> None:
+        """Evict from the largest streams, but keep the newest snapshot of every stream."""
+        while self.bytes > self._max_bytes * ROOM:
+            longer = (stream for stream, kept in self._of.items() if len(kept) > 1)
+            stream = max(longer, key=self._bytes.__getitem__, default=None)
+            if stream is None:
+                return
+            self._forget(stream, self._of[stream].popleft())
+
+    def _forget(self, stream: Stream, snapshot: SeenSnapshot) -> None:
+        self._bytes[stream] -= len(snapshot.json)
+        self.bytes -= len(snapshot.json)
+
+
+# Allowed item limits of an event. Viewers share the encoded events, so the limits are few.
 TOPS = (10, 100, 1_000, 10_000)
 
 _STATE = "state"
@@ -28,21 +106,20 @@ _STREAMS = "streams"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a viewer asked for; None is everything."""
+    """A viewer's filter; None means everything."""
 
     histograms: frozenset[str] | None = None
     keys: frozenset[str] | None = None
     top: int | None = None
 
     def holds(self, stream: Stream) -> bool:
-        """Return whether a stream is among it."""
         return (self.histograms is None or stream.histogram in self.histograms) and (
             self.keys is None or stream.key in self.keys
         )
 
 
 class Viewer:
-    """The events that wait for one viewer, at most one a stream, oldest first."""
+    """Events waiting for one viewer, at most one per stream, oldest first."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
@@ -54,17 +131,16 @@ class Viewer:
         return len(self._waiting)
 
     def put(self, place: object, event: bytes) -> None:
-        """Put an event in its place; an older one there is skipped."""
+        """Queue an event, replacing an older one in the same place."""
         self._waiting[place] = event
         self._wake.set()
 
     def close(self) -> None:
-        """End it."""
         self.closed = True
         self._wake.set()
 
     async def take(self, timeout_s: float) -> bytes | None:
-        """Return the next event; None when none came in time, or the viewer is closed."""
+        """Return the next event; None on timeout or if the viewer is closed."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -95,7 +171,7 @@ class Hub:
         return len(self._viewers)
 
     def publish(self, snapshots: Iterable[SeenSnapshot]) -> None:
-        """Keep snapshots and hand the newest of each stream to those who want it."""
+        """Store snapshots and send the newest of each stream to interested viewers."""
         changed = {snapshot.stream: None for snapshot in snapshots if self.history.add(snapshot)}
         for stream in changed:
             self._events.pop(stream, None)
@@ -107,7 +183,7 @@ class Hub:
             self._tell(_STREAMS, {"streams": streams})
 
     def set_state(self, state: Mapping[str, object]) -> bool:
-        """Tell all viewers how the connection to Kafka is; return whether that has changed."""
+        """Send the state of the Kafka connection to all viewers; return whether it changed."""
         changed = state != self.state
         if changed:
             self.state = dict(state)
@@ -115,7 +191,6 @@ class Hub:
         return changed
 
     def set_kept(self, state: Mapping[str, object]) -> None:
-        """Tell all viewers how the store is, where there is one."""
         if state != self.kept:
             self.kept = dict(state)
             self._tell(_KEPT, self.kept)
@@ -123,8 +198,7 @@ class Hub:
     def join(self, wanted: Wanted, last_event: str | None = None) -> Viewer:
         """Add a viewer, whose first events are the newest snapshots.
 
-        `last_event` is the id of the last event that it has from an earlier connection: it gets
-        only newer ones.
+        `last_event` is the id of its last event on an earlier connection: it gets only newer ones.
         """
         viewer = Viewer(wanted)
         viewer.put(_STATE, event(_STATE, {**self.state, "now": now_ms()}))
@@ -137,11 +211,9 @@ class Hub:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Remove a viewer."""
         self._viewers.discard(viewer)
 
     def close(self) -> None:
-        """End all viewers."""
         for viewer in self._viewers:
             viewer.close()
 
@@ -151,20 +223,28 @@ class Hub:
             viewer.put(name, line)
 
     def _event(self, stream: Stream, top: int | None) -> bytes:
-        """Return the event of a stream's newest snapshot: made once, for all."""
+        """Return the event of a stream's newest snapshot, encoded once for all viewers."""
         made = self._events.setdefault(stream, {})
         if top not in made:
             snapshot = self.history.newest(stream)
             if snapshot is None:
                 raise KeyError(stream)
             line = only(snapshot, top=top)
-            made[top] = b"id: %s-%d\nevent: snapshot\ndata: %s\n\n" % (self.run.encode(), snapshot.number, line)
+            made[top] = b"id: %s-%d\nevent: snapshot\ndata: %s\n\n" % (
+                self.run.encode(),
+                snapshot.number,
+                line,
+            )
         return made[top]
 
     def _number(self, last_event: str | None) -> int:
         """Return the number in an event's id; 0 if this run did not send it."""
         run, _, number = (last_event or "").partition("-")
-        return int(number) if run == self.run and number.isascii() and number.isdigit() and len(number) < 16 else 0
+        return (
+            int(number)
+            if run == self.run and number.isascii() and number.isdigit() and len(number) < 16
+            else 0
+        )
 
 
 def event(name: str, data: Mapping[str, object]) -> bytes:
@@ -173,12 +253,14 @@ def event(name: str, data: Mapping[str, object]) -> bytes:
 
 
 def now_ms() -> int:
-    """Return the server's clock, ms since 1970: viewers tell the age of a tick by it."""
+    """Return the server's clock, ms since 1970, from which viewers compute a tick's age."""
     return time.time_ns() // 1_000_000
 
 
-def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> list[dict[str, object]]:
-    """Return each histogram with its stream keys and what its newest snapshot says of itself.
+def catalogue(
+    history: History, known: Collection[tuple[str, int | None]]
+) -> list[dict[str, object]]:
+    """Return every histogram with its stream keys and the metadata of its newest snapshot.
 
     `known` is name and horizon of the histograms of the settings, in their order.
     """
@@ -189,7 +271,12 @@ def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> li
     for snapshot in history.all_newest():
         newest[snapshot.histogram] = snapshot
     return [
-        {"histogram": name, "keys": sorted(keys[name]), "horizon": horizon, **_about(newest.get(name))}
+        {
+            "histogram": name,
+            "keys": sorted(keys[name]),
+            "horizon": horizon,
+            **_about(newest.get(name)),
+        }
         for name, horizon in known
     ]
 
@@ -197,4 +284,8 @@ def catalogue(history: History, known: Collection[tuple[str, int | None]]) -> li
 def _about(snapshot: SeenSnapshot | None) -> dict[str, object]:
     fields = ("mechanism", "id", "epoch", "tick", "end", "guarantee")
     about = {name: getattr(snapshot, name, None) for name in fields}
-    return about if snapshot is None else about | {"guarantee": msgspec.structs.asdict(snapshot.guarantee)}
+    return (
+        about
+        if snapshot is None
+        else about | {"guarantee": msgspec.structs.asdict(snapshot.guarantee)}
+    )

@@ -1,7 +1,7 @@
-"""What the histograms of a page promise together, and what one person loses: from their snapshots.
+"""Joint guarantee of a page's histograms, and the loss of one person, from their snapshots alone.
 
-A snapshot states what one epoch of its histogram costs; nothing else is needed, and the settings
-need not be here. The total is for whoever counts in all of them.
+A snapshot states the cost of one epoch of its histogram, so the settings are not needed. The total
+is for an event or user that counts in all histograms.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import TypeAlias
 
 import msgspec
 
-from workers.dashboard.history import History
+from workers.dashboard.hub import History
 from workers.dashboard.snapshots import SeenSnapshot
-from workers.plan.adding_up import together
-from workers.plan.person.group import stated
-from workers.plan.person.table import Charge, spans_of
+from workers.privacy.total import Charge, spans_of, stated, together
 
 LARGEST = 1e9
-# Mechanism, rho, epsilon, delta, and the length of an epoch in ms, None if not known.
+# Mechanism, rho, epsilon, delta, and the length of an epoch in ms; None if unknown.
 Price: TypeAlias = tuple[str, float, float, float, int | None]
 
 
-def together_of(history: History, known: Collection[tuple[str, int | None]]) -> dict[str, object] | None:
-    """Return the total and the table, as in docs/api.md; None before anything was published.
+def together_of(
+    history: History, known: Collection[tuple[str, int | None]]
+) -> dict[str, object] | None:
+    """Return the total and the loss table of docs/api.md; None before anything was published.
 
     `known` is name and horizon of the histograms of the settings, in their order.
     """
@@ -32,10 +32,16 @@ def together_of(history: History, known: Collection[tuple[str, int | None]]) -> 
     seen = [(newest[name], horizon) for name, horizon in known if name in newest]
     units = {snapshot.guarantee.unit for snapshot, _ in seen}
     prices = tuple(_price(snapshot, horizon) for snapshot, horizon in seen)
-    # Nothing published, settings whose unit was changed, or a topic that somebody else writes to.
-    if len(units) != 1 or any(max(rho, epsilon) > LARGEST or delta > 1 for _, rho, epsilon, delta, _ in prices):
+    # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
+    if len(units) != 1 or any(
+        max(rho, epsilon) > LARGEST or delta > 1 for _, rho, epsilon, delta, _ in prices
+    ):
         return None
-    return {"unit": units.pop(), "histograms": [snapshot.histogram for snapshot, _ in seen], **_total(prices)}
+    return {
+        "unit": units.pop(),
+        "histograms": [snapshot.histogram for snapshot, _ in seen],
+        **_total(prices),
+    }
 
 
 def _price(snapshot: SeenSnapshot, horizon: int | None) -> Price:
@@ -46,7 +52,10 @@ def _price(snapshot: SeenSnapshot, horizon: int | None) -> Price:
 
 @lru_cache(maxsize=16)
 def _total(prices: tuple[Price, ...]) -> dict[str, object]:
-    charges = [Charge(stated(kind, rho, epsilon, delta), epoch_ms) for kind, rho, epsilon, delta, epoch_ms in prices]
+    charges = [
+        Charge(stated(kind, rho, epsilon, delta), epoch_ms)
+        for kind, rho, epsilon, delta, epoch_ms in prices
+    ]
     found = together([charge.part for charge in charges])
     return {
         "rho": found.rho,

@@ -1,4 +1,4 @@
-"""Runs a dashboard: as a process of its own, or in a thread of another one (the demo, tests)."""
+"""Runs a dashboard, as its own process or in a thread of another (the demo, tests)."""
 
 from __future__ import annotations
 
@@ -12,26 +12,23 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from workers.dashboard.api import application
+from workers.dashboard.api import Connection, application
 from workers.dashboard.config import DashboardSettings
 from workers.dashboard.feed import Feed
 from workers.dashboard.guard import is_loopback
 from workers.dashboard.hub import Hub
 from workers.dashboard.store.store import Store
-from workers.dashboard.unreadable import Connection
-from workers.errors import SettingsError
-from workers.serving import InThread, listening, url_of
+from workers.runtime.errors import SettingsError
+from workers.runtime.serving import InThread, listening, url_of
 
 PORT = 8080
-#: Small, for what waits in the kernel's buffer for a slow viewer grows old.
+# Small, because data in the kernel's buffer for a slow viewer becomes stale.
 SEND_BUFFER = 128 << 10
 CLOSING_S = 1.0
 WATCH_S = 0.5
 
 
 class Dashboard:
-    """Server and feed of one dashboard."""
-
     def __init__(
         self,
         settings: DashboardSettings,
@@ -42,7 +39,7 @@ class Dashboard:
         routes: Iterable[web.RouteDef] = (),
         further: Mapping[str, object] | None = None,
     ) -> None:
-        """Take what the command is given; only the demo has `routes` and `further` fields."""
+        """`routes` and `further` are for the demo only."""
         self._settings, self._host, self._port = settings, host, port
         self.hub = Hub()
         histograms = [(histogram.name, histogram.horizon) for histogram in settings.histograms]
@@ -55,17 +52,23 @@ class Dashboard:
             keep_ms={"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms},
         )
         self._app = application(
-            self.hub, histograms, name=settings.worker, host=host, token=token, further=further, store=self.store
+            self.hub,
+            histograms,
+            name=settings.worker,
+            host=host,
+            token=token,
+            further=further,
+            store=self.store,
         )
         self._app.add_routes(routes)
         self._feed = Feed(settings.connection, topics, self.hub)
         self.url = ""
 
     async def run(self, stopped: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Serve until `stopped`; call `ready` when it listens.
+        """Serve until `stopped`; call `ready` once listening.
 
         Raises:
-            SettingsError: the address cannot be listened on.
+            SettingsError: cannot listen on the address.
         """
         listener = self._listen()
         self.url = url_of(self._host, listener) + "/"
@@ -91,7 +94,7 @@ class Dashboard:
             await asyncio.to_thread(self.store.close)
 
     async def _watch(self) -> None:
-        """Tell the viewers how the store is: its thread knows no viewers."""
+        """Forward the store's state to viewers; its thread cannot access them."""
         while True:
             self.hub.set_kept(self.store.state)
             await asyncio.sleep(WATCH_S)
@@ -100,21 +103,27 @@ class Dashboard:
         try:
             return listening(self._host, self._port, SEND_BUFFER)
         except socket.gaierror as error:
-            raise SettingsError(f"--host {self._host}: not an address to listen on ({error.strerror})") from None
+            raise SettingsError(
+                f"--host {self._host}: not an address to listen on ({error.strerror})"
+            ) from None
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise SettingsError(
                     f"--port {self._port}: taken on {self._host} by another program; "
                     "choose another port (0: any free one)"
                 ) from None
-            raise SettingsError(f"--host {self._host} --port {self._port}: {error.strerror}") from None
+            raise SettingsError(
+                f"--host {self._host} --port {self._port}: {error.strerror}"
+            ) from None
 
 
 async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Server:
-    """Answer on a socket, without an access log: addresses of the page name labels."""
+    """Serve on a socket, without an access log, because URLs of the page name labels."""
     options: dict[str, Any] = {"loop": asyncio.get_running_loop(), "access_log": None}
     manager = cast(web.Server, runner.server)
-    return await asyncio.get_running_loop().create_server(lambda: Connection(manager, **options), sock=listener)
+    return await asyncio.get_running_loop().create_server(
+        lambda: Connection(manager, **options), sock=listener
+    )
 
 
 def serve(dashboard: Dashboard, say: Callable[[str], None]) -> int:
@@ -131,20 +140,17 @@ def serve(dashboard: Dashboard, say: Callable[[str], None]) -> int:
 
 
 class Background(InThread):
-    """A dashboard in a thread, for as long as the `with` block lasts."""
-
     def __init__(self, dashboard: Dashboard) -> None:
         super().__init__(dashboard.run, "dashboard")
         self.dashboard = dashboard
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         return self.dashboard.url
 
 
 def is_free(port: int) -> bool:
-    """Return whether a port seems to be free; another program may still take it."""
+    """Return whether a port seems free; another program may still take it."""
     try:
         listening("127.0.0.1", port).close()
     except OSError:
@@ -153,5 +159,4 @@ def is_free(port: int) -> bool:
 
 
 def open_to_others(host: str, token: str | None) -> bool:
-    """Return whether other machines can read without a token."""
     return token is None and not is_loopback(host)

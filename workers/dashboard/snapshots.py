@@ -1,6 +1,6 @@
-"""A snapshot as the dashboard keeps it: a tick's JSON object, and the fields that place it.
+"""Snapshots as the dashboard stores them: a tick's JSON object and its identifying fields.
 
-The JSON that viewers get is the topic's own, byte for byte, where a snapshot has one page.
+Viewers get the topic's JSON byte for byte if a snapshot has one page.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from typing import Annotated, Any
 import msgspec
 import orjson
 
-from workers.errors import QuietcountError
-from workers.histogram.answers import LISTS, joined
+from workers.pipeline.snapshots import LISTS, joined
+from workers.runtime.errors import QuietcountError
 
-#: Most ticks of which some pages are missing; the oldest is forgotten for another.
+# Most incomplete ticks; the oldest is dropped for a new one.
 UNFINISHED = 1_000
 
-#: Whole numbers that a browser reads as they are.
+# Integers that a browser reads exactly.
 Number = Annotated[int, msgspec.Meta(ge=-(2**53) + 1, le=2**53 - 1)]
 Place = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class NotASnapshot(QuietcountError):
-    """A record of a histogram topic that no worker wrote."""
+    """A record in a histogram topic that no worker wrote."""
 
 
 class Guarantee(msgspec.Struct, frozen=True):
-    """What a snapshot says it promises."""
-
     unit: str
     rho: NotNegative
     epsilon: NotNegative
@@ -39,7 +37,7 @@ class Guarantee(msgspec.Struct, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True):
-    """Whose snapshot it is, and what it says of itself; times in ms since 1970."""
+    """Identity and metadata of a snapshot; times in ms since 1970."""
 
     histogram: str
     key: str
@@ -53,7 +51,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Frame(Head, frozen=True):
-    """The fields that every snapshot has, whatever its mechanism."""
+    """Fields common to snapshots of all mechanisms."""
 
     page: Place
     pages: Place
@@ -63,7 +61,7 @@ class Frame(Head, frozen=True):
 
 
 class Whole(Frame, frozen=True, forbid_unknown_fields=True):
-    """A snapshot that has these fields only, as most have."""
+    """A snapshot with no other fields, the usual case."""
 
 
 _FRAMES = msgspec.json.Decoder(Frame)
@@ -72,18 +70,16 @@ _WHOLE = msgspec.json.Decoder(Whole)
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """The histogram and stream key whose snapshots follow one another."""
-
     histogram: str
     key: str
 
 
 class SeenSnapshot(Head, frozen=True):
-    """One whole snapshot.
+    """A complete snapshot.
 
     Attributes:
         json: the object, in one line.
-        number: its place among all that arrived here, from 1; 0 until it is kept.
+        number: order of arrival here, from 1; 0 until it is stored.
     """
 
     json: bytes
@@ -91,35 +87,37 @@ class SeenSnapshot(Head, frozen=True):
 
     @property
     def stream(self) -> Stream:
-        """Its histogram and stream key."""
         return Stream(self.histogram, self.key)
 
 
 class Pages:
-    """Puts the pages of snapshots together."""
+    """Assembles snapshots from their pages."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[str, str, str, int], dict[int, bytes]] = {}
 
     def __len__(self) -> int:
-        """Return of how many snapshots some pages are missing."""
+        """Return the number of incomplete snapshots."""
         return len(self._waiting)
 
     def receive(self, histogram: str, value: bytes | None) -> SeenSnapshot | None:
-        """Take a record of a histogram's topic.
-
-        Returns:
-            The snapshot; None while pages of it are missing.
+        """Add a record of a histogram's topic; return None while pages of its snapshot are missing.
 
         Raises:
             NotASnapshot: the record is something else. The message does not quote it.
         """
         frame = _decoded(value or b"")
-        if frame.histogram != histogram or not 1 <= frame.page <= frame.pages or frame.start >= frame.end:
+        if (
+            frame.histogram != histogram
+            or not 1 <= frame.page <= frame.pages
+            or frame.start >= frame.end
+        ):
             raise NotASnapshot("a record that is no snapshot of this histogram")
         if frame.pages == 1:
             line = value or b""
-            return _snapshot(frame, line if b"\n" not in line and b"\r" not in line else _one_line(line))
+            return _snapshot(
+                frame, line if b"\n" not in line and b"\r" not in line else _one_line(line)
+            )
         fields = orjson.loads(value or b"")
         if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise NotASnapshot("a record that is no snapshot: a page that lists nothing")
@@ -134,10 +132,12 @@ class Pages:
         return _snapshot(frame, _joined([pages[number] for number in sorted(pages)]))
 
 
-def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None) -> bytes:
-    """Return a snapshot's JSON with fewer items, those named or the largest, and `total_items`.
+def only(
+    snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None
+) -> bytes:
+    """Return a snapshot's JSON with the named or the largest items, and `total_items`.
 
-    One without items stays as it is, and of numbers all buckets are kept unless some are named.
+    A snapshot without items is unchanged. Buckets of numbers are all kept unless some are named.
     """
     if items is None and top is None:
         return snapshot.json
@@ -146,27 +146,35 @@ def only(snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: i
     if all_items is None:
         return snapshot.json
     kept = all_items if items is None else [item for item in all_items if item[0] in items]
-    document["items"] = kept if top is None or (items is None and "edges" in document) else kept[:top]
+    document["items"] = (
+        kept if top is None or (items is None and "edges" in document) else kept[:top]
+    )
     document["total_items"] = len(all_items)
     return orjson.dumps(document)
 
 
 def _decoded(value: bytes) -> Frame:
-    """Return the frame of a record that is JSON throughout, so that cutting it cannot fail."""
+    """Return the frame of a record after checking all its JSON, so that cutting it cannot fail."""
     with suppress(msgspec.DecodeError, ValueError, RecursionError):
         return _WHOLE.decode(value)
     try:
         frame = _FRAMES.decode(value)
-        orjson.dumps(orjson.loads(value))  # reads the fields that the decoder skipped
-    except msgspec.DecodeError as error:  # its text names fields and types only
+        orjson.dumps(orjson.loads(value))  # parses the fields that the decoder skipped
+    except msgspec.DecodeError as error:  # its message names fields and types only
         raise NotASnapshot(f"a record that is no snapshot: {error}") from None
-    except (ValueError, TypeError, RecursionError):  # not UTF-8, half a surrogate, nested too deeply
+    except (
+        ValueError,
+        TypeError,
+        RecursionError,
+    ):  # not UTF-8, a lone surrogate, nested too deeply
         raise NotASnapshot("a record that is no snapshot: not JSON") from None
     return frame
 
 
 def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
-    return SeenSnapshot(json=line, **{name: getattr(frame, name) for name in Head.__struct_fields__})
+    return SeenSnapshot(
+        json=line, **{name: getattr(frame, name) for name in Head.__struct_fields__}
+    )
 
 
 def _one_line(value: bytes) -> bytes:
@@ -174,7 +182,7 @@ def _one_line(value: bytes) -> bytes:
 
 
 def _joined(pages: list[bytes]) -> bytes:
-    """Return one page with all that the pages list.
+    """Return one page with all entries of the pages.
 
     Raises:
         NotASnapshot: the pages do not belong together.
@@ -182,5 +190,7 @@ def _joined(pages: list[bytes]) -> bytes:
     try:
         whole = joined([orjson.loads(page) for page in pages])
     except (KeyError, TypeError):
-        raise NotASnapshot("a record that is no snapshot: a page without what the others list") from None
+        raise NotASnapshot(
+            "a record that is no snapshot: a page without what the others list"
+        ) from None
     return orjson.dumps({**whole, "page": 1, "pages": 1})

@@ -1,40 +1,194 @@
-"""Events as columns of codes: what every reader gives, and what is bounded and counted."""
+"""Events as columns of codes, and cached digests of (stream key, label) pairs.
+
+Every reader produces these columns; bounding and counting consume them. Digests serve as row tags,
+and to track what users have used up. A direct-mapped cache holds the last pair in each slot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.blake2b import State, digests, start
+from workers.arrays.compiled import kernel
+from workers.arrays.tallies import NO_LABEL as _NO_LABEL
+from workers.arrays.tallies import are_alone, distinct_labels, pair_slot
+from workers.arrays.texts import Texts, fixed
 from workers.events.vocabulary import Codes, Vocabulary
-from workers.kernels.tallies import are_alone, distinct_labels
-from workers.mechanisms.frozen import read_only
-from workers.mechanisms.texts import fixed
-
-# Far above the largest `max_count`, and so far below 2^63 that a batch of them adds up in 64 bits.
-AMOUNT_MAX = 1 << 40
+from workers.runtime.frozen import read_only
 
 Longs = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+# No pair: its upper half is above any stream key code.
+FREE = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ANY = np.uint64(0)
+
+
+@kernel
+def recall(pairs: Words, held: Words, values: Words, out: Words, missed: Longs) -> int:
+    """Look up pairs in the cache; return the number of misses.
+
+    Args:
+        pairs, out: uint64 (m,) and (m, 2); `out` is written for hits.
+        held, values: uint64 (a power of two,) and (slots, 2), the pairs, or FREE, and their values.
+        missed: int64 (m,), written from the start: the rows of misses, ascending.
+    """
+    mask = np.uint64(len(held) - 1)
+    n = 0
+    for row in range(len(pairs)):
+        place = pair_slot(pairs[row], _ANY, mask)
+        if held[place] == pairs[row]:
+            out[row, 0] = values[place, 0]
+            out[row, 1] = values[place, 1]
+        else:
+            missed[n] = row
+            n += 1
+    return n
+
+
+@kernel
+def remember(
+    pairs: Words, rows: Longs, of_rows: Words, held: Words, values: Words, out: Words
+) -> None:
+    """Cache the values, uint64 (k, 2), of some pairs, and write them to `out` too; see `recall`."""
+    mask = np.uint64(len(held) - 1)
+    for i in range(len(rows)):
+        row = rows[i]
+        place = pair_slot(pairs[row], _ANY, mask)
+        held[place] = pairs[row]
+        values[place, 0] = out[row, 0] = of_rows[i, 0]
+        values[place, 1] = out[row, 1] = of_rows[i, 1]
+
+
+# Cached pairs, 24 bytes each: in most streams a few pairs make up most of the events.
+HELD = 1 << 19
+KEYS_HELD = 10_000
+
+Pairs = NDArray[np.uint64]
+_KEY_BITS, NO_LABEL = np.uint64(32), np.uint64(_NO_LABEL)
+
+
+_USER = start(b"", person=b"qc-user", digest_size=16)
+
+
+def user_digests(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the digest of each user, uint64 (n, 2); `places` is int64 (n, 2), start and stop."""
+    out = np.empty((len(places), 2), dtype=np.uint64)
+    digests(*_USER, fixed(data), fixed(places[:, 0]), fixed(places[:, 1]), out)
+    return out
+
+
+def pair_state(key: str) -> State:
+    """Return the hash state after a stream key; digests of its pairs have 8 bytes."""
+    name = key.encode()
+    return start(len(name).to_bytes(4) + name, person=b"qc-pair", digest_size=8)
+
+
+def pairs_of(keys: Codes, labels: Codes) -> Pairs:
+    """Pack codes, int32 (m,) each, into pairs as `arrays.tallies` expects them."""
+    return keys.astype(np.uint64) << _KEY_BITS | labels.astype(np.uint64)
+
+
+def _keys(pairs: Pairs) -> Codes:
+    return (pairs >> _KEY_BITS).astype(np.int32)
+
+
+class PairDigests:
+    """BLAKE2b digests of pairs, one hash state per key. Not thread-safe; its repr is secret."""
+
+    def __init__(
+        self, state_of: Callable[[str], State], key_names: Vocabulary, label_names: Vocabulary
+    ) -> None:
+        """`state_of` returns a stream key's hash state: everything before the label is absorbed."""
+        self.names = key_names, label_names
+        self._state_of = state_of
+        self._states: dict[int, State] = {}
+        self._held, self._values = np.full(HELD, FREE), np.empty((HELD, 2), dtype=np.uint64)
+
+    def __repr__(self) -> str:
+        return "PairDigests(<secret>)"
+
+    def of(self, pairs: Pairs, texts: Texts | None = None) -> NDArray[np.uint64]:
+        """Return the digest of each row's pair, uint64 (m, 2).
+
+        `texts` are the labels of all rows, if available; rows must then be grouped by key.
+        """
+        out = np.empty((len(pairs), 2), dtype=np.uint64)
+        missed = np.empty(len(pairs), dtype=np.int64)
+        missed = missed[: recall(pairs, self._held, self._values, out, missed)]
+        if not len(missed):
+            return out
+        if texts is not None and 2 * len(missed) > len(pairs):
+            # Mostly misses: computing all digests is faster than selecting the misses.
+            missed, keys = np.arange(len(pairs)), _keys(pairs)
+        else:
+            keys = _keys(pairs[missed])
+            if texts is None:
+                order = np.argsort(keys, kind="stable")
+                missed, keys = missed[order], keys[order]
+            texts = self.names[1].texts((pairs[missed] & NO_LABEL).astype(np.int64))
+        made = np.empty((len(missed), 2), dtype=np.uint64)
+        self._make(keys, texts, made)
+        remember(pairs, missed, made, self._held, self._values, out)
+        return out
+
+    def _make(self, keys: Codes, texts: Texts, out: NDArray[np.uint64]) -> None:
+        starts = np.zeros_like(texts.ends)
+        starts[1:] = texts.ends[:-1]
+        starts = fixed(starts)
+        begins = np.flatnonzero(np.diff(keys, prepend=-1))
+        for first, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True):
+            state = self._state(int(keys[first]))
+            digests(*state, texts.text, starts[first:stop], texts.ends[first:stop], out[first:stop])
+
+    def _state(self, code: int) -> State:
+        found = self._states.get(code)
+        if found is None:
+            if len(self._states) >= KEYS_HELD:
+                self._states = {}
+            found = self._states[code] = self._state_of(self.names[0].name(code))
+        return found
+
+
+class DigestsOfViews:
+    """The `PairDigests` of several views; views with the same vocabularies share one."""
+
+    def __init__(self, state_of: Callable[[str], State]) -> None:
+        self._state_of = state_of
+        self._of: dict[str, PairDigests] = {}
+
+    def of(self, view: str, key_names: Vocabulary, label_names: Vocabulary) -> PairDigests:
+        """Return a view's digests; when its vocabularies are replaced, the old ones are dropped."""
+        names = key_names, label_names
+        found = self._of.get(view)
+        if found is None or found.names != names:
+            shared = (other for other in self._of.values() if other.names == names)
+            found = self._of[view] = next(shared, None) or PairDigests(self._state_of, *names)
+        return found
+
+
+# Far above the largest `max_count`, and low enough that the sum over a batch fits in 64 bits.
+AMOUNT_MAX = 1 << 40
+
 NO_AMOUNTS: Longs = read_only(np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """What one view sees of the events of a batch, in order. Sensitive: the repr shows no content.
+    """The labels of one view for the events of a batch, in order. Sensitive: the repr shows none.
 
     Attributes:
         keys: int32 (n,), code of each event's stream key in `key_names`.
-        key_names: vocabulary of the stream keys.
-        ends: int64 (n,), where each event's labels end.
-        labels: int32 (m,), codes of the events' labels end to end: within an event each once, in
-            the order of first occurrence.
-        amounts: int64 (m,), how often the event brings the label, at most AMOUNT_MAX; (0,): all 1.
-        label_names: vocabulary of the labels.
-        seen: bool (n,), whether the view looks at the event; None: it looks at all of them. Labels
-            of others may be there, for views that look at other events share the columns; they are
-            no part of what this one sees.
+        ends: int64 (n,), end of each event's labels.
+        labels: int32 (m,), concatenated codes: distinct in an event, in order of first occurrence.
+        amounts: int64 (m,), count of the label in its event, at most AMOUNT_MAX; (0,) if all are 1.
+        seen: bool (n,), whether the view includes the event; None if it includes all. Excluded
+            events may have labels from other views that share the columns; this view must ignore
+            them.
     """
 
     keys: Codes
@@ -49,7 +203,7 @@ class EventColumns:
         return f"EventColumns({len(self.ends)} events)"
 
     def select(self, events: Longs) -> EventColumns:
-        """Return those of some of the events, int64 (k,), ascending."""
+        """Return the columns of some events, int64 (k,), ascending."""
         number = np.diff(self.ends, prepend=0)[events]
         rows = rows_of(self.ends[events] - number, number)
         return EventColumns(
@@ -65,13 +219,13 @@ class EventColumns:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """The valid events of a batch, in order. Sensitive: the repr shows their number only.
+    """The valid events of a batch, in order. Sensitive: the repr shows only their number.
 
     Attributes:
-        index: int64 (n,), which record of the batch each event is.
+        index: int64 (n,), the batch index of each event's record.
         times: int64 (n,), ms since 1970.
-        users: uint64 (n, 2), digest of each event's user; None where users are not looked at.
-        views: what each view sees of them, by its name.
+        users: uint64 (n, 2), digest of each event's user; None if users are not read.
+        views: the columns of each view, by name.
     """
 
     index: Longs
@@ -87,7 +241,7 @@ class Events:
 
     @property
     def looked_at(self) -> NDArray[np.bool_]:
-        """Return which events some view looks at, bool (n,); the others are skipped."""
+        """Return a bool (n,) mask of the events that some view includes; the rest are skipped."""
         found = np.zeros(len(self), dtype=np.bool_)
         for columns in self.views.values():
             if columns.seen is None:
@@ -96,7 +250,6 @@ class Events:
         return found
 
     def select(self, events: Longs) -> Events:
-        """Return some of the events, int64 (k,), ascending."""
         return Events(
             self.index[events],
             self.times[events],
@@ -106,30 +259,22 @@ class Events:
 
 
 class Names:
-    """The vocabulary of one partition's stream keys, or of the labels of a field, as it grows."""
+    """The growing vocabulary of stream keys or a field's labels; `first` keeps the first codes."""
 
     def __init__(self, first: Collection[str] = ()) -> None:
-        """
-        Args:
-            first: texts that have the first codes of every vocabulary.
-        """
         self._first = tuple(first)
         self.vocabulary = Vocabulary(self._first)
 
     def begin(self) -> None:
-        """Begin a batch, whose codes are those of one vocabulary."""
+        """Begin a batch; all its codes are from one vocabulary."""
         if self.vocabulary.full:
             self.vocabulary = Vocabulary(self._first)
 
 
 class Coder:
-    """What turns the labels of one field into columns; scratch space."""
+    """Converts the labels of one field to columns; owns scratch. Coders may share `labels`."""
 
     def __init__(self, labels: Names) -> None:
-        """
-        Args:
-            labels: of the field; others may have the same.
-        """
         self.labels = labels
         self._met, self._upto = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
@@ -144,20 +289,19 @@ class Coder:
         *,
         last: bool = False,
     ) -> EventColumns:
-        """Return columns with each label of an event once.
+        """Return columns in which every label of an event occurs once.
 
         Args:
             keys: int32 (n,), codes of `key_names`.
-            key_names: of the stream keys.
-            first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]], which
-                no other event does; number[i] < 0: the view does not look at it.
+            first, number: int64 (n,): event i has labels[first[i] : first[i] + number[i]], disjoint
+                between events; number[i] < 0 if the view excludes it.
             labels: int32 (m,), codes of `self.labels`.
-            amounts: int64 (m,), or (0,): 1 each. Amounts of a label that an event repeats add up.
+            amounts: int64 (m,), or (0,) if all are 1; added up if a label repeats in an event.
             last: whether the last amount of a repeated label counts, instead of the sum.
         """
         names, n = self.labels.vocabulary, len(first)
         if len(labels) == n and not len(amounts) and are_alone(fixed(first), fixed(number)):
-            # A label an event, as of most fields: they are what is wanted.
+            # One label per event, the common case: use the labels as they are.
             if n > len(self._upto):
                 self._upto = np.arange(1, 2 * n + 1)
             return EventColumns(keys, key_names, self._upto[:n], labels, NO_AMOUNTS, names, None)
@@ -166,17 +310,34 @@ class Coder:
         ends, seen = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.bool_)
         found, sums = np.empty(len(labels), dtype=np.int32), np.empty(len(labels), dtype=np.int64)
         uneven, all_seen = distinct_labels(
-            fixed(first), fixed(number), fixed(labels), fixed(amounts), AMOUNT_MAX, last, self._met,
-            ends, seen, found, sums,
-        )  # fmt: skip
+            fixed(first),
+            fixed(number),
+            fixed(labels),
+            fixed(amounts),
+            AMOUNT_MAX,
+            last,
+            self._met,
+            ends,
+            seen,
+            found,
+            sums,
+        )
         m = int(ends[-1]) if n else 0
         return EventColumns(
-            keys, key_names, ends, found[:m], sums[:m] if uneven else NO_AMOUNTS, names, None if all_seen else seen
+            keys,
+            key_names,
+            ends,
+            found[:m],
+            sums[:m] if uneven else NO_AMOUNTS,
+            names,
+            None if all_seen else seen,
         )
 
 
 def rows_of(first: Longs, number: Longs) -> Longs:
-    """Return the indices first[i] .. first[i] + number[i] - 1 of all i, end to end."""
+    """Return the concatenated indices first[i] .. first[i] + number[i] - 1 of all i."""
     ends = np.cumsum(number)
-    rows: Longs = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(first - (ends - number), number)
+    rows: Longs = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(
+        first - (ends - number), number
+    )
     return rows

@@ -1,53 +1,51 @@
-"""What reads the records of each source partition, by the format that the settings name."""
+"""Record formats of the source partitions, chosen by the settings."""
 
 from __future__ import annotations
 
 import time
 
-from workers.errors import SettingsError
-from workers.events.formats.json_schema import FramedJson
-from workers.events.formats.reader import FormatReader, form_of
+from workers.events.formats.reader import FormatReader, FramedJson, form_of
 from workers.events.json import Json
 from workers.events.logs import Format
 from workers.events.reader import EventReader
+from workers.events.schemas import Access, Registry, Waiting
 from workers.events.tree import Node
-from workers.metrics import Metrics
-from workers.registry.registry import Access, Registry, Waiting
-from workers.settings import Settings
+from workers.runtime.errors import SettingsError
+from workers.runtime.metrics import Metrics
+from workers.settings.settings import Settings
 
-# A command waits for a registry as long as a broker is waited for.
+# Same as the timeout for a broker.
 _PATIENCE_S = 30.0
 
 
 class Forms:
-    """The formats of a worker's records, with one registry for all threads."""
+    """The record formats of a worker, with one schema registry shared by all threads.
 
-    def __init__(self, settings: Settings, reader: EventReader, metrics: Metrics | None = None) -> None:
-        """
-        Args:
-            settings: of the worker.
-            reader: of its events.
-            metrics: count waits for a registry that is away.
+    `metrics` counts waits for an unreachable registry. Raises SettingsError if the format's
+    packages are not installed, or its schema cannot be used.
+    """
 
-        Raises:
-            SettingsError: what reads a format is not installed, or its schema cannot be used.
-        """
+    def __init__(
+        self, settings: Settings, reader: EventReader, metrics: Metrics | None = None
+    ) -> None:
         self._name, self._tree = settings.events.format, reader.layout.tree
-        self._schema = None if settings.schema_registry is None else settings.schema_registry.reader_schema
+        self._schema = (
+            None if settings.schema_registry is None else settings.schema_registry.reader_schema
+        )
         self._registry: Registry | None = None
         self._url = "" if settings.schema_registry is None else settings.schema_registry.url
         if self._name in ("avro", "protobuf") and settings.schema_registry is not None:
-            form_of(self._name, self._tree, self._schema)  # says what is not installed
+            form_of(self._name, self._tree, self._schema)  # raises if packages are missing
             asked = settings.schema_registry
-            self._registry = Registry(Access(asked.url, asked.client(), asked.unknown_wait_ms / 1000), metrics)
+            self._registry = Registry(
+                Access(asked.url, asked.client(), asked.unknown_wait_ms / 1000), metrics
+            )
 
     def form(self, waiting: Waiting | None = None, tree: Node | None = None) -> Format | None:
-        """Return what reads the records of one source partition, in one thread; None: plain JSON.
+        """Return the format for one source partition and one thread; None means plain JSON.
 
-        Args:
-            waiting: the shard that waits where a schema cannot be had now; None: a command, which
-                gives up soon.
-            tree: what is wanted of a record; None: all that the reader looks at.
+        `waiting` is the shard to wait in while a schema is unavailable; None means a command, which
+        gives up soon. A `tree` of None means all fields that the reader uses.
         """
         tree = self._tree if tree is None else tree
         if self._name == "json_schema":
@@ -55,7 +53,9 @@ class Forms:
         if self._registry is None:
             return None
         form = form_of(self._name, tree, self._schema)
-        return FormatReader(form, self._registry, _Command(self._url) if waiting is None else waiting)
+        return FormatReader(
+            form, self._registry, _Command(self._url) if waiting is None else waiting
+        )
 
 
 class _Command:
@@ -69,4 +69,4 @@ class _Command:
             raise SettingsError(f"schema_registry.url = {self._url!r}: it does not answer")
 
     def goes_on(self) -> None:
-        """Nothing watches a command."""
+        """Do nothing; commands have no watchdog."""

@@ -1,4 +1,4 @@
-"""JSON: one object a record."""
+"""JSON format, one object per record: the node tree for the scanner, and the reader."""
 
 from __future__ import annotations
 
@@ -7,52 +7,174 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.texts import fixed
+from workers.arrays.words import WORD
 from workers.events.json_objects import JsonDecoder
-from workers.events.json_tree import JsonTree
+from workers.events.json_parts import depths
+from workers.events.json_scanner import (
+    BITS,
+    ELEMENTS,
+    ELEMENTS_OF,
+    FIRST,
+    HELD_COLUMNS,
+    ITEMS,
+    LAST,
+    LIST_SLOT,
+    MET,
+    NAME_START,
+    NAME_STOP,
+    NEXT,
+    NODE_COLUMNS,
+    NODE_SLOT,
+    NONE,
+    OBJECT,
+    ONE,
+    PLAIN,
+    SEEN_COLUMNS,
+    SEVERAL,
+    SIGNATURE,
+    SORT,
+    bit,
+    logs,
+    signature,
+)
 from workers.events.logs import Bools, Logs, parts
 from workers.events.tree import Node
-from workers.kernels.reading.json_log import logs
-from workers.kernels.reading.json_parts import depths
-from workers.mechanisms.frozen import Frozen
-from workers.mechanisms.texts import fixed
-
-# Lists and objects in each other. CPython lets about 1,000 calls lie in each other, ours included,
-# and which of msgspec's it counts differs between versions. All of them allow this many.
-NESTED_MAX = 512
+from workers.runtime.frozen import Frozen, read_only
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 
 
+class JsonTree(Frozen):
+    """The wanted fields as the scanner takes them, shared by all threads of a worker.
+
+    Attributes:
+        nodes: int64 (n, NODE_COLUMNS), one row per node, root first; see `json_scanner`.
+        names: uint8, the concatenated names in UTF-8 and quotes, padded by one machine word.
+        levels: maximum nesting depth of the walked objects and lists.
+    """
+
+    nodes: Longs
+    names: Bytes
+    levels: int
+
+    def __init__(self, root: Node) -> None:
+        found = _Rows()
+        found.add(root, b"")
+        found.fill(0, root)
+        # A record is an object, whatever fields are wanted.
+        found.rows[0][SORT] = OBJECT
+        self.names = fixed(np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8))
+        nodes = np.array(found.rows, dtype=np.int64)
+        for row in nodes:
+            row[SIGNATURE] = signature(self.names, row[NAME_START], row[NAME_STOP])
+        for row in nodes:
+            bits = {int(bit(int(child[SIGNATURE]))) for child in nodes[row[FIRST] : row[LAST]]}
+            row[BITS] = np.array(sum(1 << each for each in bits), dtype=np.uint64).view(np.int64)
+        self.nodes = read_only(nodes)
+        self.levels = max(1, _levels(root))
+
+    def scratch(self) -> tuple[Longs, Longs]:
+        """Return `stack` and `seen` for the scanner, for one thread."""
+        seen = np.zeros((len(self.nodes), SEEN_COLUMNS), dtype=np.int64)
+        # Initially, expect the order of the settings.
+        for node, (first, last) in enumerate(self.nodes[:, [FIRST, LAST]].tolist()):
+            if first < last:
+                seen[node, MET] = first
+                seen[first:last, NEXT] = [*range(first + 1, last), first]
+        return np.empty((self.levels, HELD_COLUMNS), dtype=np.int64), seen
+
+
+class _Rows:
+    """Builder of node rows and names; the children of a node get contiguous rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[int]] = []
+        self.names = bytearray()
+
+    def add(self, node: Node, name: bytes) -> int:
+        start = len(self.names) + 1
+        self.names += b'"' + name + b'"'
+        row = [NONE] * NODE_COLUMNS
+        row[NODE_SLOT], row[SORT], row[LIST_SLOT] = node.slot, _sort(node), node.list_slot
+        row[NAME_START], row[NAME_STOP] = start, start + len(name)
+        # Non-ASCII bytes are valid UTF-8 here, so they may occur unescaped.
+        row[PLAIN] = int(bool(name) and not any(byte < 32 or byte in b'"\\' for byte in name))
+        self.rows.append(row)
+        return len(self.rows) - 1
+
+    def fill(self, row: int, node: Node) -> None:
+        first = len(self.rows)
+        children = [
+            (self.add(child, name.encode()), child) for name, child in node.children.items()
+        ]
+        self.rows[row][FIRST], self.rows[row][LAST] = first, first + len(children)
+        if node.elements is not None:
+            self.rows[row][ELEMENTS] = self.add(node.elements, b"")
+            children.append((self.rows[row][ELEMENTS], node.elements))
+        for at, child in children:
+            self.fill(at, child)
+
+
+def _sort(node: Node) -> int:
+    wants = [
+        sort
+        for sort, is_one in (
+            (ITEMS, node.many),
+            (OBJECT, node.children),
+            (ELEMENTS_OF, node.elements),
+        )
+        if is_one
+    ]
+    return ONE if not wants else wants[0] if len(wants) == 1 else SEVERAL
+
+
+def _levels(node: Node) -> int:
+    below = [_levels(child) for child in node.children.values()]
+    if node.elements is not None:
+        below.append(_levels(node.elements))
+    return 1 + max(below) if below else 0
+
+
+# Nested lists and objects. CPython allows a recursion depth of about 1,000, including our own
+# calls; which of msgspec's calls count differs by version. All versions allow this many.
+NESTED_MAX = 512
+
+
 class Json(Frozen):
-    """Reads events that are JSON; all threads of a worker share it. See `Format`."""
+    """JSON reader, shared by all threads of a worker. See `Format`."""
 
     def __init__(self, tree: Node) -> None:
-        """
-        Args:
-            tree: what is wanted of an event.
-        """
         self._tree, self._decoder = JsonTree(tree), JsonDecoder(tree)
 
     def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
-        """Log the wanted fields of plain records; see `Format.scan`."""
         bytes_of = fixed(data)
         places = fixed(values if plain is None else np.where(plain[:, None], values, -1))
         stack, seen = self._tree.scratch()
 
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
-            # No text is longer decoded than written: one record always has room.
+            # Decoding never lengthens a text: one record always has room.
             decoded = np.empty_like(data)
             done, _, filled = logs(
-                bytes_of, places, self._tree.nodes, self._tree.names, begin, stack, seen, number, rows, 0, decoded, 0
+                bytes_of,
+                places,
+                self._tree.nodes,
+                self._tree.names,
+                begin,
+                stack,
+                seen,
+                number,
+                rows,
+                0,
+                decoded,
+                0,
             )
             return (np.concatenate([data, decoded[:filled]]) if filled else data), done
 
         return parts(values, scan, self.decoder(data, values))
 
     def decoder(self, data: Bytes, values: Longs) -> Callable[[int], object]:
-        """Return what decodes the record in a row of `values`; see `Logs.decode`."""
-
         def decode(row: int) -> object:
             start, stop = values[row].tolist()
             return self.decode(data[start:stop].tobytes())
@@ -60,18 +182,16 @@ class Json(Frozen):
         return decode
 
     def decode(self, value: bytes) -> object:
-        """Return a record as plain objects; raises ValueError with the reason why it is none."""
+        """Return a record as plain objects; raises ValueError with the reject reason."""
         _check_depth(value)
         return self._decoder.decode(value)
 
     def whole(self, value: bytes) -> object:
-        """Return a record with all of its fields; see `Format.whole`."""
         _check_depth(value)
         return self._decoder.whole(value)
 
 
 def _check_depth(value: bytes) -> None:
-    """Refuse a record with more lists and objects in each other than can be decoded."""
     if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
         return
     record = np.frombuffer(value, dtype=np.uint8)

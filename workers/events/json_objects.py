@@ -1,11 +1,11 @@
-"""The general reader of JSON: one record to plain objects, of which the wanted fields are there.
+"""General JSON reader: decodes one record to plain objects that contain the wanted fields.
 
-msgspec decodes along the tree of wanted paths and skips what nobody wants. Where a record has
-another shape than the paths say, it is decoded whole, so that one can say what is wrong with it.
+msgspec decodes along the tree of wanted paths and skips the rest. A record of another shape is
+decoded completely, so that the reject can say what is wrong with it.
 
-It looks less closely at what it skips: a string that nobody wants may hold invalid UTF-8, and a
-whole number have more digits than Python reads (4,300). In what is decoded both are "not JSON".
-Half a surrogate pair in an escape is that everywhere.
+msgspec checks less in skipped values: an unwanted string may hold invalid UTF-8, and an unwanted
+integer more digits than Python reads (4,300). In decoded values both are "not JSON". An unpaired
+surrogate escape is "not JSON" everywhere.
 """
 
 from __future__ import annotations
@@ -17,35 +17,27 @@ from typing import Any, TypedDict
 import msgspec
 
 from workers.events.tree import Node
-from workers.mechanisms.frozen import Frozen
+from workers.runtime.frozen import Frozen
 
-# Beyond what a float holds, and near enough that a whole number made of it is short.
+# Beyond the range of a float, yet small enough that the integer stays short.
 EXPONENT_MAX = 400
 
 
 class JsonDecoder(Frozen):
-    """Decodes one record at a time; all threads of a worker share it."""
+    """Decodes one record at a time; shared by all threads of a worker."""
 
     def __init__(self, root: Node) -> None:
-        """
-        Args:
-            root: what is wanted of a record.
-        """
         wanted: Any = msgspec.json.Decoder(_type(root), float_hook=decimal)
         anything: Any = msgspec.json.Decoder(float_hook=decimal)
         self._wanted: Callable[[bytes], Any] = wanted.decode
         self._anything: Callable[[bytes], Any] = anything.decode
 
     def decode(self, value: bytes) -> object:
-        """Return what a record holds: dict, list, str, int, bool, None, and `decimal` of a number
-        with a point or an exponent. Of objects on the way to wanted fields only those are there,
-        unless the record has another shape; of a name that occurs twice, the last.
+        """Return a record as dict, list, str, int, bool and None, with `decimal` for other numbers.
 
-        Args:
-            value: the record, with as few lists and objects in each other as its reader allows.
-
-        Raises:
-            ValueError: it is "not JSON".
+        Objects on wanted paths contain only wanted fields, unless the record has another shape. The
+        last value of a repeated name wins. The caller must have checked the nesting of `value`.
+        Raises ValueError("not JSON").
         """
         try:
             return self._wanted(value)
@@ -53,7 +45,7 @@ class JsonDecoder(Frozen):
             return self.whole(value)
 
     def whole(self, value: bytes) -> object:
-        """Return what `decode` does, with every field that the record has."""
+        """Return the same as `decode`, with every field of the record."""
         try:
             return self._anything(value)
         except (ValueError, RecursionError):
@@ -61,10 +53,10 @@ class JsonDecoder(Frozen):
 
 
 def decimal(text: str) -> Decimal | float:
-    """Return a number with a point or an exponent exactly as it is written.
+    """Return a number with a point or an exponent exactly as written.
 
-    One with an exponent beyond EXPONENT_MAX comes as a float, which is 0 or infinite: as a whole
-    number, ten bytes of JSON would fill the memory.
+    An exponent beyond EXPONENT_MAX gives a float, 0 or infinite: as an integer, ten bytes of JSON
+    would fill the memory.
     """
     try:
         found = Decimal(text)
@@ -74,7 +66,6 @@ def decimal(text: str) -> Decimal | float:
 
 
 def _type(node: Node) -> Any:
-    """Return the type by which msgspec decodes what is at a node."""
     if node.many or (node.children and node.elements is not None):
         return Any
     if node.elements is not None:

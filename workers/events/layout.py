@@ -1,4 +1,4 @@
-"""A shape as kernels take it: a slot for each wanted field, and the views as rows of numbers."""
+"""A shape in kernel form: a slot per wanted field, and the views as rows for `view_kernels`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,37 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.words import WORD
+from workers.events.log_values import ISO, MS, NS, US, S
 from workers.events.tree import NO_SLOT, Node, Wanted, build
-from workers.kernels.reading import wanted as kernels
-from workers.kernels.reading.log_values import ISO, MS, NS, US, S
-from workers.kernels.words import WORD
-from workers.mechanisms.frozen import Frozen, read_only
-from workers.shapes.conditions import Condition
-from workers.shapes.paths import Path, parse
-from workers.shapes.views import ALL_KEYS, RECORD_KEY, Shape, View
+from workers.mechanisms.config.views import (
+    ALL_KEYS,
+    RECORD_KEY,
+    Condition,
+    Path,
+    Shape,
+    View,
+    parse,
+)
+from workers.runtime.frozen import Frozen, read_only
+
+# Event status.
+READ, SKIPPED = 0, 1
+# The label count of an event that the view excludes.
+UNSEEN = -1
+
+# Columns of `views`; COLUMN is the view's row in `columns`.
+VIEW_KEY, COLUMN, CONDITION, CONDITIONS_STOP = range(4)
+VIEW_COLUMNS = 4
+# Columns of `columns`.
+ITEMS, ELEMENTS, COUNT, ONLY_LIST, BUCKETS, EDGE, EDGES_STOP = range(7)
+COLUMN_COLUMNS = 7
+# Columns of `conditions`, and their operators.
+FIELD, ASKS, FIRST, LAST = 0, 1, 2, 3
+IN, NOT_IN, AT_LEAST, AT_MOST, EXISTS = 0, 1, 2, 3, 4
+# Slots of a stream key or user that is not a field.
+NOWHERE, RECORD_KEY_SLOT = -1, -2
+
 
 Longs = NDArray[np.int64]
 
@@ -24,8 +47,6 @@ _UNITS = MappingProxyType({"ms": MS, "s": S, "us": US, "ns": NS, "iso": ISO})
 
 
 class _Slots:
-    """Slots of fields and lists, by their places, in the order in which they are asked for."""
-
     def __init__(self) -> None:
         self.wanted: dict[tuple[tuple[str, ...], int | None], Wanted] = {}
         self.lists: dict[tuple[str, ...], int] = {}
@@ -36,7 +57,7 @@ class _Slots:
         return self.number - 1
 
     def of(self, path: Path, *, many: bool = False) -> int:
-        """Return the slot of a field; `many`: a list or an object there is opened."""
+        """Return the slot of a field; with `many`, a list or object there is opened."""
         list_at = path.list_at
         if list_at == len(path.steps):
             list_at = None
@@ -49,7 +70,6 @@ class _Slots:
         return slot
 
     def of_list(self, steps: tuple[str, ...]) -> int:
-        """Return the slot of the list at a path."""
         if steps not in self.lists:
             self.lists[steps] = self._new()
         return self.lists[steps]
@@ -57,7 +77,7 @@ class _Slots:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What labels are made of, whichever views count them; see `View`."""
+    """The source of labels, independent of the views that count them; see `View`."""
 
     path: Path
     count: Path | None
@@ -65,19 +85,13 @@ class Items:
 
 
 class Layout(Frozen):
-    """What is read of an event: a tree for the scanners, rows for `kernels.views`; all are shared.
+    """Wanted fields: a tree for the scanners, kernel arguments for `view_kernels.see`.
 
     Attributes:
-        shape: what it was made of.
-        tree: the wanted fields.
-        slots: how many there are.
-        time_slot, unit, user_slot, key_slots, views, columns: see `kernels.views.see`.
-        conditions, text, words, reals, edges: likewise.
-        names: of the views.
+        slots: number of slots.
         keys: the distinct stream keys, a path or "$key" or "$all", in the order of `key_slots`.
-        key_of: the place in `keys` of each view's.
-        column_of: the row in `columns` of each view's labels.
-        items_of: what each of `columns` is made of.
+        key_of, column_of: index in `keys` and row in `columns`, per view.
+        items_of: the source of each of `columns`.
     """
 
     tree: Node
@@ -93,7 +107,9 @@ class Layout(Frozen):
         self.names = tuple(shape.views)
         self.keys = tuple(dict.fromkeys(view.key for view in shape.views.values()))
         self.key_of = tuple(self.keys.index(view.key) for view in shape.views.values())
-        self.key_slots = read_only(np.array([_slot_of(slots, key) for key in self.keys], dtype=np.int64))
+        self.key_slots = read_only(
+            np.array([_slot_of(slots, key) for key in self.keys], dtype=np.int64)
+        )
         self.time_slot = NO_SLOT if shape.time is None else slots.of(shape.time)
         self.unit = _UNITS[shape.unit]
         self.user_slot = NO_SLOT if shape.user is None else _slot_of(slots, shape.user)
@@ -104,15 +120,20 @@ class Layout(Frozen):
             _row(view, key, slots, columns, asked, edges)
             for view, key in zip(shape.views.values(), self.key_of, strict=True)
         ]
-        self.views, self.columns = _rows(rows, kernels.VIEW_COLUMNS), _rows(list(columns.values()), kernels.COLUMN_COLUMNS)
+        self.views, self.columns = (
+            _rows(rows, VIEW_COLUMNS),
+            _rows(list(columns.values()), COLUMN_COLUMNS),
+        )
         self.items_of = tuple(columns)
-        self.column_of = tuple(row[kernels.COLUMN] for row in rows)
+        self.column_of = tuple(row[COLUMN] for row in rows)
         self.conditions = _rows(asked.rows, 4)
         ends = np.cumsum([len(word) for word in asked.words], dtype=np.int64)
         starts = ends - np.array([len(word) for word in asked.words], dtype=np.int64)
         self.words = read_only(np.stack((starts, ends), axis=1))
-        # What is behind the last lets it be compared a machine word at a time as well.
-        self.text = read_only(np.frombuffer(b"".join(asked.words) + bytes(WORD), dtype=np.uint8).copy())
+        # Padding lets the last word be compared a machine word at a time as well.
+        self.text = read_only(
+            np.frombuffer(b"".join(asked.words) + bytes(WORD), dtype=np.uint8).copy()
+        )
         self.reals = read_only(np.array(asked.reals, dtype=np.float64))
         self.edges = read_only(np.array(edges, dtype=np.float64))
         self.tree = build(list(slots.wanted.values()))
@@ -120,13 +141,12 @@ class Layout(Frozen):
 
 
 def _rows(rows: Sequence[Sequence[int]], width: int) -> Longs:
-    """Return rows of numbers as an array that nobody can change."""
-    return read_only(np.array(rows, dtype=np.int64) if rows else np.empty((0, width), dtype=np.int64))
+    return read_only(
+        np.array(rows, dtype=np.int64) if rows else np.empty((0, width), dtype=np.int64)
+    )
 
 
 class _Conditions:
-    """The conditions of all views as rows, with the words and bounds that they name."""
-
     def __init__(self, slots: _Slots) -> None:
         self._slots = slots
         self.rows: list[tuple[int, int, int, int]] = []
@@ -134,57 +154,58 @@ class _Conditions:
         self.reals: list[float] = []
 
     def add(self, condition: Condition) -> None:
-        """Add a row for each thing that a condition asks."""
         field = self._slots.of(parse(condition.field))
-        for asks, given in ((kernels.IN, condition.in_), (kernels.NOT_IN, condition.not_in)):
+        for asks, given in ((IN, condition.in_), (NOT_IN, condition.not_in)):
             if given is not None:
                 first = len(self.words)
                 self.words += [word.encode() for word in given]
                 self.rows.append((field, asks, first, len(self.words)))
-        for asks, bound in ((kernels.AT_LEAST, condition.min), (kernels.AT_MOST, condition.max)):
+        for asks, bound in ((AT_LEAST, condition.min), (AT_MOST, condition.max)):
             if bound is not None:
                 self.rows.append((field, asks, len(self.reals), 0))
                 self.reals.append(bound)
         if condition.exists is not None:
-            self.rows.append((field, kernels.EXISTS, int(condition.exists), 0))
+            self.rows.append((field, EXISTS, int(condition.exists), 0))
 
 
 def _slot_of(slots: _Slots, field: Path | str) -> int:
-    """Return the slot of a stream key or user, which may be no field."""
     if isinstance(field, Path):
         return slots.of(field)
-    return {ALL_KEYS: kernels.NOWHERE, RECORD_KEY: kernels.RECORD_KEY}[field]
+    return {ALL_KEYS: NOWHERE, RECORD_KEY: RECORD_KEY_SLOT}[field]
 
 
 def _row(
-    view: View, key: int, slots: _Slots, columns: dict[Items, list[int]], asked: _Conditions, edges: list[float]
+    view: View,
+    key: int,
+    slots: _Slots,
+    columns: dict[Items, list[int]],
+    asked: _Conditions,
+    edges: list[float],
 ) -> list[int]:
-    """Return a view's row of numbers, and add that of its labels if it is the first with them."""
     items = Items(view.items, view.count, view.edges)
     if items not in columns:
         columns[items] = _column(items, slots, edges)
-    row = [kernels.NOWHERE] * kernels.VIEW_COLUMNS
-    row[kernels.VIEW_KEY], row[kernels.COLUMN] = key, list(columns).index(items)
-    row[kernels.CONDITION] = len(asked.rows)
+    row = [NOWHERE] * VIEW_COLUMNS
+    row[VIEW_KEY], row[COLUMN] = key, list(columns).index(items)
+    row[CONDITION] = len(asked.rows)
     for condition in view.where:
         asked.add(condition)
-    row[kernels.CONDITIONS_STOP] = len(asked.rows)
+    row[CONDITIONS_STOP] = len(asked.rows)
     return row
 
 
 def _column(items: Items, slots: _Slots, edges: list[float]) -> list[int]:
-    """Return the row of numbers of a column of labels."""
     path = items.path
     within = path.list_at is not None and path.list_at < len(path.steps)
-    row = [kernels.NOWHERE] * kernels.COLUMN_COLUMNS
-    row[kernels.ITEMS] = slots.of(path, many=not within)
+    row = [NOWHERE] * COLUMN_COLUMNS
+    row[ITEMS] = slots.of(path, many=not within)
     if within:
-        row[kernels.ELEMENTS] = slots.of_list(path.steps[: path.list_at])
+        row[ELEMENTS] = slots.of_list(path.steps[: path.list_at])
     if items.count is not None:
-        row[kernels.COUNT] = slots.of(items.count)
-    row[kernels.ONLY_LIST] = int(path.list_at == len(path.steps))
-    row[kernels.BUCKETS] = int(items.edges is not None)
-    row[kernels.EDGE] = len(edges)
+        row[COUNT] = slots.of(items.count)
+    row[ONLY_LIST] = int(path.list_at == len(path.steps))
+    row[BUCKETS] = int(items.edges is not None)
+    row[EDGE] = len(edges)
     edges += items.edges or ()
-    row[kernels.EDGES_STOP] = len(edges)
+    row[EDGES_STOP] = len(edges)
     return row

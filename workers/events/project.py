@@ -1,8 +1,7 @@
-"""What an event is, said of plain Python objects: the rule that every reader of events follows.
+"""Project decoded records, plain Python objects, to events: the reference rule of all readers.
 
-A decoder of any format gives dictionaries, lists, texts, numbers, booleans and None. The compiled
-readers decide about plain records only; about each of the others this module decides alone, and
-tests hold the two against each other. Reasons name fields of the configuration only.
+The compiled readers handle plain records only and leave all others to this module; tests compare
+the two. Reject reasons name configuration fields only.
 """
 
 from __future__ import annotations
@@ -17,38 +16,37 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from workers.events.columns import AMOUNT_MAX
-from workers.kernels.reading.log_values import TIME_MAX
-from workers.mechanisms.config import LABEL_BYTES_MAX
-from workers.mechanisms.frozen import Frozen
-from workers.shapes.conditions import Condition, as_label
-from workers.shapes.paths import Path, parse
-from workers.shapes.views import Shape, View
+from workers.events.log_values import TIME_MAX
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.mechanisms.config.views import Condition, Path, Shape, View, as_label, parse
+from workers.runtime.frozen import Frozen
 
-# Whole numbers in a time unit to a second.
+# Time units per second.
 PER_SECOND = MappingProxyType({"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000})
 ISO = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?", re.ASCII
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(?:([Zz])|([+-])(\d\d):?(\d\d))?",
+    re.ASCII,
 )
 UNIT_WORDS = MappingProxyType(
     {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 )
-#: From 2000 to 2100: other times are what a wrong unit makes of them.
+#: 2000 to 2100; times outside suggest a wrong unit.
 PLAUSIBLE_MS = (946_684_800_000, 4_102_444_800_000)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLI, _EXACT = Decimal("0.001"), Context(prec=40)
-# A whole number with more bits has more digits than a label may have bytes.
+# A larger integer has more digits than a label may have bytes.
 _LABEL_BITS_MAX = 3_410
-# Its field is absent; None is a null.
+# The field is absent; None means null.
 _ABSENT: Any = object()
 
 
 class Seen(NamedTuple):
-    """What one view sees of an event.
+    """The key and labels that one view reads from an event.
 
     Attributes:
-        key: its stream key, "" where that is not a field.
-        labels: its labels in their order, or the numbers of the buckets.
-        amounts: how often it brings each, at most AMOUNT_MAX.
+        key: the stream key, "" if not a field.
+        labels: in order; bucket numbers if the view has buckets.
+        amounts: the count of each label, at most AMOUNT_MAX.
     """
 
     key: str
@@ -60,10 +58,9 @@ class Event(NamedTuple):
     """A valid event.
 
     Attributes:
-        time: ms since 1970; 0 where that is the record's, -1 where no view looks and it is not
-            there.
-        user: "" where it is not a field, or no view looks.
-        views: what each view sees; None: its conditions do not hold.
+        time: ms since 1970; 0 if it is the record's, -1 if unreadable and no view needs it.
+        user: "" if not a field, or if no view includes the event.
+        views: None where the view's conditions do not hold.
     """
 
     time: int
@@ -72,22 +69,15 @@ class Event(NamedTuple):
 
 
 class _Wrong(Exception):
-    """The reason why an object is no event."""
+    """The reason for rejecting an object."""
 
 
 class Projection(Frozen):
-    """Says of decoded records what events they are."""
-
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._views = tuple(_ViewOf(view, shape.empty) for view in shape.views.values())
 
     def event(self, record: object) -> Event | str:
-        """Return the event that a decoded record is, or the reason why it is none.
-
-        Args:
-            record: a dictionary, or what is no event.
-        """
         if not isinstance(record, Mapping):
             return "not a JSON object"
         try:
@@ -99,10 +89,9 @@ class Projection(Frozen):
         return "label too long" if _longest(event) > LABEL_BYTES_MAX else event
 
     def whose(self, record: object) -> tuple[str | None, int]:
-        """Return user and time of a decoded record, whether or not any view looks at it.
+        """Return user and time of a decoded record, even if no view includes it.
 
-        A user is None where none can be read, the time -1; a user that is no field is "", and such
-        a time 0.
+        If unreadable, they are None and -1; if not a field, "" and 0.
         """
         if not isinstance(record, Mapping):
             return None, -1
@@ -138,12 +127,18 @@ class Projection(Frozen):
 
 
 _TIMES = MappingProxyType(
-    {"ms": "a time in ms", "s": "a time in s", "us": "a time in us", "ns": "a time in ns", "iso": "an ISO time"}
+    {
+        "ms": "a time in ms",
+        "s": "a time in s",
+        "us": "a time in us",
+        "ns": "a time in ns",
+        "iso": "an ISO time",
+    }
 )
 
 
 def _likely_unit(value: object) -> str:
-    """Return the unit that a value that is no time seems to have, as the end of a reason."""
+    """Return the likely unit of an invalid time, as the end of a reject reason."""
     for unit, word in UNIT_WORDS.items():
         time = time_ms(value, unit)
         if time is not None and PLAUSIBLE_MS[0] <= time < PLAUSIBLE_MS[1]:
@@ -152,14 +147,12 @@ def _likely_unit(value: object) -> str:
 
 
 class _ViewOf(Frozen):
-    """One view of a projection."""
-
     def __init__(self, view: View, empty: bool) -> None:
         self._view, self._empty = view, empty
         self._where = tuple((condition, parse(condition.field).steps) for condition in view.where)
 
     def seen(self, record: Mapping[str, Any]) -> Seen | None:
-        """Return what is seen of a record; None where a condition does not hold."""
+        """Return the view of a record; None if a condition does not hold."""
         if not all(holds(condition, _value(record, steps)) for condition, steps in self._where):
             return None
         key = self._view.key
@@ -176,10 +169,12 @@ class _ViewOf(Frozen):
         return Seen(name, [bucket(edges, value) for value in values], amounts)
 
     def _items(self, record: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
-        """Return labels, or numbers, with their amounts."""
+        """Return labels (numbers, if the view has buckets) and their amounts."""
         items, count = self._view.items, self._view.count
         if items.list_at is not None and items.list_at < len(items.steps):
-            return self._of_elements(record, items.steps[: items.list_at], items.steps[items.list_at :])
+            return self._of_elements(
+                record, items.steps[: items.list_at], items.steps[items.list_at :]
+            )
         found = _at(record, items.steps)
         if found is None and self._empty:
             found = _ABSENT
@@ -206,7 +201,9 @@ class _ViewOf(Frozen):
     def _of_list(self, found: list[Any]) -> tuple[list[Any], list[int]]:
         kept = [value for value in found if value is not None] if self._empty else found
         if not all(map(self._fits, kept)):
-            raise _Wrong(f"field {_name(Path(self._view.items.steps))} has an item that is not {self._kind}")
+            raise _Wrong(
+                f"field {_name(Path(self._view.items.steps))} has an item that is not {self._kind}"
+            )
         return [self._label(value) for value in kept], [1] * len(kept)
 
     def _of_object(self, found: Mapping[str, Any]) -> tuple[list[Any], list[int]]:
@@ -218,7 +215,6 @@ class _ViewOf(Frozen):
     def _of_elements(
         self, record: Mapping[str, Any], steps: tuple[str, ...], rest: tuple[str, ...]
     ) -> tuple[list[Any], list[int]]:
-        """Return the items of a list of objects, each with its count."""
         items, count, of_list = self._view.items, self._view.count, Path(steps)
         elements = _at(record, steps)
         if self._empty and (elements is None or elements is _ABSENT):
@@ -256,14 +252,18 @@ class _ViewOf(Frozen):
     def _fits(self, value: object) -> bool:
         if self._view.edges is None:
             return isinstance(value, str | int)
-        return isinstance(value, int | float | Decimal) and not isinstance(value, bool) and not _is_nan(value)
+        return (
+            isinstance(value, int | float | Decimal)
+            and not isinstance(value, bool)
+            and not _is_nan(value)
+        )
 
     def _label(self, value: Any) -> Any:
         return _text(value) if self._view.edges is None else value
 
 
 def holds(condition: Condition, value: object) -> bool:
-    """Return whether a value, None where there is none, fulfils a condition."""
+    """Return whether a value, None if absent, meets a condition."""
     there = value is not None
     text = _text(value) if isinstance(value, str | int) else None
     number = number_of(value)
@@ -277,7 +277,7 @@ def holds(condition: Condition, value: object) -> bool:
 
 
 def number_of(value: object) -> float | None:
-    """Return a number as the nearest float64, also an infinite one; None: it is none."""
+    """Return a number as the nearest float64, possibly infinite; None if not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or _is_nan(value):
         return None
     try:
@@ -287,22 +287,24 @@ def number_of(value: object) -> float | None:
 
 
 def bucket(edges: Sequence[float], value: float | Decimal) -> int:
-    """Return how many of the edges, ascending, are at most a number: the bucket that it is in."""
+    """Return the bucket of a number: how many of the ascending edges are at most that number."""
     number = number_of(value)
     assert number is not None, "looked at before"
     return bisect_right(edges, number)
 
 
 def time_ms(value: object, unit: str) -> int | None:
-    """Return a time in ms since 1970, rounded down; None: it is none that an event can have."""
+    """Return a time in ms since 1970, rounded down; None if it is not a valid event time."""
     if unit == "iso":
         found = _iso(value)
     elif type(value) is int:
         found = value * 1000 // PER_SECOND[unit]
-    elif unit == "s" and isinstance(value, Decimal) and value.is_finite() and abs(value) <= TIME_MAX:
+    elif (
+        unit == "s" and isinstance(value, Decimal) and value.is_finite() and abs(value) <= TIME_MAX
+    ):
         found = int(value.quantize(_MILLI, ROUND_FLOOR, _EXACT).scaleb(3, _EXACT))
     elif unit == "s" and isinstance(value, float) and abs(value) <= TIME_MAX:
-        # A float in a binary format is the nearest to what was meant: to the microsecond.
+        # Binary formats hold only the nearest float: round to the microsecond first.
         found = round(value * 1e6) // 1000
     else:
         found = None
@@ -312,7 +314,7 @@ def time_ms(value: object, unit: str) -> int | None:
 
 
 def _iso(value: object) -> int | None:
-    """Return the time that a text writes as ISO 8601 does, in UTC where it names no zone."""
+    """Parse an ISO 8601 time to ms since 1970; UTC if it has no zone."""
     parts = ISO.fullmatch(value) if isinstance(value, str) else None
     if parts is None:
         return None
@@ -330,14 +332,16 @@ def _iso(value: object) -> int | None:
 
 
 def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None = None) -> Any:
-    """Return what is at a path, `_ABSENT` where nothing is; it goes through objects only."""
+    """Return the value at a path through objects, `_ABSENT` if there is none."""
     found: Any = record
     for place, name in enumerate(steps):
         if found is None:
             return _ABSENT
         if not isinstance(found, Mapping):
             before = steps[:place]
-            path = Path(before) if within is None else Path(within.steps + before, len(within.steps))
+            path = (
+                Path(before) if within is None else Path(within.steps + before, len(within.steps))
+            )
             raise _Wrong(f"field {_name(path)} is not an object")
         found = found.get(name, _ABSENT)
         if found is _ABSENT:
@@ -346,7 +350,6 @@ def _at(record: Mapping[str, Any], steps: tuple[str, ...], within: Path | None =
 
 
 def _there(record: Mapping[str, Any], path: Path) -> Any:
-    """Return what is at a path that must be there."""
     found = _at(record, path.steps)
     if found is _ABSENT:
         raise _Wrong(f"missing field {_name(path)}")
@@ -354,7 +357,6 @@ def _there(record: Mapping[str, Any], path: Path) -> Any:
 
 
 def _value(record: Mapping[str, Any], steps: tuple[str, ...]) -> object:
-    """Return what is at a path, None where nothing is."""
     found: Any = record
     for name in steps:
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -372,7 +374,7 @@ def _text(value: str | int) -> str:
 
 
 def _digits(value: int) -> str:
-    # Python writes no numbers of many thousands of digits; this one is longer than any label.
+    # Python refuses to print huge integers; this text is longer than any label.
     return str(value) if value.bit_length() <= _LABEL_BITS_MAX else "9" * (LABEL_BYTES_MAX + 1)
 
 
@@ -385,7 +387,6 @@ def _name(path: Path) -> str:
 
 
 def _longest(event: Event) -> int:
-    """Return the bytes of the longest label, key or user of an event."""
     texts = [event.user]
     for seen in event.views:
         if seen is not None:

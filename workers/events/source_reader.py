@@ -1,6 +1,4 @@
-"""The events of one source partition, from records to columns of codes; what is no event, with the
-reason.
-"""
+"""Read one source partition: from records to columns of codes, with a reason for each reject."""
 
 from __future__ import annotations
 
@@ -11,23 +9,38 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.events.columns import NO_AMOUNTS, Coder, EventColumns, Events, Longs, Names
+from workers.events.columns import (
+    NO_AMOUNTS,
+    Coder,
+    EventColumns,
+    Events,
+    Longs,
+    Names,
+    user_digests,
+)
+from workers.events.layout import UNSEEN
 from workers.events.logs import Format
-from workers.events.pairs import user_digests
-from workers.events.reader import EventReader, EventSpans, Reject
-from workers.events.times import AHEAD, EARLIEST_MS, EARLY, early, with_unit
+from workers.events.reader import (
+    AHEAD,
+    EARLIEST_MS,
+    EARLY,
+    EventReader,
+    EventSpans,
+    Reject,
+    early,
+    with_unit,
+)
 from workers.events.vocabulary import Codes
 from workers.kafka.placement import Placement
 from workers.kafka.records import Records
-from workers.kernels.reading.views import UNSEEN
-from workers.mechanisms.buckets import Buckets
-from workers.settings import ALL_STREAM_KEY
-from workers.shapes.paths import Path
+from workers.mechanisms.config.buckets import Buckets
+from workers.mechanisms.config.views import Path
+from workers.settings.settings import ALL_STREAM_KEY
 
 MISPLACED = "user's records belong in another partition"
 NOT_DECLARED = "key not declared"
 _REASONS = ("", MISPLACED, AHEAD, NOT_DECLARED, EARLY)
-# In place of a reason: nothing counts it, and it may close no tick either.
+# No reject: the event is not counted, and must not close a tick.
 _PASSED_OVER = len(_REASONS)
 
 Declared = Mapping[str, frozenset[str] | None]
@@ -35,7 +48,7 @@ A = TypeVar("A", bound=np.generic)
 
 
 class SourceReader:
-    """Reads batches of one source partition, in order. Not for two threads."""
+    """Reads the batches of one source partition, in order. Not thread-safe."""
 
     def __init__(
         self,
@@ -47,12 +60,9 @@ class SourceReader:
     ) -> None:
         """
         Args:
-            reader: decodes events; shared.
-            declared: the stream keys that the histograms of each view serve, by the view's name;
-                None where every key may be named in public.
-            placement: whether a user's records belong in this source partition; None: they all do.
-            form: how events are encoded, in the hands of this thread; None: as JSON.
-            earliest_ms: events dated earlier are rejected.
+            declared: per view, the stream keys its histograms serve; None if all may be published.
+            placement: decides whether a user's records belong in this partition; None accepts all.
+            form: the record format, owned by this thread; None means JSON.
         """
         self._reader, self._placement, self._form = reader, placement, form
         self._earliest_ms = earliest_ms
@@ -60,60 +70,60 @@ class SourceReader:
         self._names = [Names() for _ in layout.keys]
         self._declared: list[int | None] = [None for _ in layout.keys]
         for place in range(len(layout.keys)):
-            served = [declared[name] for name, of in zip(layout.names, layout.key_of, strict=True) if of == place]
+            served = [
+                declared[name]
+                for name, of in zip(layout.names, layout.key_of, strict=True)
+                if of == place
+            ]
             given = [keys for keys in served if keys is not None]
             if len(given) == len(served):
                 first = frozenset().union(*given)
                 self._declared[place], self._names[place] = len(first), Names(first)
         of_fields: dict[Path, Names] = {}
         of_columns = [
-            of_fields.setdefault(items.path, Names()) if items.edges is None else Names(Buckets(items.edges).labels)
+            of_fields.setdefault(items.path, Names())
+            if items.edges is None
+            else Names(Buckets(items.edges).labels)
             for items in layout.items_of
         ]
         self._coders = [Coder(names) for names in of_columns]
         self._labels = of_columns
         self._views_of = [
-            [view for view, of in enumerate(layout.column_of) if of == column] for column in range(len(of_columns))
+            [view for view, of in enumerate(layout.column_of) if of == column]
+            for column in range(len(of_columns))
         ]
-        #: Events of the last part that only the general reader could read.
+        #: Records of the last part that went to the general reader.
         self.declined = 0
 
     def read(
         self, records: Records, latest_ms: int | None = None
     ) -> Iterator[tuple[Events, list[Reject], int]]:
-        """Decode a batch, part by part.
+        """Decode a batch part by part.
 
-        Args:
-            records: the batch.
-            latest_ms: events dated later are rejected: they must not close ticks early. None: no
-                limit.
-
-        Yields:
-            The valid events of a part; a reject for each other record, by index; and how many
-            records of the batch are read with it.
+        Events after `latest_ms` are rejected so that they cannot close ticks early. Every part has
+        its valid events, its rejects ordered by index, and the number of batch records read so far,
+        including this part.
         """
         for spans, rejects, stop in self.spans(records):
             yield *self.coded(spans, rejects, latest_ms), stop
 
     def spans(self, records: Records) -> Iterator[tuple[EventSpans, list[Reject], int]]:
-        """Yield what is in the parts of a batch, which `coded` makes events of, in order.
+        """Yield the parts of a batch, to be passed to `coded` in order.
 
-        This half of `read` changes nothing here, and another thread may do it.
+        This half of `read` changes no state here, so another thread may run it.
         """
         return self._reader.read(records, self._form)
 
     def whole(self, records: Records, row: int) -> object:
-        """Return a record with all of its fields; see `EventReader.whole`."""
         return self._reader.whole(records, row, self._form)
 
     def of_objects(self, objects: Sequence[object]) -> tuple[Events, list[Reject]]:
-        """Return what `read` does, of decoded records."""
         return self.coded(*self._reader.of_objects(objects))
 
     def coded(
         self, spans: EventSpans, rejects: list[Reject], latest_ms: int | None = None
     ) -> tuple[Events, list[Reject]]:
-        """Return events as columns of codes, and rejects with those that are no event here."""
+        """Encode events as columns of codes and add the events refused here to the rejects."""
         self.declined = spans.declined
         layout = self._reader.layout
         keys = [self._keys(place, spans) for place in range(len(layout.keys))]
@@ -137,12 +147,13 @@ class SourceReader:
             index, times, users = index[good], times[good], None if users is None else users[good]
         of_place: dict[int, EventColumns] = {}
         for column in range(len(layout.columns)):
-            of_place.update(self._columns(column, spans, keys, labels[column], amounts[column], good))
+            of_place.update(
+                self._columns(column, spans, keys, labels[column], amounts[column], good)
+            )
         views = {name: of_place[place] for place, name in enumerate(layout.names)}
         return Events(index, times, users, views), rejects
 
     def _keys(self, place: int, spans: EventSpans) -> Codes:
-        """Return the codes of the events' stream keys, of one of those that there are."""
         names, places = self._names[place], spans.keys[place]
         names.begin()
         if places is None:
@@ -150,14 +161,15 @@ class SourceReader:
         return names.vocabulary.codes(spans.data, places)
 
     def _codes(self, place: int, spans: EventSpans) -> Codes:
-        """Return the codes of the labels in one of the columns."""
         labels = spans.columns[place].labels
         if self._reader.layout.items_of[place].edges is not None:
             return labels[:, 0].astype(np.int32)
         return self._labels[place].vocabulary.codes(spans.data, labels)
 
-    def _refused(self, spans: EventSpans, keys: list[Codes], latest_ms: int | None) -> NDArray[np.int8]:
-        """Return for each event the number of the reason why it is refused, 0: it is not."""
+    def _refused(
+        self, spans: EventSpans, keys: list[Codes], latest_ms: int | None
+    ) -> NDArray[np.int8]:
+        """Return the index of the refusal reason for each event, 0 if accepted."""
         refused = np.zeros(len(spans), dtype=np.int8)
         if self._placement is not None and spans.users is not None:
             refused[spans.looked_at & ~self._placement.here(spans.data, spans.users)] = 1
@@ -175,18 +187,23 @@ class SourceReader:
         return refused
 
     def _reason(self, why: int, time_ms: int) -> str:
-        """Return the reason for refusing an event, by its number."""
         shape = self._reader.layout.shape
         if _REASONS[why] == EARLY:
             return early(time_ms, shape.unit, of_record=shape.time is None)
         return with_unit(AHEAD, time_ms, shape.unit) if _REASONS[why] == AHEAD else _REASONS[why]
 
     def _columns(
-        self, column: int, spans: EventSpans, keys: Sequence[Codes], labels: Codes, amounts: Longs, good: Longs | None
+        self,
+        column: int,
+        spans: EventSpans,
+        keys: Sequence[Codes],
+        labels: Codes,
+        amounts: Longs,
+        good: Longs | None,
     ) -> Iterator[tuple[int, EventColumns]]:
-        """Yield what each view with a column of labels sees, of all events or of good ones.
+        """Yield the columns of the views that share a column of labels, for `good` events only.
 
-        The labels are found once, for the events that any of these views looks at.
+        Distinct labels are computed once, over the events that any of these views includes.
         """
         views = self._views_of[column]
         firsts = [_kept(spans.views[view].first, good) for view in views]
@@ -195,19 +212,26 @@ class SourceReader:
         for other_first, other in zip(firsts[1:], numbers[1:], strict=True):
             if int(number.min(initial=0)) > UNSEEN:
                 break
-            # To all views that look at an event its labels are in the same place.
-            first, number = np.where(number == UNSEEN, other_first, first), np.maximum(number, other)
+            # All views that include an event share the location of its labels.
+            first, number = (
+                np.where(number == UNSEEN, other_first, first),
+                np.maximum(number, other),
+            )
         columns = None
         for view, own in zip(views, numbers, strict=True):
             key = self._reader.layout.key_of[view]
             keys_of_view, names = _kept(keys[key], good), self._names[key].vocabulary
             if columns is None:
-                columns = self._coders[column].columns(keys_of_view, names, first, number, labels, amounts)
-            yield view, columns if own is number else replace(
-                columns, keys=keys_of_view, key_names=names, seen=own != UNSEEN
+                columns = self._coders[column].columns(
+                    keys_of_view, names, first, number, labels, amounts
+                )
+            yield (
+                view,
+                columns
+                if own is number
+                else replace(columns, keys=keys_of_view, key_names=names, seen=own != UNSEEN),
             )
 
 
 def _kept(column: NDArray[A], good: Longs | None) -> NDArray[A]:
-    """Return the rows of good events; None: all are."""
     return column if good is None else column[good]

@@ -1,9 +1,9 @@
-"""The tree of wanted paths, along which every scanner and decoder walks a record.
+"""The tree of wanted paths along which every scanner and decoder walks a record.
 
     order.lines[].sku   children: order -> children: lines -> elements -> children: sku, with a slot
 
-A slot is the number of a wanted field; a list that `[]` goes through has one too. What is at one
-place of a record has one slot, whoever wants it.
+A slot is the number of a wanted field; a list that `[]` goes through has one too. A place in a
+record has one slot, however many views want it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-# The slot of a place where nothing is wanted.
 NO_SLOT = -1
 _NOTHING: Mapping[str, Node] = MappingProxyType({})
 
@@ -22,11 +21,10 @@ class Wanted:
     """A wanted field.
 
     Attributes:
-        steps: names, from the outermost in.
-        list_at: after how many of them `[]` stands; None: nowhere.
-        slot: its number.
-        many: it is items without `[]`, so a list of labels or an object of counts is opened there.
-        list_slot: the number of the list at `[]`; NO_SLOT without one.
+        steps: names, outermost first.
+        list_at: number of names before `[]`; None without one.
+        many: items without `[]`: a list of labels or an object of counts is opened there.
+        list_slot: slot of the list at `[]`; NO_SLOT without one.
     """
 
     steps: tuple[str, ...]
@@ -38,14 +36,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What is wanted at one place of a record.
+    """The wanted fields at one place of a record.
 
     Attributes:
-        slot: of the value itself; NO_SLOT where only something within it is wanted.
-        many: a list or an object at this place is opened, as items are.
-        children: what is wanted of an object at this place, by name.
-        elements: what is wanted of each element of a list at this place; None: nothing.
-        list_slot: of the list; NO_SLOT where nothing is wanted of its elements.
+        slot: of the value itself; NO_SLOT if only fields within it are wanted.
+        many: whether a list or object here is opened, as items are.
+        children: wanted members of an object, by name.
+        elements: wanted fields of each list element; None if there are none.
+        list_slot: of the list; NO_SLOT if its elements are not wanted.
     """
 
     slot: int = NO_SLOT
@@ -57,7 +55,7 @@ class Node:
 
 @dataclass(slots=True)
 class _Open:
-    """A node that is not complete yet; `path` names it in a message."""
+    """A node under construction; `path` is for error messages."""
 
     path: str
     slot: int = NO_SLOT
@@ -84,8 +82,7 @@ class _Open:
 def build(wanted: Sequence[Wanted]) -> Node:
     """Return the tree of the wanted fields; its root is the record itself.
 
-    Raises:
-        ValueError: the same place has two slots, a list has none, or a path is none.
+    Raises ValueError if a place has two slots, a list has none, or a path is invalid.
     """
     root = _Open("")
     for each in wanted:

@@ -1,8 +1,8 @@
-"""Whose events are, for the stage that sends them on by user (`agents/rekey.py`).
+"""Extract user and timestamp for re-keying (`agents/rekey.py`).
 
-User and time are read by a compiled scanner that looks at nothing else. A record whose user cannot
-be read is what the reader of whole events says: no event, with its reason, or one that no histogram
-looks at.
+A compiled scanner reads only these two fields. Like `view_kernels.see`, it answers only where it is
+sure and otherwise declines to the general reader. If no user can be read, `EventReader` decides
+whether the record is a reject, with its reason, or an event that no histogram includes.
 """
 
 from __future__ import annotations
@@ -13,25 +13,119 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.compiled import reads_outside
+from workers.arrays.texts import fixed
 from workers.events.json import Json
-from workers.events.layout import Layout
+from workers.events.json_parts import are_texts
+from workers.events.layout import READ, Layout
+from workers.events.log import DECLINED, FALSE, KIND, SLOT, TRUE
+from workers.events.log_values import WRITTEN_MAX, label, time_of
 from workers.events.logs import Format
 from workers.events.project import Projection
-from workers.events.reader import EventReader, Reject
-from workers.events.times import AHEAD, with_unit
-from workers.kafka.records import Records
-from workers.kernels.reading.json_parts import are_texts
-from workers.kernels.reading.log import DECLINED
-from workers.kernels.reading.log_values import WRITTEN_MAX
-from workers.kernels.reading.views import READ
-from workers.kernels.reading.whose import NO_TIME, whose
-from workers.mechanisms.config import LABEL_BYTES_MAX
-from workers.mechanisms.frozen import Frozen
-from workers.mechanisms.texts import fixed
-from workers.shapes.views import RECORD_KEY, Shape
+from workers.events.reader import AHEAD, EventReader, Reject, with_unit
+from workers.kafka.records import Records, varint
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.mechanisms.config.views import RECORD_KEY, Shape
+from workers.runtime.frozen import Frozen
 
 Bytes = NDArray[np.uint8]
+Flags = NDArray[np.int8]
 Longs = NDArray[np.int64]
+
+# The time is missing or unreadable.
+NO_TIME = -1
+# Flag after the 8 bytes of a time: the record key follows.
+HAS_KEY = 1
+
+
+@reads_outside
+def whose(
+    data: Bytes,
+    log: Longs,
+    ends: Longs,
+    time_slot: int,
+    unit: int,
+    user_slot: int,
+    made: Bytes,
+    status: Flags,
+    times: Longs,
+    users: Longs,
+) -> int:
+    """Write the user and time of each event; return the number of bytes used in `made`.
+
+    Args:
+        log, ends: int64 (rows, 4) and (n,), the concatenated logs and their ends; see `events.log`.
+        time_slot, user_slot: negative if not a field.
+        made: uint8, WRITTEN_MAX bytes per event; positions from len(data) on index it.
+        status: int8 (n,), in: DECLINED by the scanner; out: READ or DECLINED.
+        times, users: int64 (n,), ms or NO_TIME, and (n, 2), start and stop; written if a field.
+    """
+    used, row = int(np.int64(0)), 0  # a literal 0 would compile `label` a second time
+    for event in range(len(ends)):
+        time, user = -1, -1
+        while row < ends[event]:
+            if log[row, SLOT] == time_slot:
+                time = row
+            if log[row, SLOT] == user_slot:
+                user = row
+            row += 1
+        if status[event] == DECLINED:
+            continue
+        status[event] = READ
+        if user_slot >= 0:
+            if user < 0 or log[user, KIND] in (TRUE, FALSE):
+                status[event] = DECLINED
+                continue
+            users[event, 0], users[event, 1], used = label(data, made, used, log, user)
+            if users[event, 0] < 0:
+                status[event] = DECLINED
+                continue
+        if time_slot >= 0:
+            times[event] = NO_TIME
+            if time >= 0:
+                times[event] = time_of(data, log, time, unit)
+                if times[event] < 0:
+                    status[event] = DECLINED
+    return used
+
+
+@reads_outside
+def origins(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) -> None:
+    """Parse the re-key marker in the first header of each record.
+
+    A header of any other kind yields no key and no time.
+
+    Args:
+        data: uint8; a record's headers follow its value, as Kafka encodes them.
+        values: int64 (n, 2), start and stop of each value; start -1 for null.
+        name: uint8, the marker's header name.
+        keys: int64 (n, 2), written: start and stop of the original key, -1 for null.
+        marks: int64 (n,), written: the earliest time at which the event counts, or NO_TIME.
+    """
+    for i in range(len(values)):
+        keys[i, 0], keys[i, 1], marks[i] = -1, -1, NO_TIME
+        if values[i, 0] < 0:
+            continue
+        number, at = varint(data, values[i, 1])
+        if number < 1:
+            continue
+        length, at = varint(data, at)
+        if length != len(name):
+            continue
+        same = True
+        for place in range(length):
+            same &= data[at + place] == name[place]
+        if not same:
+            continue
+        length, at = varint(data, at + length)
+        if length < 9:
+            continue
+        mark = np.int64(0)
+        for place in range(8):
+            mark = mark << 8 | np.int64(data[at + place])
+        marks[i] = mark
+        if data[at + 8] == HAS_KEY:
+            keys[i, 0], keys[i, 1] = at + 9, at + length
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -39,14 +133,13 @@ class Whose:
     """The users of a batch.
 
     Attributes:
-        data: uint8, the bytes of the records, and behind them texts that the reader made.
-        users: int64 (n, 2), start and stop of each record's user in `data`, (0, 0) where `known`
-            is not.
+        data: uint8, the record bytes followed by text that the reader decoded.
+        users: int64 (n, 2), start and stop in `data`; (0, 0) where `known` is False.
         known: bool (n,), whether the record has a user.
-        times: int64 (n,), ms since 1970; NO_TIME where none can be read, and of rejects.
-        rejects: of the records that are no event and have no user; what neither has a user nor is
-            in here is looked at by nobody.
-        declined: how many records the general reader decided about.
+        times: int64 (n,), ms since 1970; NO_TIME if unreadable or rejected.
+        rejects: records that are not events and have no user. No view includes a record that has
+            neither a user nor a reject.
+        declined: number of records that went to the general reader.
     """
 
     data: Bytes
@@ -58,31 +151,29 @@ class Whose:
 
 
 class UserReader(Frozen):
-    """Reader of users and times; all threads of a worker share it."""
+    """Reader of users and times, shared by all threads of a worker."""
 
     def __init__(self, shape: Shape, *, max_bytes: int) -> None:
-        """
-        Args:
-            shape: what is read of an event, its user not None.
-            max_bytes: a longer record is rejected.
-        """
+        """`shape.user` must not be None."""
         self._layout = Layout(replace(shape, views=MappingProxyType({})))
         self._json, self._projection = Json(self._layout.tree), Projection(self._layout.shape)
         self._whole, self._max = EventReader(shape, max_bytes=max_bytes), max_bytes
         self.user_is_key = shape.user == RECORD_KEY
-        #: What is wanted of a record to find its user and time.
+        #: The fields needed to find user and time.
         self.tree = self._layout.tree
 
     def read(
-        self, records: Records, latest_ms: int, form: Format | None = None, whole: Format | None = None
+        self,
+        records: Records,
+        latest_ms: int,
+        form: Format | None = None,
+        whole: Format | None = None,
     ) -> Whose:
         """Return the users of a batch.
 
         Args:
-            records: the batch.
-            latest_ms: records dated later have no user, where their own time is the event's.
-            form: how they are encoded, reading users and times; None: as JSON.
-            whole: the same, reading all that is wanted of an event.
+            latest_ms: later records have no user, if the record's timestamp is the event's.
+            form, whole: formats reading users and times, and all wanted fields; None means JSON.
         """
         layout, n = self._layout, len(records)
         lengths = records.values[:, 1] - records.values[:, 0]
@@ -90,16 +181,26 @@ class UserReader(Frozen):
         if self.user_is_key:
             plain &= are_texts(fixed(records.data), fixed(records.keys), LABEL_BYTES_MAX)
         users, known = np.zeros((n, 2), dtype=np.int64), np.empty(n, dtype=np.bool_)
-        times = records.times.copy() if layout.time_slot < 0 else np.full(n, NO_TIME, dtype=np.int64)
-        # Behind the bytes of the records: texts of one part after those of the other.
+        times = (
+            records.times.copy() if layout.time_slot < 0 else np.full(n, NO_TIME, dtype=np.int64)
+        )
+        # Text of the parts, in order, appended to the record bytes.
         behind, end, number = [records.data], len(records.data), 0
         for logs in (form or self._json).scan(records.data, records.values, plain):
             part, status = slice(logs.begin, logs.begin + len(logs.status)), logs.status
             made = np.empty(WRITTEN_MAX * len(status), dtype=np.uint8)
             used = whose(
-                fixed(logs.data), fixed(logs.rows), fixed(logs.ends), layout.time_slot, layout.unit, layout.user_slot,
-                made, status, times[part], users[part],
-            )  # fmt: skip
+                fixed(logs.data),
+                fixed(logs.rows),
+                fixed(logs.ends),
+                layout.time_slot,
+                layout.unit,
+                layout.user_slot,
+                made,
+                status,
+                times[part],
+                users[part],
+            )
             of_part = users[part]
             of_part[of_part[:, 0] >= len(records.data)] += end - len(records.data)
             behind += [logs.data[len(records.data) :], made[:used]]
@@ -129,8 +230,10 @@ class UserReader(Frozen):
         data = np.concatenate(behind) if end > len(records.data) else records.data
         return Whose(data, users, known, times, rejects, number)
 
-    def _rejects(self, records: Records, unknown: Longs, times: Longs, whole: Format | None) -> list[Reject]:
-        """Return which records without a user are no events, taking their times away."""
+    def _rejects(
+        self, records: Records, unknown: Longs, times: Longs, whole: Format | None
+    ) -> list[Reject]:
+        """Return rejects for records without a user, and clear their times."""
         if not len(unknown):
             return []
         some = replace(
@@ -142,11 +245,13 @@ class UserReader(Frozen):
         )
         found: list[Reject] = []
         for spans, rejects, _ in self._whole.read(some, whole):
-            # These have a user: it is their time for which they are not sent on.
+            # These have a user; they are not forwarded because of their time.
             late = spans.looked_at
             rejects += [
                 Reject(row, with_unit(AHEAD, time, "ms"))
-                for row, time in zip(spans.index[late].tolist(), spans.times[late].tolist(), strict=True)
+                for row, time in zip(
+                    spans.index[late].tolist(), spans.times[late].tolist(), strict=True
+                )
             ]
             found += [Reject(int(unknown[reject.index]), reject.reason) for reject in rejects]
         times[[reject.index for reject in found]] = NO_TIME

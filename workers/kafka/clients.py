@@ -1,8 +1,8 @@
 """How this worker reaches Kafka: one `Connection`, from which every client is made.
 
-The operator's names in `[kafka.client]` are librdkafka's. Faust reads through aiokafka, which has
-other names for the same things: `faust_credentials` translates the security ones and refuses what
-it cannot translate, so that no client silently connects with less security than was asked for.
+`[kafka.client]` uses librdkafka's names. Faust reads through aiokafka, which has others:
+`faust_credentials` translates the security settings and refuses those it cannot translate, so that
+no client silently connects with less security than configured.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]  # a re-export
 from faust.auth import GSSAPICredentials, SASLCredentials, SSLCredentials
 
-from workers.errors import KafkaAway, KafkaRefuses, SettingsError, describe
+from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError, describe
 from workers.settings.files import CLIENT_OURS
 
 logger = logging.getLogger(__name__)
@@ -41,43 +41,63 @@ _TLS_NAMES = frozenset(
     }
 )
 _SASL_NAMES = frozenset(
-    {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "sasl.kerberos.service.name"}
+    {
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.password",
+        "sasl.kerberos.service.name",
+    }
 )
 
-#: What no waiting will cure, and where to look.
+#: Errors that waiting does not cure, with advice.
 _REFUSED = MappingProxyType(
     {
         KafkaError._AUTHENTICATION: "Check sasl.mechanism, sasl.username and sasl.password in [kafka.client]",
         KafkaError._SSL: "Check ssl.ca.location and the other ssl names in [kafka.client], and that this is the broker's TLS port",
     }
 )
-#: What librdkafka says of brokers that it cannot reach, and brokers of themselves when they start.
+#: librdkafka's errors for unreachable brokers, and brokers' errors during startup.
 _UNREACHABLE = frozenset(
     (
-        KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT,
-        KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError._WAIT_COORD, KafkaError._PURGE_QUEUE,
-        KafkaError._PURGE_INFLIGHT, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR,
-        KafkaError.NOT_CONTROLLER, KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._WAIT_COORD,
+        KafkaError._PURGE_QUEUE,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         KafkaError.KAFKA_STORAGE_ERROR,
     )
-)  # fmt: skip
+)
 _ASK_S = 0.5
 
-#: A client's logs go to Python's `logging`; without this librdkafka writes to stderr by itself.
+#: Receives clients' logs; otherwise librdkafka writes to stderr itself.
 _LIBRDKAFKA_LOG = logging.getLogger("librdkafka")
-#: Where the same is about to be said in a line of our own.
+#: Discards logs that repeat a message of our own.
 _UNHEARD = logging.getLogger("librdkafka.unheard")
 _UNHEARD.setLevel(logging.CRITICAL + 1)
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the cluster is and how to log in; makes every client, with the same settings.
+    """Cluster address and credentials; makes every client with the same settings.
 
-    `client` holds secrets, so the repr leaves it out. `embedded` is the cluster id of the embedded
-    Kafka that this leads to, known from whoever started it; None means a cluster of somebody's own.
+    `client` holds secrets, so the repr omits it. `embedded` is the cluster id of the embedded
+    Kafka, from the process that started it; None means any other cluster.
     """
 
     bootstrap: str
@@ -85,20 +105,21 @@ class Connection:
     embedded: str | None = None
 
     def __post_init__(self) -> None:
-        # A copy of its own, read only: the threads of all shards make their clients from it.
+        # A private read-only copy: the threads of all shards make their clients from it.
         object.__setattr__(self, "client", MappingProxyType(dict(self.client)))
         if not self.bootstrap.strip():
-            raise SettingsError("kafka.bootstrap is empty: give host:port, or several separated by commas")
+            raise SettingsError(
+                "kafka.bootstrap is empty: give host:port, or several separated by commas"
+            )
         for name in self.client:
             if name in CLIENT_OURS:
                 raise SettingsError(f"kafka.client.{name}: the worker sets this itself; remove it")
 
     def config(self, **extra: Any) -> dict[str, Any]:
-        """Return librdkafka's configuration: the operator's names, then ours, then `extra`."""
+        """Return librdkafka's configuration: the operator's settings, then ours, then `extra`."""
         return {
             "log_level": 4,
-            # A client that knows no broker any more begins again with `bootstrap`; by default after
-            # five minutes.
+            # Rebootstrap after losing all brokers; by default that takes five minutes.
             "metadata.recovery.rebootstrap.trigger.ms": 10_000,
             **self.client,
             "bootstrap.servers": self.bootstrap,
@@ -108,18 +129,15 @@ class Connection:
         }
 
     def producer(self, transactional_id: str | None = None, **extra: Any) -> Producer:
-        """Return a producer; with `transactional_id` a transactional one (not yet initialised)."""
+        """Return a producer; with `transactional_id` transactional but not initialised."""
         if transactional_id is not None:
             extra = {"transactional.id": transactional_id, **extra}
         config = self.config(**extra)
-        config.pop("check.crcs", None)  # a consumer's name; librdkafka warns of it in a producer
+        config.pop("check.crcs", None)  # consumer-only; librdkafka would warn
         return Producer(config)
 
     def consumer(self, **extra: Any) -> Consumer:
-        """Return a read_committed consumer outside any group, which is given its partitions.
-
-        Its errors may be about that group: see `of_no_group`.
-        """
+        """Return a read_committed consumer without a group; for its errors see `of_no_group`."""
         defaults = {
             "group.id": "quietcount-reader",  # required by librdkafka, never joined
             "enable.auto.commit": False,
@@ -131,31 +149,30 @@ class Connection:
     def admin(self, **extra: Any) -> AdminClient:
         """Return an admin client, for a `with` statement.
 
-        It answers in a thread of librdkafka's, in which Python may collect garbage. A client that
-        is collected in its own thread ends the process, and so does an answer that comes after
-        Python has gone; an exception's traceback is enough to keep one until then. The end of the
-        statement cancels what was asked and waits for the thread.
+        Its responses arrive in a librdkafka thread, where Python may collect garbage. A client
+        collected in its own thread ends the process, and so does a response after Python's
+        shutdown; an exception's traceback can keep a client alive until then. Leaving the `with`
+        block cancels pending requests and joins the thread.
         """
         return AdminClient(self.config(**extra))
 
     def asking(self, errors: list[KafkaError], **extra: Any) -> AdminClient:
-        """Return an admin client that says nothing, and adds what goes wrong to `errors`."""
+        """Return an admin client that logs nothing and appends its errors to `errors`."""
         return self.admin(error_cb=errors.append, logger=_UNHEARD, **extra)
 
     @contextmanager
     def introduce(self, within_s: float) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-        """Give an admin client, as long as the block runs, and what the cluster said to its first
-        question.
+        """Yield an admin client and the cluster's first metadata response.
 
-        Raises:
-            KafkaAway: no broker answered in time.
-            KafkaRefuses: one refused us: that at once.
+        Raises KafkaAway if no broker answers in time, and KafkaRefuses at once if one refuses us.
         """
         errors: list[KafkaError] = []
         with self.asking(errors) as admin:
             yield admin, self._first_answer(admin, errors, within_s)
 
-    def _first_answer(self, admin: AdminClient, errors: list[KafkaError], within_s: float) -> ClusterMetadata:
+    def _first_answer(
+        self, admin: AdminClient, errors: list[KafkaError], within_s: float
+    ) -> ClusterMetadata:
         deadline, ask_s = time.monotonic() + within_s, _ASK_S
         while True:
             try:
@@ -166,47 +183,68 @@ class Connection:
                 left_s = deadline - time.monotonic()
                 if refused is not None or left_s <= 0:
                     raise self._unreachable(refused, errors, exc.args[0], within_s) from exc
-                ask_s = min(2 * ask_s, max(left_s, _ASK_S))  # a busy broker may need longer for one answer
+                # A busy broker may need longer for one answer.
+                ask_s = min(2 * ask_s, max(left_s, _ASK_S))
 
     def _unreachable(
-        self, refused: KafkaError | None, errors: list[KafkaError], cause: KafkaError, within_s: float
+        self,
+        refused: KafkaError | None,
+        errors: list[KafkaError],
+        cause: KafkaError,
+        within_s: float,
     ) -> SettingsError:
         where = f"kafka.bootstrap = {self.bootstrap!r}"
         if refused is not None:
-            return KafkaRefuses(f"{where}: {' '.join(refused.str().split())}. {_REFUSED[refused.code()]}")
-        # The client's own errors say more than what became of the question.
+            return KafkaRefuses(
+                f"{where}: {' '.join(refused.str().split())}. {_REFUSED[refused.code()]}"
+            )
+        # The client's own errors say more than the request's error.
         text = _said(errors) or cause.str()
         return KafkaAway(
             f"{where}: no broker answered within {within_s:g} s ({' '.join(text.split())}). Check the address, that Kafka runs "
             "there, and [kafka.client]: security.protocol and what it needs"
         )
 
-
     def silence(self, errors: list[KafkaError]) -> str:
-        """Return what to say of a cluster that answered once and does not now."""
         text = next((e.str() for e in errors if e.code() in _REFUSED), None) or _said(errors)
-        return f"no broker of {self.bootstrap} answers" + (f" ({' '.join(text.split())})" if text else "")
+        return f"no broker of {self.bootstrap} answers" + (
+            f" ({' '.join(text.split())})" if text else ""
+        )
 
 
 def _said(errors: list[KafkaError]) -> str | None:
-    """Return what a client last said of a connection."""
-    return next((e.str() for e in reversed(errors) if e.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE)), None)
+    return next(
+        (
+            e.str()
+            for e in reversed(errors)
+            if e.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE)
+        ),
+        None,
+    )
 
 
-def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
-    """Return Faust's `broker_credentials` for the security names of a connection (None: plaintext).
+def faust_credentials(
+    connection: Connection,
+) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
+    """Return Faust's `broker_credentials` for a connection's security settings (None: plaintext).
 
-    Raises:
-        SettingsError: a security name or value that the Faust consumer has no counterpart for.
+    Raises SettingsError for a setting without a counterpart in the Faust consumer.
     """
     client = connection.client
     protocol = client.get("security.protocol", "plaintext").lower()
     if protocol not in _PROTOCOLS:
-        raise SettingsError(f"kafka.client.security.protocol = {protocol!r}: use one of {', '.join(_PROTOCOLS)}")
+        raise SettingsError(
+            f"kafka.client.security.protocol = {protocol!r}: use one of {', '.join(_PROTOCOLS)}"
+        )
     for name in client:
-        if name.startswith(("ssl.", "sasl.", "enable.ssl.", "https.")) and name not in _TLS_NAMES | _SASL_NAMES:
+        if (
+            name.startswith(("ssl.", "sasl.", "enable.ssl.", "https."))
+            and name not in _TLS_NAMES | _SASL_NAMES
+        ):
             known = ", ".join(sorted(_TLS_NAMES | _SASL_NAMES))
-            raise SettingsError(f"kafka.client.{name}: not supported by the Faust consumer; it knows {known}")
+            raise SettingsError(
+                f"kafka.client.{name}: not supported by the Faust consumer; it knows {known}"
+            )
     context = _tls_context(client) if protocol in ("ssl", "sasl_ssl") else None
     if protocol == "plaintext":
         return None
@@ -215,7 +253,9 @@ def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredential
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", "GSSAPI")).upper()
     if mechanism == "GSSAPI":
         service = client.get("sasl.kerberos.service.name", "kafka")
-        return GSSAPICredentials(kerberos_service_name=service, ssl_context=context, mechanism=mechanism)
+        return GSSAPICredentials(
+            kerberos_service_name=service, ssl_context=context, mechanism=mechanism
+        )
     if mechanism not in _PASSWORD_MECHANISMS:
         allowed = ", ".join((*_PASSWORD_MECHANISMS, "GSSAPI"))
         raise SettingsError(f"kafka.client.sasl.mechanism = {mechanism!r}: use one of {allowed}")
@@ -231,7 +271,7 @@ def faust_credentials(connection: Connection) -> SSLCredentials | SASLCredential
 
 
 def forbidden(error: BaseException) -> str | None:
-    """Return what to tell the operator where the broker forbids something, else None."""
+    """Return a message for the operator if the broker denied authorisation, else None."""
     first = error.args[0] if isinstance(error, KafkaException) and error.args else None
     name = first.name() if isinstance(first, KafkaError) else type(error).__name__
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
@@ -240,31 +280,33 @@ def forbidden(error: BaseException) -> str | None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return what a client says of an error, on one line."""
     first = error.args[0] if error.args else None
     if isinstance(first, KafkaError):
         return " ".join(first.str().split())
-    return " ".join(str(error).split()) if isinstance(error, ConsumerError | KafkaAway) else describe(error)
+    return (
+        " ".join(str(error).split())
+        if isinstance(error, ConsumerError | KafkaAway)
+        else describe(error)
+    )
 
 
 def unreachable(error: BaseException) -> bool:
-    """Return whether an error means that Kafka could not be reached or is not itself yet: waiting
-    cures it.
-    """
+    """Return whether waiting cures an error: Kafka is unreachable or still starting."""
     if isinstance(error, KafkaAway | TimeoutError | ConnectionError):
         return True
     if isinstance(error, KafkaException):
         first = error.args[0] if error.args else None
         return isinstance(first, KafkaError) and (first.code() in _UNREACHABLE or first.retriable())
-    if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):  # that will be so for ever
+    # Corruption is permanent.
+    if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):
         return False
-    # A coordinator that moves counts, wrong rights do not. What aiokafka did not expect of a broker
-    # has no kind of its own.
+    # A moving coordinator counts, missing authorisation does not. aiokafka raises its base
+    # class for broker errors it did not expect.
     return error.retriable or type(error) is ConsumerError
 
 
 def of_no_group(error: KafkaError) -> bool:
-    """Return whether a reader may not use its group: it never joins it, but librdkafka asks."""
+    """Return whether an error denies the group a reader never joins but librdkafka queries."""
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
 
@@ -273,7 +315,6 @@ def _log_error(error: KafkaError) -> None:
 
 
 def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
-    """Return the TLS context that librdkafka's `ssl.*` names describe."""
     try:
         context = ssl.create_default_context(
             cafile=client.get("ssl.ca.location") or None, cadata=client.get("ssl.ca.pem") or None
@@ -284,8 +325,10 @@ def _tls_context(client: Mapping[str, str]) -> ssl.SSLContext:
                 client.get("ssl.key.location") or None,
                 client.get("ssl.key.password") or None,
             )
-    except OSError as exc:  # SSLError is one
-        raise SettingsError(f"kafka.client.ssl.*: a certificate or key could not be read: {exc}") from exc
+    except OSError as exc:  # includes SSLError
+        raise SettingsError(
+            f"kafka.client.ssl.*: a certificate or key could not be read: {exc}"
+        ) from exc
     if client.get("ssl.endpoint.identification.algorithm", "https").lower() == "none":
         context.check_hostname = False
     if client.get("enable.ssl.certificate.verification", "true").lower() == "false":

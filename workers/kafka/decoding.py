@@ -1,18 +1,17 @@
-"""Fetched record batches: their headers are read where they are fetched, their records in the
-shard's thread.
+"""Fetched record batches: headers are read at the fetch, records decoded in the shard's thread.
 
-aiokafka would make an object of eleven fields for each record, in the consumer's thread, under the
-GIL. Here its fetcher keeps the bytes of a response as they came (`RecordSet`), `ColumnRecords`
-reads 61 bytes of header a record batch, and the shard checks the CRC, decompresses, and finds the
-records in compiled loops. The rules of what may be seen are aiokafka's own: aborted transactions
-and control batches are skipped, positions move past what was skipped. Batches of message formats 0
-and 1 (brokers before 0.11, topics that were never rewritten) go through aiokafka's own decoder.
+aiokafka would create an object of eleven fields per record, in the consumer's thread, under the
+GIL. Here its fetcher keeps a response as raw bytes (`RecordSet`), and `ColumnRecords` reads the
+61-byte batch headers. The shard checks the CRC, decompresses, and finds the records in compiled
+loops. Visibility follows aiokafka's rules: aborted transactions and control batches are skipped,
+and positions move past them. aiokafka itself decodes message formats 0 and 1 (brokers before 0.11,
+topics never rewritten).
 
-What a fetch expands to is bounded by nothing but the producer, so it is decoded in parts, one after
-another. A part has at most `PART_RECORDS` records and `PART_BYTES` decompressed bytes (or as many
-as the longest value that is read, and 1 MiB). An ordinary fetch is one part. A record batch that is
-longer is decompressed as a stream, and a record that is longer is cut, so that it is rejected as
-too large. While a part is made there are at most two such buffers: the part before it is gone.
+Only the producer bounds the decompressed size of a fetch, so it is decoded in consecutive parts. A
+part has at most `PART_RECORDS` records and `PART_BYTES` bytes (or the longest value to be read plus
+1 MiB, if that is more); an ordinary fetch is one part. A longer record batch is decompressed as a
+stream, and a longer record is cut, so that it is rejected as too large. At most two such buffers
+exist at a time.
 """
 
 from __future__ import annotations
@@ -31,64 +30,64 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 from numpy.typing import NDArray
 
+from workers.arrays.texts import fixed
 from workers.kafka.decompression import Stream, decompress_into, longer_than
-from workers.kafka.records import Batch, FetchedRecords, Longs, Records
-from workers.kernels.records import (
+from workers.kafka.records import (
     AT,
     BATCH,
     LAST_OFFSET,
     ROWS,
+    Batch,
+    FetchedRecords,
+    Longs,
+    Records,
     crc_tables,
     first_damaged,
     read_batches,
 )
-from workers.mechanisms.frozen import read_only
-from workers.mechanisms.sizes import VALUE_BYTES
-from workers.mechanisms.texts import fixed
+from workers.runtime.frozen import read_only
+from workers.runtime.sizes import VALUE_BYTES
 
-# Base offset, length, leader epoch, magic, crc, attributes, last offset delta, first and largest
-# time, producer id and epoch, first sequence number, number of records.
+# Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and largest
+# timestamp, producer id and epoch, first sequence number, number of records.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_LOG_OVERHEAD = 12  # base offset and length, which the length does not count
+_LOG_OVERHEAD = 12  # base offset and length, which the length excludes
 _MAGIC_AT, _CRC_FROM = 16, 21
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 7, 8, 16, 32
 _TABLES = read_only(crc_tables())
-# Offset, length, CRC, magic and attributes of a message of the old formats; format 1 has a time.
+# Offset, length, CRC, magic and attributes of an old-format message; format 1 has a timestamp.
 _MESSAGE, _MESSAGE_TIME = struct.Struct(">qiIbb"), struct.Struct(">q")
 
-#: Records of a part: of each, every thread waits some sixty times for the GIL, 0.2 ms on two busy
-#: cores, however small it is.
+#: Most records in a part. A part, however small, costs every thread some sixty waits for the GIL,
+#: 0.2 ms on two busy cores.
 PART_RECORDS = 60_000
-#: Decompressed bytes of a part.
 PART_BYTES = 32 << 20
-# Of a record, beside its value.
+# Allowance for a record's bytes besides its value.
 _BESIDE_BYTES = 1 << 20
-# How much more room the records of several batches get than they would need if all were compressed
-# as the first is, and the first one itself.
+# Buffer sizing: headroom (factor, bytes) over the size that the first batch's compression ratio
+# predicts, and the ratio assumed for the first batch itself.
 _SPARE, _SPARE_BYTES, _FIRST = 1.25, 1 << 12, 8
-# A longer key or longer headers are left out of a record that is cut, as of a reject.
+# A truncated record drops a key or headers longer than this, as a reject does.
 _KEY_BYTES, _HEADERS_BYTES = VALUE_BYTES // 10, 1 << 16
-# Of a record: its length, and the bytes of any number in it.
+# Longest record, and longest varint in one.
 _RECORD_BYTES_MAX, _LENGTH_BYTES = (1 << 31) - 1, 10
 
 
 class RecordSet:
-    """The record batches of one response, undecoded; in the place of aiokafka's `MemoryRecords`."""
+    """Undecoded record batches of one response; replaces aiokafka's `MemoryRecords`."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = bytes(data), 0
 
     def size_in_bytes(self) -> int:
-        """Return the bytes of all record batches."""
         return len(self._data)
 
     def has_next(self) -> bool:
-        """Tell whether another whole record batch follows; the last one is often cut off."""
+        """Return whether another whole record batch follows; the last is often truncated."""
         left = len(self._data) - self._at
         return left > _MAGIC_AT and left >= _LOG_OVERHEAD + self._length()
 
     def next_batch(self) -> RecordBatch:
-        """Return the next record batch."""
         start = self._at
         self._at += _LOG_OVERHEAD + self._length()
         size = self._at - start
@@ -97,7 +96,6 @@ class RecordSet:
         return RecordBatch(self._data, start, self._at)
 
     def put_back(self, batch: RecordBatch) -> None:
-        """Have the batch that was returned last be the next one."""
         self._at = batch.start
 
     def _length(self) -> int:
@@ -105,34 +103,44 @@ class RecordSet:
 
 
 class RecordBatch:
-    """One record batch: its header, and where its bytes are.
+    """One record batch: its header, and the location of its bytes.
 
     Attributes:
-        response, start, stop: the bytes of the response that it came in, and which of them it is.
-        base_offset, next_offset: of its first record, and behind its last.
-        number: of records; of an old format, of messages, each of which may hold many records.
-        last_ms: the latest of their times.
-        producer_id: None in formats that have none.
-        is_control_batch, is_transactional: what its records are.
-        is_legacy: whether it is of a message format before 2.
-        codec: by which its records are compressed; 0: by none.
+        response, start, stop: the response's bytes and the span of this batch.
+        next_offset: past the last record.
+        number: records; in old formats messages, which may hold many records.
+        last_ms: largest timestamp.
+        is_legacy: whether the message format is older than 2.
     """
 
     def __init__(self, response: bytes, start: int, stop: int) -> None:
         self.response, self.start, self.stop = response, start, stop
         self.is_legacy = response[start + _MAGIC_AT] < 2
         if self.is_legacy:
-            # A message that holds others has the offset of the last of them.
+            # A wrapper message has the offset of its last inner message.
             self.base_offset, _, _, magic, attributes = _MESSAGE.unpack_from(response, start)
             self.next_offset, self.number = self.base_offset + 1, 1
-            (self.last_ms,) = _MESSAGE_TIME.unpack_from(response, start + _MESSAGE.size) if magic else (0,)
+            (self.last_ms,) = (
+                _MESSAGE_TIME.unpack_from(response, start + _MESSAGE.size) if magic else (0,)
+            )
             self.producer_id, self.is_control_batch, self.is_transactional = None, False, False
             self.codec = attributes & _CODEC
             return
         (
-            self.base_offset, _, _, _, self._crc, self._attributes, last, self._first_ms, self.last_ms,
-            self.producer_id, _, _, self.number,
-        ) = _HEADER.unpack_from(response, start)  # fmt: skip
+            self.base_offset,
+            _,
+            _,
+            _,
+            self._crc,
+            self._attributes,
+            last,
+            self._first_ms,
+            self.last_ms,
+            self.producer_id,
+            _,
+            _,
+            self.number,
+        ) = _HEADER.unpack_from(response, start)
         self.next_offset = self.base_offset + last + 1
         self.is_control_batch = bool(self._attributes & _CONTROL)
         self.is_transactional = bool(self._attributes & _TRANSACTIONAL)
@@ -143,39 +151,36 @@ class RecordBatch:
         return iter(self._stock())
 
     def __next__(self) -> Any:
-        """Return the first record, for aiokafka to look at a control record."""
+        """Return the first record, for aiokafka to inspect a control record."""
         return next(iter(self))
 
     def validate_crc(self) -> bool:
-        """Tell whether the bytes match their CRC."""
         return bool(self._stock().validate_crc())
 
     def _stock(self) -> Any:
-        """Return aiokafka's own batch of these bytes."""
         return MemoryRecords(self.response[self.start : self.stop]).next_batch()
 
     @property
     def crc(self) -> tuple[int, int, int]:
-        """Which bytes of the response the CRC is of, start and stop, and the CRC."""
+        """Return the span of the response that the CRC covers (start, stop), and the CRC."""
         return self.start + _CRC_FROM, self.stop, self._crc
 
     @property
     def payload(self) -> memoryview:
-        """The records' bytes as they came."""
         return memoryview(self.response)[self.start + _HEADER.size : self.stop]
 
     def row(self, start: int, stop: int) -> tuple[int, ...]:
-        """Return what `kernels.records.read_batches` takes where the records lie from start to
-        stop.
-        """
+        """Return the `batches` row of `read_batches` for records in start..stop."""
         append_ms = self.last_ms if self._attributes & _APPEND_TIME else -1
         return start, stop, self.base_offset, self._first_ms, append_ms, self.number
 
     def legacy(self) -> Iterator[Any]:
-        """Yield the records of a batch of an old format, as aiokafka does: all of them are
-        decompressed at once, so they may have `PART_BYTES` at most.
-        """
-        at = self.start + _MESSAGE.size + (_MESSAGE_TIME.size if self.response[self.start + _MAGIC_AT] else 0)
+        """Yield old-format records; aiokafka decompresses all at once, up to `PART_BYTES`."""
+        at = (
+            self.start
+            + _MESSAGE.size
+            + (_MESSAGE_TIME.size if self.response[self.start + _MAGIC_AT] else 0)
+        )
         key_length = int.from_bytes(self.response[at : at + 4], signed=True)
         packed = memoryview(self.response)[at + 8 + max(0, key_length) : self.stop]
         if self.codec and longer_than(self.codec, packed, PART_BYTES):
@@ -188,15 +193,7 @@ class RecordBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Decode:
-    """Yields the records of some batches between two positions, in parts.
-
-    Attributes:
-        name: of the partition.
-        batches: each has records, or says so.
-        start, end: positions of the first part and behind the last.
-        first: no records before it are wanted.
-        check_crcs: whether the batches are to match their CRCs.
-    """
+    """Decoder of record batches into parts from `start` to `end`; records begin at `first`."""
 
     name: str
     batches: list[RecordBatch]
@@ -213,7 +210,9 @@ class _Decode:
                 yield batch
                 del batch
         except CorruptRecordException as error:
-            raise CorruptRecordException(f"{self.name} from offset {at}: {error.args[0]}") from error
+            raise CorruptRecordException(
+                f"{self.name} from offset {at}: {error.args[0]}"
+            ) from error
 
     def _batches(self, longest: int) -> Iterator[Batch]:
         if self.check_crcs and not _undamaged(self.batches):
@@ -222,7 +221,7 @@ class _Decode:
         left = sum(batch.number for batch in self.batches) if counted else 0
         for records in self._parts(longest):
             left -= len(records)
-            # A seek may lead into a record batch, which the broker sends whole.
+            # A seek may land inside a record batch, which the broker sends whole.
             records = records.part(int(np.searchsorted(records.offsets, self.first)), len(records))
             if left == 0:
                 yield Batch(start, self.end, records)
@@ -233,7 +232,7 @@ class _Decode:
                 yield batch
                 del batch
             del records
-        # Batches of old formats do not say how many records they hold.
+        # Old-format batches do not say how many records they hold.
         yield Batch(start, self.end, Records.of([]))
 
     def _parts(self, longest: int) -> Iterator[Records]:
@@ -243,8 +242,9 @@ class _Decode:
 
 
 def _undamaged(batches: list[RecordBatch]) -> bool:
-    """Tell whether the bytes of all batches, which came in one response, match their CRCs."""
-    crcs = np.array([batch.crc for batch in batches if not batch.is_legacy], dtype=np.int64).reshape(-1, 3)
+    crcs = np.array(
+        [batch.crc for batch in batches if not batch.is_legacy], dtype=np.int64
+    ).reshape(-1, 3)
     if len(crcs):
         data = np.frombuffer(batches[0].response, dtype=np.uint8)
         if first_damaged(data, fixed(crcs[:, :2]), fixed(crcs[:, 2]), _TABLES) < len(crcs):
@@ -253,7 +253,6 @@ def _undamaged(batches: list[RecordBatch]) -> bool:
 
 
 def _read_legacy(batches: Sequence[RecordBatch]) -> Iterator[Records]:
-    """Yield the records of batches of old formats."""
     found: list[Any] = []
     size = 0
     for batch in batches:
@@ -269,7 +268,6 @@ def _read_legacy(batches: Sequence[RecordBatch]) -> Iterator[Records]:
 
 
 def _of_stock(found: Sequence[Any]) -> Records:
-    """Return records that aiokafka has read."""
     return Records.of(
         [record.value for record in found],
         [record.key for record in found],
@@ -279,7 +277,6 @@ def _of_stock(found: Sequence[Any]) -> Records:
 
 
 def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
-    """Yield the records of batches of today's format, which came in one response."""
     if not any(batch.codec for batch in batches):
         begin = batches[0].start
         data = np.frombuffer(batches[0].response, dtype=np.uint8)[begin : batches[-1].stop]
@@ -298,12 +295,11 @@ def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
 
 
 def _decompressed(batches: list[RecordBatch], most: int) -> tuple[NDArray[np.uint8], list[int]]:
-    """Return the records' bytes of the first batches end to end, of as many as have `most` bytes,
-    and where each batch's end; of no batch where the first has more.
+    """Decompress the first batches back to back, up to `most` bytes in total.
 
-    They are decompressed where they belong: to join them afterwards takes longer than to decompress
-    them, and keeps the GIL. How much room that takes is a guess; more is made where it is too
-    little.
+    Return their bytes and the end of every batch; no ends if the first batch alone is larger.
+    Joining batches afterwards takes longer than decompressing them, and holds the GIL. The buffer
+    size is a guess; a buffer that is too small grows.
     """
     data = np.empty(min(most, _FIRST * len(batches[0].payload) + _SPARE_BYTES), dtype=np.uint8)
     ends: list[int] = []
@@ -324,7 +320,6 @@ def _decompressed(batches: list[RecordBatch], most: int) -> tuple[NDArray[np.uin
 
 
 def _moved(data: NDArray[np.uint8], room: int) -> NDArray[np.uint8]:
-    """Return an array of `room` bytes that begins with `data`."""
     other = np.empty(room, dtype=np.uint8)
     other[: len(data)] = data
     return other
@@ -333,8 +328,9 @@ def _moved(data: NDArray[np.uint8], room: int) -> NDArray[np.uint8]:
 def _found(
     data: NDArray[np.uint8], batches: Sequence[RecordBatch], starts: list[int], ends: list[int]
 ) -> Iterator[Records]:
-    """Yield the records of batches that lie in `data`."""
-    rows = np.array([batch.row(*at) for batch, *at in zip(batches, starts, ends, strict=True)], dtype=np.int64)
+    rows = np.array(
+        [batch.row(*at) for batch, *at in zip(batches, starts, ends, strict=True)], dtype=np.int64
+    )
     place, left = _beginning(), sum(batch.number for batch in batches)
     while left:
         n = min(left, PART_RECORDS)
@@ -346,7 +342,7 @@ def _found(
 
 
 def _streamed(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
-    """Yield the records of a batch that has more than `most` bytes, which are never together."""
+    """Yield the records of a batch of more than `most` bytes, without holding it whole."""
     stream, place, left = Stream(batch.codec, batch.payload), _beginning(), batch.number
     data, filled = np.empty(most + _LENGTH_BYTES, dtype=np.uint8), 0
     while left:
@@ -382,10 +378,10 @@ def _streamed(batch: RecordBatch, longest: int, most: int) -> Iterator[Records]:
         place[AT] = 0
 
 
-def _shortened(stream: Stream, batch: RecordBatch, longest: int, most: int, place: Longs) -> Records:
-    """Return a record with more than `most` bytes, cut so that it is no longer than needed to be
-    too long: its value is cut, or filled up where something else of it is so long.
-    """
+def _shortened(
+    stream: Stream, batch: RecordBatch, longest: int, most: int, place: Longs
+) -> Records:
+    """Cut the value of a record of over `most` bytes (or pad it) to just over the reject limit."""
     length = stream.number()
     end = stream.at + length
     if not most - _LENGTH_BYTES < length <= _RECORD_BYTES_MAX:
@@ -424,7 +420,6 @@ def _shortened(stream: Stream, batch: RecordBatch, longest: int, most: int, plac
 
 
 def _varint(number: int) -> bytes:
-    """Return a zigzag number, as records have them."""
     bits = number << 1 if number >= 0 else ~(number << 1)
     found = bytearray()
     while bits > 127:
@@ -434,16 +429,15 @@ def _varint(number: int) -> bytes:
 
 
 def _beginning() -> Longs:
-    """Return the `place` of `read_batches` before any record."""
     place = np.zeros(5, dtype=np.int64)
     place[LAST_OFFSET] = -1
     return place
 
 
-def _next_records(data: NDArray[np.uint8], rows: Longs, place: Longs, n: int) -> tuple[Records, bool]:
-    """Return room for n records, with as many of them as `place` says then, and whether they are
-    all.
-    """
+def _next_records(
+    data: NDArray[np.uint8], rows: Longs, place: Longs, n: int
+) -> tuple[Records, bool]:
+    """Return n rows, the first `place[ROWS]` filled, and the result of `read_batches`."""
     found = Records(
         fixed(data),
         np.empty((n, 2), dtype=np.int64),
@@ -460,20 +454,22 @@ def _next_records(data: NDArray[np.uint8], rows: Longs, place: Longs, n: int) ->
 
 
 def _no_records(batch: RecordBatch) -> CorruptRecordException:
-    return CorruptRecordException(f"the record batch at offset {batch.base_offset} holds no records")
+    return CorruptRecordException(
+        f"the record batch at offset {batch.base_offset} holds no records"
+    )
 
 
 class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is untyped
-    """A fetch response of one partition, taken record batch by record batch."""
+    """Fetch response of one partition, taken record batch by record batch."""
 
     next_fetch_offset: int
 
     @classmethod
     def of(cls, records: PartitionRecords) -> ColumnRecords:
-        """Take over a response that aiokafka has stored and nobody has begun to read.
+        """Take over a response that aiokafka has stored and nothing has started to read.
 
-        Its own iterator refers to it, in a circle, so that the bytes of every response would stay
-        until the next collection of cycles: that is dropped.
+        Drop its own iterator, a reference cycle that would keep the bytes of every response until
+        the next cyclic garbage collection.
         """
         if isinstance(records, cls):
             return records
@@ -491,20 +487,13 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
         return taken
 
     def has_more(self) -> bool:
-        """Tell whether record batches are left."""
         return bool(self._records.has_next())
 
     def take(self, start: int, most: int) -> FetchedRecords:
-        """Take whole record batches, one at least, as long as they have no more than `most` records
-        together.
+        """Take whole record batches, at least one, up to `most` records together.
 
-        Args:
-            start: position at which the batch begins: records that nobody may see may lie between
-                it and the first.
-            most: records.
-
-        Raises:
-            CorruptRecordException: a record batch that nobody may see does not match its CRC.
+        Invisible records may lie between `start`, where the batch begins, and its first record.
+        Raises CorruptRecordException if an invisible record batch does not match its CRC.
         """
         first, number, last_ms = self.next_fetch_offset, 0, -1
         batches: list[RecordBatch] = []
@@ -513,9 +502,9 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
             if number and number + batch.number > most:
                 self._records.put_back(batch)
                 break
-            # Not the last record's offset: compaction may have removed records after it.
+            # Not the last record's offset: compaction may have removed later records.
             self.next_fetch_offset = max(self.next_fetch_offset, batch.next_offset)
-            # Compaction keeps batches without records, for the producer's sake.
+            # Compaction keeps empty batches, to preserve producer state.
             if self._hidden(batch) or batch.number == 0:
                 if self._check_crcs and not batch.validate_crc():
                     raise CorruptRecordException(f"Invalid CRC - {self._tp}")
@@ -526,11 +515,13 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
                 number += batch.number
                 last_ms = max(last_ms, batch.last_ms)
         end = self.next_fetch_offset
-        decode = _Decode(f"{self._tp.topic}[{self._tp.partition}]", batches, start, end, first, self._check_crcs)
+        decode = _Decode(
+            f"{self._tp.topic}[{self._tp.partition}]", batches, start, end, first, self._check_crcs
+        )
         return FetchedRecords(start, end, number, last_ms, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:
-        """Tell whether a record batch is a transaction marker or of an aborted transaction."""
+        """Return whether a batch is a control batch or of an aborted transaction."""
         control = batch.is_control_batch
         if self._isolation_level != READ_COMMITTED or batch.producer_id is None:
             return control
@@ -543,5 +534,4 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
 
 
 def keep_bytes() -> None:
-    """Have aiokafka's fetchers keep responses as bytes, which `ColumnRecords` reads."""
     fetcher.MemoryRecords = RecordSet

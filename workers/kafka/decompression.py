@@ -1,15 +1,15 @@
-"""Decompress record batches within bounds: into a buffer that ends, or piece by piece.
+"""Decompress record batches within bounds: into a fixed buffer, or piece by piece.
 
-A megabyte can hold gigabytes, and what a header says of that may be a lie. So the size is never
-asked for: `decompress_into` stops where its buffer ends, and `Stream` yields pieces.
+A megabyte may expand to gigabytes, and the size in a header may be false. So the size is never
+requested: `decompress_into` stops at the end of its buffer, and `Stream` yields pieces.
 
-    codec    a byte becomes at most    a stream holds, beside its input
+    codec    most output per byte      memory of a stream, beside its input
     gzip     1,032 bytes               a piece of 1 MiB
     zstd     32,768                    a piece, and the frame's window: at most 128 MiB
     lz4      255                       a block, at most 4 MiB
-    snappy   22                        a block; a producer may send all as one
+    snappy   22                        a block, which may be the whole batch
 
-So snappy needs memory in proportion to what was fetched; the others a constant.
+So snappy needs memory proportional to the fetch; the others a constant.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ Pieces = Iterator[bytes | memoryview]
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 _PIECE = 1 << 20
-# zlib copies the input that it has not come to, at every piece.
+# zlib copies its unconsumed input at every piece.
 _SLICE = 1 << 14
 _GZIP_WINDOW_BITS = 31
-# That of the highest level, 22; the library's own limit too.
+# The window of the highest level, 22; also the library's own limit.
 _ZSTD_WINDOW_MAX = 1 << 27
 _LZ4_MAGIC = (0x184D2204).to_bytes(4, "little")
 _LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_SIZE, _LZ4_CHECKSUM, _LZ4_DICTIONARY = 32, 16, 8, 4, 1
 _LZ4_PLAIN = 1 << 31
-# Three bytes copy at most 64.
+# A three-byte element copies at most 64 bytes.
 _SNAPPY_MOST = 22
 _XERIAL = b"\x82SNAPPY\0"
 _XERIAL_HEADER_BYTES = 16
@@ -44,8 +44,9 @@ _VARINT_BITS = 35
 
 
 def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | None:
-    """Write a batch's records to the beginning of `room`; return how many bytes they have, None
-    where they do not fit or are damaged, which `Stream` tells apart.
+    """Decompress a batch's records to the start of `room`; return their size in bytes.
+
+    Return None if they do not fit or are damaged; `Stream` distinguishes the two.
     """
     try:
         if codec == NONE:
@@ -57,19 +58,15 @@ def decompress_into(codec: int, packed: memoryview, room: memoryview) -> int | N
                 size += int(cramjam.snappy.decompress_raw_into(block, room[size:]))
             return size
         return int(_INTO[codec](packed, room))
-    # What is too long for a slice is a ValueError, a codec that there is not a KeyError.
+    # Too long for a slice: ValueError; unknown codec: KeyError.
     except (cramjam.DecompressionError, CorruptRecordException, KeyError, OSError, ValueError):
         return None
 
 
 class Stream:
-    """What a record batch decompresses to, read once from its beginning to its end.
+    """Decompressed record batch, read once from beginning to end; `at` counts the bytes read.
 
-    Raises:
-        CorruptRecordException: by each method, where it is damaged or ends too early.
-
-    Attributes:
-        at: how many bytes were read.
+    Every method raises CorruptRecordException if the batch is damaged or truncated.
     """
 
     def __init__(self, codec: int, packed: memoryview) -> None:
@@ -77,7 +74,7 @@ class Stream:
         self._pieces, self._rest = _pieces(codec, packed), memoryview(b"")
 
     def into(self, room: memoryview) -> int:
-        """Fill `room` up to its end or that of the stream; return how many bytes that were."""
+        """Fill `room` up to its end or the stream's; return the number of bytes."""
         done = 0
         while done < len(room) and self.more():
             part = self._rest[: len(room) - done]
@@ -87,7 +84,6 @@ class Stream:
         return done
 
     def more(self) -> bool:
-        """Tell whether anything follows."""
         while not self._rest:
             piece = next(self._pieces, None)
             if piece is None:
@@ -96,19 +92,17 @@ class Stream:
         return True
 
     def unread(self, data: memoryview) -> None:
-        """Put bytes back that were read last."""
         self._pieces, self._rest = chain([self._rest], self._pieces), data
         self.at -= len(data)
 
     def read(self, length: int) -> bytes:
-        """Return the next bytes."""
         room = bytearray(length)
         if self.into(memoryview(room)) < length:
             raise CorruptRecordException("a record batch ends within a record")
         return bytes(room)
 
     def skip(self, length: int) -> None:
-        """Pass over bytes, which are never together in memory."""
+        """Skip bytes without holding them together in memory."""
         while length > 0:
             if not self.more():
                 raise CorruptRecordException("a record batch ends within a record")
@@ -117,7 +111,7 @@ class Stream:
             length -= passed
 
     def number(self) -> int:
-        """Return the next zigzag number, of 32 bits as the lengths in a record."""
+        """Return the next zigzag varint, of 32 bits as lengths in a record."""
         bits = 0
         for shift in range(0, _VARINT_BITS, 7):
             [byte] = self.read(1)
@@ -132,7 +126,6 @@ class Stream:
 
 
 def longer_than(codec: int, packed: memoryview, most: int) -> bool:
-    """Tell whether it decompresses to more than `most` bytes."""
     size = 0
     for piece in _pieces(codec, packed):
         size += len(piece)
@@ -143,11 +136,15 @@ def longer_than(codec: int, packed: memoryview, most: int) -> bool:
 
 def _pieces(codec: int, packed: memoryview) -> Pieces:
     if codec not in _STREAMS:
-        raise CorruptRecordException(f"a record batch is compressed by codec {codec}, which no version of Kafka knows")
+        raise CorruptRecordException(
+            f"a record batch is compressed by codec {codec}, which no version of Kafka knows"
+        )
     try:
         yield from _STREAMS[codec](packed)
     except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError) as error:
-        raise CorruptRecordException(f"a record batch cannot be decompressed: {NAMES[codec]}: {error}") from error
+        raise CorruptRecordException(
+            f"a record batch cannot be decompressed: {NAMES[codec]}: {error}"
+        ) from error
 
 
 def _plain(packed: memoryview) -> Pieces:
@@ -176,7 +173,7 @@ def _zstd(packed: memoryview) -> Pieces:
 
 
 def _lz4(packed: memoryview) -> Pieces:
-    """Frames of blocks; LZ4's own format, "LZ4 Frame Format Description"."""
+    """Yield the blocks of all frames. Source: LZ4 Frame Format Description."""
     at = 0
     while at < len(packed):
         if packed[at : at + 4] != _LZ4_MAGIC or len(packed) < at + 7:
@@ -204,13 +201,15 @@ def _snappy(packed: memoryview) -> Pieces:
     for block in _snappy_blocks(packed):
         size = cramjam.snappy.decompress_raw_len(block)
         if size > _SNAPPY_MOST * len(block):
-            raise CorruptRecordException(f"a record batch says that {len(block)} bytes of snappy are {size}")
+            raise CorruptRecordException(
+                f"a record batch says that {len(block)} bytes of snappy are {size}"
+            )
         room = bytearray(size)
         yield memoryview(room)[: int(cramjam.snappy.decompress_raw_into(block, room))]
 
 
 def _snappy_blocks(packed: memoryview) -> Iterator[memoryview]:
-    """Yield the blocks of Java's framing; without it all is one block."""
+    """Yield the blocks of Java's framing; unframed data is one block."""
     if packed[: len(_XERIAL)] != _XERIAL:
         yield packed
         return

@@ -1,25 +1,24 @@
-"""Which shards this worker has: taking partitions over, giving them up, and failures.
+"""This worker's shards: partition take-over, release and failures.
 
-    acquire   after an assignment: open a shard for every partition (which fences its older owner),
-              say where to seek
-    feed      a batch to its shard; different shards work at the same time, one shard's batches stay
-              in order
+    acquire   after an assignment: open a shard per partition (which fences its older owner) and
+              return the offsets to seek to
+    feed      pass a batch to its shard; shards work in parallel, a shard's batches stay in order
     tick      every 200 ms: commits by interval, and the wall clock for shards at their log's end
-    release   before a revocation is answered: forget every shard
+    release   before a revocation is answered: give up every shard
 
-    what happened                                   what is done                            exit
+    event                                           reaction                                exit
     a newer owner fenced a shard                    drop it, and wait to be reassigned       -
-    ... and the partition is still ours after       leave: somebody else uses our            75
+    ... and the partition is still ours after       stop: another worker uses our            75
         `fenced_grace_s`                            transactional ids
-    Kafka cannot be reached, or has ended a         let everything go; whoever runs the      -
-        transaction because it could not be         worker waits, and begins again from
-        reached                                     what is stored (`KAFKA_AWAY`)
+    Kafka is unreachable, or ended a transaction    release everything; the caller of the    -
+        because it could not be reached             worker waits, and starts again from
+                                                    stored state (`KAFKA_AWAY`)
     a local copy cannot be read                     the same, without these files            -
     settings or stored state are refused, or Kafka  stop cleanly, one message                2
     forbids something
-    anything else failed in a shard                 stop, with the traceback in the log      70
+    any other failure in a shard                    stop, with the traceback in the log      70
 
-Nothing needs saving on the way out: all that counts is in Kafka.
+Shutdown saves nothing: all durable state is in Kafka.
 """
 
 from __future__ import annotations
@@ -35,49 +34,45 @@ from typing import Any, Protocol
 
 from aiokafka.errors import KafkaError as ConsumerError
 
-from workers.errors import CopyFailed, Fenced, QuietcountError, StateRefused, describe
 from workers.kafka.clients import forbidden, text_of, unreachable
-from workers.kafka.ends import End
-from workers.kafka.lag import Lag, Reading
+from workers.kafka.offsets import End, Lag, Reading
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
-from workers.logs import about
-from workers.metrics import Metrics
+from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, StateRefused, describe
+from workers.runtime.logs import about
+from workers.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 EXIT_REFUSED = 2
 EXIT_FAILED = 70
 EXIT_FENCED = 75
-#: No exit status: what a run of the application ends with when Kafka is away.
+#: Not an exit status: the result of a run that ended because Kafka was away.
 KAFKA_AWAY = -1
 
-#: Batches of one shard that may be fetched and not yet processed: one at work, one waiting.
+#: Most batches a shard may have fetched but not processed: one in progress, one waiting.
 MOST_WAITING = 2
 _GROUP_COMMIT_S = 5.0
 _LAG_S = 1.0
 
-Partition = tuple[str, int]  # topic, partition; Faust's TP is one
+Partition = tuple[str, int]  # topic, partition; Faust's TP is a subtype
 
 
 class LogReader(Protocol):
-    """What the hand-over asks of the consumer."""
-
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
-        """Return the first position of each log and its last stable offset."""
+        """Return the first offset and the last stable offset of each log."""
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        """Return the last stable offset that each log has now, asked of the broker."""
+        """Ask the broker for the current last stable offset of each log."""
 
-    def readings(self) -> Mapping[Partition, Reading]:
-        """Return its position in each partition and the ends it knows of, without asking."""
+    def readings(self) -> Mapping[Partition, Reading]: ...
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit the consumer group's offsets, for lag tools; failing is not an error."""
+        """Commit the consumer group's offsets, for lag tools; failure is not an error."""
 
 
 class Handover:
-    """Owner of this worker's shards; its methods run in the event loop, shards in threads."""
+    """Owner of this worker's shards. Its methods run in the event loop, shards in threads."""
 
     def __init__(
         self,
@@ -88,20 +83,17 @@ class Handover:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         metrics: Metrics | None = None,
     ) -> None:
-        """Take what makes the shard of a partition, for each source topic; it is opened later."""
         self.factories = dict(factories)
         self.shards: dict[Partition, Shard] = {}
         self.metrics = Metrics() if metrics is None else metrics
         self.lags: dict[Partition, Lag] = {}
-        #: Whether the last assignment was taken over; false from a revocation on.
+        #: Whether the last assignment was taken over; a revocation resets it.
         self.assigned = False
-        #: When the event loop last came by (monotonic).
         self.beat_s = time.monotonic()
-        #: What the process should return; None while nothing went wrong.
         self.exit_status: int | None = None
         self.stopping = asyncio.Event()
         self.reader: LogReader | None = None
-        #: Called in the event loop when a shard is done with a batch.
+        #: Called in the event loop when a shard finishes a batch.
         self.on_freed: Callable[[], None] = lambda: None
         self._fenced_grace_s = fenced_grace_s
         self._exit_deadline_s = exit_deadline_s
@@ -117,16 +109,20 @@ class Handover:
     async def acquire(
         self, partitions: Iterable[Partition], still_ours: Callable[[], bool] = lambda: True
     ) -> dict[Partition, int]:
-        """Open a shard for each partition; return where to read from (nowhere if revoked)."""
+        """Open a shard per partition; return the offsets to read from (none if revoked)."""
         started = time.perf_counter()
         await self.release()
         if not still_ours():
             return {}
-        self.shards = new = {tp: self.factories[tp[0]](tp[1]) for tp in partitions if tp[0] in self.factories}
+        self.shards = new = {
+            tp: self.factories[tp[0]](tp[1]) for tp in partitions if tp[0] in self.factories
+        }
         if not new:
             self.assigned = still_ours()
             return {}
-        opened = await asyncio.gather(*(shard.call(shard.open) for shard in new.values()), return_exceptions=True)
+        opened = await asyncio.gather(
+            *(shard.call(shard.open) for shard in new.values()), return_exceptions=True
+        )
         if not still_ours() or self.shards is not new:
             return {}
         for shard, failure in zip(new.values(), opened, strict=True):
@@ -134,11 +130,15 @@ class Handover:
                 self._failed(shard, failure)
         if self.exit_status is not None:
             return {}
-        offsets = await self._positions({tp: shard for tp, shard in new.items() if not shard.closed}, still_ours)
+        offsets = await self._positions(
+            {tp: shard for tp, shard in new.items() if not shard.closed}, still_ours
+        )
         recovery_s = time.perf_counter() - started
         self.metrics.acquired.inc(len(offsets))
         self.metrics.recovery_seconds.observe(recovery_s)
-        self.metrics.recovered_records.inc(sum(shard.stats.loaded_records for shard in new.values()))
+        self.metrics.recovered_records.inc(
+            sum(shard.stats.loaded_records for shard in new.values())
+        )
         self.lags = {tp: Lag() for tp in offsets}
         self.assigned = still_ours()
         logger.info(
@@ -155,7 +155,7 @@ class Handover:
     async def _positions(
         self, shards: Mapping[Partition, Shard], still_ours: Callable[[], bool]
     ) -> dict[Partition, int]:
-        """Return where each shard goes on, having checked that its log still has that position."""
+        """Return each shard's start offset, after checking that its log still has it."""
         reader = self._reader()
         bounds = await reader.bounds(shards)
         if not still_ours():
@@ -170,7 +170,7 @@ class Handover:
         return {tp: shard.offset for tp, shard in shards.items() if shard.offset is not None}
 
     async def release(self) -> None:
-        """Give up every shard; return when their threads have let go, or after ten seconds."""
+        """Give up every shard; return when their threads have ended, or after ten seconds."""
         old, self.shards = self.shards, {}
         self.assigned = False
         self.lags = {}
@@ -185,22 +185,19 @@ class Handover:
             logger.info("gave up %d partitions in %.0f ms", len(old), took_s * 1e3, extra=fields)
 
     def shard(self, partition: Partition) -> Shard | None:
-        """Return the shard of a partition, or None if it has none at work."""
         shard = self.shards.get(partition)
         return None if shard is None or shard.closed else shard
 
     def has_room(self, partition: Partition) -> bool:
-        """Return whether the partition has a shard at work that may be sent another batch."""
         shard = self.shard(partition)
         return shard is not None and self._waiting[shard] < MOST_WAITING
 
     def expect(self, batch: FetchedRecords) -> None:
-        """Count `batch` as on its way to `feed`."""
         if isinstance(batch.shard, Shard):
             self._waiting[batch.shard] += 1
 
     async def feed(self, batch: FetchedRecords) -> None:
-        """Hand `batch` to its shard's thread, whose queue is bounded by `has_room`, and return."""
+        """Queue `batch` for its shard's thread and return; `has_room` bounds that queue."""
         shard = batch.shard
         if isinstance(shard, Shard) and not shard.closed:
             self._start(self._run(shard, shard.feed_fetched, batch, done=lambda: self._free(shard)))
@@ -210,7 +207,7 @@ class Handover:
         self.on_freed()
 
     def beat(self) -> None:
-        """Note that the event loop goes round, and how far behind their logs the shards are."""
+        """Record that the event loop is alive (monotonic), and sample every shard's lag."""
         now = self.beat_s = time.monotonic()
         if now < self._next_lag or self.reader is None:
             return
@@ -221,13 +218,15 @@ class Handover:
                 lag.sample(now, shard.offset, reading)
 
     async def tick(self) -> None:
-        """Let shards commit by interval, note the ends of logs, commit the group's offsets."""
-        # Before the ends are asked for: what is in the log by now is covered by the answer.
+        """Let shards commit by interval, note log ends, and commit the group's offsets."""
+        # Take the time first: the ends then cover every record in the log at that time.
         now_ms = self._now_ms()
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():
             self._start_once(shard, "idle", shard.tick_idle)
-        asked = [tp for tp, shard in shards.items() if not shard.ends.full and shard.wants_end(now_ms)]
+        asked = [
+            tp for tp, shard in shards.items() if not shard.ends.full and shard.wants_end(now_ms)
+        ]
         try:
             for tp, offset in (await self._reader().ends(asked) if asked else {}).items():
                 if self.shards.get(tp) is shards[tp]:
@@ -244,23 +243,23 @@ class Handover:
         if time.monotonic() < self._next_group_commit:
             return
         self._next_group_commit = time.monotonic() + _GROUP_COMMIT_S
-        offsets = {tp: shard.committed for tp, shard in shards.items() if shard.committed is not None}
+        offsets = {
+            tp: shard.committed for tp, shard in shards.items() if shard.committed is not None
+        }
         changed = {tp: offset for tp, offset in offsets.items() if self._told.get(tp) != offset}
         if changed:
             await self._reader().commit_group(changed)
             self._told.update(changed)
 
     def fail(self, status: int, message: str) -> None:
-        """Stop with `status`, the first one given; the process ends even if stopping hangs."""
+        """Stop with `status`, unless one is set; the process ends even if stopping hangs."""
         if self.exit_status is None:
             self.exit_status = status
             logger.critical("%s", message, extra=about(event="stopping", status=status))
             self._end(status)
 
     def let_go(self, reason: str = "") -> None:
-        """Stop, to begin again when Kafka is there; say why where nobody has noticed that it is
-        not.
-        """
+        """Stop, to restart when Kafka is back; `reason` reports an outage not noticed yet."""
         if self.exit_status is None:
             self.exit_status = KAFKA_AWAY
             if reason:
@@ -274,7 +273,7 @@ class Handover:
         self._last_resort.start()
 
     def ended(self) -> None:
-        """Note that stopping did not hang, and let go of everything large: Faust keeps us."""
+        """Cancel the exit timer and drop everything large, since Faust keeps a reference to us."""
         if self._last_resort is not None:
             self._last_resort.cancel()
         self.factories.clear()
@@ -283,10 +282,9 @@ class Handover:
         self._at_work.clear()
 
     def _failed(self, shard: Shard, failure: BaseException) -> None:
-        """Act on what a shard's thread raised; see the table above."""
         if isinstance(failure, ShardClosed):
             return
-        if shard.closed:  # given up while it was at work: its next owner does it again
+        if shard.closed:  # given up while working: its next owner repeats the work
             logger.info("%s ended with %s", shard.transactional_id, describe(failure))
         elif isinstance(failure, Fenced):
             self._fenced(shard, failure)
@@ -324,29 +322,36 @@ class Handover:
             )
 
     def _drop(self, shard: Shard) -> None:
-        """Close a shard but remember that the partition is assigned to us."""
+        """Close a shard, but remember that its partition is assigned to us."""
         if not shard.closed:
             shard.closed = True
             self._start(shard.shutdown())
 
     async def _run(
-        self, shard: Shard, function: Callable[..., None], *args: Any, done: Callable[[], None] | None = None
+        self,
+        shard: Shard,
+        function: Callable[..., None],
+        *args: Any,
+        done: Callable[[], None] | None = None,
     ) -> None:
         try:
             if not shard.closed:
                 await shard.call(function, *args)
-        except Exception as exc:  # noqa: BLE001  # whatever it is, a shard's failure must not go unnoticed in a task
+        except Exception as exc:  # noqa: BLE001  # a shard's failure must not go unnoticed in a task
             self._failed(shard, exc)
         finally:
             if done is not None:
                 done()
 
-    def _start_once(self, shard: Shard, kind: str, function: Callable[..., None], *args: Any) -> None:
-        """Start `function` in the shard's thread unless its kind is still to be done."""
+    def _start_once(
+        self, shard: Shard, kind: str, function: Callable[..., None], *args: Any
+    ) -> None:
         entry = (shard, kind)
         if entry not in self._at_work:
             self._at_work.add(entry)
-            self._start(self._run(shard, function, *args, done=lambda: self._at_work.discard(entry)))
+            self._start(
+                self._run(shard, function, *args, done=lambda: self._at_work.discard(entry))
+            )
 
     def _start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -360,7 +365,6 @@ class Handover:
 
 
 def outside_log(partition: Partition, offset: int, low: int, high: int) -> StateRefused:
-    """Return the refusal of a stored position that the log does not have, with what to do."""
     name = f"{partition[0]}[{partition[1]}]"
     if offset < low:
         return StateRefused(

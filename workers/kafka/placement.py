@@ -1,9 +1,9 @@
-"""Which partition a record key belongs in, by the two partitioners that nearly all producers use.
+"""Partition of a record key under the two most common producer partitioners.
 
-What: a promise to users (`privacy.unit = "user"`) needs all records of a user in one source
-partition. That is checked, record by record, by computing the user's partition.
+`privacy.unit = "user"` requires all records of a user in one source partition. Every record is
+checked against its user's computed partition.
 
-    murmur2   Java's default, and that of Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff)
+    murmur2   default of Java, Faust, aiokafka, kafka-python: (murmur2(key) & 0x7fffffff)
               mod partitions
     crc32     librdkafka's default ("consistent_random"): crc32(key) mod partitions
 """
@@ -13,9 +13,91 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.kernels.placement import crc32_table, placed, places_of
-from workers.mechanisms.frozen import read_only
-from workers.mechanisms.texts import fixed
+from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.texts import fixed
+from workers.runtime.frozen import read_only
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+
+_M = np.uint32(0x5BD1E995)
+_SEED = np.uint32(0x9747B28C)
+
+
+def crc32_table() -> NDArray[np.uint32]:
+    """Return uint32 (256,): the CRC-32 of every byte, as in zlib."""
+    table = np.zeros(256, dtype=np.uint32)
+    for byte in range(256):
+        crc = byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0xEDB88320 if crc & 1 else 0)
+        table[byte] = crc
+    return table
+
+
+@kernel_part
+def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
+    """Return murmur2 of data[start:stop] as in Kafka's Java client, without the sign bit."""
+    length = stop - start
+    h = _SEED ^ np.uint32(length)
+    at = start
+    while stop - at >= 4:
+        k = (
+            np.uint32(data[at])
+            | np.uint32(data[at + 1]) << np.uint32(8)
+            | np.uint32(data[at + 2]) << np.uint32(16)
+            | np.uint32(data[at + 3]) << np.uint32(24)
+        )
+        k = np.uint32(k * _M)
+        k = np.uint32((k ^ k >> np.uint32(24)) * _M)
+        h = np.uint32(h * _M) ^ k
+        at += 4
+    if at < stop:
+        for i in range(stop - at - 1, -1, -1):
+            h ^= np.uint32(data[at + i]) << np.uint32(8 * i)
+        h = np.uint32(h * _M)
+    h = np.uint32((h ^ h >> np.uint32(13)) * _M)
+    h ^= h >> np.uint32(15)
+    return np.int64(h & np.uint32(0x7FFFFFFF))
+
+
+@kernel_part
+def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.int64:
+    """Return the CRC-32 of data[start:stop]; `table` is from `crc32_table`."""
+    crc = np.uint32(0xFFFFFFFF)
+    for at in range(start, stop):
+        crc = table[(crc ^ np.uint32(data[at])) & np.uint32(255)] ^ crc >> np.uint32(8)
+    return np.int64(crc ^ np.uint32(0xFFFFFFFF))
+
+
+@kernel
+def places_of(data: Bytes, places: Longs, partitions: int, out: Longs) -> None:
+    """Write murmur2 partitions to `out`, int64 (n,); `places`, (n, 2): start and stop of texts."""
+    for i in range(len(places)):
+        out[i] = murmur2(data, places[i, 0], places[i, 1]) % partitions
+
+
+@kernel
+def placed(
+    data: Bytes,
+    places: Longs,
+    by_murmur2: bool,
+    table: NDArray[np.uint32],
+    partition: int,
+    partitions: int,
+    out: NDArray[np.bool_],
+) -> None:
+    """Write which texts belong in `partition`, by murmur2 or by crc32 (`table`: `crc32_table`).
+
+    Args:
+        places: int64 (n, 2), start and stop of each text in `data`.
+        out: bool (n,), written.
+    """
+    for i in range(len(places)):
+        start, stop = places[i, 0], places[i, 1]
+        hashed = murmur2(data, start, stop) if by_murmur2 else crc32(data, start, stop, table)
+        out[i] = hashed % partitions == partition
+
 
 MURMUR2, CRC32 = "murmur2", "crc32"
 PARTITIONERS = (MURMUR2, CRC32)
@@ -23,38 +105,31 @@ _TABLE = read_only(crc32_table())
 
 
 class Placement:
-    """Tells which users' records belong in the partition that is read."""
+    """Check of which users' records belong in one partition; record keys are users in UTF-8."""
 
     def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
-        """
-        Args:
-            partitioner: one of `PARTITIONERS`; the record key is the user's UTF-8.
-            partition: the one that is read.
-            partitions: of the topic.
-        """
         self._by_murmur2 = partitioner == MURMUR2
         self._partition, self._partitions = partition, partitions
 
     def here(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which users belong here, bool (n,).
-
-        Args:
-            data: uint8.
-            places: int64 (n, 2), start and stop of each user's text in `data`.
-        """
+        """Return bool (n,); `places`, int64 (n, 2), has each user's start and stop in `data`."""
         found = np.empty(len(places), dtype=np.bool_)
-        placed(fixed(data), fixed(places), self._by_murmur2, _TABLE, self._partition, self._partitions, found)
+        placed(
+            fixed(data),
+            fixed(places),
+            self._by_murmur2,
+            _TABLE,
+            self._partition,
+            self._partitions,
+            found,
+        )
         return found
 
 
-def partitions_of(data: NDArray[np.uint8], places: NDArray[np.int64], partitions: int) -> NDArray[np.int64]:
-    """Return the partition of each user by murmur2, int64 (n,).
-
-    Args:
-        data: uint8.
-        places: int64 (n, 2), start and stop of each user's text in `data`.
-        partitions: of the topic.
-    """
+def partitions_of(
+    data: NDArray[np.uint8], places: NDArray[np.int64], partitions: int
+) -> NDArray[np.int64]:
+    """Return int64 (n,), by murmur2; `places`, (n, 2), has each user's start and stop in `data`."""
     found = np.empty(len(places), dtype=np.int64)
     places_of(fixed(data), fixed(places), partitions, found)
     return found

@@ -1,4 +1,4 @@
-"""Reading logs to the ends they have now: read_committed, in one loop for all who do it."""
+"""Read logs to their current ends, read_committed, in one shared loop."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from workers.errors import SettingsError
 from workers.kafka.clients import Connection, of_no_group, unreachable
+from workers.runtime.errors import SettingsError
 
-#: Asked for at once, of all partitions together; of events, each of which may have a megabyte.
+#: Most records per call, over all partitions; fewer for events, which may have a megabyte each.
 RECORDS, EVENTS = 5_000, 100
-# librdkafka decompresses all record batches of a response at once. Our own topics have lz4, which
-# expands up to 255 times; zstd, which producers of events may use, ten thousand times.
+# librdkafka decompresses all record batches of a response at once. Our own topics use lz4, which
+# expands up to 255 times; producers of events may use zstd, up to ten thousand times.
 _FETCH_BYTES, _EVENTS_FETCH_BYTES = 8_000_000, 32_768
-# Waited out at the end of every log: librdkafka gives a batch back when it is full or this is over.
+# Poll timeout, waited out at the end of every log.
 _POLL_S = 0.02
 _PATIENCE_S = 60.0
 _ASK_S = 30.0
@@ -28,7 +28,7 @@ Partition = tuple[str, int]  # topic, partition
 
 
 class Taken(NamedTuple):
-    """The next records of a partition, the position past them, and whether nothing follows."""
+    """Next records of a partition, the position after them, and whether its span has ended."""
 
     where: Partition
     messages: list[Message]
@@ -40,21 +40,21 @@ class Taken(NamedTuple):
 def reader(
     connection: Connection, *, uncommitted: bool = False, events: bool = False
 ) -> Iterator[Consumer]:
-    """Yield a consumer for `take`, closed in the end; of committed records, or of all.
+    """Yield a consumer for `take`, and close it; `uncommitted` shows all records.
 
-    With `events` it fetches little at once, so that what others compressed cannot fill the memory.
+    `events` limits its fetches, so that foreign compressed data cannot fill the memory.
     """
     bounded = {
         "message.max.bytes": _EVENTS_FETCH_BYTES,
         "fetch.max.bytes": _EVENTS_FETCH_BYTES,
-        # What one record batch may expand to; librdkafka doubles its buffer up to this.
+        # Limit of a record batch's expansion; librdkafka doubles its buffer up to this.
         "receive.message.max.bytes": 200_000_000,
     }
     consumer = connection.consumer(
         **{
             "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the default 500 ms would be waited out at the end
+            "fetch.wait.max.ms": 10,  # the default 500 ms would be wasted at the end
             "fetch.queue.backoff.ms": 10,
             "fetch.message.max.bytes": _EVENTS_FETCH_BYTES if events else _FETCH_BYTES,
             "queued.max.messages.kbytes": 65_536,
@@ -70,18 +70,22 @@ def reader(
 def bounds_of(
     consumer: Consumer, topic: str, partition: int, waiting: Callable[[], None] = lambda: None
 ) -> tuple[int, int]:
-    """Return the first offset that a log has and where it ends for this reader; half a minute of
-    nothing raises. While it waits it calls `waiting` every second, which may raise too.
+    """Return a log's first offset and its end for this reader.
+
+    While it waits it calls `waiting` every second, which may raise. Half a minute of silence
+    raises.
     """
     deadline = time.monotonic() + _ASK_S
     while True:
         try:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_LOOK_S)
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), timeout=_LOOK_S
+            )
         except KafkaException as error:
             if not unreachable(error) or time.monotonic() > deadline:
                 raise
             waiting()
-            time.sleep(_POLL_S)  # some errors come at once
+            time.sleep(_POLL_S)  # some errors return immediately
         else:
             return low, high
 
@@ -89,7 +93,7 @@ def bounds_of(
 def end_of(
     connection: Connection, topic: str, partition: int, waiting: Callable[[], None] = lambda: None
 ) -> int:
-    """Return where a log ends, whatever transactions are open in it."""
+    """Return a log's end, regardless of open transactions."""
     with reader(connection, uncommitted=True) as consumer:
         return bounds_of(consumer, topic, partition, waiting)[1]
 
@@ -100,13 +104,16 @@ def take(
     waiting: Callable[[], None] = lambda: None,
     most: int = RECORDS,
 ) -> Iterator[Taken]:
-    """Yield what is in spans of offsets, at most `most` records at once, until each has ended; a
-    minute of nothing raises. While nothing comes it calls `waiting`, which may raise too.
+    """Yield the records in spans of offsets, up to `most` at once, until every span has ended.
+
+    While nothing arrives it calls `waiting`, which may raise. A minute without progress raises.
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
     consumer.assign([TopicPartition(*where, start) for where, (start, _) in spans.items()])
-    problem = KafkaError(KafkaError._TIMED_OUT, "reading " + ", ".join(f"{t}[{p}]" for t, p in sorted(spans)))
+    problem = KafkaError(
+        KafkaError._TIMED_OUT, "reading " + ", ".join(f"{t}[{p}]" for t, p in sorted(spans))
+    )
     deadline = time.monotonic() + _PATIENCE_S
     while spans:
         if gone := assigned - spans.keys():
@@ -153,7 +160,10 @@ def read_partition(
     newest: int | None = None,
     since: int = 0,
 ) -> Iterator[Message]:
-    """Yield committed records: of a `whole` log only, its `newest` offsets, or from `since`."""
+    """Yield committed records: all, the `newest` offsets, or those from `since` on.
+
+    `whole` refuses a log that retention has cut.
+    """
     with reader(connection) as consumer:
         low, high = bounds_of(consumer, topic, partition)
         if whole and low > 0:

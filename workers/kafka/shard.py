@@ -1,14 +1,12 @@
-"""One partition of one stage: its transactions, its offset and its state, all used by one thread of
-its own.
+"""One partition of one stage: its transactions, offset and state, used by its own thread only.
 
     open       fence the older owner, read the state to its end, `restore`
     feed       records in, in order; `process` decides when to `transact`
     transact   messages and state changes in one Kafka transaction, then the local copy
-    close      forget everything; what was not committed is read again by the next owner
+    close      drop everything; the next owner reads uncommitted records again
 
-A shard is synchronous and knows nothing of Faust: a test may call its methods directly.
-`contribute` and `release` are subclasses. `kafka/transaction.py` runs the transactions and says
-what they promise.
+A shard is synchronous and independent of Faust: a test may call its methods directly. `contribute`
+and `release` are subclasses. `kafka/transaction.py` documents the guarantees of transactions.
 """
 
 from __future__ import annotations
@@ -21,17 +19,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from workers.changes import Change
-from workers.errors import Fenced, KafkaAway
 from workers.kafka.clients import Connection
-from workers.kafka.ends import End, Ends
-from workers.kafka.lag import Reading
+from workers.kafka.offsets import End, Ends, Reading
 from workers.kafka.reading import end_of
 from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing, ShardStats
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
-from workers.mechanisms.sizes import MESSAGE_BYTES
-from workers.metrics import Metrics
+from workers.runtime.errors import Fenced, KafkaAway
+from workers.runtime.metrics import Metrics
+from workers.runtime.sizes import MESSAGE_BYTES, Change
 
 logger = logging.getLogger(__name__)
 
@@ -39,18 +35,15 @@ T = TypeVar("T")
 
 
 class ShardClosed(Exception):
-    """The shard was given up while its thread was at work: stop, nothing is lost."""
+    """The shard was given up while its thread was working: stop, nothing is lost."""
 
 
 class Shard:
-    """Base of both stages; see the module. Everything but `call`, `wants_end` and `shutdown` runs
-    in its thread.
-    """
+    """Base of both stages. Only `call`, `wants_end` and `shutdown` may run outside its thread."""
 
-    #: What the metrics call it.
     stage = "shard"
-    #: The longest value that it reads, in bytes; a far longer one comes cut. Of what this worker
-    #: wrote none is.
+    #: Longest value it reads, in bytes; a far longer one comes cut. This worker writes none
+    #: longer.
     longest_value = MESSAGE_BYTES
 
     def __init__(
@@ -67,57 +60,50 @@ class Shard:
         self.partition = partition
         self.state_topic = state_topic
         self.store = store
-        #: Position to go on at in the source partition. None after `restore`: the log's beginning.
+        #: Next position in the source partition. None after `restore`: the log's beginning.
         self.offset: int | None = None
-        #: Position up to which everything is committed; told to the consumer group, for lag tools
-        #: only.
+        #: Position up to which everything is committed; for lag tools only.
         self.committed: int | None = None
         self.closed = False
-        #: Ends of its log, noted by the event loop, that it has not reached.
+        #: Log ends noted by the event loop and not reached yet.
         self.ends = Ends()
-        #: When the piece of work began that its thread is at, or last showed that it goes on; None
-        #: between two.
+        #: When the current work began or last reported progress; None while idle.
         self.busy_since_s: float | None = None
         self._failed = False
         self.stats = ShardStats()
         self.metrics = Metrics() if metrics is None else metrics
         self._counted = self.metrics.stage(self.stage)
-        self.transactions = Transactions(connection, transactional_id, (state_topic, partition), self)
+        self.transactions = Transactions(
+            connection, transactional_id, (state_topic, partition), self
+        )
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
         self._closing: asyncio.Future[None] | None = None
 
-    # ---- what a stage says --------------------------------------------------------------------
-
     def restore(self) -> None:
-        """Read the state from `self.store` and set `self.offset` (None: the log's beginning)."""
+        """Load the state from `self.store` and set `self.offset` (None: the log's beginning)."""
 
     def process(self, batch: Batch) -> None:
-        """Take the records of `batch`, calling `transact` where something is to be committed."""
         raise NotImplementedError
 
     def wants_end(self, now_ms: int) -> bool:
-        """Tell, cheaply and from any thread, whether the log's end should be noted now."""
+        """Return whether to note the log's end now; cheap, and callable from any thread."""
         return False
 
     def reached(self, end: End) -> None:
-        """Act on the wall clock: every record that was in the log at `end.now_ms` has been
-        processed, and none after it.
-        """
+        """Act on `end.now_ms`: exactly the records in the log at that time have been processed."""
 
     def idle(self) -> None:
-        """Called about every 200 ms, whatever the backlog; for commits by interval."""
-
-    # ---- life ---------------------------------------------------------------------------------
+        """Commit by interval; called about every 200 ms, whatever the backlog."""
 
     def open(self) -> None:
         """Take the partition over: fence the older owner, read the state to its end, restore.
 
         Raises:
-            Fenced: an even newer owner came in between.
-            KafkaAway: a transaction hides the end of the state.
-            KafkaException: the broker could not be reached while the state was read.
+            Fenced: an even newer owner intervened.
+            KafkaAway: an open transaction hides the end of the state.
+            KafkaException: the broker became unreachable while the state was read.
             ShardClosed: the shard was given up.
-            StateRefused: by `restore`.
+            StateRefused: from `restore`.
         """
         started = time.perf_counter()
         self.transactions.take_over()
@@ -136,10 +122,9 @@ class Shard:
         self.stats.last_commit_s = time.monotonic()
 
     def feed_fetched(self, fetched: FetchedRecords) -> None:
-        """Decode record batches in this thread, part by part, and process each.
+        """Decode and process record batches, part by part.
 
-        Raises:
-            CorruptRecordException: they do not match their CRC, or hold no records.
+        Raises CorruptRecordException for a CRC mismatch, or a batch without records.
         """
         parts = fetched.parts(self.longest_value)
         while True:
@@ -148,13 +133,12 @@ class Shard:
             if batch is None:
                 return
             self.feed(batch)
-            del batch  # before the next one is decoded
+            del batch  # free it before decoding the next
 
     def feed(self, batch: Batch) -> None:
         """Process `batch`, which must begin at the shard's position.
 
-        Raises:
-            RuntimeError: it begins elsewhere; going on would lose records or count them twice.
+        Raises RuntimeError if it does not: continuing would lose or double-count records.
         """
         self.check_open()
         if batch.start != self.offset:
@@ -174,7 +158,6 @@ class Shard:
             self.offset = batch.end
 
     def tick(self, reading: Reading) -> None:
-        """Act on the ends that were reached without a further record, by where the consumer is."""
         with self._work():
             if self.offset is not None:
                 passed = reading.passed(self.offset)
@@ -182,20 +165,17 @@ class Shard:
                     self.reached(end)
 
     def tick_idle(self) -> None:
-        """Call `idle` unless the shard was given up."""
         with self._work():
             self.idle()
 
     def check_open(self) -> None:
-        """Raise `ShardClosed` if the shard was given up, or has failed."""
+        """Raise `ShardClosed` if the shard was given up or has failed."""
         if self.closed or self._failed:
             raise ShardClosed(self.transactional_id)
 
     @contextmanager
     def _work(self) -> Iterator[None]:
-        """Do nothing more after a failure: what was queued behind it would commit half of what it
-        left.
-        """
+        """Mark the shard busy; refuse work after a failure, since it would commit half results."""
         self.check_open()
         self.busy_since_s = time.monotonic()
         try:
@@ -207,19 +187,13 @@ class Shard:
             self.busy_since_s = None
 
     def goes_on(self) -> None:
-        """Say, in the middle of long work, that it is not stuck."""
         if self.busy_since_s is not None:
             self.busy_since_s = time.monotonic()
 
     def close(self) -> None:
-        """Drop the producer (an open transaction is left to the next owner to abort) and close the
-        store.
-        """
         self.closed = True
         self.transactions.close()
         self.store.close()
-
-    # ---- transactions -------------------------------------------------------------------------
 
     def transact(
         self,
@@ -229,26 +203,17 @@ class Shard:
         forwarded: Sequence[Forwarded] = (),
         to: str = "",
     ) -> None:
-        """Commit `messages` and the state `changes` as one Kafka transaction, then apply `changes`
-        to the store.
+        """Commit `messages` and `changes` in one transaction, then apply `changes` to the store.
 
-        The transaction is repeated until it is committed. When this raises, nothing may be assumed
-        of its fate, and the shard must not be used again.
+        It repeats the transaction until committed. If it raises (as `Transactions.run` does), the
+        outcome is unknown, and the shard must not be used again.
 
         Args:
-            messages: what becomes visible to read_committed consumers.
-            changes: keys of the state topic's partition and their new values (None deletes), later
-                ones winning.
+            messages: become visible to read_committed consumers.
+            changes: keys of the state partition and new values (None deletes); later ones win.
             group_offset: source position that is now committed, for lag tools.
-            forwarded: records that go to the topic `to` before the messages, one of which goes to
-                each of its partitions.
-            to: that topic.
-
-        Raises:
-            Fenced: a newer owner exists.
-            ShardClosed: the shard was given up.
-            KafkaAway: the broker ended the transaction, for it had not heard of it for too long.
-            KafkaException: it cannot be committed (too large, not authorised).
+            forwarded: records for the topic `to`, sent before the messages. `messages` has one
+                message for each of its partitions.
         """
         self.check_open()
         started = time.perf_counter()
@@ -262,32 +227,28 @@ class Shard:
         self.transactions.renew()
 
     def confirm(self) -> None:
-        """Raise `Fenced` if another owner has committed since this one last did, or took over."""
         if not self.store.is_current(self.connection, self.check_open):
             raise Fenced(f"{self.transactional_id}: another owner has committed meanwhile")
 
     def note_abort(self) -> None:
-        """Count a transaction that was aborted and will be repeated."""
         self.stats.aborted += 1
         self._counted.aborted.inc()
 
-    # ---- called from the event loop -----------------------------------------------------------
-
     async def call(self, function: Callable[..., T], *args: Any) -> T:
-        """Run `function` in the shard's thread, after what was asked of it before."""
+        """Run `function` in the shard's thread, after earlier calls."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def shutdown(self, wait_s: float = 10.0) -> bool:
-        """Close in the shard's thread; what waits for that thread does nothing. False: it did not
-        end in time.
-        """
+        """Close in the shard's thread, skipping queued work; return whether it ended in time."""
         self.closed = True
         if self._closing is None:
             self._closing = asyncio.get_running_loop().run_in_executor(self._pool, self.close)
-            self._pool.shutdown(wait=False)  # what was submitted is still run
+            self._pool.shutdown(wait=False)  # submitted work still runs
         try:
             await asyncio.wait_for(asyncio.shield(self._closing), wait_s)
         except TimeoutError:
-            logger.warning("%s: still at work %g s after it was given up", self.transactional_id, wait_s)
+            logger.warning(
+                "%s: still at work %g s after it was given up", self.transactional_id, wait_s
+            )
             return False
         return True

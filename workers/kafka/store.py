@@ -1,13 +1,15 @@
-"""A shard's state on local disk: RocksDB as a copy of one partition of a compacted changelog topic.
+"""A shard's state on local disk: a RocksDB copy of one partition of a compacted changelog topic.
 
-The changelog in Kafka is the truth; this is what saves reading all of it at every start. Every
-write holds the changes together with the changelog position they bring the copy to, in one RocksDB
-batch, and is made after the Kafka transaction was committed. So the copy may be behind the
-changelog (then the rest is read again), never ahead of it. A copy that cannot be trusted (of
-another topic, damaged, too old to have seen every deletion) is discarded and read again.
+The changelog in Kafka is authoritative; the copy avoids reading all of it at every start. One
+RocksDB batch writes the changes and the changelog position they reach, after the Kafka transaction
+was committed. So the copy may be behind the changelog (then the rest is read again), but never
+ahead of it. A copy that cannot be trusted (of another topic, damaged, too old to have seen every
+deletion) is discarded and read again. If the disk is full or fails, the state is read again into
+memory, and the store retries a copy on disk from time to time.
 
-A disk that is full or fails costs the copy, not the worker: the state is then read again into
-memory and kept there, and from time to time a new copy is tried.
+    key in RocksDB          value
+    b"m"                    changelog identity, position, time of the last write as JSON
+    b"d" + key              the value of `key`
 """
 
 from __future__ import annotations
@@ -16,33 +18,206 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any, Protocol
 
-from workers.changes import Change
-from workers.copies.disk import Disk, open_disk
-from workers.copies.memory import Copy, Memory, Meta
-from workers.errors import CopyFailed, SettingsError, StateRefused
+import msgspec
+from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
+
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, end_of, reader, take
 from workers.kafka.topics import current_id
+from workers.runtime.errors import CopyFailed, SettingsError, StateRefused
+from workers.runtime.sizes import Change
+
+
+class Meta(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    topic_id: str | None
+    offset: int
+    written_s: float
+
+
+class Copy(Protocol):
+    """Key-value storage of a copy; every failure is `CopyFailed`."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]: ...
+    def write(self, changes: Iterable[Change], meta: Meta | None) -> None: ...
+    def meta(self) -> Meta | None: ...
+    def wiped(self) -> Copy: ...
+    def close(self) -> None: ...
+
+
+class Memory:
+    """In-memory copy, lost when the process ends: for tests, replay and the embedded cluster."""
+
+    def __init__(self) -> None:
+        self._data: dict[bytes, bytes] = {}
+        self._meta: Meta | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._data.get(key)
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted(item for item in self._data.items() if item[0].startswith(prefix)))
+
+    def write(self, changes: Iterable[Change], meta: Meta | None) -> None:
+        for key, value in changes:
+            if value is None:
+                self._data.pop(key, None)
+            else:
+                self._data[key] = value
+        self._meta = meta
+
+    def meta(self) -> Meta | None:
+        return self._meta
+
+    def wiped(self) -> Copy:
+        return Memory()
+
+    def close(self) -> None:
+        pass
+
 
 logger = logging.getLogger(__name__)
 
-#: A compacted topic forgets its tombstones after delete.retention.ms (24 h by default): a copy that
-#: was away longer may hold keys whose deletion can no longer be read. Half of it is the margin.
+_META = b"m"
+_DATA = b"d"
+_MOST_COPIES = 4
+
+
+class Disk:
+    """RocksDB copy; every failure is `CopyFailed`, with the system's message."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._failing("be opened"):
+            path.mkdir(parents=True, exist_ok=True)
+            self._db = Rdict(str(path), _options())
+        try:
+            self.meta()  # fail now if it is unreadable
+        except CopyFailed:
+            self.close()
+            raise
+
+    def get(self, key: bytes) -> bytes | None:
+        with self._failing("be read"):
+            value: bytes | None = self._db.get(_DATA + key)
+        return value
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        start = _DATA + prefix
+        with self._failing("be read"):
+            # Not `items`, which stops silently at a damaged block.
+            rows: Any = self._db.iter()
+            rows.seek(start)
+        while rows.valid():
+            key: bytes = rows.key()
+            if not key.startswith(start):
+                return
+            yield key[len(_DATA) :], rows.value()
+            rows.next()
+        with self._failing("be read"):
+            rows.status()
+
+    def write(self, changes: Iterable[Change], meta: Meta | None) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key, value in changes:
+            if value is None:
+                batch.delete(_DATA + key)
+            else:
+                batch.put(_DATA + key, value)
+        if meta is not None:
+            batch.put(_META, msgspec.json.encode(meta))
+        with self._failing("be written"):
+            self._db.write(batch)
+
+    def meta(self) -> Meta | None:
+        with self._failing("be read"):
+            raw = self._db.get(_META)
+            return None if raw is None else msgspec.json.decode(raw, type=Meta)
+
+    def wiped(self) -> Copy:
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+        return Disk(self.path)
+
+    def look(self) -> None:
+        with self._failing("be found"):
+            (self.path / "CURRENT").stat()
+
+    def close(self) -> None:
+        with suppress(Exception):  # the copy is complete or no longer needed
+            self._db.close()
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Convert rocksdict's errors, which are plain `Exception`, to `CopyFailed`."""
+        try:
+            yield
+        except Exception as error:
+            words = (
+                error.strerror
+                if isinstance(error, OSError) and error.strerror
+                else " ".join(str(error).split())
+            )
+            raise CopyFailed(f"{self.path} cannot {what}: {words}") from error
+
+
+def open_disk(path: Path, *, again: bool = False) -> Disk:
+    """Open the copy at `path`; discard a damaged one, and skip one that is in use.
+
+    A frozen or slowly exiting owner of the partition on this machine may still hold RocksDB's lock.
+    It was fenced, so its copy will never be ahead; ours is then stored beside it. `again`
+    suppresses repeated warnings.
+    """
+    for number in range(1, _MOST_COPIES + 1):
+        candidate = path if number == 1 else path.with_name(f"{path.name}.{number}")
+        try:
+            return Disk(candidate)
+        except CopyFailed as failed:
+            if "/LOCK" in str(failed) and "open a file" not in str(failed):
+                if not again:
+                    logger.warning("%s is in use by another process", candidate)
+                continue
+            if candidate.exists():
+                if not again:
+                    logger.warning("%s; it is discarded", failed)
+                shutil.rmtree(candidate, ignore_errors=True)
+            return Disk(candidate)
+    raise SettingsError(
+        f"worker.data_dir: {path} and {_MOST_COPIES - 1} copies of it are in use by other processes"
+    )
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(16 << 20)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(128)
+    options.set_keep_log_file_num(2)
+    options.set_compression_type(DBCompressionType.lz4())
+    return options
+
+
+#: A compacted topic drops its tombstones after delete.retention.ms (24 h by default), so an older
+#: copy may hold keys deleted since. Half of that is the margin.
 _TRUSTED_S = 12 * 3600
-#: How often it is looked whether the files are there, and how soon a disk that could not be
-#: written is tried again; then twice as late each time, up to the last.
+#: Interval of the check that the files exist, and first delay before retrying a disk that failed;
+#: the delay then doubles up to the maximum.
 RETRY_S, RETRY_MOST_S = 5.0, 60.0
 _CHANGES_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
 class Changelog:
-    """The partition a store copies; `topic_id` tells a re-created topic from its namesake."""
+    """Source partition of a store; `topic_id` identifies the topic across re-creation."""
 
     topic: str
     partition: int
@@ -51,8 +226,6 @@ class Changelog:
 
 @dataclass(frozen=True)
 class Loading:
-    """What bringing a store up to date took."""
-
     records: int
     seconds: float
     rebuilt: bool
@@ -62,7 +235,7 @@ class Store:
     """Key-value copy of one changelog partition; used by one thread at a time."""
 
     def __init__(self, path: Path | str | None, changelog: Changelog) -> None:
-        """Describe the store, in memory where there is no path; `open` or `load` opens it."""
+        """Configure the store, in memory if `path` is None; `open` or `load` opens it."""
         self.changelog = changelog
         self.path = None if path is None else Path(path)
         self._copy: Copy | None = None
@@ -72,16 +245,16 @@ class Store:
         self._connection: Connection | None = None
         self._look_s, self._pause_s = 0.0, RETRY_S
         self._spoilt = False
-        #: Whether there should be a copy on disk, and cannot be.
+        #: Whether a copy on disk is configured but has failed.
         self.in_memory = False
 
     @property
     def offset(self) -> int | None:
-        """Return the changelog position that this copy has reached; None before the first."""
+        """Return the changelog position this copy has reached; None before the first."""
         return self._offset
 
     def open(self) -> Store:
-        """Open the copy, discarding one that is damaged or belongs to another changelog."""
+        """Open the copy; discard one that is damaged or belongs to another changelog."""
         if self._copy is None:
             self._offset, self.in_memory = None, False
             self._copy = self._new_copy()
@@ -89,19 +262,17 @@ class Store:
         return self
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of `key`, or None. `CopyFailed`: begin again, without these files."""
+        """Return the value of `key`, or None. After `CopyFailed`, restart without these files."""
         with self._reading():
             return self._opened().get(key)
 
     def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys that begin with `prefix` and their values, in key order. `CopyFailed`:
-        begin again, without these files.
-        """
+        """Yield keys with `prefix` and their values, in key order; for `CopyFailed` see `get`."""
         with self._reading():
             yield from self._opened().items(prefix)
 
     def write(self, changes: Iterable[Change], offset: int) -> None:
-        """Apply `changes`, of which later ones win, and the position they reach, or nothing."""
+        """Apply `changes` (later ones win) and the position they reach, atomically."""
         if self._offset is not None and offset < self._offset:
             raise ValueError(f"offset = {offset}: the store is already at {self._offset}")
         now = time.time()
@@ -119,7 +290,6 @@ class Store:
             self._try_again()
 
     def wipe(self) -> None:
-        """Discard everything; the store is then empty and open."""
         try:
             self._copy = self._opened().wiped()
         except CopyFailed as error:
@@ -128,7 +298,6 @@ class Store:
         self._wiped = True
 
     def close(self) -> None:
-        """Close the copy; it can be opened again."""
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.close()
@@ -144,9 +313,9 @@ class Store:
             raise
 
     def load(self, connection: Connection, waiting: Callable[[], None] = lambda: None) -> Loading:
-        """Bring the copy up to the end of the changelog, whose writer was fenced before.
+        """Read the changelog to its end, after its previous writer was fenced.
 
-        While Kafka says nothing it calls `waiting`, which may raise.
+        While Kafka does not answer, call `waiting`, which may raise.
         """
         started = time.perf_counter()
         self._connection = connection
@@ -158,16 +327,21 @@ class Store:
             if self._offset is None or self._offset < high:
                 start = low if self._offset is None else self._offset
                 for taken in take(consumer, {(log.topic, log.partition): (start, high)}, waiting):
-                    changes = [(message.key() or b"", message.value()) for message in taken.messages]
+                    changes = [
+                        (message.key() or b"", message.value()) for message in taken.messages
+                    ]
                     self.write(changes, max(taken.position, self._offset or 0))
                     records += len(changes)
-        self._check_id(connection)  # after reading: what was read is then of the topic that has this id
+        # Check after reading: the records read then belong to the topic with this id.
+        self._check_id(connection)
         rebuilt, self._wiped = self._wiped, False
         return Loading(records, time.perf_counter() - started, rebuilt)
 
     def is_current(self, connection: Connection, waiting: Callable[[], None]) -> bool:
-        """Return whether nothing was committed to the changelog past this copy's position; its
-        writers were fenced before. While Kafka says nothing it calls `waiting`, which may raise.
+        """Return whether the changelog has no commits past this copy's position.
+
+        Its writers were fenced before. While Kafka does not answer, call `waiting`, which may
+        raise.
         """
         log = self.changelog
         end = end_of(connection, log.topic, log.partition, waiting)
@@ -180,10 +354,10 @@ class Store:
             return not any(taken.messages for taken in take(consumer, spans, waiting))
 
     def _check_id(self, connection: Connection) -> None:
-        """Refuse a changelog that was deleted and created again since this process learned its id.
+        """Refuse a changelog that was deleted and re-created since this process read its id.
 
-        It has forgotten what was published, and the id is in the mechanism id: going on under the
-        old one would begin again with the same noise.
+        It has lost what was published, and the id is part of the mechanism id: continuing under the
+        old id would reuse the same noise.
         """
         log = self.changelog
         if log.topic_id is not None and current_id(connection, log.topic) != log.topic_id:
@@ -193,12 +367,13 @@ class Store:
             )
 
     def _distrust(self, low: int, high: int) -> None:
-        """Wipe a copy that the log between `low` and `high` cannot bring up to date."""
         if self._offset is None:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"
         if not low <= self._offset <= high:
-            logger.warning("%s: the local copy is at %d, the log is %d..%d", name, self._offset, low, high)
+            logger.warning(
+                "%s: the local copy is at %d, the log is %d..%d", name, self._offset, low, high
+            )
         elif self._offset < high and time.time() - self._written_s > _TRUSTED_S:
             logger.warning("%s: the local copy is too old to have seen every deletion", name)
         else:
@@ -207,7 +382,7 @@ class Store:
         self.wipe()
 
     def _recognise(self, copy: Copy) -> None:
-        """Go on from the position of `copy` if it is of our changelog, else wipe it."""
+        """Adopt the position of `copy` if it is of our changelog, else wipe it."""
         with self._reading():
             meta, log = copy.meta(), self.changelog
             unfinished = meta is None and next(copy.items(b""), None) is not None
@@ -215,7 +390,7 @@ class Store:
             if unfinished:
                 self.wipe()
             return
-        # No id is an id of its own: a copy without one is never taken for that of a topic with one.
+        # A copy without an id never passes for one of a topic with an id.
         if (meta.topic, meta.partition, meta.topic_id) == (log.topic, log.partition, log.topic_id):
             self._offset, self._written_s = meta.offset, meta.written_s
             return
@@ -226,8 +401,6 @@ class Store:
         log = self.changelog
         return Meta(log.topic, log.partition, log.topic_id, offset, now_s)
 
-    # ---- a disk that fails ---------------------------------------------------------------------
-
     def _new_copy(self) -> Copy:
         if self.path is None:
             return Memory()
@@ -237,16 +410,17 @@ class Store:
             return self._in_memory(error)
 
     def _in_memory(self, error: CopyFailed) -> Memory:
-        """Return an empty copy in memory, and say why there is none on disk."""
+        """Return an empty copy in memory, and log why there is none on disk."""
         if not self.in_memory:
             logger.warning(
-                "worker.data_dir: %s. Going on without this local copy, in memory; tried again now and then", error
+                "worker.data_dir: %s. Going on without this local copy, in memory; tried again now and then",
+                error,
             )
         self.in_memory, self._look_s, self._pause_s = True, time.monotonic(), RETRY_S
         return Memory()
 
     def _go_without(self, error: CopyFailed) -> Copy:
-        """Return the state in memory, as the changelog has it; what was on disk is not asked."""
+        """Rebuild the state in memory from the changelog, ignoring the disk."""
         if self._connection is None:
             raise error
         copy, log = self._in_memory(error), self.changelog
@@ -264,7 +438,7 @@ class Store:
         return copy
 
     def _try_again(self) -> None:
-        """Make a copy on disk of what is in memory, now and then, until that can be done."""
+        """Try to copy the in-memory state to disk, with increasing delays."""
         now_s = time.monotonic()
         if self.path is None or self._offset is None or now_s - self._look_s < self._pause_s:
             return
@@ -276,18 +450,18 @@ class Store:
             while some := list(islice(rows, _CHANGES_AT_ONCE)):
                 disk.write(some, None)
             disk.write((), self._meta(self._offset, self._written_s))
-        except (CopyFailed, SettingsError):  # as said before
+        except (CopyFailed, SettingsError):  # already logged
             if disk is not None:
                 disk.close()
             self._look_s = time.monotonic()
             return
         self._copy, self.in_memory = disk, False
-        logger.warning("worker.data_dir: %s can be written again: the local copy is there", self.path)
+        logger.warning(
+            "worker.data_dir: %s can be written again: the local copy is there", self.path
+        )
 
     def _look(self) -> None:
-        """Raise `CopyFailed`, now and then, where the files of the copy are gone: RocksDB would go
-        on in those that it has open.
-        """
+        """Check at intervals that the files exist: RocksDB would keep using those it has open."""
         now_s = time.monotonic()
         if isinstance(self._copy, Disk) and now_s - self._look_s >= RETRY_S:
             self._look_s = now_s

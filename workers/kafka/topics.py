@@ -1,23 +1,32 @@
-"""The topics a worker needs: which they are, what is missing, what is wrong. Nothing is altered.
+"""The topics a worker needs: planning, checks and creation. Existing topics are never altered.
 
-topic                        partitions        cleanup   retention   holds
+topic                        partitions        cleanup   retention   contents
 <events>, each               yours             yours     yours       the events
 <name>.by-user               users             delete    7 days      with rekey: the events again
-<name>.rekey-state           as all events     compact   -           with rekey: how far they are
+<name>.rekey-state           as all events     compact   -           with rekey: its progress
 <name>.contributions         owners            delete    infinite    stage 1's messages, audited
 <name>.contribute-state      as all events (1) compact   -           stage 1's state
 <name>.release-state         owners            compact   -           stage 2's state
 <name>.rejects               as all events     delete    default     dead letters
 <name>.<histogram>           owners            delete    infinite    snapshots, with ticks' times
 
-All but the events topics take record batches of 1,048,588 bytes (Kafka's default) and need
-1,000,000: see mechanisms/sizes.py. Snapshots have their tick's time, so with a finite retention
-those of an old stream would go as soon as they come.
+All but the events topics accept record batches of 1,048,588 bytes (Kafka's default) and need
+1,000,000: see runtime/sizes.py. Snapshots carry their tick's timestamp, so a finite retention would
+delete those of an old stream immediately.
 
-(1) With rekey as <name>.by-user, which stage 1 then reads: as many as there are of the events
-unless settings say otherwise, and never changed, since users are hashed onto them. It keeps records
-for 7 days from when they were written: every transaction that writes them ends with records of that
-day, in each partition (agents/rekey.py).
+(1) With rekey: as <name>.by-user, which stage 1 then reads. Its partition count is that of the
+events unless configured, and never changes, since users are hashed onto partitions. It keeps
+records for 7 days from when they were written: every transaction that writes them ends with records
+of that day in every partition (agents/rekey.py).
+
+Noise is derived from Kafka's topic ids (`mechanisms/identity.py`), which distinguish a topic from a
+later one of the same name. With equal ids, a re-created topic would get the same noise over other
+data, and the difference of the two published results would be exact. So the worker refuses a
+cluster without ids, and state made without them. Only the embedded cluster has none: it ends with
+the demo, and so does its key.
+
+Kafka has topic ids since 2.8 (KIP-516): with KRaft always, with ZooKeeper once
+inter.broker.protocol.version is 2.8 or later. Earlier versions report 16 zero bytes.
 """
 
 from __future__ import annotations
@@ -26,6 +35,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
 
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
@@ -36,32 +46,65 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # re-exports
     ResourceType,
 )
 
-from workers.errors import SettingsError
 from workers.kafka.clients import Connection
-from workers.kafka.topic_ids import checked_id
-from workers.mechanisms.sizes import BATCH_BYTES, TOPIC_BYTES
-from workers.settings import internal_topics, rekey_topics
+from workers.runtime.errors import SettingsError, StateRefused
+from workers.runtime.sizes import BATCH_BYTES, TOPIC_BYTES
+from workers.settings.settings import internal_topics, rekey_topics
+
+#: 16 zero bytes in Kafka's notation of ids.
+ZERO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+def checked_id(topic: str, topic_id: object) -> str:
+    text = "" if topic_id is None else str(topic_id)
+    if text in ("", ZERO_ID):
+        raise SettingsError(
+            f"topic {topic}: the cluster gives it no topic id, so it cannot be told from one that was deleted and "
+            "created again, which must get other noise. This takes Kafka 2.8 or newer; with ZooKeeper also "
+            "inter.broker.protocol.version 2.8 or newer on every broker (with KRaft there are always ids)"
+        )
+    return text
+
+
+def stream_name(*topics: tuple[str, str | None]) -> str:
+    """Join topic names and broker ids (None only on the embedded cluster) for mechanism ids."""
+    named = (
+        (name, None if topic_id is None else checked_id(name, topic_id))
+        for name, topic_id in topics
+    )
+    return " ".join(f"{name}#{topic_id or ''}" for name, topic_id in named)
+
+
+def lacks_ids(stream: str) -> bool:
+    return any(topic.endswith(("#", f"#{ZERO_ID}")) for topic in stream.split(" "))
+
+
+def refuse_without_ids(state: str) -> NoReturn:
+    raise StateRefused(
+        f"{state}: made on a cluster that gave topics no ids, so nothing shows whether they are still the same ones: "
+        "take a new worker name (a new stream, charged again). If this worker's topics were ever deleted and created "
+        "again, what was published before and after has the same noise"
+    )
+
 
 INFINITE = -1
-#: Purpose of the topics that are read.
 EVENTS = "events"
-#: Of those with `privacy.rekey`.
 BY_USER, REKEY_STATE = "events, keyed by user", "state of rekeying"
 BY_USER_RETENTION_MS = 7 * 86_400_000
-#: Partitions of an events topic that does not exist yet and whose number nobody gave.
+#: Partitions of an events topic that does not exist yet, unless configured.
 DEFAULT_PARTITIONS = 4
 _ANSWER_S = 10.0
 _AGAIN_S = 0.05
-#: How librdkafka names its in-process clusters; Kafka's own ids are 22 characters of base64.
+#: Prefix of librdkafka's in-process cluster ids; Kafka's own ids are 22 characters of base64.
 _EMBEDDED = "mockCluster"
-#: How Kafka's own topics begin: __consumer_offsets, __transaction_state.
+#: Prefix of Kafka's own topics: __consumer_offsets, __transaction_state.
 KAFKAS_OWN = "__"
 _SHOWN = ("cleanup.policy", "retention.ms", "max.message.bytes")
 
 
 @dataclass(frozen=True)
 class Topic:
-    """A needed topic; `retention_ms` None leaves it to the cluster, `INFINITE` keeps everything."""
+    """Required topic. `retention_ms` None: the cluster's default; `INFINITE`: keep everything."""
 
     name: str
     partitions: int
@@ -71,7 +114,6 @@ class Topic:
     purpose: str
 
     def config(self) -> dict[str, str]:
-        """Return the topic configuration it is created with."""
         config = {"cleanup.policy": self.cleanup_policy}
         if self.purpose == BY_USER:
             config["message.timestamp.type"] = "CreateTime"
@@ -84,7 +126,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class Existing:
-    """A topic the cluster has. On the embedded cluster `topic_id` is None and `config` empty."""
+    """A topic on the cluster. On the embedded one `topic_id` is None and `config` empty."""
 
     name: str
     partitions: int
@@ -103,16 +145,18 @@ def plan_topics(
     rekey: bool = False,
     user_partitions: int | None = None,
 ) -> list[Topic]:
-    """Return every topic the worker needs, in the order of the table.
+    """Return every topic the worker needs, in the order of the module's table.
 
-    What exists decides over what is asked for: `events_partitions` are of each events topic yet to
-    come, unless there is state already that was made for other numbers, and `owners` None takes
-    what an earlier start made, else what the events have; so does `user_partitions`, of the topic
-    that there is with `rekey`.
+    Existing topics take precedence. `events_partitions` applies to every missing events topic,
+    unless existing state was made for other numbers. `owners` and `user_partitions` (with `rekey`)
+    default to the numbers of an earlier start, else to that of the events.
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
     of_events = _of_events(
-        events_topics, existing, rekey_topics(name)[1] if rekey else contribute_state, events_partitions
+        events_topics,
+        existing,
+        rekey_topics(name)[1] if rekey else contribute_state,
+        events_partitions,
     )
     sources = sum(of_events.values())
     of_rekeying: list[Topic] = []
@@ -120,7 +164,9 @@ def plan_topics(
         by_user, rekey_state = rekey_topics(name)
         of_rekeying.append(Topic(rekey_state, sources, "compact", None, TOPIC_BYTES, REKEY_STATE))
         sources = _user_partitions(by_user, existing, user_partitions) or sources
-        of_rekeying.insert(0, Topic(by_user, sources, "delete", BY_USER_RETENTION_MS, TOPIC_BYTES, BY_USER))
+        of_rekeying.insert(
+            0, Topic(by_user, sources, "delete", BY_USER_RETENTION_MS, TOPIC_BYTES, BY_USER)
+        )
     siblings = [topic for topic in (contributions, release_state) if topic in existing]
     for topic in siblings:
         found = existing[topic].partitions
@@ -137,22 +183,26 @@ def plan_topics(
         )
     owners = counts.pop() if counts else owners or sources
     return [
-        *(Topic(topic, partitions, "delete", None, None, EVENTS) for topic, partitions in of_events.items()),
+        *(
+            Topic(topic, partitions, "delete", None, None, EVENTS)
+            for topic, partitions in of_events.items()
+        ),
         *of_rekeying,
         Topic(contributions, owners, "delete", INFINITE, TOPIC_BYTES, "contributions"),
         Topic(contribute_state, sources, "compact", None, TOPIC_BYTES, "state of stage 1"),
         Topic(release_state, owners, "compact", None, TOPIC_BYTES, "state of stage 2"),
         Topic(rejects, sources, "delete", None, TOPIC_BYTES, "dead letters"),
-        *(Topic(topic, owners, "delete", INFINITE, TOPIC_BYTES, "snapshots") for topic in histogram_topics),
+        *(
+            Topic(topic, owners, "delete", INFINITE, TOPIC_BYTES, "snapshots")
+            for topic in histogram_topics
+        ),
     ]
 
 
 def _of_events(
     topics: Sequence[str], existing: Mapping[str, Existing], state: str, wanted: int | None
 ) -> dict[str, int]:
-    """Return how many partitions each events topic has, or must have: together as many as the
-    topic `state`, which has one for each of them.
-    """
+    """Return partition counts, existing or required; topic `state` has their sum."""
     there = {topic: existing[topic].partitions for topic in topics if topic in existing}
     to_come = len(topics) - len(there)
     if to_come and state in existing:
@@ -162,10 +212,10 @@ def _of_events(
     return {topic: there.get(topic, wanted or DEFAULT_PARTITIONS) for topic in topics}
 
 
-def _user_partitions(by_user: str, existing: Mapping[str, Existing], wanted: int | None) -> int | None:
-    """Return how many partitions the topic of events by user has, or is to have; None: nobody
-    said.
-    """
+def _user_partitions(
+    by_user: str, existing: Mapping[str, Existing], wanted: int | None
+) -> int | None:
+    """Return the by-user topic's partition count, existing or configured; None: neither."""
     if by_user not in existing:
         return wanted
     found = existing[by_user].partitions
@@ -178,8 +228,9 @@ def _user_partitions(by_user: str, existing: Mapping[str, Existing], wanted: int
 
 
 def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing]:
-    """Return those of `names` that the cluster has; one without ids, or silent, is refused."""
-    with _introduce(connection) as (admin, metadata):  # all topics: asking for one by name may create it
+    """Return the existing topics among `names`; refuse a cluster without ids or answers."""
+    # List all topics: asking for one by name may create it.
+    with _introduce(connection) as (admin, metadata):
         found = {
             name: Existing(name, len(metadata.topics[name].partitions))
             for name in dict.fromkeys(names)
@@ -189,23 +240,30 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
             return found
         ids = {
             name: checked_id(name, future.result().topic_id)
-            for name, future in admin.describe_topics(TopicCollection(list(found)), request_timeout=_ANSWER_S).items()
+            for name, future in admin.describe_topics(
+                TopicCollection(list(found)), request_timeout=_ANSWER_S
+            ).items()
         }
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
         configs: dict[str, dict[str, str]] = {}
-        for resource, future in admin.describe_configs(resources, request_timeout=_ANSWER_S).items():
+        for resource, future in admin.describe_configs(
+            resources, request_timeout=_ANSWER_S
+        ).items():
             try:
                 entries = future.result()
-            except KafkaException:  # not authorised to see them: the rest is still worth showing
+            except KafkaException:  # not authorised; the rest is still worth showing
                 continue
-            configs[resource.name] = {key: str(entries[key].value) for key in _SHOWN if key in entries}
-    return {name: replace(topic, topic_id=ids[name], config=configs.get(name, {})) for name, topic in found.items()}
+            configs[resource.name] = {
+                key: str(entries[key].value) for key in _SHOWN if key in entries
+            }
+    return {
+        name: replace(topic, topic_id=ids[name], config=configs.get(name, {}))
+        for name, topic in found.items()
+    }
 
 
 def default_partitions(connection: Connection) -> int:
-    """Return how many partitions the cluster gives a topic that a producer creates by writing to
-    it; `DEFAULT_PARTITIONS` where it does not tell this principal.
-    """
+    """Return the broker's `num.partitions`; `DEFAULT_PARTITIONS` if not readable."""
     with _introduce(connection) as (admin, metadata):
         broker = ConfigResource(ResourceType.BROKER, str(min(metadata.brokers)))
         [future] = admin.describe_configs([broker], request_timeout=_ANSWER_S).values()
@@ -215,42 +273,49 @@ def default_partitions(connection: Connection) -> int:
 
 
 def names_on(connection: Connection) -> list[str]:
-    """Return the topics that the cluster shows this principal, in order, without Kafka's own."""
+    """Return the topics visible to this principal, sorted, without Kafka's own."""
     return list(partitions_on(connection))
 
 
 def partitions_on(connection: Connection) -> dict[str, int]:
-    """Return how many partitions each of these topics has."""
     with _introduce(connection) as (_, metadata):
         pass
-    shown = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.error is None}
+    shown = {
+        name: len(topic.partitions)
+        for name, topic in metadata.topics.items()
+        if topic.error is None
+    }
     return {name: shown[name] for name in sorted(shown) if not name.startswith(KAFKAS_OWN)}
 
 
 def current_id(connection: Connection, topic: str) -> str:
-    """Return the id that a topic has now, refusing a cluster that gives none."""
     with connection.admin() as admin:
-        [future] = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S).values()
+        [future] = admin.describe_topics(
+            TopicCollection([topic]), request_timeout=_ANSWER_S
+        ).values()
         return checked_id(topic, future.result().topic_id)
 
 
 @contextmanager
 def _introduce(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
-    """Give an admin client and what the cluster says of itself, once it has a controller."""
     with connection.introduce(_ANSWER_S) as (admin, metadata):
         yield admin, _with_controller(connection, admin, metadata)
 
 
-def _with_controller(connection: Connection, admin: AdminClient, metadata: ClusterMetadata) -> ClusterMetadata:
+def _with_controller(
+    connection: Connection, admin: AdminClient, metadata: ClusterMetadata
+) -> ClusterMetadata:
     if connection.embedded is not None:
-        known = connection.embedded.startswith(_EMBEDDED) and metadata.cluster_id == connection.embedded
+        known = (
+            connection.embedded.startswith(_EMBEDDED) and metadata.cluster_id == connection.embedded
+        )
         if not known or metadata.controller_id in metadata.brokers:
             raise SettingsError(
                 f"kafka.bootstrap = {connection.bootstrap!r}: not the embedded Kafka that it is said to be; "
                 "leave --embedded out, it is for the demo's own worker"
             )
         return metadata
-    # A cluster that elects a controller has none for a moment; the embedded one never has.
+    # A cluster has no controller during an election; the embedded one never has one.
     deadline = time.monotonic() + _ANSWER_S
     while metadata.controller_id not in metadata.brokers:
         if time.monotonic() >= deadline:
@@ -264,7 +329,7 @@ def _with_controller(connection: Connection, admin: AdminClient, metadata: Clust
 
 
 def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Return what is wrong with existing topics, a sentence each: the worker must not start."""
+    """Return one sentence per problem with existing topics that must prevent the start."""
     found = []
     of_events = [topic.name for topic in plan if topic.purpose == EVENTS]
     have = f"{of_events[0]} has" if len(of_events) == 1 else f"{', '.join(of_events)} together have"
@@ -273,8 +338,11 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
         here = existing.get(topic.name)
         if here is None:
             continue
-        # Rejects and snapshots go where librdkafka's partitioner puts them: any number will do.
-        if here.partitions != topic.partitions and topic.purpose not in ("dead letters", "snapshots"):
+        # librdkafka's partitioner places rejects and snapshots: any count works.
+        if here.partitions != topic.partitions and topic.purpose not in (
+            "dead letters",
+            "snapshots",
+        ):
             found.append(
                 f"{f'{by_user[0]} has' if by_user and topic.purpose != REKEY_STATE else have} {topic.partitions} partitions, "
                 f"but {topic.name} was made for {here.partitions}: a changed "
@@ -284,9 +352,13 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
             )
         policy = here.config.get("cleanup.policy", topic.cleanup_policy)
         if topic.cleanup_policy == "compact" and policy != "compact":
-            found.append(f"{topic.name} has cleanup.policy = {policy} and needs compact: state would be lost")
+            found.append(
+                f"{topic.name} has cleanup.policy = {policy} and needs compact: state would be lost"
+            )
         if topic.purpose in ("contributions", BY_USER) and "compact" in policy:
-            found.append(f"{topic.name} has cleanup.policy = {policy} and needs delete: records would vanish")
+            found.append(
+                f"{topic.name} has cleanup.policy = {policy} and needs delete: records would vanish"
+            )
         limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
         if topic.max_message_bytes is not None and limit < BATCH_BYTES:
             found.append(
@@ -297,7 +369,7 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
 
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Return what the operator may want to know of existing topics, one sentence each."""
+    """Return one sentence per property of existing topics the operator may want to know."""
     found = []
     for topic in plan:
         here = existing.get(topic.name)
@@ -310,37 +382,42 @@ def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
 
 
 def missing(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[Topic]:
-    """Return the topics of `plan` that the cluster does not have."""
     return [topic for topic in plan if topic.name not in existing]
 
 
-def create_missing(connection: Connection, plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
-    """Create what is missing and return its names; what exists is never touched."""
+def create_missing(
+    connection: Connection, plan: Sequence[Topic], existing: Mapping[str, Existing]
+) -> list[str]:
     wanted = missing(plan, existing)
     if not wanted:
         return []
     with _introduce(connection) as (admin, _):
-        if connection.embedded is not None:  # a topic appears when asked for
+        if connection.embedded is not None:  # listing a topic creates it
             for topic in wanted:
                 admin.list_topics(topic.name, timeout=_ANSWER_S)
             return [topic.name for topic in wanted]
         created = []
-        requests = [NewTopic(topic.name, topic.partitions, -1, config=topic.config()) for topic in wanted]
+        requests = [
+            NewTopic(topic.name, topic.partitions, -1, config=topic.config()) for topic in wanted
+        ]
         for name, future in admin.create_topics(requests, operation_timeout=_ANSWER_S).items():
             try:
                 future.result()
             except KafkaException as exc:
-                if exc.args[0].name() != "TOPIC_ALREADY_EXISTS":  # created by somebody else meanwhile is as good
-                    raise SettingsError(f"topic {name} could not be created: {exc.args[0].str()}") from exc
+                # A topic created concurrently by another process is fine.
+                if exc.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                    raise SettingsError(
+                        f"topic {name} could not be created: {exc.args[0].str()}"
+                    ) from exc
             else:
                 created.append(name)
         _wait_until_seen(admin, [topic.name for topic in wanted])
-    describe(connection, [topic.name for topic in wanted])  # on an empty cluster the first to show whether it gives ids
+    # On an empty cluster this is the first check that it has ids.
+    describe(connection, [topic.name for topic in wanted])
     return created
 
 
 def _wait_until_seen(admin: AdminClient, names: Sequence[str]) -> None:
-    """Wait until the brokers know of new topics, or give up after a while without a word."""
     deadline = time.monotonic() + _ANSWER_S
     with suppress(KafkaException):
         while time.monotonic() < deadline:

@@ -1,20 +1,17 @@
-"""The transactions of one transactional id: messages and state changes, all of them or none.
+"""Atomic transactions of one transactional id: messages and state changes.
 
     take_over  fence the older owner, end its open transaction
     run        begin, produce, commit; abort and repeat where the broker asks for it
-    renew      begin a new epoch where an EndTxn may still be on its way to the broker
-    close      drop the producer; the next owner aborts what is still open
+    renew      begin a new epoch if an EndTxn may still be in flight
+    close      drop the producer; the next owner aborts an open transaction
 
-Everything that one `run` sends becomes visible together, at most once, and only while the
-transactional id has no newer owner. The shard (`kafka/shard.py`) says whether it was given up
-meanwhile, and is told that long work goes on. What may follow what is a table:
-`kafka/transaction_state.py`.
+Everything sent by one `run` becomes visible together, at most once, and only while the
+transactional id has no newer owner. The transitions are in `kafka/transaction_state.py`.
 
-An EndTxn that librdkafka sent twice may arrive a second time in the middle of the next transaction,
-and end it. librdkafka sends it again only after `retry.backoff.ms`, so a commit that is answered
-sooner has sent it once (`_SENT_ONCE_S`), and costs nothing more. Any other, and every abort, is
-followed by a new producer with a new epoch, under which the broker refuses the late one
-(docs/reliability.md).
+A retransmitted EndTxn may arrive during the next transaction and end it. librdkafka retries only
+after `retry.backoff.ms`, so a commit answered sooner sent its EndTxn once (`_SENT_ONCE_S`), and
+costs nothing more. After any other commit, and after every abort, a new producer with a new epoch
+follows; the broker then refuses the late EndTxn (docs/reliability.md).
 """
 
 from __future__ import annotations
@@ -28,18 +25,19 @@ from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from workers.changes import Change
-from workers.errors import Fenced, KafkaAway, MessageTooLong, SettingsError
 from workers.kafka.clients import Connection, unreachable
 from workers.kafka.records import Forwarded, Outgoing
 from workers.kafka.transaction_state import Event, State, after
-from workers.mechanisms.sizes import BATCH_BYTES, MESSAGE_BYTES
+from workers.runtime.errors import Fenced, KafkaAway, MessageTooLong, SettingsError
+from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, Change
 
 logger = logging.getLogger(__name__)
 
-#: How librdkafka says that a newer producer has our transactional id.
-_FENCED = frozenset((KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED))
-#: Delivery failures that repeating the transaction cannot cure.
+#: Errors that mean that a newer producer has our transactional id.
+_FENCED = frozenset(
+    (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+)
+#: Delivery failures that a retry of the transaction cannot cure.
 _HOPELESS = frozenset(
     (
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -53,76 +51,69 @@ _HOPELESS = frozenset(
         KafkaError._UNKNOWN_PARTITION,
     )
 )
-#: What becomes of messages whose transaction has failed for another reason.
+#: Errors of messages whose transaction failed for another reason.
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-# One call to the broker; whoever is given up meanwhile waits no longer than this.
+# Timeout of one call to the broker; it bounds the wait after the shard is given up.
 _CALL_S = 1.0
-# Between two calls that ask for the same thing.
 _AGAIN_S = 0.05
-# A shard that has waited for so long says so: Kafka is there, or it would have been given up
-# (`outages/watch.py`), but does not do this.
+# Wait after which a shard logs a warning: Kafka is up, or the shard would have been given up
+# (`kafka/outages.py`), but it does not complete this call.
 _LONG_S = 20.0
-# After so long without progress it begins again, with a new client: a client that was told by a
-# broker that has just come back that there are no brokers may believe it for minutes (seen).
+# Time without progress after which the worker restarts with a new client: a client that a
+# recovering broker once told that there are no brokers may believe it for minutes (seen).
 _STUCK_S = 60.0
-# librdkafka waits so long, with 20 % more or less, before it sends a request again
-# (`rd_kafka_broker_buf_retry`).
+# librdkafka's wait before it retries a request, give or take 20 % (`rd_kafka_broker_buf_retry`).
 _RETRY_BACKOFF_MS = 1_000
-# A commit that ends sooner after the last delivery has sent EndTxn once: a second one is sent 0.8 s
-# after the first at the earliest. Usually it takes 10 ms.
+# A commit that ends this soon after the last delivery sent EndTxn once: a second one is sent 0.8 s
+# after the first at the earliest. A commit usually takes 10 ms.
 _SENT_ONCE_S = 0.5 * _RETRY_BACKOFF_MS / 1000
-# Must exceed the longest commit, or the broker aborts it, again and again: a tick of ten million
-# new items is about 700 MB, which at 5 MB/s takes 140 s. Whoever takes a partition over ends its
-# open transaction at once. The broker allows 15 minutes, unless told otherwise.
+# Must exceed the longest commit, or the broker aborts it repeatedly: a tick of ten million new
+# items is about 700 MB, which takes 140 s at 5 MB/s. A new owner ends the open transaction at once.
+# The broker allows 15 minutes by default.
 TRANSACTION_TIMEOUT_MS = 300_000
 
 
 class Owner(Protocol):
-    """The shard whose transactions these are."""
-
     def check_open(self) -> None:
         """Raise if the shard was given up."""
 
     def goes_on(self) -> None:
-        """Note that long work is not stuck."""
+        """Report progress of long work."""
 
-    def note_abort(self) -> None:
-        """Note that a transaction was aborted and will be repeated."""
+    def note_abort(self) -> None: ...
 
     def confirm(self) -> None:
-        """Raise `Fenced` if another owner has committed since this one last did, or took over."""
+        """Raise `Fenced` if another owner has committed since this one's commit or take-over."""
 
 
 class Transactions:
     """The producer of one transactional id, used by its shard's thread only."""
 
-    def __init__(self, connection: Connection, transactional_id: str, state: tuple[str, int], owner: Owner) -> None:
-        """Describe them; `state` is the topic and partition of the state changes."""
+    def __init__(
+        self, connection: Connection, transactional_id: str, state: tuple[str, int], owner: Owner
+    ) -> None:
+        """Configure without connecting; `state` is the state topic and partition."""
         self._connection, self._id, self._owner = connection, transactional_id, owner
         self._state_topic, self._state_partition = state
         self._producer: Producer | None = None
         self._state = State.NEW
-        # Where the state partition ends once the last attempt is committed; -1: not reported.
+        # End of the state partition after the last attempt commits; -1: not reported.
         self._state_end = -1
         self._failure: KafkaError | None = None
         self._begun_s = time.monotonic()
-        # EndTxn was not sent before: the last delivery report, or the begin of the commit.
+        # EndTxn is sent after this: last delivery report, or begin of the commit.
         self._delivered_s = self._begun_s
 
     def take_over(self) -> None:
-        """Fence the older owner and end its transaction; `Fenced` where a newer one came."""
+        """Fence the older owner and end its transaction; `Fenced` if a newer owner exists."""
         with self._failing():
             self._initialize()
 
     def renew(self) -> None:
-        """Begin a new epoch if an EndTxn may still be on its way to the broker.
+        """Begin a new epoch if an EndTxn may still be in flight.
 
-        Not later than necessary: the longer ago the last commit, the likelier is a newer owner, who
-        would be fenced by this.
-
-        Raises:
-            Fenced: a newer owner has committed.
-            KafkaAway, ShardClosed: as `run`.
+        Do this early: the longer ago the last commit, the likelier a newer owner, which this would
+        fence. Raises Fenced if a newer owner has committed; KafkaAway and ShardClosed as in `run`.
         """
         if self._state is not State.TAINTED:
             return
@@ -134,7 +125,6 @@ class Transactions:
             self._enter(Event.CONFIRMED)
 
     def close(self) -> None:
-        """Drop the producer; an open transaction is left to the next owner to abort."""
         self._enter(Event.CLOSE)
         self._drop()
 
@@ -143,7 +133,7 @@ class Transactions:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Allow nothing more once the block has raised: what became of it is not known."""
+        """Fail permanently if the block raises: its outcome is unknown."""
         try:
             yield
         except BaseException:
@@ -151,7 +141,6 @@ class Transactions:
             raise
 
     def _initialize(self) -> None:
-        """Make the producer, which fences every older one of this id."""
         self._begun_s = time.monotonic()
         self._producer = producer = self._connection.producer(
             self._id,
@@ -159,32 +148,31 @@ class Transactions:
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "retry.backoff.ms": _RETRY_BACKOFF_MS,
                 "retry.backoff.max.ms": _RETRY_BACKOFF_MS,
-                "topic.metadata.refresh.fast.interval.ms": 100,  # would follow retry.backoff.ms
+                "topic.metadata.refresh.fast.interval.ms": 100,  # else it follows retry.backoff.ms
                 "compression.type": "lz4",
-                # Commit flushes at once; this only lets messages of a transaction travel together.
+                # Only batches a transaction's messages: commit flushes immediately.
                 "linger.ms": 5,
-                # A batch of several messages stays below both; a longer message never gets here
-                # (`_refuse_unsendable`).
+                # A batch of several messages stays below both limits;
+                # `_refuse_unsendable` rejects any longer message.
                 "batch.size": BATCH_BYTES,
                 "message.max.bytes": BATCH_BYTES,
-                # A key's snapshots lie where a Java producer would put them.
+                # Places a key's snapshots where a Java producer would.
                 "partitioner": "murmur2_random",
                 "queue.buffering.max.messages": 1_000_000,
             },
         )
-        # Connect first: a cold init_transactions sits out a 500 ms timer.
+        # Connect first: a cold init_transactions waits out a 500 ms timer.
         self._insist("connect", lambda within_s: producer.list_topics(timeout=within_s))
-        # The broker may be busy for a while with ending the older owner's transaction.
+        # The broker may take a while to end the older owner's transaction.
         self._insist("initialize", producer.init_transactions)
         self._enter(Event.INITIALIZED)
 
     def _drop(self) -> None:
-        """Let go of the producer, with everything that it has not sent."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
-        # librdkafka frees its error twice ("double free") if the answer to a request that is still
-        # on its way brings a second fatal one: what was sent is waited for, for a while.
+        # librdkafka frees its error twice ("double free") if the answer to an in-flight
+        # request brings a second fatal error, so wait a while for in-flight messages.
         producer.purge(in_flight=False)
         until_s = time.monotonic() + _CALL_S
         while len(producer) and time.monotonic() < until_s:
@@ -202,20 +190,19 @@ class Transactions:
         """Commit `messages` and state `changes` as one transaction, repeated until it is committed.
 
         Args:
-            messages, changes: see `Shard.transact`.
-            forwarded: records that go to the topic `to`, before the messages.
-            to: a topic to each of whose partitions a message goes too: only messages are reported,
-                and a partition that takes none must not look like one that is slow.
+            forwarded: records for topic `to`, sent before the messages.
+            to: a topic for which `messages` has one message per partition. Only messages are
+                reported, and a partition that takes none must not look like a slow one.
 
         Returns:
-            Where the state partition ends now; -1 without changes.
+            The end of the state partition; -1 without changes.
 
         Raises:
             Fenced: a newer owner exists; the transaction was not committed.
-            ShardClosed: the owner was given up. Whether it was committed is not known then: its
-                next owner reads that in the changelog.
-            KafkaAway: the broker ended it, for it had not heard of it for too long; or nothing has
-                moved for a minute. Whether it was committed is not known then either.
+            ShardClosed: the shard was given up. The outcome is unknown until the next owner reads
+                the changelog.
+            KafkaAway: the broker timed the transaction out, or nothing has progressed for a minute.
+                The outcome is unknown.
             KafkaException: it cannot be committed (too large, not authorised).
         """
         self._refuse_unsendable(messages, changes)
@@ -228,8 +215,11 @@ class Transactions:
         return self._state_end
 
     def _refuse_unsendable(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> None:
-        """Raise where a message is longer than any encoder makes one: a last line of defence."""
-        for message in (*messages, *(Outgoing(self._state_topic, None, key, value) for key, value in changes)):
+        """Raise for a message longer than any encoder produces: a last line of defence."""
+        for message in (
+            *messages,
+            *(Outgoing(self._state_topic, None, key, value) for key, value in changes),
+        ):
             if message.nbytes > MESSAGE_BYTES:
                 raise MessageTooLong(
                     f"{message.topic}: a message of {message.nbytes:,} bytes, at most {MESSAGE_BYTES:,}: "
@@ -243,12 +233,11 @@ class Transactions:
         forwarded: Sequence[Forwarded],
         to: str,
     ) -> bool:
-        """Return whether a transaction was committed; if not, it may be repeated."""
         self.renew()
         self._enter(Event.BEGIN)
         with self._failing():
             producer = self._producer
-            assert producer is not None  # ready to begin
+            assert producer is not None
             self._state_end, self._failure, self._begun_s = -1, None, time.monotonic()
             try:
                 producer.begin_transaction()
@@ -270,7 +259,7 @@ class Transactions:
             return True
 
     def _commit(self, producer: Producer) -> None:
-        """Deliver and commit; a message that could not be delivered makes it ask for an abort."""
+        """Deliver and commit; an undeliverable message makes the commit require an abort."""
         self._enter(Event.COMMIT)
         self._delivered_s = time.monotonic()
         self._insist("commit", producer.commit_transaction)
@@ -284,7 +273,6 @@ class Transactions:
             )
 
     def _abort(self, producer: Producer, exc: KafkaException) -> None:
-        """Abort the transaction; raise where repeating it is of no use."""
         error: KafkaError = exc.args[0]
         self._raise_if_over(error)
         failure = self._failure
@@ -304,7 +292,6 @@ class Transactions:
         self._failure = failure
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
-        """Hand one message to librdkafka, waiting while its queue is full."""
         options: dict[str, Any] = {}
         if message.partition is not None:
             options["partition"] = message.partition
@@ -314,7 +301,13 @@ class Transactions:
             options["timestamp"] = message.timestamp_ms
         while True:
             try:
-                producer.produce(message.topic, message.value, message.key, on_delivery=self._delivered, **options)
+                producer.produce(
+                    message.topic,
+                    message.value,
+                    message.key,
+                    on_delivery=self._delivered,
+                    **options,
+                )
                 return
             except BufferError:
                 self._call(producer.poll, 0.1)
@@ -322,28 +315,29 @@ class Transactions:
                 self._owner.goes_on()
 
     def _forward(self, producer: Producer, topic: str, records: Forwarded) -> None:
-        """Hand records to librdkafka, which says nothing of them unless their transaction fails."""
+        """Queue records in librdkafka without delivery reports; the transaction reports failure."""
         produce: Callable[..., None] = producer.produce
         for value, key, partition, time_ms, headers in records.messages():
             try:
                 produce(topic, value, key, partition, None, None, time_ms, headers)
             except BufferError:
-                self._produce(producer, Outgoing(topic, partition, key, value, headers or (), time_ms))
+                self._produce(
+                    producer, Outgoing(topic, partition, key, value, headers or (), time_ms)
+                )
 
     def _call(self, call: Callable[[float], object], wait_s: float) -> None:
-        """Call librdkafka, raising `KafkaException` for a fatal error that a callback met."""
+        """Call librdkafka, raising `KafkaException` for a fatal error from a callback."""
         try:
             call(wait_s)
-        except:  # a fatal error may be raised as a KafkaError, which nothing else catches
+        except:  # a fatal error may surface as a KafkaError, which nothing else catches
             error: object = sys.exc_info()[1]
-            if isinstance(error, SystemError):  # it met two, and lost them: the next call says it
+            if isinstance(error, SystemError):  # two errors, both lost: the next call reports
                 error = KafkaError(KafkaError._FAIL, "two callbacks failed", retriable=True)
             if isinstance(error, KafkaError):
                 raise KafkaException(error) from None
             raise
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Take note of a delivery report: a failure, or how far the state partition now reaches."""
         self._delivered_s = time.monotonic()
         if error is not None:
             if self._failure is None or self._failure.code() in _PURGED:
@@ -354,9 +348,9 @@ class Transactions:
                 self._state_end = max(self._state_end, offset + 1)
 
     def _insist(self, name: str, call: Callable[[float], object]) -> None:
-        """Call, and again for as long as the outcome is unknown, unless given up.
+        """Repeat a call while its outcome is unknown, unless the shard was given up.
 
-        Nothing else may be asked meanwhile: librdkafka takes up a call only where it was left.
+        librdkafka resumes only the interrupted call, so no other is allowed meanwhile.
         """
         began_s = said_s = going_s = time.monotonic()
         left = self._waiting()
@@ -373,19 +367,24 @@ class Transactions:
             self._owner.check_open()
             self._owner.goes_on()
             now_s = time.monotonic()
-            if self._waiting() < left:  # large and under way
+            if self._waiting() < left:  # large, but progressing
                 left, going_s = self._waiting(), now_s
             if now_s - going_s >= _STUCK_S:
-                raise KafkaAway(f"{self._id}: to {name} has taken {now_s - began_s:.0f} s: {error.str()}")
+                raise KafkaAway(
+                    f"{self._id}: to {name} has taken {now_s - began_s:.0f} s: {error.str()}"
+                )
             if now_s - said_s >= _LONG_S:
                 said_s = now_s
                 logger.warning(
-                    "%s: Kafka answers, but to %s has taken %.0f s so far: %s", self._id, name, now_s - began_s, error.str()
+                    "%s: Kafka answers, but to %s has taken %.0f s so far: %s",
+                    self._id,
+                    name,
+                    now_s - began_s,
+                    error.str(),
                 )
             time.sleep(_AGAIN_S)
 
     def _waiting(self) -> int:
-        """Return how many messages the producer has to send."""
         return 0 if self._producer is None else len(self._producer)
 
     def _raise_if_over(self, error: KafkaError) -> None:
@@ -396,10 +395,13 @@ class Transactions:
             )
         if error.code() in _FENCED:
             took_s = time.monotonic() - self._begun_s
-            if took_s >= TRANSACTION_TIMEOUT_MS / 1000:  # then the broker itself fences a producer
-                raise KafkaAway(f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}") from KafkaException(error)
+            # By then the broker itself fences a producer.
+            if took_s >= TRANSACTION_TIMEOUT_MS / 1000:
+                raise KafkaAway(
+                    f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}"
+                ) from KafkaException(error)
             raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from KafkaException(error)
-        # Such as after requests that came late or twice.
+        # For example, after late or duplicate requests.
         if error.fatal() and error.code() not in _HOPELESS:
             raise KafkaAway(
                 f"{self._id}: the producer cannot go on: {error.name()}: {error.str()}"

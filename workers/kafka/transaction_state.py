@@ -1,10 +1,10 @@
-"""The states of a transactional id, as its producer in this process knows them: a table, no I/O.
+"""State machine of a transactional id, as seen by its producer in this process; no I/O.
 
-A broker tells producers of one transactional id apart by their epoch, and the transactions of one
-epoch not at all: librdkafka sends EndTxn v1, so an EndTxn that the network held back ends whichever
-transaction is open when it arrives (KIP-890 mends this, and librdkafka does not have it yet). An
-EndTxn of an older epoch is refused. So after an EndTxn that may still be on its way the id is
-`TAINTED`, and no transaction begins before it has a new epoch:
+A broker distinguishes producers of one transactional id by epoch, but not the transactions of one
+epoch. librdkafka sends EndTxn v1, so an EndTxn delayed by the network ends whichever transaction is
+open when it arrives (KIP-890 fixes this, but librdkafka does not implement it yet). The broker
+refuses an EndTxn of an older epoch. So while an EndTxn may still be in flight the id is `TAINTED`,
+and no transaction begins before it has a new epoch:
 
     NEW ──INITIALIZED──▶ READY ──BEGIN──▶ OPEN ──COMMIT──▶ COMMITTING ──COMMITTED──▶ READY
                                            │                 │      │
@@ -14,8 +14,8 @@ EndTxn of an older epoch is refused. So after an EndTxn that may still be on its
                                                                                            │
     READY ◀──CONFIRMED── UNCONFIRMED ◀──INITIALIZED── RENEWING ◀───────────RENEW───────────┘
 
-A new epoch also fences an owner that came in between and that nobody here has heard of. Therefore
-`UNCONFIRMED`: the next transaction begins after it is known that no other owner has committed.
+A new epoch also fences an owner that took over in between, unknown to this process. Hence
+`UNCONFIRMED`: no transaction begins until it is certain that no other owner has committed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from types import MappingProxyType
 
 
 class State(Enum):
-    """What a transactional id allows next."""
-
     NEW = "not initialized"
     READY = "ready"
     OPEN = "in a transaction"
@@ -41,8 +39,6 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What was done, or what became of it."""
-
     INITIALIZED = "InitProducerId answered: older epochs are fenced, their transactions ended"
     BEGIN = "a transaction begins"
     COMMIT = "EndTxn(commit) is about to be sent"
@@ -60,25 +56,29 @@ _ENDS: Mapping[Event, State] = MappingProxyType(
     {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}
 )
 
-#: What each event leads to in each state; an event that a state does not list is refused.
+#: Allowed transitions; a state refuses events it does not list.
 TRANSITIONS: Mapping[State, Mapping[Event, State]] = MappingProxyType(
     {
         State.NEW: MappingProxyType({Event.INITIALIZED: State.READY, **_ENDS}),
         State.READY: MappingProxyType({Event.BEGIN: State.OPEN, **_ENDS}),
-        State.OPEN: MappingProxyType({Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING, **_ENDS}),
-        State.COMMITTING: MappingProxyType({
-            Event.COMMITTED: State.READY,
-            Event.COMMITTED_IN_DOUBT: State.TAINTED,
-            Event.ABORT: State.ABORTING,
-            **_ENDS,
-        }),
-        # Nothing is aborted in normal running, so an abort is never worth the question whether its
-        # EndTxn, or that of the commit before it, was sent twice.
+        State.OPEN: MappingProxyType(
+            {Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING, **_ENDS}
+        ),
+        State.COMMITTING: MappingProxyType(
+            {
+                Event.COMMITTED: State.READY,
+                Event.COMMITTED_IN_DOUBT: State.TAINTED,
+                Event.ABORT: State.ABORTING,
+                **_ENDS,
+            }
+        ),
+        # Aborts are not part of normal operation, so it is not worth checking whether an
+        # EndTxn was sent twice, by the abort or by the preceding commit.
         State.ABORTING: MappingProxyType({Event.ABORTED: State.TAINTED, **_ENDS}),
         State.TAINTED: MappingProxyType({Event.RENEW: State.RENEWING, **_ENDS}),
         State.RENEWING: MappingProxyType({Event.INITIALIZED: State.UNCONFIRMED, **_ENDS}),
         State.UNCONFIRMED: MappingProxyType({Event.CONFIRMED: State.READY, **_ENDS}),
-        # Only a new owner goes on, who fences this one and reads what was committed.
+        # Only a new owner continues: it fences this one and reads the committed state.
         State.FAILED: MappingProxyType({Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}),
         State.CLOSED: MappingProxyType({Event.CLOSE: State.CLOSED}),
     }
@@ -90,7 +90,7 @@ class NotAllowed(RuntimeError):
 
 
 def after(state: State, event: Event) -> State:
-    """Return the state that `event` leads to. `NotAllowed`: it must not happen in `state`."""
+    """Return the state that `event` leads to; raise `NotAllowed` if `state` forbids it."""
     try:
         return TRANSITIONS[state][event]
     except KeyError:

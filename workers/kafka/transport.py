@@ -1,17 +1,19 @@
 """Faust transport `quietcount`: agents receive a partition's fetched records as `FetchedRecords`.
 
-Three kinds of threads: aiokafka and the decoding of records are in Faust's consumer thread
-(`fetch`), Faust itself and the hand-over in the main one (here), every shard in its own. Between
-the first two go `Fetched` (batches, tagged with the seek they follow) and `seek_all`.
+Faust's consumer thread runs aiokafka and takes fetched record batches. The main thread runs Faust
+and the hand-over. Every shard decodes records in its own thread. The consumer thread passes
+`Fetched` to the main thread, which calls `seek_all` on the consumer thread.
 
-What keeps records from being lost or given twice:
+These rules prevent lost and duplicate records:
 
-- Every assignment and revocation raises the consumer's *epoch*. `seek_all` takes it to the other
-  thread; a fetch carries the epoch it was made in, and one of an older epoch is dropped: the seek
-  that follows it reads it again.
-- A batch starts where the one before it ended; a shard refuses another one (`fetch`, `shard`).
+- Every assignment and revocation raises the consumer's *epoch*; `seek_all` passes it to the
+  consumer thread. A fetch of an older epoch is dropped: the seek that follows reads it again.
+- A batch starts where the previous one ended; a shard refuses any other batch. `_drain` never
+  awaits, so a fetch's epoch and positions are exact.
+- aiokafka's position must be where this thread left it. Otherwise the broker no longer had that
+  position, and the records in between were never counted: `StateRefused`.
 - Faust's own commits, seeks and gap tracking are off. The shards' stored offsets decide; the
-  group's are for lag tools.
+  group's offsets are for lag tools.
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import faust
-from aiokafka.errors import IllegalStateError
+from aiokafka import TopicPartition
+from aiokafka.consumer.fetcher import Fetcher, FetchResult
+from aiokafka.errors import ConsumerStoppedError, IllegalStateError
+from aiokafka.errors import KafkaError as ConsumerError
+from aiokafka.structs import OffsetAndMetadata
 from faust.app.base import BootStrategy
 from faust.tables import TableManager
 from faust.transport import drivers
@@ -36,41 +42,279 @@ from faust.types.tuples import ConsumerMessage
 from mode import Service
 from mode.utils.futures import notify
 
-from workers.errors import StateRefused, describe
 from workers.kafka.clients import Connection, faust_credentials, forbidden, text_of, unreachable
-from workers.kafka.fetch import ConsumerThread, Fetched
+from workers.kafka.decoding import PART_RECORDS, ColumnRecords, keep_bytes
 from workers.kafka.handover import EXIT_FAILED, EXIT_REFUSED, KAFKA_AWAY, Handover, Partition
-from workers.kafka.lag import Reading
+from workers.kafka.offsets import Reading
 from workers.kafka.records import FetchedRecords
+from workers.runtime.errors import StateRefused, describe
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["BatchSchema", "Consumer", "QuietcountApp", "Transport", "create_app", "run_app"]
+#: Longest time the broker may hold a fetch. aiokafka has one fetch in flight per broker, so a
+#: drained partition waits this long while the others have no records.
+FETCH_WAIT_MS = 100
+_ASK_S = 10.0
+_BOUNDS_S = 60.0
+_LEAVE_S, _LEAVE_AWAY_S = 3.0, 0.2
+_LOOK_S = 0.1
+
+
+class Fetched(dict[Partition, FetchedRecords]):
+    """Batches by partition, tagged with the epoch of the seek that precedes their positions."""
+
+    epoch = -1
+
+
+class ConsumerThread(driver.AIOKafkaConsumerThread):
+    """aiokafka's thread, which tracks where the next batch of every partition starts."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.epoch = -1
+        self._error: Exception | None = None
+        # Set while waiting for records with some shard full.
+        self._room: asyncio.Future[None] | None = None
+        self._chain: dict[Partition, int] = {}  # start of the next batch
+        # aiokafka's position, past invisible records that follow the batch.
+        self._consumed: dict[Partition, int] = {}
+
+    async def on_start(self) -> None:
+        """Start aiokafka's consumer; without a broker, make the hand-over let go, and wait."""
+        try:
+            await super().on_start()
+        except ConsumerError as exc:
+            if not unreachable(exc):
+                raise
+            handover = cast(Any, self.consumer).handover
+            self.parent_loop.call_soon_threadsafe(handover.let_go, text_of(exc))
+            while not self.should_stop:
+                await self.sleep(_LOOK_S)
+
+    async def on_thread_stop(self) -> None:
+        """Leave the group. If no broker answers, let the group time out instead."""
+        try:
+            away = cast(Any, self.consumer).handover.metrics.away.is_so
+            await asyncio.wait_for(super().on_thread_stop(), _LEAVE_AWAY_S if away else _LEAVE_S)
+        # On close, aiokafka awaits its tasks and re-raises the error that ended them.
+        except (Exception, asyncio.CancelledError) as exc:  # noqa: BLE001
+            logger.debug("the group was not left: %s", describe(exc))
+            if self._consumer is not None:
+                # This closes all connections before it awaits any of them.
+                with suppress(Exception, asyncio.CancelledError):
+                    await self._consumer._client.close()
+        self._consumer = None  # releases fetched data
+
+    def _create_worker_consumer(self, transport: Any) -> Any:
+        keep_bytes()
+        # Only constructed here; start() reads these settings later.
+        consumer = super()._create_worker_consumer(transport)
+        consumer._isolation_level = "read_committed"
+        consumer._fetch_max_wait_ms = FETCH_WAIT_MS
+        return consumer
+
+    def readings(self) -> dict[Partition, Reading]:
+        """Return position and log end per partition, as of its last fetch; no request."""
+        subscription = None if self._consumer is None else self._consumer._subscription.subscription
+        assignment = None if subscription is None else subscription.assignment
+        found: dict[Partition, Reading] = {}
+        for tp, handed in list(self._chain.items()):
+            state = None if assignment is None else assignment.state_value(TopicPartition(*tp))
+            if state is not None and state.highwater is not None:
+                end = state.highwater if state.lso is None or state.lso < 0 else state.lso
+                found[tp] = Reading(handed, self._consumed.get(tp, handed), end)
+        return found
+
+    def kept_out(self) -> BaseException | None:
+        """Return the error that bars the consumer from its group; aiokafka raises it on fetch."""
+        coordinator = None if self._consumer is None else self._consumer._coordinator
+        return cast(BaseException | None, getattr(coordinator, "_pending_exception", None))
+
+    def ended(self) -> BaseException | None:
+        """Return the error that ended one of aiokafka's own tasks, which nothing restarts.
+
+        A broker that just came back may cause one by briefly reporting that there are no brokers.
+        """
+        consumer = self._consumer
+        if consumer is None or consumer._closed:
+            return None
+        tasks = (
+            getattr(consumer._coordinator, "_coordination_task", None),
+            getattr(consumer._fetcher, "_fetch_task", None),
+        )
+        done = (task for task in tasks if task is not None and task.done() and not task.cancelled())
+        return next((error for task in done if (error := task.exception()) is not None), None)
+
+    async def seek_all(self, epoch: int, offsets: dict[Partition, int]) -> None:
+        """Seek to `offsets`; later fetches belong to `epoch`."""
+        consumer = self._ensure_consumer()
+        for tp, offset in offsets.items():
+            consumer.seek(TopicPartition(*tp), offset)
+        self._chain, self._consumed, self.epoch = dict(offsets), dict(offsets), epoch
+
+    async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
+        """Return the current last stable offset of each log; nothing if a seek intervened."""
+        consumer = self._ensure_consumer()
+        ends = await asyncio.wait_for(
+            consumer.end_offsets([TopicPartition(*tp) for tp in partitions]), _ASK_S
+        )
+        return (
+            {(tp.topic, tp.partition): end for tp, end in ends.items()}
+            if self.epoch == epoch
+            else {}
+        )
+
+    async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
+        consumer = self._ensure_consumer()
+        asked = [TopicPartition(*tp) for tp in partitions]
+        both = asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
+        low, high = await asyncio.wait_for(both, _BOUNDS_S)
+        return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
+
+    async def commit_group(self, offsets: dict[Partition, int]) -> None:
+        """Try to commit the group's offsets; nothing depends on them."""
+        consumer = self._ensure_consumer()
+        assigned = consumer.assignment()
+        group = {
+            TopicPartition(*tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()
+        }
+        try:
+            await asyncio.wait_for(
+                consumer.commit({tp: at for tp, at in group.items() if tp in assigned}), _ASK_S
+            )
+        except (ConsumerError, TimeoutError, AssertionError) as exc:
+            logger.debug("group offsets were not committed: %s", describe(exc))
+
+    async def _fetch_records(
+        self,
+        consumer: Any,
+        active_partitions: Any,
+        timeout: float | None = None,
+        max_records: int | None = None,
+    ) -> Any:
+        """Take fetched records, waiting up to `timeout`; replaces `Fetcher.fetched_records`."""
+        fetcher: Fetcher = consumer._fetcher
+        if consumer._closed or fetcher._closed:
+            raise ConsumerStoppedError
+        if not self.consumer.flow_active or self.epoch != getattr(self.consumer, "epoch", None):
+            return {}
+        with fetcher._subscriptions.fetch_context():
+            if fetcher._subscriptions.reassignment_in_progress:
+                await fetcher._subscriptions.wait_for_assignment()
+            fetched = self._drain(fetcher, active_partitions)
+            if not fetched and timeout:
+                waiter = fetcher._create_fetch_waiter()
+                await self._wait(waiter, timeout)
+                if not waiter.done():
+                    waiter.cancel()
+                elif not fetcher._closed:
+                    waiter.result()  # raises authorisation failures
+                    fetched = self._drain(fetcher, active_partitions)
+            return fetched
+
+    async def _wait(self, waiter: asyncio.Future[Any], timeout: float) -> None:
+        """Wait for records, or until a full shard has room again."""
+        consumer = cast(Any, self.consumer)
+        if consumer.all_have_room:
+            await asyncio.wait([waiter], timeout=timeout)
+            return
+        self._room = room = asyncio.get_running_loop().create_future()
+        # Check after setting `_room`, since `on_freed` reports only later events.
+        if not consumer.freed.is_set():
+            await asyncio.wait([waiter, room], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        self._room = None
+
+    def on_freed(self) -> None:
+        """Wake `_wait`, since a shard has room. Callable from any thread."""
+        room = self._room
+        if room is not None:
+            self.thread_loop.call_soon_threadsafe(
+                lambda: None if room.done() else room.set_result(None)
+            )
+
+    def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
+        """Take fetched records of `partitions` without awaiting, so tag and positions are exact."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        fetched = Fetched()
+        # Revoked while we waited: our positions are old.
+        if self.epoch != getattr(self.consumer, "epoch", None):
+            return fetched
+        fetched.epoch = self.epoch
+        for tp in [tp for tp in fetcher._records if tp in partitions and tp in self._chain]:
+            try:
+                batch = self._take_result(fetcher, tp)
+            except Exception as exc:
+                if not fetched:
+                    raise
+                self._error = exc  # raised after these batches were handed over
+                break
+            if batch is not None:
+                fetched[TP(tp.topic, tp.partition)] = batch
+        return fetched
+
+    def _take_result(self, fetcher: Fetcher, tp: TopicPartition) -> FetchedRecords | None:
+        result = fetcher._records[tp]
+        batch = self._take(tp, result) if isinstance(result, FetchResult) else None
+        if batch is None or not result.has_more():
+            del fetcher._records[tp]
+            fetcher._notify(fetcher._wait_consume_future)
+        if not isinstance(result, FetchResult):
+            result.check_raise()  # an error from aiokafka's fetch
+        return batch
+
+    def _take(self, tp: TopicPartition, result: FetchResult) -> FetchedRecords | None:
+        """Take up to `PART_RECORDS` records and advance aiokafka's position past them."""
+        state = result._assignment.state_value(tp)
+        if state is None or not state.has_valid_position or not result.check_assignment(tp):
+            # As aiokafka does: it fetched for another position, and will fetch again.
+            result._partition_records = None
+            return None
+        if state.position != self._consumed[tp]:
+            raise StateRefused(
+                f"{tp.topic}[{tp.partition}]: the broker no longer has position {self._consumed[tp]} and went on at "
+                f"{state.position}: retention overtook this worker, or the log was cut. Raise the topic's retention"
+            )
+        records = ColumnRecords.of(result._partition_records)
+        result._partition_records = records
+        batch = records.take(self._chain[tp], PART_RECORDS)
+        result._update_position()
+        if not records.has_more():
+            result._partition_records = None
+        self._consumed[tp] = state.position
+        if not batch.number:
+            return None
+        self._chain[tp] = batch.end
+        return batch
+
 
 _TICK_S = 0.2
 _SOON_S = 0.005
-#: How long at most it is waited for a shard to be done with a batch, without looking again.
+#: Longest wait for a shard to finish a batch before checking again.
 _ROOM_S = 0.05
 _CLOSING_S = 0.05
-#: How long agents have to say what they read; Faust waits so long in any case.
+#: Time for agents to declare their topics; Faust waits this long in any case.
 _AGENTS_S = 1.0
 _ENDED = "the consumer could not go on ({})"
 
 
 class _WithoutProducer(BootStrategy):
-    """The shards have producers of their own; Faust's would only be one more that connects."""
+    """Omits Faust's producer: shards have their own, so it would only add a connection."""
 
     enable_kafka_producer = False
 
 
 class _Tables(TableManager):
-    """There are none; Faust subscribes once these are registered, for which it waits a second."""
+    """Empty table manager; by default Faust waits a second for tables before it subscribes."""
 
     async def on_start(self) -> None:
-        """Go on when the agents have their topics: one that came later would wait for 45 s."""
+        """Continue once the agents have their topics: a late topic would wait for 45 s."""
         wanted = {name for agent in self.app.agents.values() for name in agent.get_topic_names()}
         for _ in range(round(_AGENTS_S / _SOON_S)):
-            if self.should_stop or wanted <= {name for topic in self.app.topics for name in topic.topics}:
+            if self.should_stop or wanted <= {
+                name for topic in self.app.topics for name in topic.topics
+            }:
                 break
             await self.sleep(_SOON_S)
         if not self.should_stop:
@@ -79,21 +323,19 @@ class _Tables(TableManager):
 
 
 class QuietcountApp(faust.App):
-    """A Faust application that knows its hand-over."""
-
     BootStrategy = _WithoutProducer
 
     handover: Handover
 
     def _create_directories(self) -> None:
-        """Do nothing: without tables Faust has nothing to put there, and the disk may be full."""
+        """Do nothing: without tables Faust stores nothing here, and the disk may be full."""
 
 
 class Consumer(driver.Consumer):
     """Faust's consumer, in the main thread: epochs, take-over, batches to the agents."""
 
     epoch = 0
-    #: Whether every shard had room for another batch when that was last looked at.
+    #: Whether every shard had room at the last check.
     all_have_room = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -101,7 +343,7 @@ class Consumer(driver.Consumer):
         self.handover: Handover = cast(QuietcountApp, self.app).handover
         self.handover.reader = self
         self.handover.on_freed = self._on_freed
-        #: Set when a shard has been done with a batch since then.
+        #: Set when a shard finishes a batch; cleared by `getmany`.
         self.freed = asyncio.Event()
         self._acquiring: asyncio.Task[None] | None = None
 
@@ -110,20 +352,19 @@ class Consumer(driver.Consumer):
 
     @property
     def thread(self) -> ConsumerThread:
-        """Return the consumer's thread with its own type."""
         return cast(ConsumerThread, self._thread)
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
-        """Give everything up before the group hears that we do; heartbeats go on meanwhile."""
+        """Release all shards before the group learns of it; heartbeats continue meanwhile."""
         self.epoch += 1
-        self.stop_flow()  # Faust leaves that out when the old assignment was empty
+        self.stop_flow()  # Faust skips this when the old assignment was empty
         await self.handover.release()
         await super().on_partitions_revoked(revoked)
 
     async def perform_seek(self) -> None:
-        """Take over what was assigned; Faust calls this after each assignment, the flow stopped.
+        """Take over the assigned partitions; Faust calls this after each assignment, flow stopped.
 
-        Faust stops waiting after `broker_request_timeout`; the epoch then keeps records back.
+        Faust stops waiting after `broker_request_timeout`; the epoch then holds records back.
         """
         self.epoch += 1
         self._acquiring = asyncio.ensure_future(self._acquire(self.epoch))
@@ -147,7 +388,6 @@ class Consumer(driver.Consumer):
                 self.handover.fail(EXIT_FAILED, f"taking partitions over failed: {describe(exc)}")
 
     async def on_stop(self) -> None:
-        """Give everything up before leaving the group."""
         self.epoch += 1
         await self.handover.release()
         await super().on_stop()
@@ -163,34 +403,29 @@ class Consumer(driver.Consumer):
             if failure is not None and (reason := forbidden(failure)) is not None:
                 self.handover.fail(EXIT_REFUSED, f"the consumer group {self.app.conf.id}: {reason}")
             if self.epoch == self.thread.epoch and self.flow_active:
+                # A task that raises would end the worker without its own status.
                 try:
                     await self.handover.tick()
-                except Exception as exc:  # a task that raises would end the worker without its own status
+                except Exception as exc:
                     logger.exception("the timer failed")
                     self.handover.fail(EXIT_FAILED, f"the timer failed: {describe(exc)}")
 
     async def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, tuple[int, int]]:
-        """Return the first position of each log and its last stable offset."""
         found = await self.thread.call_thread(self.thread.bounds, list(partitions))
         return cast(Mapping[Partition, tuple[int, int]], found)
 
     async def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        """Return the last stable offset that each log has now, asked of the broker."""
         found = await self.thread.call_thread(self.thread.ends, self.epoch, list(partitions))
         return cast(Mapping[Partition, int], found)
 
     def readings(self) -> Mapping[Partition, Reading]:
-        """Return the consumer's position in each partition, from what the last fetches said."""
         return self.thread.readings() if self.epoch == self.thread.epoch else {}
 
     async def commit_group(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit the consumer group's offsets, for lag tools."""
         await self.thread.call_thread(self.thread.commit_group, dict(offsets))
 
     async def getmany(self, timeout: float) -> AsyncIterator[tuple[TP, Any]]:
-        """Yield a message with `FetchedRecords` for each partition with records and a shard with
-        room.
-        """
+        """Yield a `FetchedRecords` message per partition with records and a shard with room."""
         if not self.flow_active:
             await self.wait(cast(Any, self.can_resume_flow))
         self.freed.clear()
@@ -211,7 +446,9 @@ class Consumer(driver.Consumer):
         except Exception as exc:
             reason, ended = forbidden(exc), self.thread.ended()
             if unreachable(exc) or (reason is None and ended is not None):
-                self.handover.let_go(text_of(exc) if ended is None else _ENDED.format(describe(ended)))
+                self.handover.let_go(
+                    text_of(exc) if ended is None else _ENDED.format(describe(ended))
+                )
                 await self.sleep(timeout)
                 return
             if reason is None:
@@ -225,7 +462,7 @@ class Consumer(driver.Consumer):
             return
         for tp, batch in fetched.items():
             if fetched.epoch != self.epoch or not self.flow_active or self.should_stop:
-                return  # a seek comes or came: these are read again
+                return  # a seek follows or has happened: these are read again
             batch = replace(batch, shard=self.handover.shard(tp))
             if batch.shard is not None:
                 self.handover.expect(batch)
@@ -238,12 +475,23 @@ class Consumer(driver.Consumer):
 
     def _message(self, tp: TP, batch: FetchedRecords) -> ConsumerMessage:
         return ConsumerMessage(
-            tp.topic, tp.partition, batch.end - 1, batch.last_ms / 1000.0, 0, None, None,
-            cast(Any, batch), None, None, None, tp, generation_id=self.app.consumer_generation_id,
-        )  # fmt: skip
+            tp.topic,
+            tp.partition,
+            batch.end - 1,
+            batch.last_ms / 1000.0,
+            0,
+            None,
+            None,
+            cast(Any, batch),
+            None,
+            None,
+            None,
+            tp,
+            generation_id=self.app.consumer_generation_id,
+        )
 
     def ack(self, message: Any) -> bool:
-        """Forget the message; what counts as done is what a shard has committed."""
+        """Forget the message; only a shard's commit marks records as processed."""
         message.acked = True
         self._unacked_messages.discard(message)
         notify(self._waiting_for_ack)
@@ -260,20 +508,20 @@ class Consumer(driver.Consumer):
 
 
 class Transport(driver.Transport):
-    """The driver Faust makes for `quietcount://` addresses."""
-
     Consumer = Consumer
 
 
 class BatchSchema(faust.Schema[Any, Any]):
-    """Passes the batch through where Faust would decode a message."""
+    """Schema that passes batches through where Faust would decode a message."""
 
-    def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
-        """Return the key as it is."""
+    def loads_key(
+        self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None
+    ) -> Any:
         return message.key
 
-    def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:
-        """Return the batch as it is."""
+    def loads_value(
+        self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None
+    ) -> Any:
         return message.value
 
 
@@ -290,16 +538,16 @@ def create_app(
     heartbeat_s: float = 3.0,
     **settings: Any,
 ) -> QuietcountApp:
-    """Return a worker's Faust application, without its agents; its name is also its group's."""
+    """Return a worker's Faust application, without its agents; `name` is also its group id."""
     defaults: dict[str, Any] = {
         "broker": [f"quietcount://{server.strip()}" for server in connection.bootstrap.split(",")],
         "broker_credentials": faust_credentials(connection),
         "broker_client_id": connection.client.get("client.id", "quietcount"),
         "broker_session_timeout": session_timeout_s,
         "broker_heartbeat_interval": heartbeat_s,
-        "broker_commit_interval": 3600.0,  # ours does nothing
+        "broker_commit_interval": 3600.0,  # our `commit` does nothing
         "broker_check_crcs": connection.client.get("check.crcs", "true").lower() != "false",
-        "consumer_auto_offset_reset": "earliest",  # a reset is noticed and refused, see fetch
+        "consumer_auto_offset_reset": "earliest",  # `_take` detects and refuses a reset
         "consumer_max_fetch_size": 4 << 20,
         "TableManager": _Tables,
         "processing_guarantee": "at_least_once",
@@ -317,9 +565,9 @@ def create_app(
 
 
 class _Worker(faust.Worker):
-    """Faust's worker, stopped by the hand-over when something went wrong."""
+    """Faust worker that the hand-over stops after a failure."""
 
-    #: Whether a signal asked for the end.
+    #: Whether a signal requested the shutdown.
     told = False
 
     @Service.task
@@ -330,7 +578,7 @@ class _Worker(faust.Worker):
             self._schedule_shutdown(signal.SIGTERM)
 
     async def _sentinel_task(self) -> None:
-        """Let what closes close; Faust gives it a second."""
+        """Wait briefly for resources to close; Faust waits a second."""
         await asyncio.sleep(_CLOSING_S)
 
     def _on_sigterm(self) -> None:
@@ -345,11 +593,18 @@ class _Worker(faust.Worker):
 def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
     """Run the worker until SIGTERM, SIGINT or a failure; return the exit status (see `handover`).
 
-    Logging is left as the caller has set it up. Call it in the main thread. After `KAFKA_AWAY`
-    nothing is left of the application, and another one may be run.
+    Call it in the main thread. It does not change the logging setup. After `KAFKA_AWAY` nothing is
+    left of the application, and another one may be run.
     """
-    worker = _Worker(app, loglevel=loglevel, override_logging=False, redirect_stdouts=False, quiet=True, workdir=None)
-    worker.spinner = None  # it writes terminal codes, also into files
+    worker = _Worker(
+        app,
+        loglevel=loglevel,
+        override_logging=False,
+        redirect_stdouts=False,
+        quiet=True,
+        workdir=None,
+    )
+    worker.spinner = None  # it writes terminal codes even to files
     try:
         worker.execute_from_commandline()
     except SystemExit as exc:

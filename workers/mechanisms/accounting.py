@@ -1,7 +1,6 @@
-"""Adding up what mechanisms cost, and converting it once, at the end, to (epsilon, delta).
+"""zCDP accounting: composition of costs, and one final conversion to (epsilon, delta).
 
-What: zCDP costs are data (`Cost`); they compose by addition, and one conversion turns the sum into
-(epsilon, delta).
+Costs are data (`Cost`) and compose by addition.
 Neighbours: the content of one event emptied, or the reverse.
 
     Symbol      Here
@@ -9,16 +8,16 @@ Neighbours: the content of one event emptied, or the reverse.
     a           Renyi order
     epsilon, delta   approximate differential privacy
 
-Why integer orders only: the counters' adaptive guarantee (the stream reacts to what was published)
-is proved by a shift within a lattice, for integer orders a >= 2 (`docs/guarantee.md`). Minimising
-over fewer orders is still a valid conversion, and costs nothing that can be seen unless rho is
-large against ln(1/delta).
+Why integer orders only: the counters' adaptive guarantee (the stream reacts to published values) is
+proved by a shift within a lattice, for integer orders a >= 2 (`docs/guarantee.md`). Minimising over
+fewer orders is still a valid conversion, and has no visible cost unless rho is large against
+ln(1/delta).
 
 Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", Proposition 12
 and Corollary 13.
 
 Rounding: every result is rounded to the private side (epsilon and delta up, rho down) to nine
-significant digits, after a margin of 1e-10 that is far above what floating point loses here, so
+significant digits, after a margin of 1e-10 that is far above the floating-point error here, so
 that all machines publish the same number.
 """
 
@@ -29,24 +28,24 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from fractions import Fraction
 
 _DIGITS = 9
-# Relative; rho_of takes the wide one, epsilon_of the narrow one, so that
+# Relative margins: rho_of uses the wide one, epsilon_of the narrow one, so that
 # epsilon_of(rho_of(e, d), d) <= e for every e of at most nine digits
 # (d ln(epsilon) / d ln(rho) is at least 1/2).
 _WIDE_MARGIN = 1e-10
 _NARROW_MARGIN = 1e-11
 _LARGEST_ORDER = 1 << 50
 _LARGEST_EXPONENT = 700.0
-# The largest that a configuration may state.
+# The largest delta allowed in a configuration.
 _LARGEST_DELTA = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a mechanism costs over its whole life, as data.
+    """The cost of a mechanism over its whole life.
 
     Args:
         rho: zCDP, for one event.
-        deltas: named probabilities of failure, for example ("discovery", 1e-9).
+        deltas: named failure probabilities, for example ("discovery", 1e-9).
 
     Raises:
         ValueError: rho is negative or not a number, or a delta is outside 0..1.
@@ -63,7 +62,7 @@ class Cost:
 
     @property
     def delta(self) -> float:
-        """The sum of the named failure probabilities, rounded up."""
+        """Return the sum of the named failure probabilities, rounded up."""
         return float_up(sum((Fraction(delta) for _, delta in self.deltas), Fraction(0)))
 
 
@@ -80,7 +79,9 @@ def compose(costs: Iterable[Cost]) -> Cost:
         for name, delta in cost.deltas:
             deltas[name] = deltas.get(name, Fraction(0)) + Fraction(delta)
     rho = math.inf if math.inf in rhos else float_up(sum(map(Fraction, rhos), Fraction(0)))
-    return Cost(rho=rho, deltas=tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items()))
+    return Cost(
+        rho=rho, deltas=tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items())
+    )
 
 
 def epsilon_of(rho: float, delta: float) -> float:
@@ -100,7 +101,7 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 
 def rho_of(epsilon: float, delta: float) -> float:
-    """Return the largest rho (rounded down) that gives (epsilon, delta): calibration starts here.
+    """Return the largest rho (rounded down) that gives (epsilon, delta), the start of calibration.
 
     Raises:
         ValueError: epsilon is not above 0 and finite, or delta is not inside 0..1.
@@ -111,7 +112,9 @@ def rho_of(epsilon: float, delta: float) -> float:
     # For a fixed order the epsilon is linear in rho, so each order gives its largest rho directly.
     rho = _largest(lambda order: (epsilon - _order_cost(order, delta)) / order)
     if rho <= 0:
-        raise ValueError(f"epsilon = {epsilon}, delta = {delta}: no rho above 0 gives them; raise either")
+        raise ValueError(
+            f"epsilon = {epsilon}, delta = {delta}: no rho above 0 gives them; raise either"
+        )
     return _round(rho * (1 - _WIDE_MARGIN), ROUND_FLOOR)
 
 
@@ -126,12 +129,12 @@ def paper_epsilon(rho: float, delta: float) -> float:
 
 
 def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0.0) -> float:
-    """Return the delta charged for noise that is sampled from a table and not from the ideal law.
+    """Return the delta charged for sampling noise from a table instead of the ideal distribution.
 
-    It is (1 + e^epsilon) D0 TV + D0 TV'. Of the noise on counts only the cells matter whose true
-    value differs between neighbours, so TV grows neither with items nor with ticks. TV' is for the
-    tests that an item of one event must fail in order to stay unseen: the noise passes each of them
-    with a chance that was bounded under the ideal law, so it grows with their number
+    It is (1 + e^epsilon) D0 TV + D0 TV'. For noise on counts, only cells whose true value differs
+    between neighbours matter, so TV grows neither with items nor with ticks. TV' covers the tests
+    that an item of one event must fail to stay hidden. The chance of passing a test was bounded
+    under the ideal distribution, so TV' grows with the number of tests
     (docs/decisions/0009-derivations.md, 8).
 
     Args:
@@ -149,26 +152,37 @@ def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0
 
 
 def check_sampler_delta(
-    delta: float, epsilon: float, true: float, share: float, otherwise: str = "a smaller epsilon or rho"
+    delta: float,
+    epsilon: float,
+    true: float,
+    share: float,
+    otherwise: str = "a smaller epsilon or rho",
 ) -> None:
-    """Refuse a delta of which the part kept for the samplers does not cover them.
+    """Raise if the part of delta reserved for the samplers does not cover them.
 
     Args:
         delta: as configured.
-        epsilon: of the guarantee.
-        true: what the samplers need, `sampler_delta`.
-        share: the part of delta that is kept for them.
-        otherwise: what helps if delta is to stay.
+        true: the required `sampler_delta`.
+        share: the part of delta reserved for the samplers.
+        otherwise: the remedy, if delta is to stay.
 
     Raises:
-        ValueError: it is too small, or no delta is large enough at this epsilon.
+        ValueError: delta is too small, or no delta is large enough at this epsilon.
     """
     if true <= delta * share:
         return
     least = true / share
-    # To two digits, upwards: what is named must be enough, whatever `least` lost to rounding.
-    enough = float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(Decimal(least * (1 - _NARROW_MARGIN))))
-    found, mend = (f"{enough:.1e}", "a larger delta, or ") if least <= _LARGEST_DELTA else ("no delta is enough", "")
+    # Rounded up to two digits: the suggested value must suffice despite rounding in `least`.
+    enough = float(
+        Context(prec=2, rounding=ROUND_CEILING).create_decimal(
+            Decimal(least * (1 - _NARROW_MARGIN))
+        )
+    )
+    found, mend = (
+        (f"{enough:.1e}", "a larger delta, or ")
+        if least <= _LARGEST_DELTA
+        else ("no delta is enough", "")
+    )
     raise ValueError(
         f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} ({found}): "
         f"{mend}{otherwise}"
@@ -176,7 +190,7 @@ def check_sampler_delta(
 
 
 def float_up(value: Fraction) -> float:
-    """Return the smallest float that is at least value."""
+    """Return the smallest float that is at least `value`."""
     nearest = float(value)
     return nearest if Fraction(nearest) >= value else math.nextafter(nearest, math.inf)
 
@@ -187,9 +201,9 @@ def _order_cost(order: int, delta: float) -> float:
 
 
 def _largest(value: Callable[[int], float]) -> float:
-    """Return the maximum over integer orders a >= 2 of a function with one peak.
+    """Return the maximum of a unimodal function over integer orders a >= 2.
 
-    Any order is valid, so a missed peak would cost accuracy and never privacy: a geometric grid
+    Any order is valid, so a missed peak would cost accuracy and never privacy. A geometric grid
     finds the neighbourhood, a ternary search the order.
     """
     grid = [2]
@@ -227,7 +241,7 @@ def _check_delta(delta: float) -> None:
 
 
 def check_rho_item(rho_item: float) -> None:
-    """Refuse what no noise can be calibrated to.
+    """Raise if no noise can be calibrated to `rho_item`.
 
     Raises:
         ValueError: rho_item is not a finite number above 0.

@@ -1,41 +1,47 @@
-"""How (epsilon, delta) or (rho, delta) is split, and what is promised once the noise is known.
+"""The split of (epsilon, delta) or (rho, delta), and the guarantee once the noise is known.
 
     delta = delta_conversion + delta_discovery + delta_numerical
 
-`delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items that show
-that they exist, and `delta_numerical` for the distance of the integer samplers from their laws
-(`accounting.sampler_delta`). The order statistics, whose accounting may be pure, split theirs in
-`order_statistics.config`.
+`delta_conversion` turns zCDP into (epsilon, delta) once, `delta_discovery` pays for items whose
+publication reveals that they exist, and `delta_numerical` for the distance of the integer samplers
+from the ideal distributions (`accounting.sampler_delta`). The order statistics, whose accounting
+may be pure, split theirs in `order_statistics.config`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, rho_of, sampler_delta
-from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.frozen import Frozen
+from workers.mechanisms.accounting import (
+    Cost,
+    check_sampler_delta,
+    epsilon_of,
+    rho_of,
+    sampler_delta,
+)
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Guarantee
+from workers.runtime.frozen import Frozen
 
-# Reserved for the samplers' distance, as a share of delta; the true figure (about 1e-35) is checked
+# Share of delta reserved for the samplers' distance; the true figure (about 1e-35) is checked
 # against it.
 NUMERICAL_SHARE = 1e-6
-# Half of delta discovers, half converts: moving it either way changes threshold or noise by a few
-# parts in a thousand.
+# Half of delta pays for discovery, half for conversion: moving it either way changes threshold or
+# noise by a few parts in a thousand.
 DISCOVERY_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """What may be spent in an epoch.
+    """The budget of one epoch.
 
     Attributes:
         rho: zCDP for noise.
-        epsilon: what is promised, with `delta`.
-        delta: as configured; what the parts below leave of it turns rho into epsilon.
+        epsilon: guaranteed together with `delta`.
+        delta: as configured; the remainder after the parts below converts rho to epsilon.
         delta_discovery: total probability that an item of one event shows that it exists; 0 for a
             known domain.
-        delta_numerical: charged for the samplers' distance from their laws.
+        delta_numerical: charged for the samplers' distance from the ideal distributions.
     """
 
     rho: float
@@ -48,12 +54,8 @@ class Split:
 def split(config: HistogramConfig, *, discovers: bool) -> Split:
     """Return the split of a histogram's budget.
 
-    Args:
-        config: with epsilon or rho, and delta.
-        discovers: whether items of an unknown domain are shown.
-
     Raises:
-        ValueError: neither epsilon nor rho is given, or nothing can be bought with them.
+        ValueError: neither epsilon nor rho is given, or the budget is too small to use.
     """
     discovery = config.delta * DISCOVERY_SHARE if discovers else 0.0
     numerical = config.delta * NUMERICAL_SHARE
@@ -65,12 +67,16 @@ def split(config: HistogramConfig, *, discovers: bool) -> Split:
     else:
         raise ValueError("epsilon = None: give epsilon or rho")
     return Split(
-        rho=rho, epsilon=epsilon, delta=config.delta, delta_discovery=discovery, delta_numerical=numerical,
-    )  # fmt: skip
+        rho=rho,
+        epsilon=epsilon,
+        delta=config.delta,
+        delta_discovery=discovery,
+        delta_numerical=numerical,
+    )
 
 
 class OnSplit(Frozen):
-    """Base of the mechanisms that spend a `Split`: their guarantee and their cost.
+    """Base class of mechanisms that spend a `Split`: their guarantee and their cost.
 
     A constructor sets `_split` first, calibrates its noise to it, and ends with `_promise`.
     """
@@ -99,18 +105,21 @@ class OnSplit(Frozen):
         tests_tv: float = 0.0,
         otherwise: str = "a smaller epsilon or rho",
     ) -> None:
-        """Set the guarantee, now that it is known what the noise is.
+        """Set the guarantee after the noise is calibrated.
 
         Args:
-            unit: whose presence is hidden.
-            spent: rho of the calibrated noise; rounding may put it a little above what was asked.
+            unit: the protected unit.
+            spent: rho of the calibrated noise; rounding may put it a little above the requested
+                rho.
             tv, times, tests_tv: the samplers' distance, see `accounting.sampler_delta`.
-            otherwise: what helps where delta is too small and is to stay.
+            otherwise: the remedy where delta is too small and is to stay.
 
         Raises:
-            ValueError: delta is below what the samplers can promise.
+            ValueError: delta is too small to cover the samplers.
         """
         own = self._split
         numerical = sampler_delta(own.epsilon, times, tv, tests_tv)
         check_sampler_delta(own.delta, own.epsilon, numerical, NUMERICAL_SHARE, otherwise)
-        self._guarantee = Guarantee(unit=unit, rho=min(own.rho, spent), epsilon=own.epsilon, delta=own.delta)
+        self._guarantee = Guarantee(
+            unit=unit, rho=min(own.rho, spent), epsilon=own.epsilon, delta=own.delta
+        )

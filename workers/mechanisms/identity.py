@@ -1,9 +1,9 @@
 """The mechanism id: a hash of every public parameter that changes a noise value (mechanisms.md 1).
 
-Noise is made from it, so two configurations, epochs, generations or streams never share noise. The
-stream is named by the ids that the broker gave the contributions and release-state topics: a topic
-that was deleted and created again holds other data, or has forgotten which data was published, and
-gets other noise. So does a histogram whose first tick is another one.
+Noise is derived from it, so two configurations, epochs, generations or streams never share noise.
+The stream is identified by the broker's ids of the contributions and release-state topics: a topic
+that was deleted and recreated holds other data, or no record of which data was published, and gets
+other noise. So does a histogram with a different first tick.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-# Raised with any change to how values, thresholds or snapshots are computed: same id, same bytes.
+# Increment with any change to how values, thresholds or snapshots are computed: same id, same
+# bytes.
 VERSION = 1
 
 
@@ -31,14 +32,11 @@ def describe(
     """Return the parameters that identify a mechanism in all of its epochs, as JSON.
 
     Args:
-        worker: the worker's name.
-        histogram: the histogram's name.
         generation: raised on purpose for a new mechanism and a new charge.
-        tick_ms: tick width.
         start_ms: start of tick 1 of epoch 1, ms since 1970.
-        stream: names and broker's ids of the topics between and behind the stages, or "replay".
+        stream: names and broker ids of the topics between and behind the stages, or "replay".
         topic: output topic.
-        events: what of an event is counted: topic and fields.
+        events: the topic and event fields that are counted.
         mechanism: `Mechanism.public()`.
     """
     return {
@@ -56,6 +54,11 @@ def describe(
 
 
 def mechanism_id(description: Mapping[str, object], first: int, epoch: int) -> bytes:
-    """Return 16 bytes that name one epoch of a mechanism, published from global tick `first` on."""
-    text = json.dumps({**description, "first": first, "epoch": epoch}, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    """Return the 16-byte id of one epoch of a mechanism, published from global tick `first` on."""
+    text = json.dumps(
+        {**description, "first": first, "epoch": epoch},
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=True,
+    )
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"qc-mechanism-id").digest()

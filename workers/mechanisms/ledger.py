@@ -1,30 +1,90 @@
-"""The columns that every per-item mechanism works on: one row an item of a stream key, in
-first-seen order.
+"""The ledger: columns with one row per item of a stream key, in first-seen order.
 
     tags    uint64 (n, 2)   keyed tag of (stream key, label): the row's identity, and its noise
     keys    int32  (n,)     index of the stream key
     counts  int64  (n,)     the exact running count (sensitive)
     shown   int32  (n,)     first tick at which the row was shown, else 0; int64 once needed
-    ends    uint32 (n,)     where the row's label ends in the text; int64 beyond 4 GiB
+    ends    uint32 (n,)     end of the row's label in the text; int64 beyond 4 GiB
     text    uint8           UTF-8 bytes of all labels, end to end
 
-Rows are only ever appended. A label is a slice of one byte column, never a Python object of its
-own; a row is found by its tag (`tag_index`). All of it takes 41 to 47 bytes an item and its
-label's: room that no row has come to yet is not memory, since no page of it was touched.
+Rows are append-only. A label is a slice of one byte column, never a Python object of its own; rows
+are found by tag (`tag_index`). An item takes 41 to 47 bytes plus its label. Unused capacity takes
+no memory, since its pages were never touched.
+
+`TickRows` holds one tick's contributions, each item once. It lives for one tick and needs no text,
+and no index where one message has all rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.tag_index import Rows, TagIndex, Tags
-from workers.mechanisms.texts import Texts
+from workers.arrays.tag_index import Rows, TagIndex, Tags
+from workers.arrays.texts import Texts
 
-__all__ = ["Contributions", "Ledger", "Rows", "Tags", "grown"]
+Parts = Sequence[tuple["Contributions", NDArray[np.int32]]]
+
+
+class TickRows(NamedTuple):
+    """One tick's rows. Sensitive: its repr shows none of them.
+
+    Attributes:
+        tags: uint64 (n, 2), distinct.
+        keys: int32 (n,), index of the stream key.
+        counts: int64 (n,), each above 0.
+        labels: UTF-8.
+    """
+
+    tags: Tags
+    keys: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    labels: Texts
+
+    def __repr__(self) -> str:
+        return f"TickRows({len(self.counts)} rows)"
+
+
+def tick_rows(contributions: Parts) -> TickRows:
+    """Add up the contributions of several messages to one tick.
+
+    Args:
+        contributions: messages, each with the index of its stream keys, -1 for a key not served.
+    """
+    parts = [_served(part, key_index) for part, key_index in contributions]
+    if len(parts) == 1:
+        return parts[0]
+    most = sum(len(part.counts) for part in parts)
+    tags, keys = np.empty((most, 2), dtype=np.uint64), np.empty(most, dtype=np.int32)
+    counts = np.zeros(most, dtype=np.int64)
+    labels: list[Texts] = []
+    index, n = TagIndex(), 0
+    for part in parts:
+        rows, unknown = index.add(counts, tags, part.tags, part.counts)
+        if unknown:
+            new = np.flatnonzero(rows < 0)
+            added = slice(n, n + unknown)
+            tags[added], keys[added] = part.tags.take(new, axis=0), part.keys[new]
+            counts[added] = part.counts[new]  # each row once: see Contributions
+            labels.append(part.labels.take(new))
+            n += unknown
+            index.enter(n, tags)
+    return TickRows(tags[:n], keys[:n], counts[:n], Texts.concat(labels))
+
+
+def _served(part: Contributions, key_index: NDArray[np.int32]) -> TickRows:
+    keys = key_index[part.key_of_row]
+    if not (keys < 0).any():
+        return TickRows(part.tags, keys, part.counts, part.labels)
+    rows = np.flatnonzero(keys >= 0)
+    return TickRows(
+        part.tags.take(rows, axis=0), keys[rows], part.counts[rows], part.labels.take(rows)
+    )
+
 
 FIRST_CAPACITY = 1024
 _LAST_OF_FOUR_BYTES = (1 << 31) - 1
@@ -33,10 +93,9 @@ A = TypeVar("A", bound=np.generic)
 
 @dataclass(frozen=True, slots=True)
 class Contributions:
-    """What one message contributes to one tick of one lane, as columns.
+    """One message's contributions to one tick of one lane, as columns.
 
-    Within one `Contributions` a (stream key, label) occurs once, so that adding is one indexed
-    `+=`.
+    A (stream key, label) pair occurs at most once, so that adding is one indexed `+=`.
 
     Attributes:
         keys: the stream keys, each once.
@@ -65,8 +124,9 @@ class Contributions:
 
 
 def grown(column: NDArray[A], n: int) -> NDArray[A]:
-    """`column` with room for `n` rows: itself, or a copy of at least one and a half times its
-    length with zeros behind.
+    """Return `column` with capacity for `n` rows.
+
+    The result is `column` itself, or a zero-padded copy at least one and a half times its length.
     """
     capacity = len(column)
     if n <= capacity:
@@ -77,12 +137,11 @@ def grown(column: NDArray[A], n: int) -> NDArray[A]:
 
 
 class Ledger:
-    """The rows of one histogram and epoch in one owner partition. Sensitive: its repr shows no
-    counts.
+    """The rows of one histogram and epoch in one owner partition.
 
-    The arrays are updated in place by `merge` and by the mechanism that owns the state; `touched`,
-    `newly_shown` and `clean_rows` say what changed since `clean` was called, so that the ledger
-    writes only those blocks.
+    Sensitive: its repr shows no counts. The arrays are updated in place by `merge` and by the
+    mechanism that owns the state; `touched`, `newly_shown` and `clean_rows` track changes since
+    `clean`, so that only changed blocks are written.
     """
 
     def __init__(self) -> None:
@@ -90,8 +149,12 @@ class Ledger:
         self._tags = np.zeros((FIRST_CAPACITY, 2), dtype=np.uint64)
         self._keys = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._counts = np.zeros(FIRST_CAPACITY, dtype=np.int64)
-        self._shown: NDArray[np.int32] | NDArray[np.int64] = np.zeros(FIRST_CAPACITY, dtype=np.int32)
-        self._ends: NDArray[np.uint32] | NDArray[np.int64] = np.zeros(FIRST_CAPACITY, dtype=np.uint32)
+        self._shown: NDArray[np.int32] | NDArray[np.int64] = np.zeros(
+            FIRST_CAPACITY, dtype=np.int32
+        )
+        self._ends: NDArray[np.uint32] | NDArray[np.int64] = np.zeros(
+            FIRST_CAPACITY, dtype=np.uint32
+        )
         self._text = np.zeros(16 * FIRST_CAPACITY, dtype=np.uint8)
         self._index = TagIndex()
         self.touched: list[Rows] = []
@@ -120,9 +183,8 @@ class Ledger:
     def shown_to(self, tick: int) -> NDArray[np.int32] | NDArray[np.int64]:
         """Return `shown`, wide enough for `tick`.
 
-        Four bytes an item suffice for 68 years of ticks of a second. Where ticks are narrower, an
-        epoch without an end passes 2^31 (in 25 days with ticks of 1 ms): from then on, and only
-        there, it takes eight.
+        Four bytes an item suffice for 68 years of one-second ticks. With narrower ticks, an epoch
+        without an end passes 2^31 (in 25 days with ticks of 1 ms); from then on it takes eight.
         """
         if tick > _LAST_OF_FOUR_BYTES and self._shown.dtype == np.int32:
             self._shown = self._shown.astype(np.int64)
@@ -130,33 +192,25 @@ class Ledger:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory held."""
         held = (self._tags, self._keys, self._counts, self._shown, self._ends, self._text)
         return self._index.nbytes + sum(a.nbytes for a in held)
 
     def label(self, row: int) -> bytes:
-        """UTF-8 of one row's label."""
         start = int(self._ends[row - 1]) if row else 0
         return self._text[start : int(self._ends[row])].tobytes()
 
     def label_column(self, start: int, stop: int) -> Texts:
-        """The labels of rows start..stop-1."""
+        """Return the labels of rows start..stop-1."""
         before = int(self._ends[start - 1]) if start else 0
         ends = self._ends[start:stop].astype(np.int64)
         return Texts(self._text[before : int(ends[-1]) if len(ends) else before], ends - before)
 
     def find(self, tags: Tags) -> Rows:
-        """Rows of `tags` (n, 2); -1 where there is none."""
+        """Return the rows of `tags` (n, 2), -1 where absent."""
         return self._index.find(tags, self._tags)
 
     def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
-        """Appends rows whose tags are new and differ from each other; returns their numbers.
-
-        Args:
-            tags: uint64 (m, 2).
-            keys: int32 (m,).
-            labels: m labels.
-        """
+        """Append rows with new, distinct tags, and return their numbers."""
         first, n = self.n, self.n + len(tags)
         start = int(self._ends[first - 1]) if first else 0
         end = start + len(labels.text)
@@ -170,7 +224,6 @@ class Ledger:
         return np.arange(first, n, dtype=np.int64)
 
     def _reserve(self, n: int, text_bytes: int) -> None:
-        """Makes room for n rows with so many bytes of labels."""
         shown: NDArray[Any] = self._shown
         ends: NDArray[Any] = self._ends
         self._tags, self._keys = grown(self._tags, n), grown(self._keys, n)
@@ -178,16 +231,22 @@ class Ledger:
         self._ends = ends.astype(np.int64) if text_bytes > np.iinfo(ends.dtype).max else ends
         self._text = grown(self._text, text_bytes)
 
-    def merge(self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool) -> None:
-        """Adds one message's columns to the counts.
+    def merge(
+        self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool
+    ) -> None:
+        """Add one message's columns to the counts.
 
         Args:
-            contributions: the columns of one message and tick.
-            key_index: int32 (len(contributions.keys),): index of each stream key here, -1 for one
-                that is not served.
-            add_rows: whether an item seen for the first time gets a row; else it is left out.
+            contributions: one message's columns for one tick.
+            key_index: int32 (len(contributions.keys),): index of every stream key here, -1 for a
+                key not served.
+            add_rows: whether new items get a row; otherwise they are left out.
         """
-        key_of_row, tags, counts = contributions.key_of_row, contributions.tags, contributions.counts
+        key_of_row, tags, counts = (
+            contributions.key_of_row,
+            contributions.tags,
+            contributions.counts,
+        )
         served = None
         if len(key_index) and int(key_index.min()) < 0:
             served = np.flatnonzero(key_index[key_of_row] >= 0)
@@ -198,17 +257,19 @@ class Ledger:
             labels = contributions.labels
             if served is not None or len(new) < len(labels):
                 labels = labels.take(new if served is None else served[new])
-            rows[new] = added = self.append(tags.take(new, axis=0), key_index[key_of_row[new]], labels)
+            rows[new] = added = self.append(
+                tags.take(new, axis=0), key_index[key_of_row[new]], labels
+            )
             self._counts[added] = counts[new]  # each row once: see Contributions
         elif unknown:
             rows = rows[rows >= 0]
         self.touched.append(rows)
 
     def mark_shown(self, rows: Rows, tick: int) -> None:
-        """Notes `tick` as the first tick at which `rows` were shown."""
+        """Record `tick` as the first at which `rows` were shown."""
         self.shown_to(tick)[rows] = tick
         self.newly_shown.append(rows)
 
     def clean(self) -> None:
-        """Forgets what changed: the ledger has written it."""
+        """Reset change tracking after a write."""
         self.touched, self.newly_shown, self.clean_rows = [], [], self.n

@@ -1,9 +1,9 @@
-"""What every continual mechanism looks like: configuration, state, and one pure step a tick.
+"""The interface of every continual mechanism: configuration, state, and one pure step per tick.
 
 A mechanism is public and frozen. Its state is sensitive and belongs to one (histogram, epoch, owner
-partition). `step` takes the state as of the last tick, what was contributed to this one, and the
-noise, and gives the release: equal inputs, equal outputs, no clock, no I/O. `step` consumes the
-state; to repeat a tick, reload the stored one.
+partition). `step` maps the previous state, one tick's contributions and the noise to a release:
+equal inputs, equal outputs, no clock, no I/O. `step` consumes the state; to repeat a tick, reload
+the stored one.
 
 The cost is data (`cost()`); the published error follows from the configuration alone (`sd`,
 `threshold`).
@@ -18,20 +18,20 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.errors import StateRefused
+from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.texts import Texts
 from workers.mechanisms.accounting import Cost
-from workers.mechanisms.buckets import short
-from workers.mechanisms.config import HistogramConfig
-from workers.mechanisms.frozen import Frozen
-from workers.mechanisms.ledger import Ledger, Rows, Tags
+from workers.mechanisms.config.buckets import short
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.ledger import Ledger, Parts
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.texts import Texts
-from workers.mechanisms.tick_rows import Parts
+from workers.runtime.errors import StateRefused
+from workers.runtime.frozen import Frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guarantee:
-    """The promise for one `unit`, epoch and stream of snapshots, with the zCDP it came from."""
+    """The guarantee for one `unit`, epoch and stream of snapshots, with the zCDP it came from."""
 
     unit: str
     rho: float
@@ -40,9 +40,16 @@ class Guarantee:
 
 
 def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
-    """Return what every mechanism's `public` begins with."""
+    """Return the first fields of every mechanism's `public`."""
     buckets = config.buckets
-    numeric = {"buckets": list(map(short, buckets.edges)), "quantiles": list(map(repr, config.shown_quantiles))} if buckets else {}
+    numeric = (
+        {
+            "buckets": list(map(short, buckets.edges)),
+            "quantiles": list(map(repr, config.shown_quantiles)),
+        }
+        if buckets
+        else {}
+    )
     return {
         "mechanism": kind,
         "max_items": config.max_items,
@@ -55,11 +62,11 @@ def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, 
 
 
 def ticks_of_item(config: HistogramConfig, unit: str) -> int:
-    """Return in how many ticks at most one item counts of what is hidden.
+    """Return the most ticks in which one protected unit may contribute to an item.
 
-    Of an event it is one. What a user adds to an item, at most Dinf, may come in as many parts:
-    each is tested for being shown, and drawn with noise of its own, where ticks are released by
-    themselves.
+    An event contributes in one tick. A user's contribution to an item, at most Dinf, may be split
+    into as many parts. Where ticks are released separately, every part is tested for discovery and
+    gets its own noise.
     """
     if unit == "event":
         return 1
@@ -68,13 +75,13 @@ def ticks_of_item(config: HistogramConfig, unit: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What one tick shows: rows of the ledger with noisy counts. Public once they are labels.
+    """The rows published at one tick, with noisy counts. Public once rows are replaced by labels.
 
     Attributes:
-        rows: int64 (m,), the rows shown, ascending.
-        counts: int64 (m,), the noisy count of each.
-        sd: standard deviation of every count in it.
-        threshold: an item not shown before is shown only above it; None where the domain is known.
+        rows: int64 (m,), ascending.
+        counts: int64 (m,), noisy.
+        sd: standard deviation of every count.
+        threshold: a new item is shown only above it; None where the domain is known.
     """
 
     rows: Rows
@@ -85,10 +92,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """What one tick shows, for a mechanism whose items have no rows, such as a sketch.
+    """The items published at one tick by a mechanism without rows, such as a sketch.
 
     Attributes:
-        keys: int32 (m,), the stream key's index of each item.
+        keys: int32 (m,), index of each stream key.
         labels: m labels, UTF-8.
         counts, sd, threshold: as in `Release`.
     """
@@ -102,10 +109,10 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one tick shows, for a mechanism that answers a query.
+    """The query answers published at one tick.
 
     Attributes:
-        of_key: for each stream key's index, JSON-able fields: {"query": "max", "value": 12}.
+        of_key: JSON-able fields by stream key index: {"query": "max", "value": 12}.
         sd: standard deviation of the answers, None where it is not one number.
     """
 
@@ -114,12 +121,12 @@ class Answers:
 
 
 class State:
-    """The ledger of one histogram and epoch, and whatever else a mechanism remembers (sensitive).
+    """The ledger of one histogram and epoch, plus any further mechanism state (sensitive).
 
-    A mechanism with more state than its ledger subclasses this and hands out its changed blocks as
-    bytes, under names that begin with "m". `key_tags` holds one tag for each stream key, of a label
-    that no item can have: noise of a whole stream key is made from it. The caller keeps it up, also
-    across a restart.
+    A mechanism with more state than its ledger subclasses this and returns changed blocks as bytes,
+    under names that begin with "m". `key_tags` holds one tag per stream key, of a label that no
+    item can have; noise for a whole stream key is derived from it. The caller maintains it, also
+    across restarts.
     """
 
     def __init__(self) -> None:
@@ -132,47 +139,45 @@ class State:
             self.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
 
     def changed(self) -> Sequence[tuple[str, bytes]]:
-        """Return the further blocks that changed since the last commit: (name, versioned bytes)."""
+        """Return the further blocks changed since the last commit: (name, versioned bytes)."""
         return ()
 
     def restore(self, name: str, block: bytes) -> None:
-        """Take back a block that `changed` once gave."""
+        """Restore a block that `changed` returned."""
         raise StateRefused(
             f"stored state has a block {name!r} that this mechanism does not know: was it written by a newer version?"
         )
 
 
 class Noise(Protocol):
-    """Noise of all rows of an epoch at a tick, cached between ticks where that helps."""
+    """Noise of all rows of an epoch, cached between ticks where that helps."""
 
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Return the integer noise of each row at tick t; `tags` only ever grows."""
+        """Return the integer noise of every row at tick t; `tags` only grows."""
 
 
 class Mechanism(Protocol):
-    """One configured continual mechanism. Everything here is public."""
+    """One configured continual mechanism, public in full."""
 
     @property
-    def kind(self) -> str:
-        """Return its name in the settings."""
+    def kind(self) -> str: ...
 
     @property
     def law(self) -> str:
-        """Law of the noise on its counts: "gaussian" or "laplace".
+        """The noise distribution of the counts: "gaussian" or "laplace".
 
-        "logistic" where it decides picks, "sum" where answers are made from noisy sums.
+        "logistic" where the noise decides picks, "sum" where answers derive from noisy sums.
         """
         ...
 
     @property
-    def guarantee(self) -> Guarantee:
-        """Return what one epoch promises."""
+    def guarantee(self) -> Guarantee: ...
 
     def cost(self) -> Cost:
         """Return the zCDP and the named failure probabilities of one epoch."""
 
     def public(self) -> Mapping[str, object]:
-        """Return every parameter that changes a noise value or its meaning: its id."""
+        """Return every parameter that changes a noise value or its meaning: the id's input."""
 
     def sd(self, t: int) -> float:
         """Return the standard deviation of every count released at tick t."""
@@ -180,29 +185,26 @@ class Mechanism(Protocol):
     def threshold(self, t: int) -> int | None:
         """Return the count above which a new item is shown at tick t."""
 
-    def init(self) -> State:
-        """Return the state before tick 1."""
+    def init(self) -> State: ...
 
-    def noise(self, stream: NoiseStream) -> Noise:
-        """Return the noise of one epoch."""
+    def noise(self, stream: NoiseStream) -> Noise: ...
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Prepare for a stream key, once an epoch, with the declared domain's tags (or none)."""
+        """Prepare for a stream key, once per epoch, with the declared domain's tags (or none)."""
 
     def domain(self) -> Sequence[bytes]:
-        """Return the declared labels; none where the domain is unknown."""
+        """Return the declared labels; empty where the domain is unknown."""
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release | Items | Answers]:
-        """Add what was contributed to one tick, and release.
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release | Items | Answers]:
+        """Add one tick's contributions, and release.
 
         Args:
             state: as of tick t - 1; consumed.
             t: tick of the epoch, from 1.
-            contributions: what each message adds, with its keys' index here (-1: not served).
+            contributions: messages, each with its keys' index here (-1: not served).
             noise: of this epoch.
-
-        Returns:
-            The new state and what tick t shows.
 
         Raises:
             HorizonExceeded: t lies outside 1..horizon.
@@ -211,22 +213,22 @@ class Mechanism(Protocol):
 
 @runtime_checkable
 class Differences(Protocol):
-    """A mechanism whose running counts can be subtracted across ticks: what their noise leaves."""
+    """A mechanism whose running counts can be subtracted across ticks."""
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return the sd of an item's count at tick t less its count at `since`, both published.
+        """Return the sd of the difference between an item's published counts at two ticks.
 
         Args:
             t: tick of the epoch, from 1.
-            since: an earlier one; 0 is the epoch's start, where every count is 0, without noise.
+            since: an earlier tick; 0 is the epoch's start, where every count is 0, without noise.
 
         Raises:
-            HorizonExceeded: one of them is outside the horizon.
+            HorizonExceeded: either tick is outside the horizon.
         """
 
 
 class Domained(Frozen):
-    """Base of the mechanisms with a row for every label of a domain; an empty one is unknown."""
+    """Base class of mechanisms with a row for every label of a domain; empty means unknown."""
 
     _domain: tuple[bytes, ...] = ()
 
@@ -234,9 +236,8 @@ class Domained(Frozen):
         return self._domain
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Give every item of the domain its row, seen or not."""
         state.add_domain(key, tags, labels)
 
     def threshold(self, t: int) -> int | None:
-        """Return None: which items are shown does not depend on their counts."""
+        """Return None: item selection does not depend on counts."""
         return None

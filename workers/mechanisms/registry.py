@@ -1,4 +1,4 @@
-"""Every mechanism by its name in the settings: its configuration, and what it builds."""
+"""Every mechanism by its name in the settings: its configuration class and its builder."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 
 from msgspec import structs
 
-from workers.mechanisms.config import HistogramConfig, KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.frozen import check_frozen
+from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.mechanism import Mechanism
-from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
-from workers.mechanisms.misra_gries.pure import make_misra_gries
+from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig, make_misra_gries
 from workers.mechanisms.one_shot.config import (
     KnownGaussConfig,
     KnownGumbelConfig,
@@ -24,15 +22,23 @@ from workers.mechanisms.one_shot.config import (
     PositiveLaplaceConfig,
     UnkGaussConfig,
 )
-from workers.mechanisms.one_shot.mechanism import OneShot
+from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
-from workers.mechanisms.order_statistics.bounded_max import BoundedMax, BoundedMaxConfig
-from workers.mechanisms.order_statistics.doubling import Doubling, DoublingConfig
-from workers.mechanisms.order_statistics.two_level import TwoLevel, TwoLevelConfig, TwoLevelK, TwoLevelKConfig
+from workers.mechanisms.order_statistics.mechanisms import (
+    BoundedMax,
+    BoundedMaxConfig,
+    Doubling,
+    DoublingConfig,
+    TwoLevel,
+    TwoLevelConfig,
+    TwoLevelK,
+    TwoLevelKConfig,
+)
 from workers.mechanisms.running.known_base import KnownBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
 from workers.mechanisms.running.unk_base import UnkBase
+from workers.runtime.frozen import check_frozen
 
 _BUILT_BY: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = MappingProxyType(
     {
@@ -60,37 +66,37 @@ MECHANISMS: Mapping[str, type[HistogramConfig]] = MappingProxyType(
     {str(kind.__struct_config__.tag): kind for kind in _BUILT_BY}
 )
 
-# Their cost is a sum over the items touched.
+# Mechanisms whose cost is a sum over the items touched.
 PER_ITEM = ("known_base", "unk_base", "known_gauss", "positive_gauss", "positive_laplace")
 
 
 def protects_users(config: HistogramConfig) -> bool:
     """Return whether the analysis covers a user with items in different ticks (mechanisms.md 7).
 
-    It does where the cost is a sum over the items touched: then a user with m items in an epoch,
-    each counted at most Dinf times in whatever ticks, costs what one event with m items of Dinf
-    costs, and discovery is charged for the ticks that the parts of an item may come in
-    (`mechanism.ticks_of_item`). It does not where an event's cost is one for a whole release,
-    whatever it touches (picks of a top k, thresholds that all counts share): such a user takes part
-    in up to m releases.
+    It does where the cost is a sum over the items touched. Then a user with m items in an epoch,
+    each counted at most Dinf times in any ticks, costs the same as one event with m items of Dinf,
+    and discovery is charged for every tick that may hold a part of an item
+    (`mechanism.ticks_of_item`). It does not where an event is charged once per release, whatever it
+    touches (picks of a top k, thresholds that all counts share): such a user takes part in up to m
+    releases.
     """
     algorithm = config.algorithm if isinstance(config, MetaConfig) else config.mechanism
     return algorithm in PER_ITEM
 
 
 def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
-    """Return the event-level configuration that does for `unit` what it does for an event."""
+    """Return the event-level configuration that gives `unit` the protection it gives an event."""
     if unit == "event" or config.max_items_per_user is None:
         return config
     return structs.replace(config, max_items=config.max_items_per_user)
 
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
-    """Return the mechanism that `config` describes: complete and frozen, as many threads step it.
+    """Return the mechanism that `config` describes, complete and frozen: many threads step it.
 
     Args:
-        config: of any of the kinds in `MECHANISMS`.
-        unit: whose presence is hidden.
+        config: of any kind in `MECHANISMS`.
+        unit: the protected unit.
 
     Raises:
         ValueError: the budget cannot be met (the message names the setting).

@@ -1,8 +1,8 @@
-"""Ctrl-C and SIGTERM that cut no step in two: they are remembered, and raised when it is done.
+"""Defer Ctrl-C and SIGTERM until the current step is done.
 
-Whoever presses again, later than a second after the first time, means it: that is raised at once,
-and ends the command. Signals within one second count as one: a hand, and a terminal's
-whole process group, often press twice.
+A second signal, more than a second after the first, is raised at once and ends the command.
+Signals within one second count as one: a user, or a terminal's whole process group, often signals
+twice.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from types import FrameType, TracebackType
 from typing import Any, ClassVar
 
 SAME_PRESS_S = 1.0
-# What is heeded, and how it is usually handled.
-HEEDED: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+HEEDED: dict[signal.Signals, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
 
 
 class Interrupts:
-    """In its block, Ctrl-C raises KeyboardInterrupt, but not inside of `held`; blocks nest.
+    """Context in which Ctrl-C raises KeyboardInterrupt, except within `held`; contexts nest.
 
     Attributes:
-        pressed: the signal that came first; None: none did.
-        insisted: it was pressed again, so nothing more is to be done.
+        pressed: the first signal; None: no signal yet.
+        insisted: whether a second signal came, after which nothing more is to be done.
     """
 
     _active: ClassVar[Interrupts | None] = None
@@ -38,8 +40,7 @@ class Interrupts:
         self.insisted = False
 
     def __enter__(self) -> Interrupts:  # noqa: PYI034 (it may be another one, that of the block around)
-        # Where a signal is ignored (a job in the background of a script), or another thread runs
-        # this, it stays as it is.
+        # Leave signals alone in other threads, and those that are ignored (background jobs).
         if threading.current_thread() is not threading.main_thread():
             return self
         if Interrupts._active is not None:
@@ -52,7 +53,10 @@ class Interrupts:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if Interrupts._active is self:
             for number in self._installed:
@@ -70,11 +74,11 @@ class Interrupts:
         self.check()
 
     def hold(self) -> None:
-        """Make everything from here to the end of the block one step: what was found is written."""
+        """Make the rest of the context one step, so that results are written."""
         self._held, self._pending = True, False
 
     def check(self) -> None:
-        """Raise what was held back, at a place within a step where it may end."""
+        """Raise a held signal, at a point within a step where the step may end."""
         if self._pending:
             self._pending = False
             raise KeyboardInterrupt

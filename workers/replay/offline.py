@@ -1,18 +1,19 @@
-"""Replay: the worker's core over events that have been, without Kafka. For the operator: it reads
-exact data.
+"""Replay past events through the worker's core without Kafka.
 
-One `Intake` for each source partition, as the worker has, and one owner partition for all; time
-comes from the data alone. A tick is released when the time of every source partition has passed it,
-and the end of the input closes the last one. What a worker makes from the same records is the same
-to the byte, where the mechanism ids are the same; but a worker that has read a partition to its end
-also closes ticks by the clock, so that an event which comes later than that counts in a later tick
+For the operator: it reads exact data.
+
+Like the worker, it has one `Intake` per source partition; a single owner partition serves all.
+Time comes from the data alone. A tick is released when the time of every source partition has
+passed it, and the end of the input closes the last one. From the same records and mechanism ids, a
+worker makes the same output to the byte, with one exception: a worker that has read a partition to
+its end also closes ticks by the clock, so an event that arrives after that counts in a later tick
 there.
 
-The noise comes from mechanism ids of its own ("replay"), so a backtest never draws production's
-noise; the same input, settings and key give the same bytes on every machine.
+The noise comes from separate mechanism ids ("replay"), so a backtest never draws production's
+noise. The same input, settings and key give the same bytes on every machine.
 
-`Offline` takes batches of any source, for any number of histograms at once: what they have in
-common is read, bounded and added up once.
+`Offline` takes batches of any source, for any number of histograms at once; their shared events are
+read, bounded and summed once.
 """
 
 from __future__ import annotations
@@ -25,26 +26,95 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from workers.agents.contributions import Message
-from workers.agents.factory import histograms as board_histograms
-from workers.agents.factory import mechanisms
-from workers.agents.intake import Intake
-from workers.agents.merge import Released
-from workers.histogram.snapshots import Snapshot
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.memory import keep_freed_memory
+from workers.pipeline.contributions import Message
+from workers.pipeline.factory import histograms as board_histograms
+from workers.pipeline.factory import mechanisms
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.intake import Intake
+from workers.pipeline.merge import Merge, Released
+from workers.pipeline.snapshots import ReleasedTick, Snapshot
+from workers.pipeline.watermark import BACKLOG_TICKS_MAX
 from workers.replay.interrupts import Interrupts
-from workers.replay.source import EventBatch, Source
-from workers.replay.stages import ReplayHistogram, ReplayMerge
-from workers.settings import Settings
+from workers.replay.source import EventBatch, Source, when
+from workers.runtime.errors import StateRefused
+from workers.runtime.process import keep_freed_memory
+from workers.settings.settings import Settings
+
+
+class ReplayMerge(Merge):
+    """Merge whose input may end, and which refuses to publish a very large gap of ticks.
+
+    No event causes such a gap in a worker, but no clock bounds the times in a file.
+    """
+
+    _ends: dict[Lane, int] | None = None
+
+    def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
+        super()._begin(lane, users, complete)
+        for histogram in users:
+            if (
+                histogram.next is None
+                or (gap := histogram.grid.holding(complete) - histogram.next) <= BACKLOG_TICKS_MAX
+            ):
+                continue
+            raise StateRefused(
+                f"histogram {histogram.name!r}: {gap:,} ticks are to be published after {when(histogram.grid.start(histogram.next))} "
+                f"at once, more than {BACKLOG_TICKS_MAX:,}: are all times of the events right? If they are, set start later or "
+                "tick wider"
+            )
+
+    def end_of_input(self, until_ms: int | None = None) -> None:
+        """Also complete the tick that holds the watermark, in every lane; no message follows.
+
+        `until_ms` is the latest tick end; None: no limit.
+        """
+        complete = self.complete_ms
+        if complete is not None:
+            ends = {
+                lane: lane.start_ms
+                + ((complete - lane.start_ms) // lane.tick_ms + 1) * lane.tick_ms
+                for lane in self._lanes
+            }
+            self._ends = {
+                lane: end if until_ms is None else min(end, until_ms) for lane, end in ends.items()
+            }
+
+    def _complete_in(self, lane: Lane, complete: int) -> int:
+        return complete if self._ends is None else self._ends[lane]
+
+
+class ReplayHistogram(Histogram):
+    """Histogram that reports its ticks to an observer and stores nothing.
+
+    Attributes:
+        observe: called with every released tick; the exact `columns` are then those of that tick.
+        written: whether its ticks become snapshots.
+    """
+
+    observe: Callable[[ReleasedTick], object] | None = None
+    written = True
+
+    def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
+        shown = self.advance(parts)
+        if self.observe is not None:
+            self.observe(shown)
+        return self.snapshots(shown) if self.written else iter(())
+
+    def forget(self) -> None:
+        """Drop what `changes` would return."""
+        self._gone, self._stored_keys = [], len(self._keys)
+        self._state.changed()
+        self._state.ledger.clean()
+
 
 STREAM = "replay"
 REJECTS_LISTED = 100
 
 
 class Rejected(NamedTuple):
-    """A line, row or record that is no event."""
-
     partition: int
     number: int
     reason: str
@@ -52,21 +122,18 @@ class Rejected(NamedTuple):
 
 @dataclass(slots=True)
 class Summary:
-    """What a replay saw and did. Exact.
+    """Totals of a replay. Exact.
 
     Attributes:
-        events: valid ones, within the range where there is one.
+        events: valid ones, within the range if there is one.
         late: of them, those dated further back than `grace` allows.
         outside: left out for their time.
-        rejects: how many others, by reason.
+        rejects: other records, by reason.
         first_rejects: the first hundred of them.
         ticks: released, of all histograms together.
-        snapshots: written.
         first_ms, last_ms: earliest and latest time of an event.
-        position, total: how far the source is read, and what there is of it (None: nobody knows).
-        seconds: since it began.
-        partial: stopped before the end: the ticks that were released are whole, the others are
-            missing.
+        position, total: how far the source is read, and its length (None: unknown).
+        partial: stopped before the end: released ticks are whole, the others are missing.
     """
 
     events: int = 0
@@ -84,20 +151,19 @@ class Summary:
     partial: bool = False
 
 
-def fresh_histograms(settings: Settings, key: NoiseKey, stream: str = STREAM) -> list[ReplayHistogram]:
-    """The histograms of `settings`, before their first tick.
+def fresh_histograms(
+    settings: Settings, key: NoiseKey, stream: str = STREAM
+) -> list[ReplayHistogram]:
+    """Return the histograms of `settings`, before their first tick.
 
-    Args:
-        settings: of the worker.
-        key: the operator's root key.
-        stream: goes into the mechanism ids.
+    `stream` is part of the mechanism ids.
     """
-    return board_histograms(ReplayHistogram, settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1)
+    return board_histograms(
+        ReplayHistogram, settings, mechanisms(settings), key=key, stream=stream, owner=0, owners=1
+    )
 
 
 class Merging(Protocol):
-    """What takes the contributions: see `ReplayMerge`."""
-
     def take(self, message: Message, offset: int) -> None: ...
     def reached(self, position: int) -> None: ...
     def release(self, *, after_tick: Callable[[], object] = ...) -> Released: ...
@@ -120,41 +186,39 @@ class Offline:
         after_tick: Callable[[], object] = lambda: None,
         merge: Merging | None = None,
     ) -> None:
-        """
-        Args:
-            settings: whose `[events]` all histograms share.
-            key: the operator's root key.
-            histograms: fresh ones, also of several settings: a sweep. Set `observe` of one to see
-                what it shows at each tick, with its exact `columns` beside it; clear `written` of
-                one that is to give no snapshots.
-            partitions: source partitions.
-            write: takes each snapshot, in order of tick, then of histogram; None: none is made.
-            until_ms: no tick that ends later is released.
-            may_stop: called where it may raise KeyboardInterrupt: between released ticks.
-            after_tick: called after each tick of a lane; if it raises, `write` does not get the
-                ticks of the last few seconds.
-            merge: where the contributions go; None: into a `ReplayMerge` here.
+        """Args:
+        settings: with the `[events]` that all histograms share.
+        histograms: fresh ones, also of several settings for a sweep. Set `observe` to receive
+            every tick, with its exact `columns` at hand; clear `written` to skip snapshots.
+        write: takes every snapshot, ordered by tick, then histogram; None: none is made.
+        until_ms: no tick that ends later is released.
+        may_stop: called between released ticks; may raise KeyboardInterrupt.
+        after_tick: called after every tick of a lane; if it raises, `write` does not get the
+            ticks of the last few seconds.
+        merge: receives the contributions; None: a local `ReplayMerge`.
         """
         self.histograms = histograms
         self.summary = Summary()
-        self._write, self._until, self._may_stop, self._after_tick = write, until_ms, may_stop, after_tick
+        self._write, self._until, self._may_stop, self._after_tick = (
+            write,
+            until_ms,
+            may_stop,
+            after_tick,
+        )
         lanes = list(dict.fromkeys(histogram.lane for histogram in histograms))
         self._intakes = [Intake(lanes, settings.events.grace_ms, key) for _ in range(partitions)]
         self._sequences = [[0] for _ in range(partitions)]
         self._ended: frozenset[int] = frozenset()
-        self._merge: Merging = merge or ReplayMerge(histograms, key=key, sources=partitions, owners=1)
+        self._merge: Merging = merge or ReplayMerge(
+            histograms, key=key, sources=partitions, owners=1
+        )
         self._offset = 0
         self._begun = time.perf_counter()
         for histogram in histograms:
             histogram.written = histogram.written and write is not None
 
     def add(self, batch: EventBatch, ended: frozenset[int] = frozenset()) -> None:
-        """Counts a batch, and releases the ticks that are complete by it.
-
-        Args:
-            batch: the next of its partition.
-            ended: the partitions that no batch will come of: no tick waits for them.
-        """
+        """Count a batch, and release completed ticks; none waits for `ended` partitions."""
         self._note(batch)
         self._intakes[batch.partition].add(batch.events, came_late=batch.came_late)
         self._intakes[batch.partition].told(batch.watermark)
@@ -165,7 +229,6 @@ class Offline:
         self.summary.seconds = time.perf_counter() - self._begun
 
     def finish(self) -> None:
-        """The end of the input: releases what is left."""
         last = self.summary.last_ms
         if last is not None:
             for partition, intake in enumerate(self._intakes):
@@ -191,24 +254,24 @@ class Offline:
             summary.last_ms = last if summary.last_ms is None else max(last, summary.last_ms)
 
     def _commit(self, partition: int, *, told: bool = False) -> bool:
-        """Hand what a partition counted to the merge; return whether it closed a tick."""
+        """Pass a partition's counts to the merge; return whether it closed a tick."""
         intake = self._intakes[partition]
         if not told and not intake.closes():
             return False
         if self._until is not None and intake.watermark is not None:
             intake.watermark = min(intake.watermark, self._until)  # its source stops there
         sequences, position = self._sequences[partition], self.summary.position
-        # Nothing is sent, so a message may be as long as it is.
-        for _, message in intake.commit(source=partition, sequences=sequences, offset=position, max_bytes=None):
+        # Nothing is sent, so message length is unlimited.
+        for _, message in intake.commit(
+            source=partition, sequences=sequences, offset=position, max_bytes=None
+        ):
             self._merge.take(message, self._offset)
             self._offset += 1
         self._merge.reached(self._offset)
         return True
 
     def _commit_ended(self) -> None:
-        """Moves ended partitions along with those that are still read, so that no tick waits for
-        them.
-        """
+        """Advance ended partitions with the open ones, so that no tick waits for them."""
         marks = [intake.watermark for p, intake in enumerate(self._intakes) if p not in self._ended]
         least = min((mark for mark in marks if mark is not None), default=None)
         if least is None or None in marks:
@@ -241,19 +304,15 @@ def replay(
     histograms: Sequence[ReplayHistogram] | None = None,
     stream: str = STREAM,
 ) -> Summary:
-    """Runs histograms over a source of events, to its end or to Ctrl-C.
+    """Run histograms over a source of events, to its end or to Ctrl-C.
 
     Args:
-        settings: of the worker.
-        key: the operator's root key.
-        source: of the events.
-        write: takes each snapshot, in order of tick, then of histogram; None: none is made.
-        progress: told how far it is, after each batch.
-        histograms: fresh ones; None: those of `settings`.
-        stream: goes into the mechanism ids of those.
+        write: takes every snapshot, ordered by tick, then histogram; None: none is made.
+        progress: called after every batch.
+        histograms: fresh ones; None: those of `settings`, with `stream` in their mechanism ids.
 
     Returns:
-        What was read and written; `partial` after Ctrl-C.
+        The totals; `partial` after Ctrl-C.
     """
     with Interrupts() as interrupts, few_collections():
         offline = Offline(
@@ -268,11 +327,13 @@ def replay(
         return drive(offline, source, interrupts, progress)
 
 
-def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Callable[[Summary], object]) -> Summary:
-    """Feeds a source to its end or to Ctrl-C, which waits for whole batches; `progress` is told how
-    far it is after each.
+def drive(
+    offline: Offline, source: Source, interrupts: Interrupts, progress: Callable[[Summary], object]
+) -> Summary:
+    """Feed a source to its end or to Ctrl-C, which waits for whole batches.
 
-    What follows in the block of `interrupts` is one step (`Interrupts.hold`).
+    `progress` is called after every batch. The rest of the block of `interrupts` is one step
+    (`Interrupts.hold`).
     """
     summary = offline.summary
     summary.total = source.total
@@ -295,9 +356,7 @@ def drive(offline: Offline, source: Source, interrupts: Interrupts, progress: Ca
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Python looks for cycles among millions of short-lived lists that have none; here less often,
-    as in the worker.
-    """
+    """Run the cyclic collector less often, as in the worker: short-lived lists have no cycles."""
     keep_freed_memory()
     before = gc.get_threshold()
     gc.freeze()

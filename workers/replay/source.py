@@ -1,4 +1,4 @@
-"""Sources of replay: each yields events as batches of columns, whatever it reads.
+"""Interface of replay sources: events as batches of columns.
 
 A source is read once, in order, and holds at most one batch. A rejected record is counted with its
 number and the worker's reason. Files must be sorted by time: an event dated further back than
@@ -8,37 +8,52 @@ number and the worker's reason. Files must be sorted by time: an event dated fur
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.durations import format_duration
-from workers.errors import SettingsError
 from workers.events.columns import Events
-from workers.settings import Settings
-from workers.shapes.paths import Path
-from workers.shapes.views import RECORD_KEY, Shape, complaints
+from workers.mechanisms.config.views import RECORD_KEY, Path, Shape, complaints
+from workers.runtime.errors import SettingsError
+from workers.settings.durations import format_duration
+from workers.settings.settings import Settings
+
+T = TypeVar("T")
+
+
+def ahead(pieces: Iterator[T]) -> Generator[T]:
+    """Prefetch from an iterator in a background thread.
+
+    Nothing else may use `pieces`, and it must not modify a piece after yielding it. It must not
+    block indefinitely, as a pipe can: an early stop waits for the next piece.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as reader:
+        coming = reader.submit(next, pieces, None)
+        while (piece := coming.result()) is not None:
+            coming = reader.submit(next, pieces, None)
+            yield piece
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events that were read at once.
+    """Events that were read together.
 
     Attributes:
         partition: source partition, from 0.
         events: the valid events, in order.
-        rejects: (number of the line, row or offset; reason) of each rejected record.
+        rejects: (number of the line, row or offset; reason) of every rejected record.
         position: how far the whole source was read, in the unit of `Source.total`.
         late: events dated further back than `grace` allows, counted in the open tick.
         outside: events left out because they are before a topic's time range.
         beyond: events dated after the range; they are also in `events`, since they close ticks.
-        came_late: of events that were sent on by user, as `Intake.add` takes it; None: of others.
-        watermark: of the partition behind this batch, where that is said; None: it is not.
+        came_late: of re-keyed events, as `Intake.add` takes it; None for others.
+        watermark: of the partition after this batch; None: not stated.
     """
 
     partition: int
@@ -53,14 +68,13 @@ class EventBatch:
 
 
 class Source(Protocol):
-    """A source of events to replay, read once.
+    """Source of events to replay, read once.
 
     Attributes:
-        name: what it reads, for messages.
         partitions: source partitions; the events of one are in the worker's order.
-        places: what each of them is called in messages; none where there is nothing to tell apart.
+        places: names of the partitions in messages; empty if there is nothing to tell apart.
         total: the final `EventBatch.position`; None if unknown.
-        word: what the numbers of rejects count: "line", "row" or "offset".
+        word: unit of the reject numbers: "line", "row" or "offset".
         until_ms: no tick that ends later is published; None: no limit.
     """
 
@@ -74,24 +88,23 @@ class Source(Protocol):
     def until_ms(self) -> int | None: ...
 
     def batches(self) -> Iterator[EventBatch]:
-        """Yield the events, refusing what cannot be read or runs backwards in time."""
+        """Yield the events; refuse a source that is unreadable or runs backwards in time."""
 
-    def ended(self) -> frozenset[int]:
-        """Return the partitions that have no more batches."""
+    def ended(self) -> frozenset[int]: ...
 
 
 class InOrder:
-    """A check that refuses events dated further back than `grace` allows."""
+    """Check that refuses events dated further back than `grace` allows."""
 
     def __init__(self, name: str, word: str, grace_ms: int) -> None:
         self._name, self._word, self._grace = name, word, grace_ms
         self._latest: int | None = None
 
     def check(self, times: NDArray[np.int64], numbers: NDArray[np.int64] | int) -> None:
-        """Refuse the first event that is too far back, by its number or that of the first one."""
+        """Refuse the first event that is too far back; `numbers` may be only the first one."""
         if not len(times):
             return
-        # Mostly they are sorted, and then nothing has to be worked out.
+        # Fast path: times are usually sorted.
         if (times[1:] >= times[:-1]).all() and (self._latest is None or times[0] >= self._latest):
             self._latest = int(times[-1])
             return
@@ -111,7 +124,7 @@ class InOrder:
 
 
 def shape_of_files(settings: Settings) -> Shape:
-    """Return what is read of an event in a file.
+    """Return the fields to read of an event in a file.
 
     The time is in `events.timestamp` or else in `ts`; a record key, also a user's, is in `key`.
 
@@ -138,12 +151,17 @@ def _in_file(field: Path | str) -> Path | str:
 
 
 def when(time_ms: int) -> str:
-    """Return a time as text."""
     try:
-        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat(
+            timespec="milliseconds"
+        )
     except OverflowError:
         return f"{time_ms} ms since 1970"
 
 
 def _span(milliseconds: int) -> str:
-    return f"{milliseconds:,} ms" if milliseconds < 1000 else str(timedelta(seconds=milliseconds // 1000))
+    return (
+        f"{milliseconds:,} ms"
+        if milliseconds < 1000
+        else str(timedelta(seconds=milliseconds // 1000))
+    )

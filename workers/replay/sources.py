@@ -1,4 +1,4 @@
-"""Which source a file is: JSON lines (also gzipped) or Parquet, by its first bytes."""
+"""Open a file as a source: JSON lines (also gzipped) or Parquet, detected by its first bytes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, cast
 
-from workers.errors import SettingsError
+from workers.mechanisms.config.views import Shape
 from workers.replay.source import Source, shape_of_files
 from workers.replay.sources_lines import JsonLines
-from workers.settings import Settings
-from workers.shapes.views import Shape
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
 
 PARQUET_MAGIC = b"PAR1"
 GZIP_MAGIC = b"\x1f\x8b"
@@ -22,14 +22,14 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @contextmanager
 def open_source(settings: Settings, name: str) -> Iterator[Source]:
-    """Open the file to read; "-" is standard input, one JSON event a line."""
+    """Open a source file; "-" is standard input, one JSON event a line."""
     if name == "-":
         yield JsonLines(settings, "standard input", cast(BufferedIOBase, sys.stdin.buffer))
         return
     path, shown = Path(name), f"--input {name}"
     try:
         with path.open("rb") as file:
-            if not path.is_file():  # a named pipe: nothing can be looked at beforehand
+            if not path.is_file():  # a named pipe cannot be inspected in advance
                 yield JsonLines(settings, shown, file)
                 return
             magic, size = file.read(4), path.stat().st_size
@@ -48,10 +48,10 @@ def open_source(settings: Settings, name: str) -> Iterator[Source]:
 
 
 def first_rows(settings: Settings, name: str, number: int) -> tuple[list[object], Shape]:
-    """Return the first rows of a Parquet file as objects, and what is read of an event in them."""
+    """Return the first rows of a Parquet file as objects, and the fields to read in them."""
     shown = f"--input {name}"
     try:
-        from workers.replay.parquet_objects import first_rows
+        from workers.replay.parquet import first_rows
     except ImportError as error:
         raise _without_pyarrow(shown) from error
     return first_rows(settings, shown, Path(name), number)
@@ -62,7 +62,6 @@ def _without_pyarrow(name: str) -> SettingsError:
 
 
 def is_parquet(path: Path) -> bool:
-    """Return whether a file is Parquet, by its first bytes or its name."""
     try:
         if not path.is_file():
             return False
@@ -74,11 +73,12 @@ def is_parquet(path: Path) -> bool:
 
 def _parquet(settings: Settings, name: str, file: IO[bytes]) -> Source:
     try:
-        from workers.replay.parquet_objects import ParquetObjects
-        from workers.replay.sources_parquet import ParquetRows, has_texts, is_flat
+        from workers.replay.parquet import ParquetObjects, ParquetRows, has_texts, is_flat
     except ImportError as error:
         raise _without_pyarrow(name) from error
     shape = shape_of_files(settings)
     whole_columns = is_flat(shape) and has_texts(shape, file)
     file.seek(0)
-    return ParquetRows(settings, name, file) if whole_columns else ParquetObjects(settings, name, file)
+    return (
+        ParquetRows(settings, name, file) if whole_columns else ParquetObjects(settings, name, file)
+    )

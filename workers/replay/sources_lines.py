@@ -1,4 +1,4 @@
-"""JSON lines: one event a line, from a file, a gzipped file or a pipe."""
+"""Read JSON lines, one event a line, from a file, a gzipped file or a pipe."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.agents.factory import declared_keys, reader_of
-from workers.errors import SettingsError
+from workers.arrays.text_columns import find_lines
+from workers.arrays.texts import fixed
 from workers.events.reader import EventSpans, Reject
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
-from workers.kernels.text_columns import find_lines
-from workers.mechanisms.texts import fixed
-from workers.replay.ahead import ahead
-from workers.replay.source import EventBatch, InOrder, shape_of_files
-from workers.settings import Settings
+from workers.pipeline.factory import declared_keys, reader_of
+from workers.replay.source import EventBatch, InOrder, ahead, shape_of_files
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
 
 CHUNK_BYTES = 2 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -29,9 +28,7 @@ NEWLINE = ord("\n")
 
 
 class _Piece(NamedTuple):
-    """Some lines, what is in a part of them, how many of them are read with it, and how far the
-    file is read behind all of them.
-    """
+    """Lines with the spans of the first `read` of them, and the file position after all."""
 
     lines: Records
     spans: EventSpans
@@ -41,7 +38,7 @@ class _Piece(NamedTuple):
 
 
 class JsonLines:
-    """One JSON event a line; the text may come from a pipe and never end."""
+    """JSON events, one a line; a pipe may never end."""
 
     word = "line"
     partitions = 1
@@ -49,32 +46,37 @@ class JsonLines:
     until_ms = None
 
     def __init__(
-        self, settings: Settings, name: str, file: BufferedIOBase, *, total: int | None = None, raw: IO[bytes] | None = None
+        self,
+        settings: Settings,
+        name: str,
+        file: BufferedIOBase,
+        *,
+        total: int | None = None,
+        raw: IO[bytes] | None = None,
     ) -> None:
-        """
-        Args:
-            settings: of the worker.
-            name: for messages.
-            file: the text.
-            total: bytes of the file, before it is unpacked; None for a pipe.
-            raw: the file itself where `file` unpacks it: its position tells how far it is read.
+        """Args:
+        file: the text.
+        total: bytes of the file, before it is unpacked; None for a pipe.
+        raw: the file itself if `file` unpacks it; its position is the progress.
         """
         events = settings.events
         self.name, self.total = name, total
         self._file, self._raw, self._max = file, raw, events.max_bytes
-        self._reader = SourceReader(reader_of(settings, shape_of_files(settings)), declared_keys(settings))
+        self._reader = SourceReader(
+            reader_of(settings, shape_of_files(settings)), declared_keys(settings)
+        )
         self._order = InOrder(name, self.word, events.grace_ms)
         self._read = 0
-        self._lines = 0  # how many there were in the last chunk
+        self._lines = 0  # number in the last chunk
 
     def batches(self) -> Iterator[EventBatch]:
         number = 1
-        # Who writes a pipe may never do it again.
+        # A pipe's writer may never write again.
         pieces = self._pieces() if self.total is None else ahead(self._pieces())
         for lines, spans, reasons, read, position in pieces:
             found, rejected = self._reader.coded(spans, reasons)
             self._order.check(found.times, number + found.index)
-            # An empty line is no event, and nobody's mistake.
+            # An empty line is neither an event nor an error.
             rejects = [
                 (number + each.index, each.reason)
                 for each in rejected
@@ -97,7 +99,7 @@ class JsonLines:
         return self._read if self._raw is None else self._raw.tell()
 
     def lines(self) -> Iterator[Records]:
-        """Yield the lines, a chunk at a time; one that is too long is cut where that shows."""
+        """Yield the lines, a chunk at a time; a truncated overlong line is still too long."""
         rest, first = np.empty(0, dtype=np.uint8), True
         while True:
             text = np.empty(len(rest) + CHUNK_BYTES, dtype=np.uint8)
@@ -124,9 +126,7 @@ class JsonLines:
                 return
 
     def _read_into(self, room: memoryview) -> int:
-        """Read the next bytes; of a pipe what is there, so that a slow writer's events are not kept
-        waiting.
-        """
+        """Read the next bytes; from a pipe only those available, so that slow events do not lag."""
         try:
             if self.total is not None:
                 return self._file.readinto(room)
@@ -143,11 +143,9 @@ class JsonLines:
 
 
 def lines_of(text: NDArray[np.uint8], foreseen: int = 1) -> Records:
-    """Return each line of a text that ends with a newline as a record.
+    """Return the lines of a text that ends with a newline as records.
 
-    Args:
-        text: uint8.
-        foreseen: how many lines it may have: if there are many more it is read twice.
+    If there are many more lines than `foreseen`, the text is read twice.
     """
     text = fixed(text)
     places = np.empty((foreseen + foreseen // 8 + 1, 2), dtype=np.int64)
@@ -159,7 +157,6 @@ def lines_of(text: NDArray[np.uint8], foreseen: int = 1) -> Records:
 
 
 def _ready(file: BufferedIOBase) -> bool:
-    """Whether more can be read at once."""
     try:
         return bool(select.select([file], [], [], 0)[0])
     except (OSError, ValueError):

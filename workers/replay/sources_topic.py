@@ -1,16 +1,16 @@
-"""The events topics as a source: what each partition has between two offsets at the start.
+"""Read the events topics as a source, between offsets fixed at the start.
 
-So it ends on a topic that goes on growing. Each partition is read in its order, with one intake, as
-the worker does; how the partitions follow one another does not matter to any snapshot.
+So reading ends even if the topic keeps growing. Every partition is read in its order, with one
+intake, like the worker; the order among partitions does not affect any snapshot.
 
-A range of time is one of the events' own times. From: earlier events are left out; where the
-records' times allow it they are not even read (an event is at most `max_ahead` ahead of its record,
-else the worker had rejected it). To: the last ticks are those that end by then. A partition is read
-until its watermark is there, for nothing after that can count in such a tick, so what is published
-is what the worker makes of these ticks, with everything that came late.
+A time range is in event time. From: earlier events are left out; if record times allow it, they
+are not even read (an event is at most `max_ahead` ahead of its record, otherwise the worker
+rejected it). To: the last ticks are those that end by then. A partition is read until its watermark
+reaches that time, because nothing later can count in such a tick. The published ticks are therefore
+the worker's, including everything that came late.
 
-With `privacy.rekey` these are the events as they were sent on by user, and time is what their
-origins' marks say (`agents/origins.py`), as in the worker.
+With `privacy.rekey` the events are the re-keyed ones, and time follows the origins' markers
+(`pipeline/rekey_markers.py`), as in the worker.
 """
 
 from __future__ import annotations
@@ -23,28 +23,27 @@ from dataclasses import dataclass, field
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from workers.agents.factory import reader_of, source_reader_of
-from workers.agents.origins import Origins, read_headers
-from workers.agents.sources import Place, Sources
-from workers.agents.watermark import behind_rejects
-from workers.errors import SettingsError
+from workers.agents.topics import check_events, connection_of
 from workers.events.columns import Events, Longs
 from workers.events.forms import Forms
 from workers.kafka.reading import EVENTS, bounds_of, reader, take
 from workers.kafka.records import Records
+from workers.mechanisms.config.views import RECORD_KEY
+from workers.pipeline.factory import reader_of, source_reader_of
+from workers.pipeline.rekey_markers import Origins, read_headers
+from workers.pipeline.sources import Place, Sources
+from workers.pipeline.watermark import behind_rejects
 from workers.replay.source import EventBatch, Source, when
-from workers.settings import RECORD_KEY, Settings
-from workers.topics import check_events, connection_of
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
 
-# Handed on at once, of one partition.
+# Limits of a batch, which holds records of one partition.
 RECORDS_AT_ONCE, BYTES_AT_ONCE = 2_000, 8 << 20
 _ASK_S = 30.0
 
 
 @dataclass(slots=True)
 class _Partition:
-    """One source partition: where it is read from and to, and how far it is."""
-
     place: Place
     start: int
     end: int
@@ -56,14 +55,16 @@ class _Partition:
 
 
 class TopicSource:
-    """The records of the events topics; see the module."""
-
     word = "offset"
 
     def __init__(
-        self, settings: Settings, sources: Sources, consumer: Consumer, since_ms: int | None, until_ms: int | None
+        self,
+        settings: Settings,
+        sources: Sources,
+        consumer: Consumer,
+        since_ms: int | None,
+        until_ms: int | None,
     ) -> None:
-        """Find what is to be read; None: no limit."""
         events, several = settings.events, len(sources.topics) > 1
         self.name = f"topics {sources}" if several else f"topic {sources}"
         if since_ms is not None or until_ms is not None:
@@ -73,23 +74,37 @@ class TopicSource:
         self._grace, self._consumer = events.grace_ms, consumer
         self._max_behind = settings.max_behind_ms
         self.partitions = len(sources)
-        self.places: Sequence[str] = [str(place) if several else f"partition {place.partition}" for place in sources]
+        self.places: Sequence[str] = [
+            str(place) if several else f"partition {place.partition}" for place in sources
+        ]
         reader = reader_of(settings)
         forms = Forms(settings, reader)
         self._readers = [
-            source_reader_of(settings, reader, place.partition, place.topic.partitions, forms.form())
+            source_reader_of(
+                settings, reader, place.partition, place.topic.partitions, forms.form()
+            )
             for place in sources
         ]
-        # What the worker would reject if it read the topic now.
+        # Latest event time that the worker would accept if it read the topic now.
         self._latest_ms = time.time_ns() // 1_000_000 + events.max_ahead_ms
-        earliest = None if since_ms is None else since_ms - (0 if events.timestamp is None else events.max_ahead_ms)
+        earliest = (
+            None
+            if since_ms is None
+            else since_ms - (0 if events.timestamp is None else events.max_ahead_ms)
+        )
         found = [(place, *_bounds(consumer, place, earliest)) for place in sources]
         self._user_is_key, rekeyed = events.user == RECORD_KEY, settings.privacy.rekey
         self._parts = {
-            place.log: _Partition(place, start, end, start, origins=Origins(None) if rekeyed else None)
+            place.log: _Partition(
+                place, start, end, start, origins=Origins(None) if rekeyed else None
+            )
             for place, start, end in found
         }
-        self._open = {log: (part.start, part.end) for log, part in self._parts.items() if part.start < part.end}
+        self._open = {
+            log: (part.start, part.end)
+            for log, part in self._parts.items()
+            if part.start < part.end
+        }
         self.total: int | None = sum(part.end - part.start for part in self._parts.values())
 
     def batches(self) -> Iterator[EventBatch]:
@@ -101,16 +116,22 @@ class TopicSource:
                 yield from self._batches(part, whole=taken.ended)
 
     def ended(self) -> frozenset[int]:
-        return frozenset(part.place.number for log, part in self._parts.items() if log not in self._open)
+        return frozenset(
+            part.place.number for log, part in self._parts.items() if log not in self._open
+        )
 
     def _batches(self, part: _Partition, *, whole: bool) -> Iterator[EventBatch]:
-        """Yield what waits of a partition, the last of it if `whole`."""
+        """Yield a partition's waiting records; `whole`: they are its last."""
         messages, part.waiting, part.nbytes = part.waiting, [], 0
         if not messages:
             self._end(part)
             return
         keys = [message.key() for message in messages]
-        said = [] if part.origins is None else [read_headers(message.headers()) for message in messages]
+        said = (
+            []
+            if part.origins is None
+            else [read_headers(message.headers()) for message in messages]
+        )
         if part.origins is not None and not self._user_is_key:
             keys = [
                 key if message.value() is None else own
@@ -123,13 +144,22 @@ class TopicSource:
             [message.offset() or 0 for message in messages],
         )
         marks, start = np.array([late for late, _ in said], dtype=np.int64), 0
-        for found, rejected, stop in self._readers[part.place.number].read(records, self._latest_ms):
+        for found, rejected, stop in self._readers[part.place.number].read(
+            records, self._latest_ms
+        ):
             came_late = marks[found.index] if said else None
             if part.origins is not None:
                 rejected = part.origins.take(records, range(start, stop), rejected, part.place)
             part.position, start = int(records.offsets[stop - 1]) + 1, stop
             rejects = [(int(records.offsets[each.index]), each.reason) for each in rejected]
-            yield self._batch(part, found, records.offsets, rejects, came_late, ends=whole and stop == len(records))
+            yield self._batch(
+                part,
+                found,
+                records.offsets,
+                rejects,
+                came_late,
+                ends=whole and stop == len(records),
+            )
             if part.position == part.end:
                 return
 
@@ -143,7 +173,6 @@ class TopicSource:
         *,
         ends: bool,
     ) -> EventBatch:
-        """Return events of a partition as a batch; `ends`: they are the last of it."""
         early = 0
         if self._since is not None:
             kept = np.flatnonzero(found.times >= self._since)
@@ -162,16 +191,25 @@ class TopicSource:
                 last = int(np.argmax(marks >= self.until_ms)) + 1
                 found, marks = found.select(np.arange(last)), marks[:last]
             part.watermark = int(marks[-1])
-        if self._max_behind is not None and (behind := marks - found.times > self._max_behind).any():
+        if (
+            self._max_behind is not None
+            and (behind := marks - found.times > self._max_behind).any()
+        ):
             late_ones = behind_rejects(found, np.flatnonzero(behind))
-            rejects = sorted([*rejects, *((int(offsets[each.index]), each.reason) for each in late_ones)])
+            rejects = sorted(
+                [*rejects, *((int(offsets[each.index]), each.reason) for each in late_ones)]
+            )
             good = np.flatnonzero(~behind)
             found, marks = found.select(good), marks[good]
             came_late = None if came_late is None else came_late[good]
         late = int(np.count_nonzero(found.times < marks))
         beyond = 0 if self.until_ms is None else int(np.count_nonzero(found.times >= self.until_ms))
-        if ends or (self.until_ms is not None and part.watermark is not None and part.watermark >= self.until_ms):
-            self._end(part)  # nothing more of it can count
+        if ends or (
+            self.until_ms is not None
+            and part.watermark is not None
+            and part.watermark >= self.until_ms
+        ):
+            self._end(part)  # nothing further can count
         return EventBatch(
             part.place.number,
             found,
@@ -194,7 +232,9 @@ class TopicSource:
 def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -> Iterator[Source]:
     """Open the events topics in a range of time, which must not end before it begins."""
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        raise SettingsError(f"--from {when(since_ms)} --to {when(until_ms)}: an empty range; --to must be later")
+        raise SettingsError(
+            f"--from {when(since_ms)} --to {when(until_ms)}: an empty range; --to must be later"
+        )
     connection = connection_of(settings)
     sources = check_events(settings, connection)
     with reader(connection, events=True) as consumer:
@@ -202,7 +242,6 @@ def open_topic(settings: Settings, since_ms: int | None, until_ms: int | None) -
 
 
 def _bounds(consumer: Consumer, place: Place, earliest_ms: int | None) -> tuple[int, int]:
-    """Return where a partition is to be read from and to."""
     low, high = bounds_of(consumer, *place.log)
     if earliest_ms is None or earliest_ms <= 0 or low == high:
         return low, high

@@ -1,11 +1,11 @@
-"""What a settings file refers to: the key file, domain files, and secrets of the Kafka client.
+"""Files and secrets named in a settings file: the key, domains, and Kafka client secrets.
 
     read_key(path)                 a key file -> its 32 bytes
     read_domain(path)              a domain file -> its labels
-    declare(values, ...)           a histogram's domain, from the settings that describe it
+    declare(values, ...)           a histogram's domain, from its settings
     client_values(table, base)     [kafka.client] -> librdkafka's names and values
 
-No message here shows the content of a key, a secret or a client setting.
+Messages here never show the content of a key, a secret or a client setting.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from workers.errors import SettingsError
-from workers.mechanisms.buckets import parse_buckets
-from workers.mechanisms.checked import display
-from workers.mechanisms.config import LABEL_BYTES_MAX
+from workers.mechanisms.config.buckets import parse_buckets
+from workers.mechanisms.config.checked import display
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.runtime.errors import SettingsError
 
 KEY_BYTES = 32
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 CLIENT_ALLOWED = 'a string, a whole number, true or false, { file = "..." } or { env = "NAME" }'
-# Names the worker sets itself, and why: changing one could break exactly-once.
+# Names that the worker sets itself, and why: changing one could break exactly-once.
 CLIENT_OURS = MappingProxyType(
     {
         "bootstrap.servers": "use bootstrap in [kafka]",
@@ -57,7 +57,7 @@ def read_file(path: Path) -> bytes:
     """Return a file's bytes.
 
     Raises:
-        SettingsError: no such file, or one that cannot be read.
+        SettingsError: the file is missing or unreadable.
     """
     try:
         return path.read_bytes()
@@ -69,7 +69,7 @@ def read_file(path: Path) -> bytes:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a file beside `path` that takes its place once it is written whole."""
+    """Yield a temporary file that replaces `path` once it is completely written."""
     part = path.with_name(path.name + ".part")
     try:
         yield part
@@ -79,7 +79,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file atomically."""
     with replacing(path) as part:
         part.write_bytes(content)
 
@@ -94,22 +94,30 @@ def read_key(path: str | Path) -> bytes:
         # Non-blocking: opening a named pipe would otherwise wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise SettingsError(f"{path}: no such key file; `quietcount key new {path}` makes one") from None
+        raise SettingsError(
+            f"{path}: no such key file; `quietcount key new {path}` makes one"
+        ) from None
     except OSError as error:
         raise SettingsError(f"{path}: the key file cannot be read: {error.strerror}") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise SettingsError(f"{path}: not a regular file; `quietcount key new FILE` makes a key file")
+            raise SettingsError(
+                f"{path}: not a regular file; `quietcount key new FILE` makes a key file"
+            )
         if status.st_mode & 0o077:
             mode = stat.S_IMODE(status.st_mode)
-            raise SettingsError(f"{path}: mode {mode:04o} lets others read the key: run `chmod 600 {path}`")
+            raise SettingsError(
+                f"{path}: mode {mode:04o} lets others read the key: run `chmod 600 {path}`"
+            )
         key = os.read(descriptor, KEY_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(key) != KEY_BYTES:
         size = f"{status.st_size:,} bytes"
-        raise SettingsError(f"{path}: {size}: a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one")
+        raise SettingsError(
+            f"{path}: {size}: a key file has exactly {KEY_BYTES}; `quietcount key new FILE` makes one"
+        )
     return key
 
 
@@ -117,7 +125,7 @@ def read_domain(path: Path) -> list[str]:
     """Return the labels of a domain file: UTF-8, one per line, blank lines ignored.
 
     Raises:
-        SettingsError: not readable, not UTF-8, no label, or one too long or repeated.
+        SettingsError: unreadable, not UTF-8, no label, or one too long or repeated.
     """
     lines: dict[str, int] = {}
     content = read_file(path).removeprefix(BYTE_ORDER_MARK)
@@ -126,14 +134,18 @@ def read_domain(path: Path) -> list[str]:
         if not line.strip():
             continue
         if len(line) > LABEL_BYTES_MAX:
-            raise SettingsError(f"{path}: line {number}: {len(line):,} bytes: a label has at most {LABEL_BYTES_MAX:,}")
+            raise SettingsError(
+                f"{path}: line {number}: {len(line):,} bytes: a label has at most {LABEL_BYTES_MAX:,}"
+            )
         try:
             label = line.decode()
         except UnicodeDecodeError:
             raise SettingsError(f"{path}: line {number}: not UTF-8") from None
         if label in lines:
             repeated = f"{display(label)} is already on line {lines[label]}"
-            raise SettingsError(f"{path}: line {number}: {repeated}: each label may occur only once")
+            raise SettingsError(
+                f"{path}: line {number}: {repeated}: each label may occur only once"
+            )
         lines[label] = number
     if not lines:
         raise SettingsError(f"{path}: no labels in it; it needs one label per line")
@@ -141,16 +153,16 @@ def read_domain(path: Path) -> list[str]:
 
 
 def declare(values: dict[str, Any], required: bool | None, where: str, base: Path) -> None:
-    """Put the labels of a histogram's declared domain into its settings, and its buckets.
+    """Set a histogram's declared domain and buckets in its settings.
 
     Args:
         values: the settings of a [[histogram]], changed.
         required: whether the mechanism must have a domain; None: it has none.
-        where: what a message begins with.
+        where: prefix of messages.
         base: the directory to which file names are relative.
 
     Raises:
-        ValueError: a domain too many, or none, or one that cannot be read.
+        ValueError: a domain is unexpected, missing or unreadable.
     """
     given = sum(name in values for name in ("domain", "domain_file", "buckets"))
     if required is not None and (given > 1 or (required and not given)):
@@ -170,7 +182,6 @@ def declare(values: dict[str, Any], required: bool | None, where: str, base: Pat
 
 
 def _domain(value: object, where: str, base: Path) -> list[str]:
-    """Return the labels of the domain file that a histogram names."""
     if not isinstance(value, str) or not value:
         raise ValueError(f"{where}domain_file = {display(value)}: a file name in quotes")
     try:
@@ -180,7 +191,7 @@ def _domain(value: object, where: str, base: Path) -> list[str]:
 
 
 def client_values(table: object, base: Path) -> dict[str, str]:
-    """Return [kafka.client] as librdkafka takes it: strings by dotted name (tables, in TOML).
+    """Return [kafka.client] in librdkafka's form: strings by dotted name (tables, in TOML).
 
     Raises:
         SettingsError: a name that the worker sets, a secret written out or missing, or a value of
@@ -215,7 +226,7 @@ def _client(values: Mapping[str, Any], prefix: str, base: Path) -> Iterator[tupl
 
 
 def secret(source: Mapping[str, object], name: str, base: Path) -> str:
-    """Return a secret from the file or environment variable that a setting, `name`, names.
+    """Return a secret from the file or environment variable that setting `name` refers to.
 
     Args:
         source: `{file: ...}` or `{env: ...}`.
@@ -223,7 +234,7 @@ def secret(source: Mapping[str, object], name: str, base: Path) -> str:
         base: the directory that the file's name is relative to.
 
     Raises:
-        SettingsError: it is not there, empty, or no UTF-8.
+        SettingsError: the secret is missing, empty, or not UTF-8.
     """
     [(kind, place)] = source.items()
     if not isinstance(place, str) or not place:

@@ -13,8 +13,7 @@ import orjson
 
 from tests.dashboard.feeding import GONE, START_MS, TICK_MS, message
 from workers.dashboard.snapshots import Pages, SeenSnapshot
-from workers.dashboard.store.schema import connect
-from workers.dashboard.store.writing import Arrived, Position, Writer
+from workers.dashboard.store.writing import Arrived, Position, Writer, connect
 
 QUARTER_MS = 900_000
 #: An hour ends here: what follows does not depend on where in one it begins.
@@ -55,27 +54,51 @@ def life(key: str = "s1", seed: int = 1) -> list[Document]:
     """Three epochs, a generation that begins a little earlier, and snapshots of every kind between them; 1,830 ticks, five hours."""
     draw, found = random.Random(seed), []
     tick_of_all = 0
-    for epoch, ticks, begin, series in ((1, 400, 0, "a"), (2, 600, 400, "b"), (3, 130, 1_000, "c"), (3, 700, 1_060, "d")):
+    for epoch, ticks, begin, series in (
+        (1, 400, 0, "a"),
+        (2, 600, 400, "b"),
+        (3, 130, 1_000, "c"),
+        (3, 700, 1_060, "d"),
+    ):
         for tick in range(1, ticks + 1):
             tick_of_all += 1
-            items = [(f"item {i}", 10 * tick * (i + 1) + draw.randrange(-400, 400)) for i in range(6) if tick > 20 * i]
+            items = [
+                (f"item {i}", 10 * tick * (i + 1) + draw.randrange(-400, 400))
+                for i in range(6)
+                if tick > 20 * i
+            ]
             items.sort(key=lambda item: (-item[1], item[0]))
             found.append(
                 message(
-                    tick, items, key=key, epoch=epoch, id=series * 32, sd=17.25 + tick % 3, threshold=100.0 + tick % 7,
-                    windows=[{"ms": 60_000, "ticks": 6, "sd": 3.5 + tick % 2}] if series == "b" else GONE, **at(begin + tick),
+                    tick,
+                    items,
+                    key=key,
+                    epoch=epoch,
+                    id=series * 32,
+                    sd=17.25 + tick % 3,
+                    threshold=100.0 + tick % 7,
+                    windows=[{"ms": 60_000, "ticks": 6, "sd": 3.5 + tick % 2}]
+                    if series == "b"
+                    else GONE,
+                    **at(begin + tick),
                 )
-            )  # fmt: skip
+            )
     return found
 
 
-def stepped(documents: Sequence[Document], since: int | None, until: int | None, step: int | None) -> list[Document]:
+def stepped(
+    documents: Sequence[Document], since: int | None, until: int | None, step: int | None
+) -> list[Document]:
     """The last of each step, in the order of time: what an answer must hold."""
     chosen: dict[int, tuple[int, int, Document]] = {}
     for place, document in enumerate(documents):
         end = document["end"]
         if (since is None or end > since) and (until is None or end <= until):
-            chosen[place if step is None else (end - 1 - (since or 0)) // step] = (end, place, document)
+            chosen[place if step is None else (end - 1 - (since or 0)) // step] = (
+                end,
+                place,
+                document,
+            )
     return [document for _, _, document in sorted(chosen.values(), key=lambda one: one[:2])]
 
 
@@ -83,11 +106,15 @@ def thinned(documents: Sequence[Document], keep_ticks: int, keep_hours: int) -> 
     """Those of one stream that are left: all of a time, the last of each quarter of an hour before it, of each series before that."""
     newest = max(document["end"] for document in documents)
     series = [document["id"] for document in documents] + [None]
-    quarters = [(document["id"], (document["end"] - 1) // QUARTER_MS) for document in documents] + [None]
+    quarters = [(document["id"], (document["end"] - 1) // QUARTER_MS) for document in documents] + [
+        None
+    ]
     last = len(documents) - 1
 
     def first(keep: int, among: Sequence[int]) -> int:
-        return next((place for place in among if documents[place]["end"] > newest - keep), among[-1])
+        return next(
+            (place for place in among if documents[place]["end"] > newest - keep), among[-1]
+        )
 
     of_quarters = [place for place in range(last) if quarters[place] != quarters[place + 1]]
     ticks_from = first(keep_ticks, range(last + 1))

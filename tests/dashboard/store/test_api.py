@@ -19,14 +19,14 @@ from aiohttp.test_utils import TestClient, TestServer
 from aiohttp.web import Application, Request
 from jsonschema import Draft202012Validator
 
+from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S
 from tests.dashboard.store.making import BEGIN_MS, life, opened, seen, stepped
 from tests.dashboard.store.making import store as store_all
-from tests.worker.harness import ROOT
 from workers.dashboard import api_history
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
-from workers.dashboard.store import files, following
+from workers.dashboard.store import following, questions
 from workers.dashboard.store.store import FILES, THREADS, WAITING, Store, Unanswered
 from workers.kafka.clients import Connection
 
@@ -54,13 +54,22 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def client(path: Path, token: str | None = None, memory: int = 0) -> AsyncIterator[tuple[Client, Store]]:
+async def client(
+    path: Path, token: str | None = None, memory: int = 0
+) -> AsyncIterator[tuple[Client, Store]]:
     """A client of a dashboard whose Kafka is away; `memory` ticks are held in memory too."""
     hub = Hub()
     hub.publish([seen(document) for document in LIFE[len(LIFE) - memory :]])
     # A broker that is away.
     store = Store(Connection("127.0.0.1:1"), {"orders.products": "products"}, path=path, keep_ms={})
-    app = application(hub, [("products", 64), ("maximum", None)], name="orders", host="127.0.0.1", token=token, store=store)
+    app = application(
+        hub,
+        [("products", 64), ("maximum", None)],
+        name="orders",
+        host="127.0.0.1",
+        token=token,
+        store=store,
+    )
     store.start()
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -98,9 +107,13 @@ def test_the_past_is_answered_as_the_schema_says(file: Path) -> None:
 
     async def ask(http: Client, _store: Store) -> None:
         query = "histogram=products&key=s1"
-        found = await body(http, f"/api/history?{query}&step=1h&item=item 0&item=none&from={BEGIN_MS}")
+        found = await body(
+            http, f"/api/history?{query}&step=1h&item=item 0&item=none&from={BEGIN_MS}"
+        )
         validator("history").validate(found)
-        assert [one["end"] for one in found["entries"]] == [one["end"] for one in stepped(LIFE, BEGIN_MS, None, HOUR)]
+        assert [one["end"] for one in found["entries"]] == [
+            one["end"] for one in stepped(LIFE, BEGIN_MS, None, HOUR)
+        ]
         assert (found["step"], found["from"], found["to"]) == (HOUR, BEGIN_MS, None)
         found = await body(http, f"/api/history?{query}&limit=7")
         validator("history").validate(found)
@@ -109,7 +122,13 @@ def test_the_past_is_answered_as_the_schema_says(file: Path) -> None:
         found = await body(http, f"/api/epochs?{query}")
         validator("epochs").validate(found)
         for epoch in found["epochs"]:
-            SNAPSHOT.validate({name: epoch[name] for name in epoch if name not in ("total_items", "total", "final", "windows")})
+            SNAPSHOT.validate(
+                {
+                    name: epoch[name]
+                    for name in epoch
+                    if name not in ("total_items", "total", "final", "windows")
+                }
+            )
         for broken in (found | {"more": None}, found | {"epochs": [{}]}):
             assert not validator("epochs").is_valid(broken)
         listed = await body(http, "/api/histograms")
@@ -165,7 +184,10 @@ def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(file: Path, mem
     async def ask(http: Client, _store: Store) -> None:
         query = "/api/snapshots?histogram=products&key=s1"
         for place in (0, 900, len(LIFE) - 120, len(LIFE) - 1):
-            for which in (f"at={LIFE[place]['end']}", f"epoch={LIFE[place]['epoch']}&tick={LIFE[place]['tick']}"):
+            for which in (
+                f"at={LIFE[place]['end']}",
+                f"epoch={LIFE[place]['epoch']}&tick={LIFE[place]['tick']}",
+            ):
                 found = await body(http, f"{query}&{which}&id={LIFE[place]['id']}")
                 assert found == {"snapshots": [LIFE[place]], "more": False}
         found = await body(http, f"{query}&at={LIFE[-1]['end']}&top=2")
@@ -173,7 +195,10 @@ def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(file: Path, mem
         answer = await http.get(f"{query}&at={LIFE[-1]['end'] + 1}")
         assert answer.status == 404
         last = {name: LIFE[-1][name] for name in ("id", "epoch", "tick", "end")}
-        assert (await answer.json()) == {"error": "this tick is not kept", "nearest": {"before": last, "after": None}}
+        assert (await answer.json()) == {
+            "error": "this tick is not kept",
+            "nearest": {"before": last, "after": None},
+        }
 
     running(file, ask, memory=memory)
 
@@ -185,14 +210,20 @@ def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) -> None:
         query = "histogram=products&key=s1"
         for asked, documents, labels in (
             (f"history?{query}&step=1h", stepped(LIFE, None, None, HOUR), None),
-            (f"history?{query}&to={LIFE[9]['end']}&item=item 0&item=none", LIFE[:10], ("item 0", "none")),
+            (
+                f"history?{query}&to={LIFE[9]['end']}&item=item 0&item=none",
+                LIFE[:10],
+                ("item 0", "none"),
+            ),
             (f"epochs?{query}", [LIFE[place] for place in (399, 999, 1129, -1)], None),
         ):
             wanted = [
                 (document["id"], document["tick"], document["end"], label, count, document["sd"])
                 for document in documents
                 for label, count in (
-                    document["items"] if labels is None else [(label, dict(document["items"]).get(label)) for label in labels]
+                    document["items"]
+                    if labels is None
+                    else [(label, dict(document["items"]).get(label)) for label in labels]
                 )
             ]
             answer = await http.get(f"/api/{asked}&format=csv")
@@ -201,28 +232,45 @@ def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) -> None:
             assert answer.content_type == "text/csv"
             rows = list(csv.DictReader(io.StringIO(content.decode())))
             found = [
-                (row["id"], int(row["tick"]), int(row["end"]), row["item"], int(row["count"]) if row["count"] else None, float(row["sd"]))
+                (
+                    row["id"],
+                    int(row["tick"]),
+                    int(row["end"]),
+                    row["item"],
+                    int(row["count"]) if row["count"] else None,
+                    float(row["sd"]),
+                )
                 for row in rows
             ]
             assert found == wanted
             assert {row["complete"] for row in rows} == {"true"}
-            windows = {orjson.dumps({"windows": document["windows"]}).decode() for document in documents if "windows" in document}
+            windows = {
+                orjson.dumps({"windows": document["windows"]}).decode()
+                for document in documents
+                if "windows" in document
+            }
             assert {row["rest"] for row in rows} - {""} == windows
             answer = await http.get(f"/api/{asked}&format=parquet")
             (tmp_path / "x.parquet").write_bytes(await answer.read())
             assert answer.headers["Content-Disposition"].startswith("attachment")
-            assert duckdb.execute(
-                'select id, tick, "end", item, count, sd from read_parquet(?)', [str(tmp_path / "x.parquet")]
-            ).fetchall() == wanted
+            assert (
+                duckdb.execute(
+                    'select id, tick, "end", item, count, sd from read_parquet(?)',
+                    [str(tmp_path / "x.parquet")],
+                ).fetchall()
+                == wanted
+            )
         assert (await http.head(f"/api/history?{query}&format=csv")).status == 200
         assert [path.name for path in file.parent.iterdir() if "file-" in path.name] == []
 
     running(file, ask)
 
 
-def test_a_file_that_would_be_too_large_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_would_be_too_large_is_refused(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before anything of it is made, with what to do."""
-    monkeypatch.setattr(files, "ROWS", 1_000)
+    monkeypatch.setattr(questions, "ROWS", 1_000)
 
     async def ask(http: Client, _store: Store) -> None:
         answer = await http.get("/api/history?histogram=products&key=s1&format=csv")
@@ -233,7 +281,9 @@ def test_a_file_that_would_be_too_large_is_refused(file: Path, monkeypatch: pyte
     running(file, ask)
 
 
-def test_a_file_that_was_cut_off_does_not_look_whole(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_cut_off_does_not_look_whole(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A disk that fails while the file is sent: the client must notice."""
 
     class Failing:
@@ -294,18 +344,26 @@ def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_ends(
     running(file, ask)
 
 
-def test_a_question_that_takes_too_long_or_too_much_is_ended(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_takes_too_long_or_too_much_is_ended(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It costs its asker an answer, and nobody else anything."""
 
     async def ask(_http: Client, store: Store) -> None:
         monkeypatch.setattr("workers.dashboard.store.store.ANSWER_S", 0.2)
         with pytest.raises(Unanswered, match="longer than 0 s"):
-            await store.ask(lambda cursor: cursor.execute("select sum(a.range * b.range) from range(10000000) a, range(100000) b"))
+            await store.ask(
+                lambda cursor: cursor.execute(
+                    "select sum(a.range * b.range) from range(10000000) a, range(100000) b"
+                )
+            )
         monkeypatch.setattr("workers.dashboard.store.store.ANSWER_S", PATIENCE_S)
         with pytest.raises(Unanswered, match="too much memory"):
-            await store.ask(lambda cursor: cursor.execute("set max_temp_directory_size = '1MB'").execute(
-                "select list(range order by range % 7) from range(100000000)"
-            ))
+            await store.ask(
+                lambda cursor: cursor.execute("set max_temp_directory_size = '1MB'").execute(
+                    "select list(range order by range % 7) from range(100000000)"
+                )
+            )
         assert await store.ask(lambda cursor: len(cursor.execute("from streams").fetchall())) == 1
 
     running(file, ask)
@@ -315,7 +373,10 @@ def test_with_a_token_nothing_is_told_without_it(file: Path) -> None:
     """The past is guarded as the present is."""
 
     async def ask(http: Client, _store: Store) -> None:
-        for path in ("history?histogram=products&key=s1", "epochs?histogram=products&key=s1&format=csv"):
+        for path in (
+            "history?histogram=products&key=s1",
+            "epochs?histogram=products&key=s1&format=csv",
+        ):
             answer = await http.get(f"/api/{path}")
             assert answer.status == 401
             assert b"item" not in await answer.read()

@@ -15,9 +15,11 @@ from tests.admin import admin_of
 from tests.dashboard.feeding import GONE, Topics, in_order, message, new_topic, on_a_broker
 from tests.dashboard.store.making import at
 from tests.worker.harness import until
-from workers.dashboard.store import following, schema
+from workers.dashboard.store import following, writing
 from workers.dashboard.store.following import Follower
 from workers.dashboard.store.writing import Arrived, Writer
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -31,9 +33,11 @@ class History:
     """A file with what fills it, without a dashboard around."""
 
     def __init__(self, topics: Topics, path: Path) -> None:
-        self.database = schema.connect(path)
+        self.database = writing.connect(path)
         self.writer = Writer(self.database)
-        self.follower = Follower(topics.connection, {f"{topics.prefix}.products": "products"}, self.writer)
+        self.follower = Follower(
+            topics.connection, {f"{topics.prefix}.products": "products"}, self.writer
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -56,7 +60,8 @@ class History:
         return [
             tick
             for (tick,) in self.database.execute(
-                "select tick from ticks_heads_all join streams using (stream) where key = ? order by place", [key]
+                "select tick from ticks_heads_all join streams using (stream) where key = ? order by place",
+                [key],
             ).fetchall()
         ]
 
@@ -66,16 +71,23 @@ class History:
         ).fetchall()
 
 
-def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(topics: Topics, tmp_path: Path) -> None:
+def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(
+    topics: Topics, tmp_path: Path
+) -> None:
     """Nothing is read twice: the file says where to go on."""
-    sent = [message(tick, key=key, **at(tick)) for tick in range(1, 701) for key in ("s1", "s2", "s3")]
+    sent = [
+        message(tick, key=key, **at(tick)) for tick in range(1, 701) for key in ("s1", "s2", "s3")
+    ]
     topics.send(*sent)
     with History(topics, tmp_path / "h") as history:
         history.read_all()
         assert all(history.ticks(key) == list(range(1, 701)) for key in ("s1", "s2", "s3"))
         assert history.shown() == [("tea", 5 * 2_100)]
         places = [TopicPartition(f"{topics.prefix}.products", part) for part in range(3)]
-        ends = {place.partition: history.follower._consumer.get_watermark_offsets(place)[1] for place in places}
+        ends = {
+            place.partition: history.follower._consumer.get_watermark_offsets(place)[1]
+            for place in places
+        }
         stored = {part: position.next for (_, part), position in history.writer.positions().items()}
         assert stored == {part: end for part, end in ends.items() if end}
     topics.send(*(message(tick, **at(tick)) for tick in range(701, 711)))
@@ -93,7 +105,9 @@ def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(topics: T
         assert history.ticks() == list(range(1, 711))
 
 
-def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(topics: Topics, tmp_path: Path) -> None:
+def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(
+    topics: Topics, tmp_path: Path
+) -> None:
     """A history of what was shown, and of nothing else."""
     name = f"{topics.prefix}.products"
     producer = topics.connection.producer(f"{topics.prefix}-tx")
@@ -105,7 +119,9 @@ def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(topics:
             producer.produce(name, orjson.dumps(document), b"s1", timestamp=document["end"])
         producer.commit_transaction(60) if commit else producer.abort_transaction(60)
 
-    pages = [message(3, [(f"item {page}", page)], page=page, pages=3, **at(3)) for page in (1, 2, 3)]
+    pages = [
+        message(3, [(f"item {page}", page)], page=page, pages=3, **at(3)) for page in (1, 2, 3)
+    ]
     send(True, message(1, **at(1)))
     send(False, message(2, [("aborted", 9)], **at(2)))
     send(True, message(2, **at(2)))
@@ -126,7 +142,9 @@ def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """Snapshots and positions are one transaction; without their positions snapshots come again, and are known."""
-    topics.send(*(message(tick, key=key, **at(tick)) for tick in range(1, 301) for key in ("s1", "s2")))
+    topics.send(
+        *(message(tick, key=key, **at(tick)) for tick in range(1, 301) for key in ("s1", "s2"))
+    )
     calls: list[None] = []
     monkeypatch.setattr(following, "BATCH", 50)  # so there are at least twelve
     if where == "second piece":
@@ -149,18 +167,24 @@ def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
         assert history.shown() == [("tea", 5 * 600)]
 
 
-def test_what_the_topic_no_longer_had_is_a_gap(topics: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_topic_no_longer_had_is_a_gap(
+    topics: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Somebody's retention may be short; the answer says so."""
     topics.send(*(message(tick, **at(tick)) for tick in range(1, 101)))
     topics.remove("products", leaving=10)
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == list(range(91, 101))
-        assert history.database.execute("select after_ms, until_ms from gaps").fetchall() == [(None, at(91)["end"])]
+        assert history.database.execute("select after_ms, until_ms from gaps").fetchall() == [
+            (None, at(91)["end"])
+        ]
     topics.send(*(message(tick, **at(tick)) for tick in range(101, 201)))
     topics.remove("products", leaving=20)
     with History(topics, tmp_path / "h") as history:
         assert history.read_all().ticks() == [*range(91, 101), *range(181, 201)]
-        gaps = history.database.execute("select after_ms, until_ms from gaps order by until_ms").fetchall()
+        gaps = history.database.execute(
+            "select after_ms, until_ms from gaps order by until_ms"
+        ).fetchall()
         assert gaps == [(None, at(91)["end"]), (at(100)["start"], at(181)["end"])]
     assert "had gone before they were read" in caplog.text
 
@@ -177,7 +201,9 @@ def made_anew(topics: Topics, tmp_path: Path) -> None:
     topics.producer = in_order(topics.connection)  # the other one knows the old topic
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_beginning(topics: Topics, tmp_path: Path) -> None:
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
+    topics: Topics, tmp_path: Path
+) -> None:
     """Its offsets are other ones, whatever their numbers; and what the old one showed stays."""
     made_anew(topics, tmp_path)
     topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(1, 41)))
@@ -186,7 +212,9 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(topics: Topics, t
         assert history.database.execute("select * from gaps").fetchall() == []
 
 
-def test_the_beginning_of_a_topic_that_was_made_anew_can_be_gone_too(topics: Topics, tmp_path: Path) -> None:
+def test_the_beginning_of_a_topic_that_was_made_anew_can_be_gone_too(
+    topics: Topics, tmp_path: Path
+) -> None:
     """It was read before, so once nobody asked whether what is read now is all of it."""
     made_anew(topics, tmp_path)
     topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(11, 41)))
@@ -198,10 +226,16 @@ def test_the_beginning_of_a_topic_that_was_made_anew_can_be_gone_too(topics: Top
         ]
 
 
-def test_pages_that_never_come_hold_nothing_back(topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_never_come_hold_nothing_back(
+    topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Somebody else's half snapshot must not make every start read all that came since."""
     monkeypatch.setattr(following, "PAGES_WITHIN", 50)
-    topics.send(message(1, page=1, pages=2, **at(1)), *(message(tick, **at(tick)) for tick in range(2, 200)))
+    topics.send(
+        message(1, page=1, pages=2, **at(1)), *(message(tick, **at(tick)) for tick in range(2, 200))
+    )
     with History(topics, tmp_path / "h") as history:
         history.read_all()
-        assert {position.next for position in history.writer.positions().values() if position.next} == {199}
+        assert {
+            position.next for position in history.writer.positions().values() if position.next
+        } == {199}

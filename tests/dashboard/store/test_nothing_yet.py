@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from tests import ROOT
 from tests.dashboard.store.making import life
 from tests.dashboard.store.test_api import client, in_a_hurry
-from tests.worker.harness import ROOT
 
 __all__ = ("in_a_hurry",)
 
@@ -26,7 +26,10 @@ def test_a_stream_that_is_only_in_memory_is_not_unknown(tmp_path: Path, name: st
 
     async def ask() -> dict[str, Any]:
         async with client(tmp_path / "empty.duckdb", memory=5) as (http, _):
-            for address, status in ((f"{name}?histogram=products&key=s9", 404), (f"{name}?{STREAM}&format=csv", 404)):
+            for address, status in (
+                (f"{name}?histogram=products&key=s9", 404),
+                (f"{name}?{STREAM}&format=csv", 404),
+            ):
                 assert (await http.get(f"/api/{address}")).status == status
             answer = await http.get(f"/api/{name}?{STREAM}&item=tea")
             assert answer.status == 200

@@ -11,12 +11,30 @@ import orjson
 import pytest
 
 from tests.dashboard.feeding import GONE, message
-from tests.dashboard.store.making import BEGIN_MS, QUARTER_MS, at, life, opened, stepped, store, thinned
+from tests.dashboard.store.making import (
+    BEGIN_MS,
+    QUARTER_MS,
+    at,
+    life,
+    opened,
+    stepped,
+    store,
+    thinned,
+)
 from workers.dashboard.snapshots import Stream
-from workers.dashboard.store.questions import EpochsQuestion, HistoryQuestion, TickQuestion, epochs, history, one_tick
-from workers.dashboard.store.reading import Range, Unknown
-from workers.dashboard.store.tidying import settle, thin
-from workers.dashboard.store.writing import Writer
+from workers.dashboard.store.questions import (
+    EpochsQuestion,
+    HistoryQuestion,
+    Range,
+    TickQuestion,
+    Unknown,
+    epochs,
+    history,
+    one_tick,
+)
+from workers.dashboard.store.writing import Writer, settle, thin
+
+pytestmark = pytest.mark.slow
 
 ONE = Stream("products", "s1")
 LIFE = life()
@@ -26,7 +44,9 @@ Kept = tuple[duckdb.DuckDBPyConnection, Writer]
 
 
 @pytest.fixture(scope="module", params=["as it came", "sorted", "half of it sorted"])
-def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+def kept(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kept]:
     """Two streams that came in turns."""
     with opened(tmp_path_factory.mktemp("history") / "history.duckdb") as (database, writer):
         other = life("s2", seed=2)
@@ -41,7 +61,9 @@ def kept(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield database, writer
 
 
-def ask(database: duckdb.DuckDBPyConnection, reading: float | None = None, **question: Any) -> dict[str, Any]:
+def ask(
+    database: duckdb.DuckDBPyConnection, reading: float | None = None, **question: Any
+) -> dict[str, Any]:
     since, until = question.pop("since", None), question.pop("until", None)
     asked = HistoryQuestion(stream=ONE, range=Range(since, until), **{"limit": 10_000, **question})
     found: dict[str, Any] = orjson.loads(history(database, asked, reading))
@@ -51,7 +73,9 @@ def ask(database: duckdb.DuckDBPyConnection, reading: float | None = None, **que
 def entry(document: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
     """An entry of an answer, from the snapshot on the topic."""
     items = dict(document["items"])
-    fields = {name: document[name] for name in ("id", "epoch", "tick", "start", "end", "sd", "threshold")}
+    fields = {
+        name: document[name] for name in ("id", "epoch", "tick", "start", "end", "sd", "threshold")
+    }
     fields |= {"shown": len(items), "total": sum(items.values())}
     fields |= {"counts": [items.get(label) for label in labels]} if labels else {}
     return fields | {name: document[name] for name in ("windows",) if name in document}
@@ -59,16 +83,34 @@ def entry(document: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("step", [None, 10_000, 70_000, QUARTER_MS, HOUR, 4 * HOUR, HOUR - 1])
 @pytest.mark.parametrize(
-    "bounds", [(None, None), (BEGIN_MS, BEGIN_MS + HOUR), (BEGIN_MS + 12_345, None), (BEGIN_MS + QUARTER_MS, BEGIN_MS + 4 * HOUR)]
+    "bounds",
+    [
+        (None, None),
+        (BEGIN_MS, BEGIN_MS + HOUR),
+        (BEGIN_MS + 12_345, None),
+        (BEGIN_MS + QUARTER_MS, BEGIN_MS + 4 * HOUR),
+    ],
 )
-def test_an_answer_has_the_last_tick_of_each_step(kept: Kept, step: int | None, bounds: tuple[int | None, int | None]) -> None:
+def test_an_answer_has_the_last_tick_of_each_step(
+    kept: Kept, step: int | None, bounds: tuple[int | None, int | None]
+) -> None:
     """Whatever the level, and the table, in which it lies."""
     found = ask(kept[0], since=bounds[0], until=bounds[1], step=step, items=LABELS)
-    assert found["entries"] == [entry(document, LABELS) for document in stepped(LIFE, *bounds, step)]
+    assert found["entries"] == [
+        entry(document, LABELS) for document in stepped(LIFE, *bounds, step)
+    ]
     assert found["items"] == list(LABELS)
-    assert (found["complete"], found["more"], found["next"], found["reading"]) == (True, False, None, None)
+    assert (found["complete"], found["more"], found["next"], found["reading"]) == (
+        True,
+        False,
+        None,
+        None,
+    )
     assert {one["id"][0] for one in found["series"]} == {one["id"][0] for one in found["entries"]}
-    assert all(one["mechanism"] == "unk_base" and one["guarantee"] == LIFE[0]["guarantee"] for one in found["series"])
+    assert all(
+        one["mechanism"] == "unk_base" and one["guarantee"] == LIFE[0]["guarantee"]
+        for one in found["series"]
+    )
 
 
 def test_without_items_an_entry_has_no_counts(kept: Kept) -> None:
@@ -96,17 +138,30 @@ def test_the_end_of_every_series_is_told_and_which_is_not_final(kept: Kept) -> N
     ends = [LIFE[399], LIFE[999], LIFE[1129], LIFE[-1]]
     found = orjson.loads(epochs(kept[0], EpochsQuestion(stream=ONE, range=Range()), None))
     assert [(one["id"][0], one["epoch"], one["final"]) for one in found["epochs"]] == [
-        ("a", 1, True), ("b", 2, True), ("c", 3, True), ("d", 3, False),
-    ]  # fmt: skip
+        ("a", 1, True),
+        ("b", 2, True),
+        ("c", 3, True),
+        ("d", 3, False),
+    ]
     for snapshot, document in zip(found["epochs"], ends, strict=True):
         total = sum(count for _, count in document["items"])
         more = {"total": total, "final": snapshot["final"]}
         assert snapshot == document | more
-    cut = orjson.loads(epochs(kept[0], EpochsQuestion(stream=ONE, range=Range(), top=2, limit=3), None))
+    cut = orjson.loads(
+        epochs(kept[0], EpochsQuestion(stream=ONE, range=Range(), top=2, limit=3), None)
+    )
     assert cut["more"]
-    assert [one["items"] for one in cut["epochs"]] == [document["items"][:2] for document in ends[1:]]
+    assert [one["items"] for one in cut["epochs"]] == [
+        document["items"][:2] for document in ends[1:]
+    ]
     assert all(one["total_items"] == 6 for one in cut["epochs"])
-    picked = orjson.loads(epochs(kept[0], EpochsQuestion(stream=ONE, range=Range(until=LIFE[999]["end"]), items=["item 3"]), None))
+    picked = orjson.loads(
+        epochs(
+            kept[0],
+            EpochsQuestion(stream=ONE, range=Range(until=LIFE[999]["end"]), items=["item 3"]),
+            None,
+        )
+    )
     assert [one["items"] for one in picked["epochs"]] == [
         [item for item in document["items"] if item[0] == "item 3"] for document in ends[:2]
     ]
@@ -116,10 +171,17 @@ def test_the_end_of_every_series_is_told_and_which_is_not_final(kept: Kept) -> N
 def test_one_tick_is_the_snapshot_of_the_topic(kept: Kept, place: int) -> None:
     """By a time within it, its end, or its number."""
     document = LIFE[place]
-    questions = [{"at": document["end"]}, {"at": document["start"] + 1}, {"epoch": document["epoch"], "tick": document["tick"]}]
+    questions = [
+        {"at": document["end"]},
+        {"at": document["start"] + 1},
+        {"epoch": document["epoch"], "tick": document["tick"]},
+    ]
     for question in questions:
         found, nearest = one_tick(kept[0], TickQuestion(stream=ONE, id=document["id"], **question))
-        assert (found, nearest) == (document | {"items": [tuple(item) for item in document["items"]]}, {})
+        assert (found, nearest) == (
+            document | {"items": [tuple(item) for item in document["items"]]},
+            {},
+        )
 
 
 def test_of_two_series_at_one_time_the_newer_is_meant(kept: Kept) -> None:
@@ -135,7 +197,9 @@ def test_a_tick_that_is_not_there_is_never_replaced(kept: Kept) -> None:
     def nearest(**question: Any) -> list[tuple[int, int] | None]:
         found, near = one_tick(kept[0], TickQuestion(stream=ONE, **question))
         assert found is None
-        return [near[name] and (near[name]["epoch"], near[name]["tick"]) for name in ("before", "after")]
+        return [
+            near[name] and (near[name]["epoch"], near[name]["tick"]) for name in ("before", "after")
+        ]
 
     assert nearest(at=BEGIN_MS) == [None, (1, 1)]
     assert nearest(at=LIFE[-1]["end"] + 1) == [(3, 700), None]
@@ -147,7 +211,10 @@ def test_a_tick_that_is_not_there_is_never_replaced(kept: Kept) -> None:
         history(kept[0], HistoryQuestion(stream=Stream("product", "s1"), range=Range()), None)
 
 
-@pytest.mark.parametrize("keep", [(HOUR // 2, 2 * HOUR), (HOUR // 2, 40 * HOUR), (60_000, 60_000), (40 * HOUR, 40 * HOUR)])
+@pytest.mark.parametrize(
+    "keep",
+    [(HOUR // 2, 2 * HOUR), (HOUR // 2, 40 * HOUR), (60_000, 60_000), (40 * HOUR, 40 * HOUR)],
+)
 @pytest.mark.parametrize("settled", [False, True])
 def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
     tmp_path: Path, keep: tuple[int, int], settled: bool
@@ -161,18 +228,40 @@ def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
             thin(database, writer.ends, {"ticks": keep[0], "quarters": keep[1]})
         left = thinned(LIFE, *keep)
         found = ask(database, items=LABELS)
-        assert found["entries"] == [entry(document, LABELS) for document in stepped(left, None, None, None)]
+        assert found["entries"] == [
+            entry(document, LABELS) for document in stepped(left, None, None, None)
+        ]
         assert found["kept"]["first"] == min(document["end"] for document in left)
         assert found["kept"]["last"] == LIFE[-1]["end"]
-        since = [document for document in LIFE if document["end"] >= found["kept"]["ticks"] and document["id"][0] == "d"]
-        assert since == [document for document in left if document["end"] >= found["kept"]["ticks"] and document["id"][0] == "d"]
-        finals = orjson.loads(epochs(database, EpochsQuestion(stream=ONE, range=Range()), None))["epochs"]
-        assert [one["items"] for one in finals] == [LIFE[place]["items"] for place in (399, 999, 1129, -1)]
+        since = [
+            document
+            for document in LIFE
+            if document["end"] >= found["kept"]["ticks"] and document["id"][0] == "d"
+        ]
+        assert since == [
+            document
+            for document in left
+            if document["end"] >= found["kept"]["ticks"] and document["id"][0] == "d"
+        ]
+        finals = orjson.loads(epochs(database, EpochsQuestion(stream=ONE, range=Range()), None))[
+            "epochs"
+        ]
+        assert [one["items"] for one in finals] == [
+            LIFE[place]["items"] for place in (399, 999, 1129, -1)
+        ]
         if keep[1] > 20 * HOUR:
             found = ask(database, items=LABELS, step=HOUR)
-            assert found["entries"] == [entry(document, LABELS) for document in stepped(LIFE, None, None, HOUR)]
+            assert found["entries"] == [
+                entry(document, LABELS) for document in stepped(LIFE, None, None, HOUR)
+            ]
         # It goes on where it was: the next writer knows the newest of each stream.
-        assert store(Writer(database), [*LIFE[-3:], message(701, [("item 0", 1)], epoch=3, id="d" * 32, **at(1_761))]) == 1
+        assert (
+            store(
+                Writer(database),
+                [*LIFE[-3:], message(701, [("item 0", 1)], epoch=3, id="d" * 32, **at(1_761))],
+            )
+            == 1
+        )
 
 
 def test_a_stream_that_stands_still_keeps_its_newest_tick(tmp_path: Path) -> None:
@@ -188,34 +277,101 @@ def test_a_stream_that_stands_still_keeps_its_newest_tick(tmp_path: Path) -> Non
 
 
 ODD: list[dict[str, Any]] = [
-    message(1, GONE, sd=None, threshold=None, mechanism="two_level", query="quantile:0.5", value=7, since=1, error=3.5, id="1" * 32),
-    message(1, GONE, sd=None, threshold=None, mechanism="two_level_k",
-            answers=[{"query": "max", "value": 3}], since=0, error=1, id="2" * 32),
-    message(1, GONE, sd=None, threshold=None, mechanism="pay_what_you_get", query="top", labels=["a", "b"], complete=True, id="3" * 32),
+    message(
+        1,
+        GONE,
+        sd=None,
+        threshold=None,
+        mechanism="two_level",
+        query="quantile:0.5",
+        value=7,
+        since=1,
+        error=3.5,
+        id="1" * 32,
+    ),
+    message(
+        1,
+        GONE,
+        sd=None,
+        threshold=None,
+        mechanism="two_level_k",
+        answers=[{"query": "max", "value": 3}],
+        since=0,
+        error=1,
+        id="2" * 32,
+    ),
+    message(
+        1,
+        GONE,
+        sd=None,
+        threshold=None,
+        mechanism="pay_what_you_get",
+        query="top",
+        labels=["a", "b"],
+        complete=True,
+        id="3" * 32,
+    ),
     message(1, [], id="4" * 32),
-    message(1, [("[0,10)", 5), ("<0", -3), (">=10", 0)], edges=[0.0, 10.0], mechanism="known_base", id="5" * 32,
-            quantiles=[{"q": 0.5, "bucket": "[0,10)", "value": 4.5, "low": None, "high": 5.0}]),
-    message(1, [("\0", 2**53 - 1), ("'; drop table labels; --", 2**53 - 1), ("", 3), ("é\U0001f600", -(2**53) + 1)], id="6" * 32),
-]  # fmt: skip
+    message(
+        1,
+        [("[0,10)", 5), ("<0", -3), (">=10", 0)],
+        edges=[0.0, 10.0],
+        mechanism="known_base",
+        id="5" * 32,
+        quantiles=[{"q": 0.5, "bucket": "[0,10)", "value": 4.5, "low": None, "high": 5.0}],
+    ),
+    message(
+        1,
+        [
+            ("\0", 2**53 - 1),
+            ("'; drop table labels; --", 2**53 - 1),
+            ("", 3),
+            ("é\U0001f600", -(2**53) + 1),
+        ],
+        id="6" * 32,
+    ),
+]
 
 
 @pytest.mark.parametrize("document", ODD, ids=lambda document: str(document["id"][0]))
-def test_snapshots_of_every_kind_are_kept_as_they_are(tmp_path: Path, document: dict[str, Any]) -> None:
+def test_snapshots_of_every_kind_are_kept_as_they_are(
+    tmp_path: Path, document: dict[str, Any]
+) -> None:
     """Answers, labels for a budget, buckets, nothing shown, any text."""
     with opened(tmp_path / "history.duckdb") as (database, writer):
         # What came before must not decide what the columns are taken for.
-        assert store(writer, [*(message(tick, **at(tick)) for tick in range(1, 1_200)), document], batch=5_000) == 1_200
-        found, _ = one_tick(database, TickQuestion(stream=ONE, at=document["end"], id=document["id"], top=10_000))
-        assert found is not None
-        assert found.pop("total_items", None) == (len(document["items"]) if "items" in document else None)
-        items = found.get("items")
-        assert orjson.loads(orjson.dumps(found | ({"items": sorted(items)} if items is not None else {}))) == document | (
-            {"items": sorted(document["items"])} if "items" in document else {}
+        assert (
+            store(
+                writer,
+                [*(message(tick, **at(tick)) for tick in range(1, 1_200)), document],
+                batch=5_000,
+            )
+            == 1_200
         )
+        found, _ = one_tick(
+            database, TickQuestion(stream=ONE, at=document["end"], id=document["id"], top=10_000)
+        )
+        assert found is not None
+        assert found.pop("total_items", None) == (
+            len(document["items"]) if "items" in document else None
+        )
+        items = found.get("items")
+        assert orjson.loads(
+            orjson.dumps(found | ({"items": sorted(items)} if items is not None else {}))
+        ) == document | ({"items": sorted(document["items"])} if "items" in document else {})
         last = ask(database, items=("[0,10)",))
         [entry] = [one for one in last["entries"] if one["id"] == document["id"]]
         assert ("counts" in entry) == ("items" in document)
-        rest = {"query", "value", "since", "error", "answers", "labels", "complete", "quantiles"} & document.keys()
+        rest = {
+            "query",
+            "value",
+            "since",
+            "error",
+            "answers",
+            "labels",
+            "complete",
+            "quantiles",
+        } & document.keys()
         assert {name: entry[name] for name in rest} == {name: document[name] for name in rest}
         [series] = [one for one in last["series"] if one["id"] == document["id"]]
         assert series.get("edges") == document.get("edges")
@@ -244,7 +400,9 @@ def test_an_answer_says_when_the_beginning_was_gone(tmp_path: Path) -> None:
 
         assert not complete(None, None)
         assert not complete(None, 8)
-        assert not complete(4, 8)  # tick 5 of another key is the first that was read: of this one it may have gone
+        assert not complete(
+            4, 8
+        )  # tick 5 of another key is the first that was read: of this one it may have gone
         assert complete(5, 8)
         assert not complete(5, 9)  # and tick 9 may have come for another key alone
         assert not complete(9, 20)

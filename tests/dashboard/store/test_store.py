@@ -17,10 +17,13 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests import ROOT
 from tests.dashboard.feeding import PATIENCE_S, Topics, message, on_a_broker
 from tests.dashboard.store.making import at, thinned
-from tests.worker.harness import ROOT, until
-from workers.dashboard.store.schema import connect
+from tests.worker.harness import until
+from workers.dashboard.store.writing import connect
+
+pytestmark = pytest.mark.waits
 
 
 @pytest.fixture
@@ -57,13 +60,17 @@ class Page:
 
 
 @contextmanager
-def dashboard(topics: Topics, directory: Path, settings: str = 'store = "history.duckdb"') -> Iterator[Page]:
+def dashboard(
+    topics: Topics, directory: Path, settings: str = 'store = "history.duckdb"'
+) -> Iterator[Page]:
     """A dashboard that keeps its history in the directory; killed at the end, if it still runs."""
     config, log = directory / "x.toml", directory / "log"
     config.write_text(f"{topics.toml('products')}[dashboard]\n{settings}\n")
     command = [sys.executable, "-m", "workers.cli", "dashboard", "-c", str(config), "--port", "0"]
     with log.open("w") as written:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=written, text=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=written, text=True
+        )
     try:
         assert process.stdout is not None
         found = re.search(r"http://[\d.]+:\d+/", process.stdout.readline())
@@ -74,24 +81,40 @@ def dashboard(topics: Topics, directory: Path, settings: str = 'store = "history
         process.communicate()
 
 
-def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(topics: Topics, tmp_path: Path) -> None:
+def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(
+    topics: Topics, tmp_path: Path
+) -> None:
     """Wherever between topic and file it was."""
     sent = 0
     for until_tick in (400, 900, 1_500):
-        topics.send(*(message(tick, key=key, **at(tick)) for tick in range(sent + 1, until_tick + 1) for key in ("s1", "s2")))
+        topics.send(
+            *(
+                message(tick, key=key, **at(tick))
+                for tick in range(sent + 1, until_tick + 1)
+                for key in ("s1", "s2")
+            )
+        )
         sent = until_tick
         with dashboard(topics, tmp_path) as page:
             # Some of it is there, and more comes while it is killed.
-            until(lambda page=page: page.ticks() or page.ticks("s2"), "something is kept", PATIENCE_S)  # type: ignore[misc]
+            until(
+                lambda page=page: page.ticks() or page.ticks("s2"),  # type: ignore[misc]
+                "something is kept",
+                PATIENCE_S,
+            )
             topics.send(*(message(tick, key="s3", **at(tick)) for tick in range(sent, sent + 300)))
     with dashboard(topics, tmp_path) as page:
         until(lambda: page.state() == {"state": "live"}, "all is read", PATIENCE_S)
         for key, wanted in (("s1", range(1, 1_501)), ("s2", range(1, 1_501))):
             assert page.ticks(key) == list(wanted)
-        assert page.ticks("s3") == sorted({*range(400, 700), *range(900, 1_200), *range(1_500, 1_800)})
+        assert page.ticks("s3") == sorted(
+            {*range(400, 700), *range(900, 1_200), *range(1_500, 1_800)}
+        )
 
 
-def test_what_is_kept_is_thinned_while_it_runs_and_outlives_it(topics: Topics, tmp_path: Path) -> None:
+def test_what_is_kept_is_thinned_while_it_runs_and_outlives_it(
+    topics: Topics, tmp_path: Path
+) -> None:
     """After an orderly end too; the settings say how much is left."""
     sent = [message(tick, **at(tick)) for tick in range(1, 1_501)]
     topics.send(*sent)
@@ -107,7 +130,9 @@ def test_what_is_kept_is_thinned_while_it_runs_and_outlives_it(topics: Topics, t
         assert page.ticks() == left
 
 
-def test_a_full_disk_costs_the_history_and_not_the_dashboard(topics: Topics, tmp_path: Path) -> None:
+def test_a_full_disk_costs_the_history_and_not_the_dashboard(
+    topics: Topics, tmp_path: Path
+) -> None:
     """It says so in the system's words, goes on without, and mends itself when there is room."""
     topics.send(message(1, **at(1)))
     with dashboard(topics, tmp_path) as page:
@@ -120,11 +145,22 @@ def test_a_full_disk_costs_the_history_and_not_the_dashboard(topics: Topics, tmp
         assert (status, said) == (503, {"error": f"there is no history: {why}"})
 
         def newest() -> bool:
-            return bool(page.get("snapshots", histogram="products", key="s1", limit=1, top=1)[1]["snapshots"][0]["tick"] == 2)
+            return bool(
+                page.get("snapshots", histogram="products", key="s1", limit=1, top=1)[1][
+                    "snapshots"
+                ][0]["tick"]
+                == 2
+            )
 
         until(newest, "the page goes on", PATIENCE_S)
-        assert page.get("snapshots", histogram="products", key="s1", at=at(2)["end"], top=1)[0] == 200
-        resource.prlimit(page.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert (
+            page.get("snapshots", histogram="products", key="s1", at=at(2)["end"], top=1)[0] == 200
+        )
+        resource.prlimit(
+            page.process.pid,
+            resource.RLIMIT_FSIZE,
+            (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+        )
         until(lambda: page.ticks() == [1, 2], "it has mended itself", PATIENCE_S)
         assert page.log.count("history: off: its file cannot be used: File too large") == 1
         assert "Traceback" not in page.log
@@ -141,7 +177,11 @@ def test_a_file_that_cannot_be_used_is_said_and_tried_again(topics: Topics, tmp_
             assert page.log.count(f"history: off: {why} (") == 1
 
         off("its file cannot be used: No such file or directory")
-        until(lambda: page.get("snapshots", histogram="products", key="s1")[1]["snapshots"], "the page shows", PATIENCE_S)
+        until(
+            lambda: page.get("snapshots", histogram="products", key="s1")[1]["snapshots"],
+            "the page shows",
+            PATIENCE_S,
+        )
         (tmp_path / "new").mkdir()
         (tmp_path / "new" / path.name).write_text("something else " * 1_000)
         (tmp_path / "new").rename(directory)

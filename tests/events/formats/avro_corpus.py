@@ -1,6 +1,6 @@
 """Avro schemas, values and broken records at random, and what the scanner makes of them.
 
-    python -m tests.events.formats.avro_corpus --records 10000000     the long run
+python -m tests.events.formats.avro_corpus --records 10000000     the long run
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import fastavro
 import numpy as np
 
 from tests.events.formats.walking import content, expected
+from workers.arrays.texts import fixed
 from workers.events.formats.avro import AvroFormat
-from workers.events.formats.avro_schema import AvroSchema, parse
-from workers.events.formats.refusals import Refused
-from workers.events.formats.scanning import logged
+from workers.events.formats.avro_program import AvroSchema, parse
+from workers.events.formats.fitting import Refused, logged
+from workers.events.log import DECLINED
+from workers.events.schemas import Schema
 from workers.events.tree import Node, Wanted, build
-from workers.kernels.reading.log import DECLINED
-from workers.mechanisms.texts import fixed
-from workers.registry.schema import Schema
 
 FLAT = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 NAMES = ("a", "b", "c", "d", "e", "shop", "lines")
@@ -68,11 +67,15 @@ class Generator:
         if draw < 0.75:
             return self._record(depth)
         if draw < 0.8:
-            symbols = self.random.sample(["red", "green", "blue", "BLACK_1"], self.random.randint(1, 4))
+            symbols = self.random.sample(
+                ["red", "green", "blue", "BLACK_1"], self.random.randint(1, 4)
+            )
             self._named.append({"type": "enum", "name": self._name(), "symbols": symbols})
             return self._named[-1]
         if draw < 0.83:
-            self._named.append({"type": "fixed", "name": self._name(), "size": self.random.randint(0, 5)})
+            self._named.append(
+                {"type": "fixed", "name": self._name(), "size": self.random.randint(0, 5)}
+            )
             return self._named[-1]
         branches: list[Any] = [self.type(5)]
         if self.random.random() < 0.3:
@@ -87,11 +90,17 @@ class Generator:
         """Return a value of a type; unions as (name, value) where it is needed."""
         draw = self.random
         if isinstance(schema, list):
-            branch = draw.choice(schema) if depth < 5 else schema["null" not in schema[:1] and "null" in schema]
+            branch = (
+                draw.choice(schema)
+                if depth < 5
+                else schema["null" not in schema[:1] and "null" in schema]
+            )
             if depth >= 5 and "null" in schema:
                 branch = "null"
             if isinstance(branch, str) and branch not in FLAT:
-                return branch, self.value(next(each for each in self._named if each["name"] == branch), depth + 1)
+                return branch, self.value(
+                    next(each for each in self._named if each["name"] == branch), depth + 1
+                )
             if isinstance(branch, dict) and branch["type"] in ("record", "enum", "fixed"):
                 return branch["name"], self.value(branch, depth + 1)
             return self.value(branch, depth + 1)
@@ -99,9 +108,15 @@ class Generator:
         if kind == "record":
             return {each["name"]: self.value(each["type"], depth + 1) for each in schema["fields"]}
         if kind == "array":
-            return [self.value(schema["items"], depth + 1) for _ in range(draw.choice((0, 1, 2, 2, 3, 5)))]
+            return [
+                self.value(schema["items"], depth + 1)
+                for _ in range(draw.choice((0, 1, 2, 2, 3, 5)))
+            ]
         if kind == "map":
-            return {draw.choice((*TEXTS, *NAMES)): self.value(schema["values"], depth + 1) for _ in range(draw.choice((0, 1, 2, 4)))}
+            return {
+                draw.choice((*TEXTS, *NAMES)): self.value(schema["values"], depth + 1)
+                for _ in range(draw.choice((0, 1, 2, 4)))
+            }
         if kind == "enum":
             return draw.choice(schema["symbols"])
         if kind == "fixed":
@@ -126,28 +141,44 @@ class Generator:
         taken = draw.sample(list(paths), min(len(paths), draw.randint(1, 5))) or [(("a",), None)]
         # What is opened and looked into as well is the general reader's.
         opened = [steps for steps, at in taken if paths.get((steps, at)) and draw.random() < 0.9]
-        taken = [path for path in taken if not any(path[0][: len(steps)] == steps and path != (steps, None) for steps in opened)]
+        taken = [
+            path
+            for path in taken
+            if not any(path[0][: len(steps)] == steps and path != (steps, None) for steps in opened)
+        ]
         if draw.random() < 0.1:
             taken.append((("a", "nowhere"), None))
         wanted = {path: slot for slot, path in enumerate(dict.fromkeys(taken))}
-        lists = {steps[:at]: len(wanted) + i for i, (steps, at) in enumerate(wanted) if at is not None}
+        lists = {
+            steps[:at]: len(wanted) + i for i, (steps, at) in enumerate(wanted) if at is not None
+        }
         return build(
             [
                 Wanted(
                     steps,
                     at,
                     slot,
-                    at is None and (draw.random() < 0.03) != paths.get((steps, at), draw.random() < 0.5),
+                    at is None
+                    and (draw.random() < 0.03) != paths.get((steps, at), draw.random() < 0.5),
                     -1 if at is None else lists[steps[:at]],
                 )
                 for (steps, at), slot in wanted.items()
             ]
         )
 
-    def _paths(self, schema: Any, steps: tuple[str, ...], at: int | None, paths: dict[Any, bool], depth: int) -> None:
+    def _paths(
+        self,
+        schema: Any,
+        steps: tuple[str, ...],
+        at: int | None,
+        paths: dict[Any, bool],
+        depth: int,
+    ) -> None:
         """Add the paths to values, and whether they have to be opened there."""
         if isinstance(schema, str):
-            schema = next((each for each in self._named if each["name"] == schema), {"type": schema})
+            schema = next(
+                (each for each in self._named if each["name"] == schema), {"type": schema}
+            )
         if depth > 4:
             return
         if isinstance(schema, list):
@@ -171,10 +202,20 @@ class Generator:
         """Return a schema that reads what `schema` writes, mostly."""
         draw = self.random
         if isinstance(schema, list):
-            return [branch if isinstance(branch, str) else self.evolved(branch) for branch in schema]
+            return [
+                branch if isinstance(branch, str) else self.evolved(branch) for branch in schema
+            ]
         if isinstance(schema, str):
-            promoted = {"int": ("long", "double", ["null", "int"]), "float": ("double",), "string": (["null", "string"], "bytes")}
-            return draw.choice(promoted[schema]) if schema in promoted and draw.random() < 0.15 else schema
+            promoted = {
+                "int": ("long", "double", ["null", "int"]),
+                "float": ("double",),
+                "string": (["null", "string"], "bytes"),
+            }
+            return (
+                draw.choice(promoted[schema])
+                if schema in promoted and draw.random() < 0.15
+                else schema
+            )
         made = dict(schema)
         for name in ("items", "values"):
             if name in made:
@@ -182,7 +223,11 @@ class Generator:
         if made["type"] == "enum" and draw.random() < 0.3:
             made["symbols"] = draw.choice((made["symbols"] + ["more"], made["symbols"][:1]))
         if made["type"] == "record":
-            fields = [{**each, "type": self.evolved(each["type"])} for each in made["fields"] if draw.random() < 0.9]
+            fields = [
+                {**each, "type": self.evolved(each["type"])}
+                for each in made["fields"]
+                if draw.random() < 0.9
+            ]
             for each in fields:
                 if draw.random() < 0.15:
                     each["aliases"], each["name"] = [each["name"]], "new_" + each["name"]
@@ -195,7 +240,10 @@ class Generator:
                 ("missing", "int", ...),
             ):
                 if draw.random() < 0.1:
-                    fields.append({"name": name, "type": kind} | ({} if default is ... else {"default": default}))
+                    fields.append(
+                        {"name": name, "type": kind}
+                        | ({} if default is ... else {"default": default})
+                    )
             draw.shuffle(fields)
             made["fields"] = fields
         return made
@@ -211,7 +259,9 @@ class Generator:
             elif what < 0.65:
                 del made[at : at + draw.randint(1, 4)]
             elif what < 0.8:
-                made[at:at] = draw.choice((b"\x80" * draw.randint(1, 11), draw.randbytes(draw.randint(1, 4))))
+                made[at:at] = draw.choice(
+                    (b"\x80" * draw.randint(1, 11), draw.randbytes(draw.randint(1, 4)))
+                )
             elif what < 0.9:
                 made[at:at] = made[max(0, at - 4) : at]
             else:
@@ -227,7 +277,11 @@ def written(schema: Any, value: Any) -> bytes:
 
 
 def difference(
-    tree: Node, schema: Any, payloads: Sequence[bytes], reader: AvroSchema | None = None, way: Any = None
+    tree: Node,
+    schema: Any,
+    payloads: Sequence[bytes],
+    reader: AvroSchema | None = None,
+    way: Any = None,
 ) -> tuple[str | None, int, int]:
     """Return the first record of which scanner and fastavro say different things.
 
@@ -241,10 +295,15 @@ def difference(
         return None, 0, 0
     lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
     stops = np.cumsum(lengths)
-    values, roots = fixed(np.stack((stops - lengths, stops), axis=1)), fixed(np.full(len(payloads), form.root(number)))
+    values, roots = (
+        fixed(np.stack((stops - lengths, stops), axis=1)),
+        fixed(np.full(len(payloads), form.root(number))),
+    )
     data = np.frombuffer(b"".join(payloads) + form.arrays.texts.tobytes(), dtype=np.uint8)
     scan = form.logs(data, values, roots, int(stops[-1]))
-    [logs] = logged(data, values, scan if way is None else partial(way, *scan.args), lambda row: row)  # type: ignore[attr-defined]
+    if way is not None:
+        scan = partial(way, *scan.args)  # type: ignore[attr-defined]
+    [logs] = logged(data, values, scan, lambda row: row)
     before = readable = scanned = 0
     for i, payload in enumerate(payloads):
         try:
@@ -264,7 +323,9 @@ def difference(
     return None, readable, scanned
 
 
-def run(records: int, seed: int, *, evolving: bool = False, way: Any = None) -> tuple[str | None, int, int]:
+def run(
+    records: int, seed: int, *, evolving: bool = False, way: Any = None
+) -> tuple[str | None, int, int]:
     """Compare the two over many schemas, with readers' schemas too; return what `difference` does, in all."""
     readable = scanned = 0
     left = records

@@ -1,6 +1,6 @@
 """Protobuf schemas, messages and broken ones at random, and what the scanner makes of them.
 
-    python -m tests.events.formats.protobuf_corpus --records 10000000     the long run
+python -m tests.events.formats.protobuf_corpus --records 10000000     the long run
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import numpy as np
 from google.protobuf import descriptor_pb2
 
 from tests.events.formats.walking import content, expected, unordered
+from workers.arrays.texts import fixed
+from workers.events.formats.fitting import Refused, logged
 from workers.events.formats.protobuf import ProtobufFormat
-from workers.events.formats.protobuf_schema import ProtobufSchema
-from workers.events.formats.refusals import Refused
-from workers.events.formats.scanning import logged
+from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.log import DECLINED
+from workers.events.schemas import Schema
 from workers.events.tree import Node, Wanted, build
-from workers.kernels.reading.log import DECLINED
-from workers.mechanisms.texts import fixed
-from workers.registry.schema import Schema
 
 Field = descriptor_pb2.FieldDescriptorProto
 FLAT = [number for number in range(1, 19) if number not in (Field.TYPE_GROUP, Field.TYPE_MESSAGE)]
@@ -42,7 +41,9 @@ class Generator:
     def schema(self) -> Schema:
         """Return a file whose first message is of a few fields, as Python producers register it."""
         self._kinds, draw = [], self.random
-        file = descriptor_pb2.FileDescriptorProto(name="f.proto", syntax=draw.choice(("proto2", "proto3")))
+        file = descriptor_pb2.FileDescriptorProto(
+            name="f.proto", syntax=draw.choice(("proto2", "proto3"))
+        )
         kinds = file.enum_type.add(name="Kind")
         for number in dict.fromkeys([0, draw.randint(1, 5), draw.randint(-2, 300)]):
             kinds.value.add(name=f"K_{number}".replace("-", "M"), number=number)
@@ -63,10 +64,15 @@ class Generator:
             what = draw.random()
             if what < 0.3:
                 field.label = Field.LABEL_REPEATED
-                if field.type not in (Field.TYPE_STRING, Field.TYPE_BYTES, Field.TYPE_MESSAGE) and draw.random() < 0.5:
+                if (
+                    field.type not in (Field.TYPE_STRING, Field.TYPE_BYTES, Field.TYPE_MESSAGE)
+                    and draw.random() < 0.5
+                ):
                     field.options.packed = draw.random() < 0.5
             elif what < 0.45:
-                entry = message.nested_type.add(name=f"{name.capitalize()}Entry", options={"map_entry": True})
+                entry = message.nested_type.add(
+                    name=f"{name.capitalize()}Entry", options={"map_entry": True}
+                )
                 key = draw.choice([Field.TYPE_STRING] * 4 + [Field.TYPE_INT32, Field.TYPE_BOOL])
                 entry.field.add(name="key", number=1, label=Field.LABEL_OPTIONAL, type=key)
                 value = entry.field.add(name="value", number=2, label=Field.LABEL_OPTIONAL)
@@ -81,13 +87,19 @@ class Generator:
             del message.oneof_decl[:]
         if file.syntax == "proto3":
             for field in message.field:
-                if field.label == Field.LABEL_OPTIONAL and not field.HasField("oneof_index") and draw.random() < 0.3:
+                if (
+                    field.label == Field.LABEL_OPTIONAL
+                    and not field.HasField("oneof_index")
+                    and draw.random() < 0.3
+                ):
                     field.proto3_optional = True
                     field.oneof_index = len(message.oneof_decl)
                     message.oneof_decl.add(name=f"_{field.name}")
 
     def _typed(self, field: Any, file: Any) -> None:
-        field.type = self.random.choice([*FLAT, Field.TYPE_STRING, Field.TYPE_STRING, Field.TYPE_MESSAGE, Field.TYPE_MESSAGE])
+        field.type = self.random.choice(
+            [*FLAT, Field.TYPE_STRING, Field.TYPE_STRING, Field.TYPE_MESSAGE, Field.TYPE_MESSAGE]
+        )
         if field.type == Field.TYPE_MESSAGE:
             field.type_name = f".{self.random.choice(file.message_type).name}"
         elif field.type == Field.TYPE_ENUM:
@@ -102,7 +114,11 @@ class Generator:
             if field.message_type is not None and field.message_type.GetOptions().map_entry:
                 key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
                 for _ in range(draw.choice((1, 2, 3))):
-                    name = draw.choice((*TEXTS, *NAMES)) if key.type == Field.TYPE_STRING else draw.choice((0, 1))
+                    name = (
+                        draw.choice((*TEXTS, *NAMES))
+                        if key.type == Field.TYPE_STRING
+                        else draw.choice((0, 1))
+                    )
                     name = bool(name) if key.type == Field.TYPE_BOOL else name
                     if value.message_type is not None:
                         self.fill(getattr(message, field.name)[name], depth + 1)
@@ -133,10 +149,28 @@ class Generator:
             return draw.choice(field.enum_type.values).number
         if kind in (Field.TYPE_DOUBLE, Field.TYPE_FLOAT):
             return draw.choice((0.0, -0.0, 1.5, float("inf"), float("nan"), 1e-44, 0.1))
-        unsigned = kind in (Field.TYPE_UINT32, Field.TYPE_UINT64, Field.TYPE_FIXED32, Field.TYPE_FIXED64)
-        bits = 32 if kind in (Field.TYPE_INT32, Field.TYPE_UINT32, Field.TYPE_SINT32, Field.TYPE_FIXED32, Field.TYPE_SFIXED32) else 64
+        unsigned = kind in (
+            Field.TYPE_UINT32,
+            Field.TYPE_UINT64,
+            Field.TYPE_FIXED32,
+            Field.TYPE_FIXED64,
+        )
+        bits = (
+            32
+            if kind
+            in (
+                Field.TYPE_INT32,
+                Field.TYPE_UINT32,
+                Field.TYPE_SINT32,
+                Field.TYPE_FIXED32,
+                Field.TYPE_SFIXED32,
+            )
+            else 64
+        )
         most = 2 ** (bits if unsigned else bits - 1) - 1
-        return draw.choice((0, 1, 5, 127, 128, most, 0 if unsigned else -most - 1, 1 if unsigned else -1))
+        return draw.choice(
+            (0, 1, 5, 127, 128, most, 0 if unsigned else -most - 1, 1 if unsigned else -1)
+        )
 
     def tree(self, message: Any) -> Node:
         """Return a tree of some paths through a message type, and now and then of one that is not in it."""
@@ -145,22 +179,33 @@ class Generator:
         draw = self.random
         taken = draw.sample(list(paths), min(len(paths), draw.randint(1, 5))) or [(("a",), None)]
         opened = [steps for steps, at in taken if paths.get((steps, at)) and draw.random() < 0.9]
-        taken = [path for path in taken if not any(path[0][: len(steps)] == steps and path != (steps, None) for steps in opened)]
+        taken = [
+            path
+            for path in taken
+            if not any(path[0][: len(steps)] == steps and path != (steps, None) for steps in opened)
+        ]
         if draw.random() < 0.1:
             taken.append((("a", "nowhere"), None))
         wanted = {path: slot for slot, path in enumerate(dict.fromkeys(taken))}
-        lists = {steps[:at]: len(wanted) + i for i, (steps, at) in enumerate(wanted) if at is not None}
+        lists = {
+            steps[:at]: len(wanted) + i for i, (steps, at) in enumerate(wanted) if at is not None
+        }
         return build(
             [
                 Wanted(
-                    steps, at, slot, at is None and (draw.random() < 0.03) != paths.get((steps, at), False),
+                    steps,
+                    at,
+                    slot,
+                    at is None and (draw.random() < 0.03) != paths.get((steps, at), False),
                     -1 if at is None else lists[steps[:at]],
                 )
                 for (steps, at), slot in wanted.items()
             ]
-        )  # fmt: skip
+        )
 
-    def _paths(self, message: Any, steps: tuple[str, ...], at: int | None, paths: dict[Any, bool]) -> None:
+    def _paths(
+        self, message: Any, steps: tuple[str, ...], at: int | None, paths: dict[Any, bool]
+    ) -> None:
         if len(steps) > 3:
             return
         for field in message.fields:
@@ -191,7 +236,9 @@ class Generator:
             elif what < 0.65:
                 del made[at : at + draw.randint(1, 4)]
             elif what < 0.8:
-                made[at:at] = draw.choice((b"\x80" * draw.randint(1, 11), draw.randbytes(draw.randint(1, 4))))
+                made[at:at] = draw.choice(
+                    (b"\x80" * draw.randint(1, 11), draw.randbytes(draw.randint(1, 4)))
+                )
             elif what < 0.9:
                 made[at:at] = made[max(0, at - 4) : at]
             else:
@@ -214,10 +261,15 @@ def difference(
         return None, 0, 0
     lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
     stops = np.cumsum(lengths)
-    values, roots = fixed(np.stack((stops - lengths, stops), axis=1)), fixed(np.full(len(payloads), form.root(number)))
+    values, roots = (
+        fixed(np.stack((stops - lengths, stops), axis=1)),
+        fixed(np.full(len(payloads), form.root(number))),
+    )
     data = np.frombuffer(b"".join(payloads) + form.arrays.texts.tobytes(), dtype=np.uint8)
     scan = form.logs(data, values, roots, int(stops[-1]))
-    [logs] = logged(data, values, scan if way is None else partial(way, *scan.args), lambda row: row)  # type: ignore[attr-defined]
+    if way is not None:
+        scan = partial(way, *scan.args)  # type: ignore[attr-defined]
+    [logs] = logged(data, values, scan, lambda row: row)
     before = readable = scanned = 0
     for i, payload in enumerate(payloads):
         try:
@@ -230,11 +282,18 @@ def difference(
         if logs.status[i] == DECLINED:
             continue
         scanned += 1
-        said, right = unordered(content(logs.rows[before : logs.ends[i]], data)), unordered(expected(found, tree))
+        said, right = (
+            unordered(content(logs.rows[before : logs.ends[i]], data)),
+            unordered(expected(found, tree)),
+        )
         before = int(logs.ends[i])
         if said != right:
             text = ProtobufSchema(schema).message([0]).file.serialized_pb
-            return f"{descriptor_pb2.FileDescriptorProto.FromString(text)} {tree} {payload!r}: {said}, not {right}", 0, 0
+            return (
+                f"{descriptor_pb2.FileDescriptorProto.FromString(text)} {tree} {payload!r}: {said}, not {right}",
+                0,
+                0,
+            )
     return None, readable, scanned
 
 
@@ -252,7 +311,11 @@ def run(records: int, seed: int, way: Any = None) -> tuple[str | None, int, int]
         kind = message_factory.GetMessageClass(descriptor)
         tree = generator.tree(descriptor)
         good = [generator.fill(kind()).SerializeToString() for _ in range(min(left, 20))]
-        broken = [generator.broken(payload, generator.random.choice(good)) for payload in good for _ in range(14)]
+        broken = [
+            generator.broken(payload, generator.random.choice(good))
+            for payload in good
+            for _ in range(14)
+        ]
         said, more, read = difference(tree, schema, [*good, *broken], way)
         if said is not None:
             return f"seed {seed - 1}: {said}", readable, scanned

@@ -10,29 +10,40 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.arrays.uncompiled import uncompiled
 from tests.events.formats.avro_corpus import difference, run, written
 from tests.events.formats.walking import Said, content
-from tests.kernels.uncompiled import uncompiled
-from workers.errors import SettingsError
+from workers.events.formats import avro_scanner
 from workers.events.formats.avro import AvroFormat, read_reader_schema
-from workers.events.formats.avro_schema import parse
+from workers.events.formats.avro_program import parse
+from workers.events.formats.fitting import Refused
 from workers.events.formats.reader import form_of
-from workers.events.formats.refusals import Refused
+from workers.events.log import DECLINED
+from workers.events.schemas import Reference, Schema
 from workers.events.tree import Node, Wanted, build
-from workers.kernels.reading.log import DECLINED
-from workers.kernels.wire import avro_log
-from workers.registry.schema import Reference, Schema
+from workers.runtime.errors import SettingsError
+
+pytestmark = pytest.mark.slow
 
 SHOP = build([Wanted(("shop",), None, 0)])
-LINE = {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}]}
-LINES = build([Wanted(("lines", "sku"), 1, 0, list_slot=2), Wanted(("lines", "qty"), 1, 1, list_slot=2)])
+LINE = {
+    "type": "record",
+    "name": "Line",
+    "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}],
+}
+LINES = build(
+    [Wanted(("lines", "sku"), 1, 0, list_slot=2), Wanted(("lines", "qty"), 1, 1, list_slot=2)]
+)
 
 
 def record(*fields: tuple[str, Any] | dict[str, Any], name: str = "Event") -> dict[str, Any]:
     return {
         "type": "record",
         "name": name,
-        "fields": [each if isinstance(each, dict) else {"name": each[0], "type": each[1]} for each in fields],
+        "fields": [
+            each if isinstance(each, dict) else {"name": each[0], "type": each[1]}
+            for each in fields
+        ],
     }
 
 
@@ -40,11 +51,23 @@ def said(form: AvroFormat, number: int, payload: bytes, depth: int = 64) -> Said
     """What the scanner says of one record; None where it declines."""
     arrays = form.arrays
     data = np.frombuffer(payload + arrays.texts.tobytes(), dtype=np.uint8)
-    log, stack = np.empty((64, 4), dtype=np.int64), np.empty((depth, avro_log.FRAME), dtype=np.int64)
-    used = avro_log.event(
-        data, 0, len(payload), form.root(number), len(payload),
-        arrays.program, arrays.parts, arrays.names, arrays.constants, log, stack,
-    )  # fmt: skip
+    log, stack = (
+        np.empty((64, 4), dtype=np.int64),
+        np.empty((depth, avro_scanner.FRAME), dtype=np.int64),
+    )
+    used = avro_scanner.event(
+        data,
+        0,
+        len(payload),
+        form.root(number),
+        len(payload),
+        arrays.program,
+        arrays.parts,
+        arrays.names,
+        arrays.constants,
+        log,
+        stack,
+    )
     return None if used == DECLINED else content(log[:used], data)
 
 
@@ -68,10 +91,10 @@ def test_the_scanner_agrees_with_fastavro_about_whole_and_broken_records(evolvin
 
 
 def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, kernel in [*vars(avro_log).items()]:
+    for name, kernel in [*vars(avro_scanner).items()]:
         if hasattr(kernel, "py_func"):
-            monkeypatch.setattr(avro_log, name, uncompiled(kernel))
-    found, readable, _ = run(3_000, 99, way=avro_log.logs)
+            monkeypatch.setattr(avro_scanner, name, uncompiled(kernel))
+    found, readable, _ = run(3_000, 99, way=avro_scanner.logs)
     assert found is None
     assert readable > 300
 
@@ -79,15 +102,23 @@ def test_the_scanner_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch)
 def test_a_list_of_records_with_counts() -> None:
     value = {"lines": [{"sku": "a", "qty": 2}, {"sku": "\u00e4", "qty": -7}]}
     found = read(LINES, record(("lines", {"type": "array", "items": LINE})), value)
-    assert found == {2: [("list", 2)], 0: [("text", "a"), ("text", "\u00e4")], 1: [("whole", 2), ("whole", -7)]}
+    assert found == {
+        2: [("list", 2)],
+        0: [("text", "a"), ("text", "\u00e4")],
+        1: [("whole", 2), ("whole", -7)],
+    }
 
 
 def test_blocks_with_sizes_are_read_as_one_list() -> None:
     """Java writes large arrays in blocks that say how long they are."""
     form = AvroFormat(build([Wanted(("a",), None, 0, True)]))
-    number = form.add(Schema("AVRO", json.dumps(record(("a", {"type": "array", "items": "string"})))))
+    number = form.add(
+        Schema("AVRO", json.dumps(record(("a", {"type": "array", "items": "string"}))))
+    )
     whole = b"\x03\x08\x02x\x02y" + b"\x02\x02z" + b"\x00"
-    assert said(form, number, whole) == {0: [("list", 3), ("text", "x"), ("text", "y"), ("text", "z")]}
+    assert said(form, number, whole) == {
+        0: [("list", 3), ("text", "x"), ("text", "y"), ("text", "z")]
+    }
     assert form.decode(number, whole) == {"a": ["x", "y", "z"]}
     # A block that is not as long as it says is broken, though fastavro does not look.
     for wrong in (b"\x03\x06\x02x\x02y\x00", b"\x03\x0a\x02x\x02y\x00", b"\x03\x09\x02x\x02y\x00"):
@@ -97,26 +128,45 @@ def test_blocks_with_sizes_are_read_as_one_list() -> None:
 
 
 def test_logical_types_are_what_was_written() -> None:
-    schema = record(("ts", {"type": "long", "logicalType": "timestamp-millis"}), ("id", {"type": "string", "logicalType": "uuid"}))
+    schema = record(
+        ("ts", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("id", {"type": "string", "logicalType": "uuid"}),
+    )
     tree = build([Wanted(("ts",), None, 0), Wanted(("id",), None, 1)])
     form = AvroFormat(tree)
     number = form.add(Schema("AVRO", json.dumps(schema)))
-    payload = written(record(("ts", "long"), ("id", "string")), {"ts": 1_800_000_000_123, "id": "no uuid"})
-    assert said(form, number, payload) == {0: [("whole", 1_800_000_000_123)], 1: [("text", "no uuid")]}
+    payload = written(
+        record(("ts", "long"), ("id", "string")), {"ts": 1_800_000_000_123, "id": "no uuid"}
+    )
+    assert said(form, number, payload) == {
+        0: [("whole", 1_800_000_000_123)],
+        1: [("text", "no uuid")],
+    }
     assert form.decode(number, payload) == {"ts": 1_800_000_000_123, "id": "no uuid"}
 
 
 def test_counts_are_a_map_or_a_record() -> None:
     tree = build([Wanted(("counts",), None, 0, True)])
-    for inner in ({"type": "map", "values": "int"}, record(("apple", "int"), ("pear", "long"), name="Counts")):
+    for inner in (
+        {"type": "map", "values": "int"},
+        record(("apple", "int"), ("pear", "long"), name="Counts"),
+    ):
         found = read(tree, record(("counts", inner)), {"counts": {"apple": 3, "pear": 4}})
-        assert found == {0: [("map", 2), ("text", "apple"), ("whole", 3), ("text", "pear"), ("whole", 4)]}
+        assert found == {
+            0: [("map", 2), ("text", "apple"), ("whole", 3), ("text", "pear"), ("whole", 4)]
+        }
 
 
 def test_enums_are_their_symbols_and_paths_go_through_maps() -> None:
     tree = build([Wanted(("kind",), None, 0), Wanted(("tags", "shop"), None, 1)])
-    schema = record(("kind", {"type": "enum", "name": "K", "symbols": ["buy", "sell"]}), ("tags", {"type": "map", "values": "string"}))
-    assert read(tree, schema, {"kind": "sell", "tags": {"x": "y", "shop": "s"}}) == {0: [("text", "sell")], 1: [("text", "s")]}
+    schema = record(
+        ("kind", {"type": "enum", "name": "K", "symbols": ["buy", "sell"]}),
+        ("tags", {"type": "map", "values": "string"}),
+    )
+    assert read(tree, schema, {"kind": "sell", "tags": {"x": "y", "shop": "s"}}) == {
+        0: [("text", "sell")],
+        1: [("text", "s")],
+    }
     assert read(tree, schema, {"kind": "buy", "tags": {}}) == {0: [("text", "buy")]}
 
 
@@ -138,7 +188,14 @@ READER = record(
 
 
 def test_a_readers_schema_renames_promotes_and_fills_in() -> None:
-    tree = build([Wanted(("shop",), None, 0), Wanted(("n",), None, 1), Wanted(("country",), None, 2), Wanted(("tags",), None, 3, True)])
+    tree = build(
+        [
+            Wanted(("shop",), None, 0),
+            Wanted(("n",), None, 1),
+            Wanted(("country",), None, 2),
+            Wanted(("tags",), None, 3, True),
+        ]
+    )
     assert read(tree, WRITER, {"store": "s1", "n": 5, "gone": "x"}, READER) == {
         0: [("text", "s1")],
         1: [("whole", 5)],
@@ -171,7 +228,14 @@ def test_schemas_of_several_writers_are_one_program() -> None:
     """The same thread reads all of them, record by record."""
     form = AvroFormat(SHOP)
     first = form.add(Schema("AVRO", json.dumps(record(("shop", "string")))))
-    second = form.add(Schema("AVRO", json.dumps(record(("x", "long"), ("shop", {"type": "enum", "name": "S", "symbols": ["s2"]})))))
+    second = form.add(
+        Schema(
+            "AVRO",
+            json.dumps(
+                record(("x", "long"), ("shop", {"type": "enum", "name": "S", "symbols": ["s2"]}))
+            ),
+        )
+    )
     assert said(form, second, b"\x04\x00") == {0: [("text", "s2")]}
     assert said(form, first, b"\x04s1") == {0: [("text", "s1")]}
     assert form.decode(first, b"\x04s1") == {"shop": "s1"}
@@ -179,7 +243,10 @@ def test_schemas_of_several_writers_are_one_program() -> None:
 
 def test_schemas_refer_to_each_other_and_may_be_a_union() -> None:
     """Several kinds of events in one topic are registered as a union of references."""
-    line, order = json.dumps(LINE), record(("lines", {"type": "array", "items": "Line"}), name="Order")
+    line, order = (
+        json.dumps(LINE),
+        record(("lines", {"type": "array", "items": "Line"}), name="Order"),
+    )
     references = (Reference("Line", line), Reference("Order", json.dumps(order)))
     form = AvroFormat(LINES)
     number = form.add(Schema("AVRO", '["Order", "Line"]', references))
@@ -190,11 +257,16 @@ def test_schemas_refer_to_each_other_and_may_be_a_union() -> None:
 
 
 def test_what_cannot_be_in_a_schema_is_said_with_its_path() -> None:
-    schema = record(("shop", "bytes"), ("lines", LINE), ("tags", {"type": "array", "items": "string"}))
+    schema = record(
+        ("shop", "bytes"), ("lines", LINE), ("tags", {"type": "array", "items": "string"})
+    )
     for tree, why in (
         (LINES, r"field 'lines\[\].sku': 'lines' is a record in the schema"),
         (build([Wanted(("tags", "x"), None, 0)]), "field 'tags.x': 'tags' is a list in the schema"),
-        (build([Wanted(("lines", "sku", "x"), None, 0)]), r"field 'lines.sku.x': 'lines.sku' is a string in the schema"),
+        (
+            build([Wanted(("lines", "sku", "x"), None, 0)]),
+            r"field 'lines.sku.x': 'lines.sku' is a string in the schema",
+        ),
     ):
         with pytest.raises(Refused, match=f"^{why}$"):
             AvroFormat(tree).add(Schema("AVRO", json.dumps(schema)))
@@ -207,7 +279,18 @@ def test_what_cannot_be_in_a_schema_is_said_with_its_path() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "1", "[]x", '{"type": "record"}', '"Unknown"', '["null", ["null", "int"]]', "[" * 5_000, '{"type": {"type": {}}}']
+    "text",
+    [
+        "",
+        "{",
+        "1",
+        "[]x",
+        '{"type": "record"}',
+        '"Unknown"',
+        '["null", ["null", "int"]]',
+        "[" * 5_000,
+        '{"type": {"type": {}}}',
+    ],
 )
 def test_a_schema_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Refused, match="schema cannot be read"):
@@ -222,13 +305,17 @@ def test_a_schema_of_another_format_is_refused() -> None:
 def test_hostile_records_cost_neither_time_nor_memory_nor_the_process() -> None:
     """fastavro would build a list of 2^62 nulls, or descend until the process has no stack left."""
     nulls = AvroFormat(SHOP)
-    number = nulls.add(Schema("AVRO", json.dumps(record(("a", {"type": "array", "items": "null"})))))
+    number = nulls.add(
+        Schema("AVRO", json.dumps(record(("a", {"type": "array", "items": "null"}))))
+    )
     many = b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"
     assert said(nulls, number, many + b"\x00") is None
     with pytest.raises(ValueError, match="not Avro"):
         nulls.decode(number, many + b"\x00")
     chain = AvroFormat(SHOP)
-    number = chain.add(Schema("AVRO", json.dumps(record(("shop", "string"), ("next", ["null", "Event"])))))
+    number = chain.add(
+        Schema("AVRO", json.dumps(record(("shop", "string"), ("next", ["null", "Event"]))))
+    )
     link = b"\x02s\x02"
     assert said(chain, number, link * 30 + b"\x02s\x00") == {0: [("text", "s")]}
     # Deeper than the scanner goes: fastavro's; deeper than that: nobody's.
@@ -243,7 +330,9 @@ def test_hostile_records_cost_neither_time_nor_memory_nor_the_process() -> None:
         endless.decode(number, b"")
 
 
-@pytest.mark.parametrize("payload", [b"", b"\x04s", b"\x04s1x", b"\x84\x00s1", b"\x03", b"\x02\xff", b"\x06\xed\xa0\x80"])
+@pytest.mark.parametrize(
+    "payload", [b"", b"\x04s", b"\x04s1x", b"\x84\x00s1", b"\x03", b"\x02\xff", b"\x06\xed\xa0\x80"]
+)
 def test_bytes_that_are_no_record_are_rejected(payload: bytes) -> None:
     """Too short, too long, a length that is not in its shortest form or negative, no UTF-8."""
     form = AvroFormat(SHOP)
@@ -259,7 +348,11 @@ def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> N
     assert read_reader_schema(path, SHOP).text["name"] == "Event"
     for tree, text, why in (
         (LINES, None, "it has no field 'lines\\[\\].sku'"),
-        (build([Wanted(("shop", "x"), None, 0)]), None, "field 'shop.x': 'shop' is a string in the schema"),
+        (
+            build([Wanted(("shop", "x"), None, 0)]),
+            None,
+            "field 'shop.x': 'shop' is a string in the schema",
+        ),
         (SHOP, "{", "no Avro schema"),
         (SHOP, '["null", ["null", "int"]]', "no Avro schema"),
     ):
@@ -274,8 +367,10 @@ def test_a_reader_schema_has_to_have_what_the_settings_name(tmp_path: Path) -> N
 def test_formats_that_are_not_installed_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """JSON needs none of these libraries, so an installation may lack them."""
     assert isinstance(form_of("avro", SHOP), AvroFormat)
-    for name in ("workers.events.formats.avro", "workers.events.formats.avro_schema"):
+    for name in ("workers.events.formats.avro", "workers.events.formats.avro_program"):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(SettingsError, match=r'^events.format = "avro": install quietcount\[formats\]: '):
+    with pytest.raises(
+        SettingsError, match=r'^events.format = "avro": install quietcount\[formats\]: '
+    ):
         form_of("avro", SHOP)

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from tests.worker.harness import ROOT
+from tests import ROOT
 
 CODE = """
 import sys
 from numba.core import event
-from workers.compiling import _of_avro, _of_protobuf
+from workers.commands.compiling import _of_avro, _of_protobuf
 from bench.format_scanners import avro, events, protobuf
 from workers.kafka.records import Records
 _of_avro()
@@ -31,5 +31,13 @@ sys.exit(f"compiled late: {late}" if late else 0)
 @pytest.mark.slow
 def test_nothing_of_formats_is_compiled_late() -> None:
     env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", CODE], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        cwd=ROOT,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.events import log as kinds
 from workers.events.tree import NO_SLOT, Node
-from workers.kernels.reading import log as kinds
 
 Said = dict[int, list[tuple[Any, ...]]]
 

@@ -1,7 +1,8 @@
-"""What every counter owes: one contract, run over every kind."""
+"""Contract tests of every counter."""
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,37 +10,55 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.errors import HorizonExceeded
-from workers.mechanisms.counters.counter import KINDS, Counter, make_counter
-from workers.mechanisms.counters.levels import LevelCounter, reach
-from workers.mechanisms.frozen import thawed
+from workers.mechanisms.counters.counter import KINDS, make_counter
+from workers.mechanisms.counters.levels import Counter, LevelCounter, reach
 from workers.mechanisms.noise.gaussian import integer_gaussian, round_up_sigma_squared
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
+from workers.runtime.errors import HorizonExceeded
+from workers.runtime.frozen import thawed
+
+pytestmark = pytest.mark.slow
 
 KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))
-# Parameters of every kind of arithmetic: one group in int32, one in int64, several groups, int16 and int32 columns.
+# Parameters of every arithmetic path: one group in int32, one in int64, several groups, int16 and
+# int32 columns.
 COUNTERS = [
-    make_counter("haar", 1, 0.5),
-    make_counter("haar", 100, 0.01),
-    make_counter("haar", 2**16, 1e-6),
-    make_counter("haar", 2**40, 0.001),
-    make_counter("haar", None, 0.004),
-    make_counter("haar", None, 1e-4),
-    make_counter("haar", 1, 0.5, end_share=0.6),
-    make_counter("haar", 100, 0.01, end_share=0.6),
-    make_counter("haar", 2**39 + 1, 0.001, end_share=0.99),
-    make_counter("tree", 1, 0.5),
-    make_counter("tree", 100, 0.01),
-    make_counter("tree", 100, 0.01, 2),
-    make_counter("tree", 5000, 1e-6),
-    make_counter("tree", None, 0.01),
-    make_counter("tree", None, 1e-4, 2),
-    make_counter("sqrt", 1, 0.5),
-    make_counter("sqrt", 100, 0.01),
-    make_counter("sqrt", 300, 50.0),
+    partial(make_counter, "haar", 1, 0.5),
+    partial(make_counter, "haar", 100, 0.01),
+    partial(make_counter, "haar", 2**16, 1e-6),
+    partial(make_counter, "haar", 2**40, 0.001),
+    partial(make_counter, "haar", None, 0.004),
+    partial(make_counter, "haar", None, 1e-4),
+    partial(make_counter, "haar", 1, 0.5, end_share=0.6),
+    partial(make_counter, "haar", 100, 0.01, end_share=0.6),
+    partial(make_counter, "haar", 2**39 + 1, 0.001, end_share=0.99),
+    partial(make_counter, "tree", 1, 0.5),
+    partial(make_counter, "tree", 100, 0.01),
+    partial(make_counter, "tree", 100, 0.01, 2),
+    partial(make_counter, "tree", 5000, 1e-6),
+    partial(make_counter, "tree", None, 0.01),
+    partial(make_counter, "tree", None, 1e-4, 2),
+    partial(make_counter, "sqrt", 1, 0.5),
+    partial(make_counter, "sqrt", 100, 0.01),
+    partial(make_counter, "sqrt", 300, 50.0),
 ]
-every_counter = pytest.mark.parametrize("counter", COUNTERS, ids=repr)
+
+
+def said(value: object) -> str:
+    if isinstance(value, partial):
+        return " ".join(map(str, (*value.args, *value.keywords.values())))
+    return repr(value)
+
+
+every_counter = pytest.mark.parametrize("counter", COUNTERS, indirect=True, ids=said)
+
+
+@pytest.fixture(scope="module")
+def counter(request: pytest.FixtureRequest) -> Counter:
+    """Return the counter, built on demand: its tables take up to a second."""
+    made: Counter = request.param()
+    return made
 
 
 def random_tags(rows: int, seed: int = 1) -> NDArray[np.uint64]:
@@ -56,7 +75,7 @@ def last_tick(counter: Counter) -> int:
 def test_cached_noise_equals_drawn_noise_for_any_order_of_ticks_and_growing_rows(
     counter: Counter, data: st.DataObject
 ) -> None:
-    """The cache is an optimisation: a recovered worker draws anew and must publish the same bytes."""
+    """The cache is an optimisation: a recovered worker must publish the same bytes."""
     tags = random_tags(40)
     columns = counter.columns(STREAM)
     rows, t = 0, data.draw(st.integers(1, last_tick(counter)))
@@ -71,7 +90,7 @@ def test_cached_noise_equals_drawn_noise_for_any_order_of_ticks_and_growing_rows
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_noise_equals_drawn_noise_across_chunks_and_capacity(kind: str) -> None:
-    """Rows beyond a chunk, and columns copied when they grow, keep their noise; a shorter prefix is answered too."""
+    """Rows beyond a chunk and grown columns keep their noise; a shorter prefix is answered."""
     counter = make_counter(kind, 50, 0.01)
     tags = random_tags(2 * CHUNK_ROWS + 100)
     columns = counter.columns(STREAM)
@@ -92,7 +111,7 @@ def test_cached_noise_equals_drawn_noise_across_chunks_and_capacity(kind: str) -
 def test_a_draw_that_fails_half_way_leaves_no_wrong_noise_in_the_cache(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a MemoryError the tick is tried again: half-updated columns must not be taken for whole ones."""
+    """After a MemoryError the tick is retried; half-updated columns must not look whole."""
     counter = make_counter(kind, 50, 0.01)
     stream = thawed(KEY.stream(bytes(16)))
     tags = random_tags(2 * CHUNK_ROWS)
@@ -117,7 +136,7 @@ def test_a_draw_that_fails_half_way_leaves_no_wrong_noise_in_the_cache(
 
 @every_counter
 def test_noise_is_a_pure_function_of_the_row(counter: Counter) -> None:
-    """Neither the other rows nor an earlier call change what an item gets."""
+    """Neither the other rows nor an earlier call change an item's noise."""
     tags = random_tags(300)
     t = last_tick(counter) // 3 + 1
     whole = counter.draw(STREAM, t, tags)
@@ -127,27 +146,28 @@ def test_noise_is_a_pure_function_of_the_row(counter: Counter) -> None:
     assert counter.draw(STREAM, t, tags[:0]).tolist() == []
 
 
-# n = 20,000 independent rows: a sample variance has relative sd sqrt(2/n) = 0.01, a mean sd/sqrt(n), so five of each
-# are 5 % and 0.035 sd. Half and double the variance lie far outside.
+# n = 20,000 independent rows: a sample variance has relative sd sqrt(2/n) = 0.01, a mean
+# sd/sqrt(n), so five of each are 5 % and 0.035 sd. Half and double the variance lie far outside.
 ROWS = 20_000
 
 
 @pytest.mark.parametrize(
     ("counter", "ticks"),
     [
-        (make_counter("haar", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
-        (make_counter("haar", None, 0.01), (1, 2, 341, 4096, 2**33 + 12345)),
-        (make_counter("haar", 1000, 0.01, end_share=0.6), (1, 2, 341, 488, 999, 1000)),
-        (make_counter("tree", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
-        (make_counter("tree", None, 0.01), (1, 4, 341, 4096, 2**33 + 12345)),
-        (make_counter("haar", 1000, 3.0), (2, 341, 683)),
+        (partial(make_counter, "haar", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
+        (partial(make_counter, "haar", None, 0.01), (1, 2, 341, 4096, 2**33 + 12345)),
+        (partial(make_counter, "haar", 1000, 0.01, end_share=0.6), (1, 2, 341, 488, 999, 1000)),
+        (partial(make_counter, "tree", 1000, 0.01), (1, 2, 341, 512, 683, 999)),
+        (partial(make_counter, "tree", None, 0.01), (1, 4, 341, 4096, 2**33 + 12345)),
+        (partial(make_counter, "haar", 1000, 3.0), (2, 341, 683)),
     ],
-    ids=repr,
+    indirect=["counter"],
+    ids=said,
 )
 def test_noise_has_the_stated_standard_deviation_and_not_half_or_double_the_variance(
     counter: Counter, ticks: tuple[int, ...]
 ) -> None:
-    """The sd is published: it must be that of the published integer, the rounding included."""
+    """The published sd must be that of the published integer, rounding included."""
     tags = KEY.tags("sd", [b"%d" % number for number in range(ROWS)])
     for t in ticks:
         noise = counter.draw(STREAM, t, tags)
@@ -159,13 +179,17 @@ def test_noise_has_the_stated_standard_deviation_and_not_half_or_double_the_vari
 
 @every_counter
 def test_variance_is_that_of_the_terms(counter: Counter) -> None:
-    """Thresholds work on the terms, snapshots publish the sd: one noise."""
+    """Thresholds use the terms and snapshots publish the sd: both must describe the same noise."""
     last = last_tick(counter)
     for t in {1, min(2, last), last // 3 + 1, last}:
         terms = counter.terms(t)
         assert sum(c * c * sigma_squared for c, sigma_squared in terms) == counter.variance(t)
         assert all(0 < c <= 1 for c, _ in terms)
-        assert math.sqrt(counter.variance(t)) <= counter.sd(t) <= math.sqrt(counter.variance(t) + Fraction(1, 12))
+        assert (
+            math.sqrt(counter.variance(t))
+            <= counter.sd(t)
+            <= math.sqrt(counter.variance(t) + Fraction(1, 12))
+        )
 
 
 @every_counter
@@ -179,28 +203,33 @@ def test_cost_is_at_most_what_was_asked_and_close_to_it(counter: Counter) -> Non
 
 
 @pytest.mark.parametrize("sigma_squared", [1e-3, 0.01, 0.2, 1.0, 7.7, 123.4, 5e4, 1e7])
-def test_the_reach_stated_before_a_table_is_made_bounds_what_the_table_gives(sigma_squared: float) -> None:
-    """Sums that overflow, or a distance stated too small, would be found by nobody; 4 % more costs nothing."""
+def test_the_reach_stated_before_a_table_is_made_bounds_what_the_table_gives(
+    sigma_squared: float,
+) -> None:
+    """An overflow or an understated distance would go unnoticed; 4 % more costs nothing."""
     value = round_up_sigma_squared(Fraction(sigma_squared))
     table = integer_gaussian(value)
     assert table.bound <= reach(value) <= 1.04 * table.bound + 1
 
 
 def test_the_distance_stated_before_the_tables_are_made_is_at_least_that_of_the_tables() -> None:
-    """Privacy is charged by what is stated; it is stated before any noise is drawn."""
-    for counter in COUNTERS:
+    """Privacy is charged by the stated distance, before any noise is drawn."""
+    for counter in (make() for make in COUNTERS):
         if isinstance(counter, LevelCounter):
             tables = counter._tables
-            assert all(table.bound <= most for table, most in zip(tables, counter._reach, strict=True))
+            assert all(
+                table.bound <= most for table, most in zip(tables, counter._reach, strict=True)
+            )
             tv = sum(Fraction(table.tv) for table in tables)
             # Within a few units a table: noise of a fraction of a count has a bound of one or two.
             assert tv * (1 - Fraction(1, 10**9)) <= Fraction(counter.tv) <= 2 * tv
-            assert Fraction(counter.test_tv) >= Fraction(tables[0].test_tv) * (1 - Fraction(1, 10**9))
+            assert Fraction(counter.test_tv) >= Fraction(tables[0].test_tv) * (
+                1 - Fraction(1, 10**9)
+            )
 
 
 @every_counter
 def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
-    """Beyond the horizon there is no noise that the guarantee covers."""
     columns = counter.columns(STREAM)
     for t in (-1, 0, last_tick(counter) + 1):
         for attempt in (
@@ -238,16 +267,17 @@ def test_ticks_outside_the_horizon_are_refused(counter: Counter) -> None:
         (("tree", 10, 0.1, None, 0.5), "end_share = 0.5: only counter 'haar' has one"),
     ],
 )
-def test_parameters_outside_their_range_are_refused(arguments: tuple[str, int | None, float], message: str) -> None:
-    """The message names parameter, value and what is allowed."""
+def test_parameters_outside_their_range_are_refused(
+    arguments: tuple[str, int | None, float], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         make_counter(*arguments)
 
 
 def test_public_parameters_differ_whenever_the_noise_does() -> None:
-    """They are hashed into the mechanism id: two configurations with one id would share noise under different scale."""
+    """They are hashed into the mechanism id: equal ids would share noise at different scales."""
     made = [
-        *COUNTERS,
+        *(make() for make in COUNTERS),
         make_counter("haar", 100, 0.02),
         make_counter("haar", 101, 0.01),
         make_counter("haar", 100, 0.01, end_share=0.5),
@@ -260,7 +290,7 @@ def test_public_parameters_differ_whenever_the_noise_does() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: str) -> None:
-    """5,000 pairs: the sample correlation has sd 0.0141; five of them are allowed (6e-7). The same noise does correlate."""
+    """5,000 pairs: the correlation's sd is 0.0141, five are allowed (6e-7); with a control."""
     counter = make_counter(kind, 1000, 0.01)
     labels = [b"%d" % number for number in range(5_000)]
     tags = KEY.tags("a", labels)
@@ -277,6 +307,6 @@ def test_noise_is_uncorrelated_between_mechanisms_stream_keys_and_items(kind: st
 
 @every_counter
 def test_stated_bytes_per_row_are_those_of_the_columns(counter: Counter) -> None:
-    """`plan` sizes the machine by it: two bytes a column where the noise fits, else four or eight."""
+    """`plan` sizes the machine by it: two bytes a column if the noise fits, else four or eight."""
     cells = counter.cells_per_event
     assert 2 * cells <= counter.columns(STREAM).bytes_per_row <= 8 * cells

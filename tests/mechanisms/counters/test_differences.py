@@ -1,4 +1,4 @@
-"""The noise of a change between two ticks: what a snapshot says of each window is what readers of two snapshots see."""
+"""Noise of a change between two ticks: a snapshot's window error is the one readers see."""
 
 import math
 from fractions import Fraction
@@ -6,19 +6,36 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from workers.errors import HorizonExceeded
-from workers.mechanisms.counters.counter import Counter, make_counter
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.runtime.errors import HorizonExceeded
+
+pytestmark = pytest.mark.slow
 
 KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))
-# n = 20,000 independent rows: a sample variance has relative sd sqrt(2/n) = 0.01, so 5 % is five of them (6e-7); of about a hundred
-# pairs of ticks one is wrong with probability 6e-5, and the key is fixed. Rounding at the two ends counts as independent: with variances
-# of at most 1/12 its covariance adds at most 1/6, which shows where noise is about one count. Half and double the variance lie far outside.
+# n = 20,000 independent rows: a sample variance has relative sd sqrt(2/n) = 0.01, so 5 % is five of
+# them (6e-7); of about a hundred pairs of ticks one is wrong with probability 6e-5, and the key is
+# fixed. Rounding at the two ends counts as independent: with variances of at most 1/12 its
+# covariance adds at most 1/6, which shows where noise is about one count. Half and double the
+# variance lie far outside.
 ROWS = 20_000
-#: Ends at multiples of large powers of two, at odd ticks, one tick apart, across the middle of the horizon, and from the epoch's start.
-PAIRS = ((512, 256), (1000, 744), (768, 512), (341, 300), (999, 1), (683, 682), (684, 683), (600, 411), (341, 0), (1000, 0))
+# Ends at multiples of large powers of two, at odd ticks, one tick apart, across the middle of the
+# horizon, and from the epoch's start.
+PAIRS = (
+    (512, 256),
+    (1000, 744),
+    (768, 512),
+    (341, 300),
+    (999, 1),
+    (683, 682),
+    (684, 683),
+    (600, 411),
+    (341, 0),
+    (1000, 0),
+)
 FAR = 2**33 + 12345
 COUNTERS = [
     (make_counter("haar", 1000, 0.01), PAIRS),
@@ -31,14 +48,16 @@ COUNTERS = [
     (make_counter("tree", None, 0.01), (*PAIRS, (625, 500), (FAR, FAR - 4096), (FAR, FAR - 1))),
     (make_counter("sqrt", 100, 0.01), ((64, 32), (100, 99), (99, 1), (51, 37), (60, 0))),
 ]
-every_counter = pytest.mark.parametrize(("counter", "pairs"), COUNTERS, ids=[repr(counter) for counter, _ in COUNTERS])
+every_counter = pytest.mark.parametrize(
+    ("counter", "pairs"), COUNTERS, ids=[repr(counter) for counter, _ in COUNTERS]
+)
 
 
 @every_counter
 def test_a_change_has_the_stated_standard_deviation_and_not_half_or_double_the_variance(
     counter: Counter, pairs: tuple[tuple[int, int], ...]
 ) -> None:
-    """A trend within its error bar is no trend: a bar too short shows trends that are none, one too long hides those there are."""
+    """Too short a bar shows false trends; too long a bar hides real ones."""
     tags = KEY.tags("change", [b"%d" % number for number in range(ROWS)])
     columns = counter.columns(STREAM)
     ticks = sorted({tick for pair in pairs for tick in pair if tick})
@@ -53,8 +72,10 @@ def test_a_change_has_the_stated_standard_deviation_and_not_half_or_double_the_v
 
 
 @every_counter
-def test_a_change_since_the_start_has_the_noise_of_the_count(counter: Counter, pairs: tuple[tuple[int, int], ...]) -> None:
-    """Before the first tick every count is 0, and nothing is noised."""
+def test_a_change_since_the_start_has_the_noise_of_the_count(
+    counter: Counter, pairs: tuple[tuple[int, int], ...]
+) -> None:
+    """Before the first tick every count is 0 and has no noise."""
     for t in {tick for pair in pairs for tick in pair if tick}:
         assert counter.difference_sd(t, 0) == pytest.approx(counter.sd(t), rel=1e-12)
 
@@ -63,15 +84,19 @@ def test_a_change_since_the_start_has_the_noise_of_the_count(counter: Counter, p
 def test_a_change_has_at_most_the_noise_of_both_ends_and_at_least_their_distance(
     counter: Counter, pairs: tuple[tuple[int, int], ...]
 ) -> None:
-    """Triangle inequality, with what rounding adds: 1/12 for each end."""
+    """Triangle inequality plus rounding: 1/12 for each end."""
     for t, since in pairs:
         earlier = math.sqrt(counter.variance(since)) if since else 0.0
         later, found = math.sqrt(counter.variance(t)), counter.difference_sd(t, since)
-        assert abs(later - earlier) * (1 - 1e-12) <= found <= math.hypot(later + earlier, math.sqrt(1 / 6))
+        assert (
+            abs(later - earlier) * (1 - 1e-12)
+            <= found
+            <= math.hypot(later + earlier, math.sqrt(1 / 6))
+        )
 
 
 def test_ticks_that_follow_share_most_of_their_noise() -> None:
-    """Why a snapshot says it: two counts taken for independent give a bar several times too long."""
+    """Treating two counts as independent gives a bar several times too long."""
     for kind, least in (("haar", 2.5), ("sqrt", 1.2)):
         counter = make_counter(kind, 1000, 0.01)
         both = math.hypot(counter.sd(683), counter.sd(682))
@@ -79,21 +104,26 @@ def test_ticks_that_follow_share_most_of_their_noise() -> None:
 
 
 def test_the_sqrt_counters_change_is_that_of_its_coefficients() -> None:
-    """Summed once for all ticks in the counter; here one by one, with z_s at the place t - s."""
+    """The counter sums once for all ticks; here one by one, with z_s at the place t - s."""
     counter = SqrtCounter(60, 0.02)
     for t, since in ((1, 0), (2, 1), (40, 13), (60, 59), (60, 1)):
         now = dict(zip(range(t, 0, -1), counter.terms(t), strict=True))
         then = dict(zip(range(since, 0, -1), counter.terms(since), strict=True)) if since else {}
         total = Fraction(0)
         for s, (coefficient, sigma_squared) in now.items():
-            total += (coefficient - then.get(s, (Fraction(0), sigma_squared))[0]) ** 2 * sigma_squared
+            total += (
+                coefficient - then.get(s, (Fraction(0), sigma_squared))[0]
+            ) ** 2 * sigma_squared
         rounding = Fraction(2 if since else 1, 12)
-        assert counter.difference_sd(t, since) == pytest.approx(math.sqrt(total + rounding), rel=1e-12)
+        assert counter.difference_sd(t, since) == pytest.approx(
+            math.sqrt(total + rounding), rel=1e-12
+        )
 
 
 @every_counter
-def test_ticks_outside_the_horizon_are_refused(counter: Counter, pairs: tuple[tuple[int, int], ...]) -> None:
-    """Beyond it nothing is published."""
+def test_ticks_outside_the_horizon_are_refused(
+    counter: Counter, pairs: tuple[tuple[int, int], ...]
+) -> None:
     last = counter.horizon or 2**40 - 1
     for t, since in ((0, 0), (last + 1, last), (last + 1, 0), (last, -1)):
         with pytest.raises(HorizonExceeded):

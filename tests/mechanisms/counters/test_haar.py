@@ -1,22 +1,22 @@
-"""The haar counter: the factorisation is exact, the arithmetic is exact, the figures are those of the design."""
+"""The haar counter: exact factorisation, exact arithmetic, and the design's figures."""
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
-from workers.errors import HorizonExceeded
 from workers.mechanisms.counters.haar import HaarCounter, Room, _added_up, _plan
-from workers.mechanisms.counters.levels import Cell
-from workers.mechanisms.counters.noise_columns import Integers
+from workers.mechanisms.counters.levels import Cell, Integers
 from workers.mechanisms.noise.keyed import NoiseKey
+from workers.runtime.errors import HorizonExceeded
 
 STREAM = NoiseKey(bytes(32)).stream(bytes(16))
 
 
 def statistic(cell: Cell, s: int) -> int:
-    """C: what one event in tick s adds to the statistic of a cell: +1 in its left half, -1 in its right one."""
+    """Return C: an event in tick s adds +1 to a cell in its left half, -1 in its right half."""
     level, node = cell
     if level == 0:
         return 1
@@ -26,13 +26,15 @@ def statistic(cell: Cell, s: int) -> int:
 
 
 def coefficients(counter: HaarCounter, t: int) -> dict[Cell, Fraction]:
-    """B: the row of release t."""
-    return {cell: Fraction(numerator, 1 << bits) for _, bits, cell, numerator in counter._coefficients(t)}
+    return {
+        cell: Fraction(numerator, 1 << bits)
+        for _, bits, cell, numerator in counter._coefficients(t)
+    }
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 8, 21, 64])
 def test_decoding_the_statistics_gives_the_running_sum(horizon: int) -> None:
-    """B C = A, the lower triangle of ones, in Fractions: noise aside, the release is the true count."""
+    """B C = A, the lower triangle of ones, in Fractions: noise aside, the true count."""
     counter = HaarCounter(horizon, 0.1)
     for t in range(1, horizon + 1):
         row = coefficients(counter, t)
@@ -41,7 +43,7 @@ def test_decoding_the_statistics_gives_the_running_sum(horizon: int) -> None:
 
 
 def test_decoding_the_unbounded_statistics_gives_the_running_sum() -> None:
-    """The same for 50 levels, at ticks and events all over the range."""
+    """50 levels, with ticks and events across the range."""
     counter = HaarCounter(None, 0.1)
     generator = np.random.default_rng(2)
     places = [1, 2, 3, 2**39, 2**40 - 1, *(int(2 ** generator.uniform(0, 40)) for _ in range(40))]
@@ -53,7 +55,7 @@ def test_decoding_the_unbounded_statistics_gives_the_running_sum() -> None:
 
 @pytest.mark.parametrize("horizon", [1, 2, 13, 64])
 def test_an_event_changes_one_statistic_a_level_by_one(horizon: int) -> None:
-    """The sensitivity that rho is computed from: sum_j 1/(2 sigma_j^2), over exactly the cells an event changes."""
+    """rho's sensitivity: sum_j 1/(2 sigma_j^2), over exactly the cells an event changes."""
     counter = HaarCounter(horizon, 0.1)
     cells = {cell for t in range(1, horizon + 1) for cell in coefficients(counter, t)}
     sigma_squared = [Fraction(str(value)) for value in _list(counter.public()["sigma_squared"])]
@@ -61,7 +63,9 @@ def test_an_event_changes_one_statistic_a_level_by_one(horizon: int) -> None:
         changed = [(cell, statistic(cell, s)) for cell in cells if statistic(cell, s)]
         assert all(abs(change) == 1 for _, change in changed)
         assert len({level for (level, _), _ in changed}) == len(changed) <= counter.cells_per_event
-        rho = sum(Fraction(change**2) / (2 * sigma_squared[level]) for (level, _), change in changed)
+        rho = sum(
+            Fraction(change**2) / (2 * sigma_squared[level]) for (level, _), change in changed
+        )
         assert rho <= Fraction(counter.rho_item)
     assert counter.rho_item == pytest.approx(0.1, rel=1e-4)
 
@@ -72,10 +76,11 @@ def _list(value: object) -> list[object]:
 
 
 @pytest.mark.parametrize(
-    ("horizon", "worst", "root_mean_square"), [(2**10, 4.22, 3.56), (2**16, 6.22, 5.29), (2**20, 7.56, 6.45)]
+    ("horizon", "worst", "root_mean_square"),
+    [(2**10, 4.22, 3.56), (2**16, 6.22, 5.29), (2**20, 7.56, 6.45)],
 )
 def test_error_is_that_of_the_design(horizon: int, worst: float, root_mean_square: float) -> None:
-    """The table of mechanisms.md, noise per unit of mu: a wrong weight or coefficient shows here."""
+    """The table of mechanisms.md, noise per unit of mu, detects a wrong weight or coefficient."""
     counter = HaarCounter(horizon, 0.005)
     levels = (horizon - 1).bit_length()
     ticks = np.arange(1, horizon + 1, dtype=np.float64)
@@ -85,7 +90,9 @@ def test_error_is_that_of_the_design(horizon: int, worst: float, root_mean_squar
         squares += (np.minimum(inside, 2**level - inside) / 2**level) ** 2
     variances = (levels + 2) * squares
     for t in (1, 2, horizon // 3, horizon * 2 // 3, horizon * 5 // 6, horizon - 1, horizon):
-        assert float(counter.variance(t)) * 2 * counter.rho_item == pytest.approx(variances[t - 1], rel=1e-3)
+        assert float(counter.variance(t)) * 2 * counter.rho_item == pytest.approx(
+            variances[t - 1], rel=1e-3
+        )
     assert math.sqrt(variances.max()) == pytest.approx(worst, abs=0.006)
     assert math.sqrt(variances.mean()) == pytest.approx(root_mean_square, abs=0.006)
 
@@ -105,7 +112,7 @@ def test_unbounded_error_is_that_of_the_design(octave: int, worst: float) -> Non
 
 
 def test_the_total_is_noised_too() -> None:
-    """An exact S would give the total away, however small its coefficient."""
+    """An exact S would reveal the total, however small its coefficient."""
     for counter in (HaarCounter(None, 0.1), HaarCounter(64, 0.1)):
         assert coefficients(counter, 1)[(0, 0)] > 0
         assert Fraction(str(_list(counter.public()["sigma_squared"])[0])) > 1
@@ -114,11 +121,13 @@ def test_the_total_is_noised_too() -> None:
 def covariance(counter: HaarCounter, first: int, second: int) -> float:
     sigma_squared = [Fraction(str(value)) for value in _list(counter.public()["sigma_squared"])]
     one, other = coefficients(counter, first), coefficients(counter, second)
-    return float(sum(one[cell] * other[cell] * sigma_squared[cell[0]] for cell in one.keys() & other.keys()))
+    return float(
+        sum(one[cell] * other[cell] * sigma_squared[cell[0]] for cell in one.keys() & other.keys())
+    )
 
 
 def test_covariance_between_ticks_is_that_of_the_shared_cells() -> None:
-    """Cells are kept for as long as their block lasts: n = 20,000 rows, sd of a covariance at most sd sd' sqrt(2/n)."""
+    """Cells live as long as their block: n = 20,000 rows, covariance sd <= sd sd' sqrt(2/n)."""
     counter = HaarCounter(1000, 0.01)
     tags = NoiseKey(bytes(32)).tags("covariance", [b"%d" % number for number in range(20_000)])
     for first, second in ((1, 2), (340, 341), (100, 900), (511, 513), (500, 1000)):
@@ -129,21 +138,25 @@ def test_covariance_between_ticks_is_that_of_the_shared_cells() -> None:
         )
 
 
-# Each tick's arithmetic is compared with Fractions. The bounds of the noise go up to those of the largest sigma^2.
+# Each tick's arithmetic is compared with Fractions. The bounds of the noise go up to those of the
+# largest sigma^2.
 EXTREMES = [
-    (HaarCounter(1000, 0.01), [1, 2, 333, 682, 1000]),
-    (HaarCounter(2**16, 1e-6), [1, 2**15, 43690, 43691, 65535, 65536]),
-    (HaarCounter(2**40, 1e-7), [1, 2**39, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1, 2**40]),
-    (HaarCounter(None, 0.004), [1, 2, 12345, 2**20, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1]),
-    (HaarCounter(1000, 0.01, 0.6), [1, 2, 333, 682, 999, 1000]),
-    (HaarCounter(2**39 + 1, 1e-6, 0.99), [1, 2**39 // 3, 2**39 // 3 * 2, 2**39, 2**39 + 1]),
-    (HaarCounter(None, 1e-4), [1, 2**20 + 1, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1]),
+    ((1000, 0.01), [1, 2, 333, 682, 1000]),
+    ((2**16, 1e-6), [1, 2**15, 43690, 43691, 65535, 65536]),
+    ((2**40, 1e-7), [1, 2**39, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1, 2**40]),
+    ((None, 0.004), [1, 2, 12345, 2**20, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1]),
+    ((1000, 0.01, 0.6), [1, 2, 333, 682, 999, 1000]),
+    ((2**39 + 1, 1e-6, 0.99), [1, 2**39 // 3, 2**39 // 3 * 2, 2**39, 2**39 + 1]),
+    ((None, 1e-4), [1, 2**20 + 1, (2**40) // 3, 2**40 // 3 * 2, 2**40 - 1]),
 ]
 
 
-@pytest.mark.parametrize(("counter", "ticks"), EXTREMES, ids=repr)
-def test_release_equals_exact_rational_arithmetic_for_any_noise(counter: HaarCounter, ticks: list[int]) -> None:
-    """No overflow and no double rounding: random noise, and noise at its bounds, against floor(x + 1/2)."""
+@pytest.mark.parametrize(("parameters", "ticks"), EXTREMES, ids=str)
+def test_release_equals_exact_rational_arithmetic_for_any_noise(
+    parameters: Any, ticks: list[int]
+) -> None:
+    """No overflow or double rounding: random and extreme noise against floor(x + 1/2)."""
+    counter = HaarCounter(*parameters)
     generator = np.random.default_rng(4)
     rows = 60
     noise: list[Integers] = []
@@ -178,7 +191,7 @@ def test_release_equals_exact_rational_arithmetic_for_any_noise(counter: HaarCou
 
 
 def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
-    """The test above would be empty if every case took one path: 32 bits, 64 bits, and several groups."""
+    """The arithmetic test must cover all paths: 32 bits, 64 bits, and several groups."""
     small, large, unbounded = (
         _plan(counter, 333).sums[:, 3].tolist()
         for counter in (HaarCounter(1000, 0.01), HaarCounter(2**16, 1e-6), HaarCounter(None, 0.004))
@@ -190,20 +203,23 @@ def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
 
 @pytest.mark.parametrize("horizon", [1, 2, 17, 100, None])
 def test_plans_that_are_made_together_are_those_of_their_ticks(horizon: int | None) -> None:
-    """A neighbour's plan would add up other cells than are drawn, and at the horizon there is no neighbour."""
+    """A neighbour's plan would sum other cells; at the horizon there is no neighbour."""
     counter = HaarCounter(horizon, 0.1)
     for t in (1, 2, 15, 16, 17, 99, 100, 2**40 - 1):
         if t <= (horizon or t):
             made, alone = _plan(counter, t), counter._planned(t)
             assert (made.levels, made.nodes) == (alone.levels, alone.nodes)
-            assert (made.terms.tolist(), made.sums.tolist()) == (alone.terms.tolist(), alone.sums.tolist())
+            assert (made.terms.tolist(), made.sums.tolist()) == (
+                alone.terms.tolist(),
+                alone.sums.tolist(),
+            )
     for t in (0, (horizon or 2**40 - 1) + 1):
         with pytest.raises(HorizonExceeded):
             _plan(counter, t)
 
 
 def test_drawn_noise_is_the_sum_over_its_cells() -> None:
-    """End to end from the words: the cell of a level is (level, t >> level), that of S is (0, 0)."""
+    """From the words: the cell of a level is (level, t >> level), that of S is (0, 0)."""
     counter = HaarCounter(1000, 0.01)
     tags = NoiseKey(bytes(32)).tags("cells", [b"a", b"b", b"c"])
     for t in (1, 6, 333, 512, 1000):
@@ -213,5 +229,9 @@ def test_drawn_noise_is_the_sum_over_its_cells() -> None:
             assert node == (t >> level if level else 0)
             values = np.empty(3, dtype=counter._tables[level].dtype)
             counter._tables[level].draw(STREAM, cell, tags, values)
-            exact = [total + coefficient * int(value) for total, value in zip(exact, values, strict=True)]
-        assert counter.draw(STREAM, t, tags).tolist() == [math.floor(total + Fraction(1, 2)) for total in exact]
+            exact = [
+                total + coefficient * int(value) for total, value in zip(exact, values, strict=True)
+            ]
+        assert counter.draw(STREAM, t, tags).tolist() == [
+            math.floor(total + Fraction(1, 2)) for total in exact
+        ]

@@ -1,4 +1,4 @@
-"""The haar counter with `end_share`: its tree ends at the last tick, whose noise is the root's alone."""
+"""The haar counter with `end_share`: the last tick has the root's noise alone."""
 
 import math
 from fractions import Fraction
@@ -17,7 +17,8 @@ KEY = NoiseKey(bytes(32))
 STREAM = KEY.stream(bytes(16))
 HORIZONS = [1, 2, 3, 5, 8, 21, 33, 64, 100]
 SHARES = [0.01, 0.6, 0.99]
-# Each independent row's estimate of a variance or covariance has a relative sd of at most sqrt(2 / ROWS) = 0.01.
+# Each independent row's estimate of a variance or covariance has a relative sd of at most sqrt(2 /
+# ROWS) = 0.01.
 ROWS = 20_000
 
 
@@ -28,8 +29,10 @@ def sigmas(counter: HaarCounter) -> list[Fraction]:
 
 
 @pytest.mark.parametrize("horizon", HORIZONS)
-def test_decoding_the_statistics_gives_the_running_sum_wherever_the_tree_begins(horizon: int) -> None:
-    """B C = A over the ticks that there are: the ticks before tick 1 hold nothing, so they may be part of the tree."""
+def test_decoding_the_statistics_gives_the_running_sum_wherever_the_tree_begins(
+    horizon: int,
+) -> None:
+    """B C = A over real ticks; the tree may include empty ticks before tick 1."""
     counter = HaarCounter(horizon, 0.1, 0.6)
     assert counter.offset + horizon == 1 << (horizon - 1).bit_length()
     for t in range(1, horizon + 1):
@@ -41,8 +44,10 @@ def test_decoding_the_statistics_gives_the_running_sum_wherever_the_tree_begins(
 
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("horizon", HORIZONS)
-def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(horizon: int, share: float) -> None:
-    """One statistic a level by one, and the total: the root costs its share and each level its part of the rest."""
+def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(
+    horizon: int, share: float
+) -> None:
+    """One statistic a level by one, plus the total: root and levels cost their stated shares."""
     counter = HaarCounter(horizon, 0.1, share)
     cells = {cell for t in range(1, horizon + 1) for cell in counter.cells(t)}
     for s in range(1, horizon + 1):
@@ -50,7 +55,9 @@ def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(horizon: int, s
         changed = {cell: change for cell, change in changed.items() if change}
         assert all(abs(change) == 1 for change in changed.values())
         assert len({level for level, _ in changed}) == len(changed) <= counter.cells_per_event
-        assert sum(1 / (2 * sigmas(counter)[level]) for level, _ in changed) <= Fraction(counter.rho_item)
+        assert sum(1 / (2 * sigmas(counter)[level]) for level, _ in changed) <= Fraction(
+            counter.rho_item
+        )
     assert 0.1 * (1 - 1e-4) <= counter.rho_item <= 0.1
     if horizon > 1:
         # Rounding a variance up to its grid loses at most one part in ten thousand.
@@ -60,7 +67,7 @@ def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(horizon: int, s
 @pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("horizon", HORIZONS)
 def test_the_last_tick_has_the_noise_of_the_root_alone(horizon: int, share: float) -> None:
-    """That is what the share buys: an integer of variance 1 / (2 rho e), whatever the horizon."""
+    """The benefit of the share: an integer of variance 1 / (2 rho e), for any horizon."""
     counter = HaarCounter(horizon, 0.1, share)
     assert counter.cells(horizon) == {(0, 0): (Fraction(1), sigmas(counter)[0])}
     assert counter.sd(horizon) == math.sqrt(counter.variance(horizon))
@@ -71,7 +78,7 @@ def test_the_last_tick_has_the_noise_of_the_root_alone(horizon: int, share: floa
 
 
 def test_the_figures_are_those_of_the_design() -> None:
-    """DP-SQLP's workload: sd at the last tick and at the worst one, with and without, to the digits of docs/mechanisms.md."""
+    """DP-SQLP: last and worst sd, with and without, to the digits of docs/mechanisms.md."""
     rho_item = rho_of(6.0, 5e-10) / 32
     for horizon, share, last, worst in (
         (100, None, 17.3, 19.5),
@@ -86,11 +93,15 @@ def test_the_figures_are_those_of_the_design() -> None:
 
 
 def test_nothing_changes_where_no_share_is_given() -> None:
-    """Ids, and with them noise, of all histograms that run today: the parameters have no name more."""
+    """Existing histograms keep their ids, and so their noise: the parameters gain no name."""
     for horizon in (100, 128, None):
         assert set(make_counter("haar", horizon, 0.1).public()) == {
-            "kind", "horizon", "levels", "sigma_squared", "table_version"
-        }  # fmt: skip
+            "kind",
+            "horizon",
+            "levels",
+            "sigma_squared",
+            "table_version",
+        }
     assert HaarCounter(100, 0.1).offset == 0
     given = make_counter("haar", 100, 0.1, end_share=0.6).public()
     assert (given["offset"], given["end_share"]) == (28, "0.6")
@@ -107,26 +118,31 @@ def test_nothing_changes_where_no_share_is_given() -> None:
     ids=repr,
 )
 def test_the_cells_are_the_law_of_two_ticks_together(counter: Counter) -> None:
-    """What a difference of two ticks has for noise: by the cells that both have. Half and double of it are refused.
+    """The noise of a difference of two ticks, from their common cells. Half and double are refused.
 
-    A sample covariance of n rows has an sd of at most sd sd' sqrt(2 / n), a sample variance one of sqrt(2 / n) of itself: five of each
-    (false alarm 6e-7), and 1/6 for what rounding two counts adds.
+    A sample covariance of n rows has an sd of at most sd sd' sqrt(2 / n), a sample variance one of
+    sqrt(2 / n) of itself: five of each (false alarm 6e-7), and 1/6 for rounding two counts.
     """
     tags = KEY.tags("law", [b"%d" % number for number in range(ROWS)])
     last = counter.horizon or 0
     five = 5 * math.sqrt(2 / ROWS)
     for first, second in ((1, 2), (last // 2, last // 2 + 1), (last // 3, last), (last - 1, last)):
         one, other = counter.cells(first), counter.cells(second)
-        covariance = float(sum(one[cell][0] * other[cell][0] * one[cell][1] for cell in one.keys() & other.keys()))
+        covariance = float(
+            sum(one[cell][0] * other[cell][0] * one[cell][1] for cell in one.keys() & other.keys())
+        )
         none = (Fraction(0), Fraction(0))
         variance = float(
             sum(
-                (one.get(cell, none)[0] - other.get(cell, none)[0]) ** 2 * (one.get(cell) or other[cell])[1]
+                (one.get(cell, none)[0] - other.get(cell, none)[0]) ** 2
+                * (one.get(cell) or other[cell])[1]
                 for cell in one.keys() | other.keys()
             )
         )
         a, b = counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags)
-        assert np.cov(a, b)[0, 1] == pytest.approx(covariance, abs=five * counter.sd(first) * counter.sd(second) + 1 / 6)
+        assert np.cov(a, b)[0, 1] == pytest.approx(
+            covariance, abs=five * counter.sd(first) * counter.sd(second) + 1 / 6
+        )
         for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
             near = abs(float(np.var(a - b)) - factor * variance) < five * factor * variance + 1 / 6
             assert near is accepted

@@ -1,4 +1,4 @@
-"""The sqrt counter: its noise is a function of the integer release C x + z, and is A C^-1 z up to the final rounding."""
+"""The sqrt counter: noise depends only on the integer release C x + z, and is A C^-1 z, rounded."""
 
 import math
 from fractions import Fraction
@@ -14,26 +14,29 @@ from numpy.typing import NDArray
 from tests.mechanisms.running.test_histograms import KEY, Silent, known, part, shown, unk
 from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.counters.sqrt import LEVEL, SqrtCounter, _Range, _rounded_column
-from workers.mechanisms.frozen import thawed
+from workers.runtime.frozen import thawed
 
 STREAM = KEY.stream(bytes(16))
 
 
 class Planted:
-    """A noise table that gives the z it was made with: (ticks, rows)."""
+    """Noise table that returns a planted z: (ticks, rows)."""
 
     dtype = np.dtype(np.int32)
 
     def __init__(self, z: NDArray[np.int64]) -> None:
         self.z = z
 
-    def draw(self, stream: object, cell: tuple[int, int], tags: object, out: NDArray[np.int32]) -> None:
+    def draw(
+        self, stream: object, cell: tuple[int, int], tags: object, out: NDArray[np.int32]
+    ) -> None:
         assert cell[0] == LEVEL
         out[:] = self.z[cell[1] - 1]
 
 
-def noise_of(counter: SqrtCounter, z: NDArray[np.int64], t: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The noise at t that these z (ticks, rows) give."""
+def noise_of(
+    counter: SqrtCounter, z: NDArray[np.int64], t: int, monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
     counter = thawed(counter)
     with monkeypatch.context() as patch:
         patch.setattr(counter, "_table", Planted(z))
@@ -54,14 +57,16 @@ def matrix_of(counter: SqrtCounter) -> NDArray[np.int64]:
 def test_noise_shifted_by_a_column_of_the_matrix_shifts_every_release_by_the_events_true_count(
     horizon: int, rho_item: float, data: st.DataObject
 ) -> None:
-    """The proof's step, exactly: z - C w under counts x + w releases what z does under x, so C x + z says it all."""
+    """Exactly: z - C w under counts x + w releases what z does under x, so C x + z suffices."""
     counter = SqrtCounter(horizon, rho_item)
     seed = data.draw(st.integers(0, 2**32))
     random = np.random.default_rng(seed)
     z = random.integers(-counter._table.bound, counter._table.bound + 1, size=(horizon, 3))
     w = np.zeros((horizon, 3), dtype=np.int64)
     for _ in range(data.draw(st.integers(1, 4))):
-        w[data.draw(st.integers(0, horizon - 1)), data.draw(st.integers(0, 2))] += data.draw(st.integers(-5, 5))
+        w[data.draw(st.integers(0, horizon - 1)), data.draw(st.integers(0, 2))] += data.draw(
+            st.integers(-5, 5)
+        )
     t = data.draw(st.integers(1, horizon))
     with pytest.MonkeyPatch.context() as patch:
         there = noise_of(counter, z - matrix_of(counter) @ w, t, patch)
@@ -70,28 +75,36 @@ def test_noise_shifted_by_a_column_of_the_matrix_shifts_every_release_by_the_eve
 
 
 def test_a_shift_that_is_not_the_matrix_times_an_integer_vector_is_seen() -> None:
-    """The negative control: one unit of noise less at one tick does not pass for a count."""
+    """Negative control: one unit less at one tick does not match any count."""
     counter = SqrtCounter(50, 0.02)
     z = np.random.default_rng(1).integers(-500, 500, size=(50, 40))
     shifted = z - matrix_of(counter)[:, [10]]
     shifted[30] += int(counter._column[0]) // 2
     with pytest.MonkeyPatch.context() as patch:
-        assert (np.array(noise_of(counter, shifted, 45, patch)) + 1).tolist() != noise_of(counter, z, 45, patch)
+        assert (np.array(noise_of(counter, shifted, 45, patch)) + 1).tolist() != noise_of(
+            counter, z, 45, patch
+        )
 
 
 @pytest.mark.parametrize(("horizon", "rho_item"), [(1, 0.5), (20, 0.01), (30, 30.0)])
 def test_noise_is_the_exact_inverse_applied_to_z_and_rounded(horizon: int, rho_item: float) -> None:
-    """In fractions, without the split: C u = z solved tick by tick, u added up; only a tie may round the other way."""
+    """In fractions, without the split: solve C u = z tick by tick, sum u; only ties may differ."""
     counter = SqrtCounter(horizon, rho_item)
     column = [Fraction(int(c)) for c in counter._column.tolist()]
-    z = np.random.default_rng(2).integers(-counter._table.bound, counter._table.bound + 1, size=(horizon, 20))
+    z = np.random.default_rng(2).integers(
+        -counter._table.bound, counter._table.bound + 1, size=(horizon, 20)
+    )
     with pytest.MonkeyPatch.context() as patch:
         got = {t: noise_of(counter, z, t, patch) for t in range(1, horizon + 1)}
     for row in range(z.shape[1]):
         u: list[Fraction] = []
         for t in range(1, horizon + 1):
             u.append(
-                (int(z[t - 1, row]) - sum((column[t - 1 - s] * u[s] for s in range(t - 1)), Fraction(0))) / column[0]
+                (
+                    int(z[t - 1, row])
+                    - sum((column[t - 1 - s] * u[s] for s in range(t - 1)), Fraction(0))
+                )
+                / column[0]
             )
             assert abs(got[t][row] - sum(u, Fraction(0))) <= Fraction(1, 2) + Fraction(1, 2**14)
 
@@ -101,23 +114,31 @@ def test_the_column_is_the_rounded_square_root_of_the_prefix_sums(horizon: int, 
     """f_k = binom(2k, k) / 4^k from exact binomials, whose self-convolution is all ones."""
     checked = min(horizon, 400)
     exact = [Fraction(math.comb(2 * k, k), 4**k) for k in range(checked)]
-    assert all(sum(exact[i] * exact[k - i] for i in range(k + 1)) == 1 for k in range(min(checked, 40)))
+    assert all(
+        sum(exact[i] * exact[k - i] for i in range(k + 1)) == 1 for k in range(min(checked, 40))
+    )
     column = _rounded_column(horizon, bits)
     assert column[:checked].tolist() == [math.floor(f * 2**bits + Fraction(1, 2)) for f in exact]
     assert (np.diff(column) <= 0).all()
 
 
 @pytest.mark.parametrize(("horizon", "rho_item"), [(1, 0.5), (64, 0.01), (1000, 0.3), (365, 1e-5)])
-def test_sigma_comes_from_the_largest_norm_of_the_rounded_columns(horizon: int, rho_item: float) -> None:
-    """Every event adds one column of C: none is longer than the first, and the stated rho covers that one in fractions."""
+def test_sigma_comes_from_the_largest_norm_of_the_rounded_columns(
+    horizon: int, rho_item: float
+) -> None:
+    """An event adds one column of C, at most as long as the first; rho covers it in fractions."""
     counter = SqrtCounter(horizon, rho_item)
     norms = (matrix_of(counter) ** 2).sum(axis=0)
     assert int(norms.max()) == int(norms[0]) == counter._norm_squared
-    assert int(norms[0]) / (2 * counter._sigma_squared) <= Fraction(counter.rho_item) <= Fraction(rho_item)
+    assert (
+        int(norms[0]) / (2 * counter._sigma_squared)
+        <= Fraction(counter.rho_item)
+        <= Fraction(rho_item)
+    )
 
 
 def rdp_epsilon(counter: SqrtCounter, delta: float, scale: float = 1.0) -> float:
-    """Of an independent accountant, for one Gaussian release of the whole vector y."""
+    """Return an independent accountant's epsilon for one Gaussian release of the vector y."""
     accountant = RdpAccountant(orders=[float(a) for a in range(2, 2000)])
     multiplier = scale * math.sqrt(counter._sigma_squared / counter._norm_squared)
     accountant.compose(dp_accounting.GaussianDpEvent(multiplier))
@@ -126,15 +147,19 @@ def rdp_epsilon(counter: SqrtCounter, delta: float, scale: float = 1.0) -> float
 
 @pytest.mark.parametrize(("horizon", "rho_item"), [(64, 0.01), (1000, 0.3)])
 def test_an_independent_accountant_agrees_with_rho(horizon: int, rho_item: float) -> None:
-    """And would not, with 1 % less noise."""
+    """With 1 % less noise it would not."""
     counter = SqrtCounter(horizon, rho_item)
     assert rdp_epsilon(counter, 1e-7) <= epsilon_of(counter.rho_item, 1e-7) * (1 + 1e-9)
     assert rdp_epsilon(counter, 1e-7, scale=0.99) > epsilon_of(rho_item, 1e-7)
 
 
-@pytest.mark.parametrize(("horizon", "worst", "root_mean_square"), [(2**10, 3.27, 3.11), (2**13, 3.94, 3.77)])
-def test_error_is_that_of_the_design_in_spite_of_rounding(horizon: int, worst: float, root_mean_square: float) -> None:
-    """mechanisms.md 2 at 2^10, and ||f||^2 at 2^13: the rounded matrix is within 1 % of the real one."""
+@pytest.mark.parametrize(
+    ("horizon", "worst", "root_mean_square"), [(2**10, 3.27, 3.11), (2**13, 3.94, 3.77)]
+)
+def test_error_is_that_of_the_design_in_spite_of_rounding(
+    horizon: int, worst: float, root_mean_square: float
+) -> None:
+    """mechanisms.md 2 at 2^10, and ||f||^2 at 2^13: rounding the matrix costs at most 1 %."""
     counter = SqrtCounter(horizon, 0.005)
     unit = math.sqrt(2 * counter.rho_item)
     mean = sum(counter._squares) / horizon / counter._unit**2 * float(counter._sigma_squared)
@@ -142,12 +167,13 @@ def test_error_is_that_of_the_design_in_spite_of_rounding(horizon: int, worst: f
     assert math.sqrt(mean) * unit == pytest.approx(root_mean_square, rel=0.01)
 
 
-# n = 20,000 rows: a sample variance has relative sd 0.01, so five of them are 5 %; a covariance sd sd' sqrt(2/n).
+# n = 20,000 rows: a sample variance has relative sd 0.01, so five of them are 5 %; a covariance sd
+# sd' sqrt(2/n).
 @pytest.mark.parametrize(("rho_item", "ticks"), [(0.01, (1, 2, 77, 150)), (4.0, (1, 150))])
 def test_drawn_noise_has_the_stated_sd_and_not_half_or_double_the_variance(
     rho_item: float, ticks: tuple[int, ...]
 ) -> None:
-    """Of the published integer, the rounding included; and noise of two ticks covaries as the shared z say."""
+    """Of the published integer, rounding included; two ticks covary as the shared z say."""
     counter = SqrtCounter(150, rho_item)
     columns = counter.columns(STREAM)
     tags = KEY.tags("sd", [b"%d" % number for number in range(20_000)])
@@ -157,13 +183,15 @@ def test_drawn_noise_has_the_stated_sd_and_not_half_or_double_the_variance(
             assert bool(abs(noise.var() / (counter.sd(t) ** 2 * factor) - 1) < 0.05) is accepted
     first, last = ticks[0], ticks[-1]
     g = [float(c) for c, _ in counter.terms(last)]
-    shared = sum(g[first - 1 - s] * g[last - 1 - s] for s in range(first)) * float(counter._sigma_squared)
+    shared = sum(g[first - 1 - s] * g[last - 1 - s] for s in range(first)) * float(
+        counter._sigma_squared
+    )
     slack = 5 * counter.sd(first) * counter.sd(last) * math.sqrt(2 / 20_000)
     assert np.cov(drawn[first], drawn[last])[0, 1] == pytest.approx(shared, abs=slack)
 
 
 def test_noise_made_tick_by_tick_across_blocks_and_parts_is_that_made_at_once() -> None:
-    """What a restarted worker makes in blocks of 64 ticks, and sums in parts of 1,024, one that runs makes singly."""
+    """A restart uses blocks of 64 ticks and parts of 1,024; a running worker, single ticks."""
     counter = SqrtCounter(1200, 0.01)
     tags = KEY.tags("blocks", [b"a", b"b", b"c"])
     columns = counter.columns(STREAM)
@@ -174,14 +202,18 @@ def test_noise_made_tick_by_tick_across_blocks_and_parts_is_that_made_at_once() 
 
 
 def test_known_base_counts_with_it() -> None:
-    """End to end of the core: the release is the running sum plus this counter's noise, and repeats to the same bytes."""
+    """The release is the running sum plus this counter's noise, and repeats byte for byte."""
     mechanism = known(["x", "y"], counter="sqrt")
     for noise in (Silent(), mechanism.noise(STREAM), mechanism.noise(STREAM)):
         state = mechanism.init()
         mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
         for t in (1, 2, 3):
             got = shown(mechanism, state, t, noise, [part([b"x"], [t])])
-            z = [0, 0] if isinstance(noise, Silent) else mechanism._counter.draw(STREAM, t, state.ledger.tags).tolist()
+            z = (
+                [0, 0]
+                if isinstance(noise, Silent)
+                else mechanism._counter.draw(STREAM, t, state.ledger.tags).tolist()
+            )
             assert got == {b"x": t * (t + 1) // 2 + z[0], b"y": z[1]}
     assert mechanism.cost().rho == pytest.approx(known(["x", "y"]).cost().rho, rel=1e-3)
 
@@ -195,7 +227,7 @@ def test_known_base_counts_with_it() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
-    """The state grows with the horizon, and an unknown domain needs tails that are not proved here."""
+    """The state grows with the horizon, and an unknown domain needs tails not proved here."""
     with pytest.raises(ValueError, match=message):
         known(["x"], counter="sqrt", **changes)
     with pytest.raises(ValueError, match="only with a declared domain"):

@@ -1,4 +1,4 @@
-"""The tree counter: its blocks partition the prefix, its base is the best one, its figures those of the design."""
+"""The tree counter: blocks partition the prefix, the base is optimal, figures match the design."""
 
 import math
 from fractions import Fraction
@@ -21,24 +21,30 @@ def digits(number: int, radix: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("horizon", "radix"), [(1, 2), (7, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)])
+@pytest.mark.parametrize(
+    ("horizon", "radix"), [(1, 2), (7, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)]
+)
 def test_blocks_of_a_release_partition_its_prefix(horizon: int, radix: int | None) -> None:
-    """Noise aside, the release is the true count: each tick up to t lies in one block, none after it."""
+    """Noise aside, the true count: every tick up to t is in one block, none after it."""
     counter = TreeCounter(horizon, 0.1, radix)
     for t in range(1, horizon + 1):
         covered = [
             tick
             for level, first, last in counter._blocks(t)
             for block in range(first, last)
-            for tick in range(block * counter.radix**level + 1, (block + 1) * counter.radix**level + 1)
+            for tick in range(
+                block * counter.radix**level + 1, (block + 1) * counter.radix**level + 1
+            )
         ]
         assert sorted(covered) == list(range(1, t + 1))
         assert len(counter.terms(t)) == sum(digits(t, counter.radix))
 
 
-@pytest.mark.parametrize(("horizon", "radix"), [(1, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)])
+@pytest.mark.parametrize(
+    ("horizon", "radix"), [(1, 2), (8, 2), (30, 3), (64, 4), (100, None), (9, 50)]
+)
 def test_an_event_changes_one_block_a_level(horizon: int, radix: int | None) -> None:
-    """The sensitivity behind rho = L_r / (2 sigma^2): of all blocks ever released, at most L_r hold one tick."""
+    """The sensitivity behind rho = L_r / (2 sigma^2): at most L_r released blocks hold a tick."""
     counter = TreeCounter(horizon, 0.1, radix)
     released = {
         (level, block)
@@ -47,7 +53,9 @@ def test_an_event_changes_one_block_a_level(horizon: int, radix: int | None) -> 
         for block in range(first, last)
     }
     for s in range(1, horizon + 1):
-        holding = [(level, block) for level, block in released if (s - 1) // counter.radix**level == block]
+        holding = [
+            (level, block) for level, block in released if (s - 1) // counter.radix**level == block
+        ]
         assert len({level for level, _ in holding}) == len(holding) <= counter.cells_per_event
     sigma_squared = counter.variance(1)
     assert counter.rho_item >= counter.cells_per_event / (2 * sigma_squared)
@@ -56,7 +64,7 @@ def test_an_event_changes_one_block_a_level(horizon: int, radix: int | None) -> 
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 4, 7, 8, 9, 26, 27, 28, 100, 255, 256, 1000, 1024])
 def test_best_radix_is_the_argmin_over_all_bases(horizon: int) -> None:
-    """Only one base for each number of digits is compared; brute force over all finds no better one."""
+    """The code compares one base for each number of digits; brute force compares all."""
     best = min((radix - 1) * digits_of(horizon, radix) ** 2 for radix in range(2, horizon + 2))
     chosen = best_radix(horizon)
     assert (chosen - 1) * digits_of(horizon, chosen) ** 2 == best
@@ -65,7 +73,7 @@ def test_best_radix_is_the_argmin_over_all_bases(horizon: int) -> None:
 @pytest.mark.parametrize("power", [1, 2, 3, 7, 20])
 @pytest.mark.parametrize("radix", [2, 3, 10])
 def test_digits_are_exact_at_powers_of_the_base(radix: int, power: int) -> None:
-    """A floating point logarithm is off by one at some of them, and the noise would be too small."""
+    """A floating point logarithm is off by one at some, which makes the noise too small."""
     assert digits_of(radix**power, radix) == power + 1
     assert digits_of(radix**power - 1, radix) == power
 
@@ -81,7 +89,9 @@ def test_digits_are_exact_at_powers_of_the_base(radix: int, power: int) -> None:
         (2**20, 2, 20.49, 14.49),
     ],
 )
-def test_error_is_that_of_the_design(horizon: int, radix: int | None, worst: float, root_mean_square: float) -> None:
+def test_error_is_that_of_the_design(
+    horizon: int, radix: int | None, worst: float, root_mean_square: float
+) -> None:
     """The table of mechanisms.md, noise per unit of mu; digit sums computed here for every tick."""
     counter = TreeCounter(horizon, 0.005, radix)
     ticks = np.arange(1, horizon + 1)
@@ -91,15 +101,19 @@ def test_error_is_that_of_the_design(horizon: int, radix: int | None, worst: flo
         rest //= counter.radix
     unit = float(counter.variance(1)) * 2 * counter.rho_item
     for t in (1, horizon // 3, horizon - 1, horizon):
-        assert float(counter.variance(t)) * 2 * counter.rho_item == pytest.approx(unit * int(sums[t - 1]))
+        assert float(counter.variance(t)) * 2 * counter.rho_item == pytest.approx(
+            unit * int(sums[t - 1])
+        )
     assert math.sqrt(unit * int(sums.max())) == pytest.approx(worst, abs=0.006)
     assert math.sqrt(unit * float(sums.mean())) == pytest.approx(root_mean_square, abs=0.006)
 
 
 @pytest.mark.parametrize("radix", [None, 2, 3, 1024])
 @pytest.mark.parametrize("rho_item", [1e-4, 0.01, 2.0])
-def test_levels_of_an_unbounded_horizon_cost_what_was_asked_together(radix: int | None, rho_item: float) -> None:
-    """The proof's sum, level by level from the variances; the levels hold every tick that is allowed, so no event meets more of them."""
+def test_levels_of_an_unbounded_horizon_cost_what_was_asked_together(
+    radix: int | None, rho_item: float
+) -> None:
+    """The proof's sum, from each level's variance; the levels hold every allowed tick."""
     counter = TreeCounter(None, rho_item, radix)
     levels = counter.cells_per_event
     assert counter.radix ** (levels - 1) <= 2**40 - 1 < counter.radix**levels
@@ -113,7 +127,7 @@ def test_levels_of_an_unbounded_horizon_cost_what_was_asked_together(radix: int 
 
 @pytest.mark.parametrize("t", [1, 4, 5, 124, 5**10, 5**17 + 3, 2**40 - 1])
 def test_blocks_of_an_unbounded_release_partition_its_prefix(t: int) -> None:
-    """End to end of each other, from 1 to t: by their ends, since the prefix is too long to list."""
+    """End to end from 1 to t, by block ends: the prefix is too long to list."""
     counter = TreeCounter(None, 0.01)
     ends = [0]
     for level, first, last in counter._blocks(t):
@@ -125,7 +139,7 @@ def test_blocks_of_an_unbounded_release_partition_its_prefix(t: int) -> None:
 
 @pytest.mark.parametrize(("horizon", "worst"), [(2**10, 11.9), (2**16, 18.3), (2**20, 21.8)])
 def test_error_without_a_horizon_is_what_the_module_states(horizon: int, worst: float) -> None:
-    """Worst sd times mu over all ticks up to there, added up digit by digit here."""
+    """Worst sd times mu over all ticks up to there, summed digit by digit here."""
     counter = TreeCounter(None, 0.005)
     variances, rest = np.zeros(horizon), np.arange(1, horizon + 1)
     for level in range(counter.cells_per_event):
@@ -136,7 +150,7 @@ def test_error_without_a_horizon_is_what_the_module_states(horizon: int, worst: 
 
 
 def test_drawn_noise_is_the_sum_over_its_blocks() -> None:
-    """End to end from the words: the cell of a block is (level, block)."""
+    """From the words: the cell of a block is (level, block)."""
     counter = TreeCounter(100, 0.01, 3)
     tags = KEY.tags("blocks", [b"a", b"b", b"c"])
     for t in (1, 5, 26, 27, 100):
@@ -151,18 +165,20 @@ def test_drawn_noise_is_the_sum_over_its_blocks() -> None:
 
 
 def test_covariance_between_ticks_is_that_of_the_shared_blocks() -> None:
-    """n = 20,000 rows: the sd of a covariance is at most sd sd' sqrt(2/n), five of them are allowed."""
+    """n = 20,000 rows: the sd of a covariance is at most sd sd' sqrt(2/n), five are allowed."""
     counter = TreeCounter(100, 0.01, 3)
     tags = KEY.tags("covariance", [b"%d" % number for number in range(20_000)])
     sigma_squared = float(counter.variance(1))
     for first, second, shared in ((1, 2, 1), (27, 29, 1), (53, 54, 1), (26, 27, 0), (80, 79, 7)):
         pair = np.cov(counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags))
         scale = counter.sd(first) * counter.sd(second)
-        assert pair[0, 1] == pytest.approx(shared * sigma_squared, abs=5 * scale * math.sqrt(2 / 20_000))
+        assert pair[0, 1] == pytest.approx(
+            shared * sigma_squared, abs=5 * scale * math.sqrt(2 / 20_000)
+        )
 
 
 def test_sums_of_wide_noise_do_not_wrap() -> None:
-    """Columns are as narrow as the largest possible sum allows, not the largest single value."""
+    """Column width follows the largest possible sum, not the largest value."""
     # sigma = 1,400: a value fits int16, (r - 1) L_r of them do not.
     counter = TreeCounter(1000, 1.3e-6, 4)
     assert counter._tables[0].dtype == np.int16

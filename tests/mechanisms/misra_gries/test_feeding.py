@@ -1,4 +1,4 @@
-"""A tick is fed, compiled or not, to where Algorithm 1 ends; it costs in its items, not in their weight."""
+"""A tick ends where Algorithm 1 ends; its cost depends on its items, not on their weight."""
 
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -7,25 +7,35 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kernels.uncompiled import WAYS
+from tests.arrays.uncompiled import WAYS
 from tests.mechanisms.misra_gries.test_sketch import COUNTS, as_batch, held, one_by_one, tag
-from workers.kernels import misra_gries, misra_gries_order, misra_gries_rest
+from workers.mechanisms.misra_gries import feeding
 from workers.mechanisms.misra_gries import sketch as sketch_module
 from workers.mechanisms.misra_gries.sketch import Sketch, feed
 
 LOOPS = {
-    misra_gries: (
-        "feed_rounds", "ones_in", "turn_over", "rest_of_round", "sorted_apart", "take_turns", "still_at_zero",
-        "off_the_wheel", "sort_by_rank", "merge_by_rank",
-    ),
-    misra_gries_order: ("sort_by_rank", "merge_by_rank", "run_end"),
-    misra_gries_rest: ("feed_rest", "append", "come_nearer", "sort_by_rank", "turn_over"),
-}  # fmt: skip
+    feeding: (
+        "feed_rounds",
+        "ones_in",
+        "turn_over",
+        "rest_of_round",
+        "sorted_apart",
+        "take_turns",
+        "still_at_zero",
+        "off_the_wheel",
+        "sort_by_rank",
+        "merge_by_rank",
+        "run_end",
+        "feed_rest",
+        "append",
+        "come_nearer",
+    )
+}
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it runs, and as it is written."""
+    """Choose the compiled or the plain Python form."""
     for module, names in LOOPS.items():
         for name in names:
             monkeypatch.setattr(module, name, request.param(getattr(module, name)))
@@ -33,7 +43,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture(params=[1, 2, 24])
 def rounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """All of it on the heap, nearly all, and as in use."""
+    """Use the heap for all rounds, nearly all, or as in production."""
     monkeypatch.setattr(sketch_module, "ROUNDS", request.param)
     monkeypatch.setattr("tests.mechanisms.misra_gries.test_sketch.ROUNDS", request.param)
     number: int = request.param
@@ -44,7 +54,9 @@ ITEMS = st.integers(0, 29)
 
 
 @settings(
-    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     size=st.integers(1, 9),
@@ -57,8 +69,10 @@ ITEMS = st.integers(0, 29)
         max_size=6,
     ),
 )
-def test_every_way_ends_where_algorithm_1_ends(way: None, rounds: int, size: int, ticks: list[dict[int, int]]) -> None:
-    """Counters, keys with count zero and their order: what Lemma 2 is about."""
+def test_every_way_ends_where_algorithm_1_ends(
+    way: None, rounds: int, size: int, ticks: list[dict[int, int]]
+) -> None:
+    """Counters, zero-count keys and their order: the subject of Lemma 2."""
     sketch, expected = Sketch(size), dict[int, int]()
     for tick in ticks:
         sketch.feed(as_batch(tick))
@@ -69,11 +83,13 @@ def test_every_way_ends_where_algorithm_1_ends(way: None, rounds: int, size: int
 
 @pytest.mark.parametrize("size", [1, 7, 40, 150])
 def test_every_way_ends_there_on_long_ticks_too(way: None, rounds: int, size: int) -> None:
-    """Lists in no order, hits that come too late, and counters that fall by more than one miss's weight."""
+    """Unordered lists, late hits, and counters that fall by more than one miss's weight."""
     random = np.random.default_rng(size)
     sketch, expected = Sketch(size), dict[int, int]()
     for _ in range(8):
-        items = np.unique(np.concatenate((random.zipf(1.3, 200) % 300, random.integers(0, 300, 100))))
+        items = np.unique(
+            np.concatenate((random.zipf(1.3, 200) % 300, random.integers(0, 300, 100)))
+        )
         counts = np.minimum(random.zipf(1.8, len(items)), 300)
         tick = dict(zip(items.tolist(), counts.tolist(), strict=True))
         sketch.feed(as_batch(tick))
@@ -82,7 +98,7 @@ def test_every_way_ends_there_on_long_ticks_too(way: None, rounds: int, size: in
 
 
 def test_a_weight_costs_nothing_and_is_not_limited() -> None:
-    """A few steps of the heap an item, whatever it weighs."""
+    """A few heap steps per item, whatever its weight."""
     heavy = {item: (1 << 45) + item for item in range(200)}
     sketch = Sketch(10)
     for _ in range(3):
@@ -90,22 +106,25 @@ def test_a_weight_costs_nothing_and_is_not_limited() -> None:
     weight = sum(heavy.values())
     assert sketch.total == 3 * weight
     estimates = held(sketch)
-    # Items of the same weight in a row: everybody's count is lowered by the eleventh part of it, but for what is in the counters.
+    # Equal weights in a row: every count falls by an eleventh of the weight, except for what the
+    # counters hold.
     assert (sketch.total - sum(estimates.values())) % 11 == 0 and len(estimates) == 10
-    assert all(0 <= 3 * heavy[item] - count <= sketch.total / 11 for item, count in estimates.items())
+    assert all(
+        0 <= 3 * heavy[item] - count <= sketch.total / 11 for item, count in estimates.items()
+    )
 
 
 class Counters:
-    """Counters of Algorithm 1 by count and how often everybody was lowered, with the smallest key of the lowest count at hand."""
+    """Counters by count and total decrement; the lowest count's smallest key is at hand."""
 
     def __init__(self, size: int, counters: dict[int, int]) -> None:
         self.size, self.lowered, self.heights = size, 0, dict(counters)
-        # Counts grow without being told here, so an entry may be too low; then it is corrected when it comes first.
+        # Counts grow without updating this heap, so an entry may be too low; it is corrected when
+        # it comes first.
         self._order = [(count, key) for key, count in counters.items()]
         heapify(self._order)
 
     def lowest(self) -> int:
-        """The lowest count; 0 where there is none."""
         while self._order:
             height, key = self._order[0]
             now = self.heights.get(key)
@@ -118,7 +137,6 @@ class Counters:
         return 0
 
     def feed(self, item: int, left: int) -> None:
-        """`left` of an item in a row."""
         if item in self.heights:
             self.heights[item] += left
             return
@@ -134,7 +152,7 @@ class Counters:
 
 
 def in_a_row(size: int, counters: dict[int, int], tick: dict[int, int]) -> dict[int, int]:
-    """Algorithm 1 as `one_by_one` has it, in steps of one heap, and all that an item has left in a row at once: as heavy as it likes."""
+    """Run Algorithm 1 like `one_by_one`, but with all occurrences of an item in one heap step."""
     found, items = Counters(size, counters), sorted(tick)
     for fed in range(sketch_module.ROUNDS - 1):
         items = [item for item in items if tick[item] > fed]
@@ -147,18 +165,23 @@ def in_a_row(size: int, counters: dict[int, int], tick: dict[int, int]) -> dict[
 
 
 def some_counts(random: np.random.Generator, n: int) -> list[int]:
-    """Counts of one of the kinds that have ways of their own: ones, ties, few or many heavy ones, about the last round."""
+    """Return counts for one code path: ones, ties, few or many heavy, near the last round."""
     kinds = (
-        np.ones(n), random.integers(1, 4, n), random.integers(1, 1_000_001, n), np.full(n, random.integers(1, 60)),
-        np.minimum(random.zipf(1.3, n), 1_000_000), 1 + 1_000_000 // (1 + random.permutation(n)), random.integers(22, 27, n),
-    )  # fmt: skip
+        np.ones(n),
+        random.integers(1, 4, n),
+        random.integers(1, 1_000_001, n),
+        np.full(n, random.integers(1, 60)),
+        np.minimum(random.zipf(1.3, n), 1_000_000),
+        1 + 1_000_000 // (1 + random.permutation(n)),
+        random.integers(22, 27, n),
+    )
     counts: list[int] = kinds[random.integers(len(kinds))].astype(np.int64).tolist()
     return counts
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_sketches_of_any_size_end_there_at_any_weight(seed: int) -> None:
-    """Sizes to 2,000, counts to a million, several ticks, and sketches that began at different ticks and share a tick's rounds."""
+    """Sizes to 2,000, counts to a million; sketches of different start ticks share rounds."""
     random = np.random.default_rng(seed)
     size = int(random.choice([1, 2, 5, 31, 32, 33, 64, 100, 300, 2_000]))
     domain = int(random.choice([60, 600, 2_500]))
@@ -178,7 +201,7 @@ def test_sketches_of_any_size_end_there_at_any_weight(seed: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 9, 39, 70])
 def test_what_is_in_a_row_is_the_same_one_by_one(size: int) -> None:
-    """The oracle for heavy items, which lowers everybody at once, against the one for single occurrences, which is as printed."""
+    """Validate the oracle for heavy items against the printed one for single occurrences."""
     random = np.random.default_rng(size)
     one, row = dict[int, int](), dict[int, int]()
     for n in range(30):
@@ -191,7 +214,7 @@ def test_what_is_in_a_row_is_the_same_one_by_one(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 200])
 def test_counters_far_above_zero_wait_until_the_wheel_comes_round(way: None, size: int) -> None:
-    """There are as many lists as counters; heights go far beyond that."""
+    """The number of lists is that of counters; heights go far beyond it."""
     sketch, expected = Sketch(size), dict[int, int]()
     random = np.random.default_rng(size)
     for low in (1, 400, 1):
@@ -205,21 +228,21 @@ def test_counters_far_above_zero_wait_until_the_wheel_comes_round(way: None, siz
 
 @given(st.lists(st.integers(0, 1000), unique=True, max_size=40), st.integers(0, 40))
 def test_counters_take_turns_by_rank(ranks: list[int], middle: int) -> None:
-    """Of the keys at zero the smallest goes first, in whatever order they came there."""
+    """Of the keys at zero the smallest goes first, regardless of arrival order."""
     n, of_slot = len(ranks), np.array(ranks, dtype=np.int64)
     middle = min(middle, n)
     for way in WAYS:
         slots, scratch = np.arange(n, dtype=np.int32), np.empty(n, dtype=np.int32)
-        way(misra_gries_order.sort_by_rank)(slots, 0, middle, of_slot, scratch)
-        way(misra_gries_order.sort_by_rank)(slots, middle, n, of_slot, scratch)
+        way(feeding.sort_by_rank)(slots, 0, middle, of_slot, scratch)
+        way(feeding.sort_by_rank)(slots, middle, n, of_slot, scratch)
         found = [ranks[slot] for slot in slots.tolist()]
         assert found == sorted(ranks[:middle]) + sorted(ranks[middle:])
-        way(misra_gries_order.merge_by_rank)(slots, middle, n, of_slot, scratch)
+        way(feeding.merge_by_rank)(slots, middle, n, of_slot, scratch)
         assert [ranks[slot] for slot in slots.tolist()] == sorted(ranks)
 
 
 def test_counters_near_the_end_of_64_bits_are_lowered_as_any_others(way: None) -> None:
-    """A height is a count and how often everybody was lowered: it passes 63 bits only where the sketch's total would."""
+    """A height is count plus total decrement: it passes 63 bits only where the total would."""
     size = 60
     before = {i: 1 + i % 7 if i % 2 else (1 << 60) + i for i in range(size)}
     tick = dict.fromkeys(range(size, 10 * size), 1)

@@ -1,4 +1,4 @@
-"""misra_gries: what it releases, how much it holds, what it costs, and that a crash changes nothing."""
+"""misra_gries: releases, memory, cost, and recovery after crashes."""
 
 import math
 from collections import Counter
@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
-from workers.errors import HorizonExceeded, StateRefused
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items
 from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig
 from workers.mechanisms.misra_gries.state import SketchState
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
+from workers.runtime.errors import HorizonExceeded, StateRefused
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(b"i" * 16)
@@ -28,7 +28,7 @@ Tick = dict[int, int]
 
 
 class Silent:
-    """No noise: what remains is what the mechanism does with the counts."""
+    """Noise source that returns zeros; what remains depends on the counts alone."""
 
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         return np.zeros(len(tags), dtype=np.int64)
@@ -57,7 +57,9 @@ def start(mechanism: MisraGries) -> SketchState:
 
 def part(of_key: dict[str, Tick]) -> tuple[Contributions, NDArray[np.int32]]:
     names = tuple(of_key)
-    rows = [(i, b"%03d" % item, n) for i, name in enumerate(names) for item, n in of_key[name].items()]
+    rows = [
+        (i, b"%03d" % item, n) for i, name in enumerate(names) for item, n in of_key[name].items()
+    ]
     tags = [KEY.tags(names[i], [label]) for i, label, _ in rows]
     return (
         Contributions(
@@ -77,13 +79,12 @@ def released(items: Items, key: int = 0) -> dict[int, int]:
 
 
 def by_tag(name: str, items: range) -> dict[int, int]:
-    """Item -> its place in the order of tags."""
     tags = KEY.tags(name, [b"%03d" % item for item in items]).tolist()
     return {item: place for place, item in enumerate(sorted(items, key=lambda item: tags[item]))}
 
 
 def expected(mechanism: MisraGries, ticks: list[Tick], t: int, name: str) -> dict[int, int]:
-    """The release at t without noise, cell by cell from the beginning; in `merge` the cell's histograms are merged one after another."""
+    """Return the noiseless release at t, cell by cell; `merge` merges histograms in order."""
     place, size = by_tag(name, range(12)), mechanism.config.size
     item_at = {p: item for item, p in place.items()}
     total: Counter[int] = Counter()
@@ -105,7 +106,9 @@ def expected(mechanism: MisraGries, ticks: list[Tick], t: int, name: str) -> dic
     return dict(total)
 
 
-STREAMS = st.lists(st.dictionaries(st.integers(0, 11), st.integers(1, 60), max_size=12), min_size=1, max_size=20)
+STREAMS = st.lists(
+    st.dictionaries(st.integers(0, 11), st.integers(1, 60), max_size=12), min_size=1, max_size=20
+)
 
 
 @pytest.mark.parametrize("release", ["pmg", "merge"])
@@ -114,22 +117,30 @@ STREAMS = st.lists(st.dictionaries(st.integers(0, 11), st.integers(1, 60), max_s
 def test_without_noise_the_release_adds_the_sketches_of_the_cells_of_t(
     release: str, ticks: list[Tick], size: int, radix: int
 ) -> None:
-    """Each cell once, by the digits of t, only what passes the threshold there, sorted by stream key and label."""
+    """Cells by the digits of t, items above the threshold, sorted by stream key and label."""
     mechanism = MisraGries(config(release=release, size=size, radix=radix))
     state = start(mechanism)
     for t, tick in enumerate(ticks, 1):
         other = {item: n + 1 for item, n in tick.items() if item % 2}
-        _, items = mechanism.step(state, t, [part({"k": tick, "none": {5: 5}, "other": other})], Silent())
+        _, items = mechanism.step(
+            state, t, [part({"k": tick, "none": {5: 5}, "other": other})], Silent()
+        )
         assert released(items) == expected(mechanism, ticks[:t], t, "k")
         odd = [{item: n + 1 for item, n in own.items() if item % 2} for own in ticks[:t]]
         assert released(items, 1) == expected(mechanism, odd, t, "other")
         pairs = list(zip(items.keys.tolist(), items.labels, strict=True))
         assert pairs == sorted(pairs) and items.threshold == mechanism.threshold(t)
-        assert state.counters <= len(KEYS) * mechanism.counters_max == len(KEYS) * size * mechanism.tree.levels
+        assert (
+            state.counters
+            <= len(KEYS) * mechanism.counters_max
+            == len(KEYS) * size * mechanism.tree.levels
+        )
 
 
-def run(mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = False) -> list[tuple[object, ...]]:
-    """What each tick shows and stores; with a crash after each, everything comes back from what was stored."""
+def run(
+    mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = False
+) -> list[tuple[object, ...]]:
+    """Return the releases and stores of every tick; with `crash`, restore the state after each."""
     state, noise = start(mechanism), mechanism.noise(STREAM)
     store: dict[str, bytes] = {}
     seen: list[tuple[object, ...]] = []
@@ -142,7 +153,9 @@ def run(mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = Fal
         _, items = mechanism.step(state, t, parts, noise)
         changed = list(state.changed())
         store.update(changed)
-        seen.append((items.keys.tolist(), list(items.labels), items.counts.tolist(), items.sd, changed))
+        seen.append(
+            (items.keys.tolist(), list(items.labels), items.counts.tolist(), items.sd, changed)
+        )
         if crash:
             state, noise = start(mechanism), mechanism.noise(STREAM)
             for name, block in sorted(store.items(), reverse=t % 2 == 0):
@@ -153,22 +166,30 @@ def run(mechanism: MisraGries, ticks: list[Tick], crash: bool, split: bool = Fal
 @pytest.mark.parametrize("release", ["pmg", "merge"])
 @settings(deadline=None, max_examples=30)
 @given(ticks=STREAMS)
-def test_a_crash_after_any_tick_and_other_messages_change_no_byte(release: str, ticks: list[Tick]) -> None:
-    """The same tick twice with other noise or other data would give it away; how messages were cut must not show either."""
+def test_a_crash_after_any_tick_and_other_messages_change_no_byte(
+    release: str, ticks: list[Tick]
+) -> None:
+    """Repeating a tick with other noise or data would reveal it; message splits must not matter."""
     mechanism = MisraGries(config(release=release))
     plain = run(mechanism, ticks, crash=False)
     assert run(mechanism, ticks, crash=True) == plain
     assert run(mechanism, ticks, crash=False, split=True) == plain
 
 
-def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tick writes the cells it touched; a block longer than a message is cut, and a missing or unknown page is refused."""
+def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tick writes the cells it touched, in pages; a missing or unknown page is refused."""
     monkeypatch.setattr("workers.mechanisms.misra_gries.state.PAGE_BYTES", 100)
     mechanism = MisraGries(config(size=50))
     state = start(mechanism)
     mechanism.step(state, 1, [part({"k": dict.fromkeys(range(40), 30)})], Silent())
     blocks = dict(state.changed())
-    assert len(blocks) > 20 and all(len(block) <= 105 for block in blocks.values()) and not state.changed()
+    assert (
+        len(blocks) > 20
+        and all(len(block) <= 105 for block in blocks.values())
+        and not state.changed()
+    )
     again = start(mechanism)
     for name, block in blocks.items():
         again.restore(name, block)
@@ -182,7 +203,9 @@ def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(monkeypatch:
         again.restore(next(iter(blocks)), b"\x09" + next(iter(blocks.values()))[1:])
     for page in (".0000", ".0001"):
         lacking = start(mechanism)
-        gone = next(name for name in blocks if name.endswith(page) and name[:12] + ".0001" in blocks)
+        gone = next(
+            name for name in blocks if name.endswith(page) and name[:12] + ".0001" in blocks
+        )
         for name, block in blocks.items():
             if name != gone:
                 lacking.restore(name, block)
@@ -192,28 +215,32 @@ def test_only_what_changed_is_stored_and_large_sketches_go_in_pages(monkeypatch:
 
 @pytest.mark.parametrize("release", ["pmg", "merge"])
 def test_the_noise_of_a_count_has_the_variance_that_is_published(release: str) -> None:
-    """All cells of t together, per item: half and double of it are rejected; the cells' common noise is in it."""
+    """Per item over all cells of t, common noise included; half and double are rejected."""
     mechanism = MisraGries(config(release=release, size=400, horizon=80, rho=2.0, epsilon=None))
     counts: list[int] = []
     for block in range(240):
         state, noise = start(mechanism), mechanism.noise(KEY.stream(b"%016d" % block))
         for t in range(1, 14):
-            _, items = mechanism.step(state, t, [part({"k": dict.fromkeys(range(8), 5_000)})], noise)
+            _, items = mechanism.step(
+                state, t, [part({"k": dict.fromkeys(range(8), 5_000)})], noise
+            )
         counts += [n - 13 * 5_000 for n in released(items).values()]
-    # t = 13 = 111 in base 3: three cells. 1,920 counts in 240 groups where eta is common: at worst 240 independent ones, of which the
-    # sample variance has sd sqrt(2/240) = 9 %: 0.65 to 1.5 is 3.8 sd and more, and half or double are as far outside.
+    # t = 13 = 111 in base 3: three cells. 1,920 counts in 240 groups where eta is common: at worst
+    # 240 independent ones, of which the sample variance has sd sqrt(2/240) = 9 %: 0.65 to 1.5 is
+    # 3.8 sd and more, and half or double are as far outside.
     assert len(counts) == 1_920 and mechanism.tree.cells(13) == 3
     terms = 2 if release == "pmg" else 1
     assert mechanism.sd(13) == pytest.approx(math.sqrt(3 * terms * mechanism.sigma_squared))
     assert 0.65 < np.mean(np.square(counts)) / mechanism.sd(13) ** 2 < 1.5
     groups = np.array(counts).reshape(240, 8)
     common = np.cov(groups[:, 0], groups[:, 1])[0, 1] / float(mechanism.sigma_squared)
-    # 3 where three cells have noise in common, 0 where none has; sd of the estimate is at most 6 / sqrt(240) = 0.4.
+    # 3 where three cells share noise, 0 where none do; sd of the estimate is at most 6 / sqrt(240)
+    # = 0.4.
     assert (common > 1.5) == (release == "pmg")
 
 
 def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash() -> None:
-    """A tick costs one feeding for each time at which open cells began, not for each level."""
+    """A tick is fed once per start time of open cells, not once per level."""
     mechanism = MisraGries(config(horizon=27))
     state, store = start(mechanism), dict[str, bytes]()
     held = []
@@ -225,12 +252,13 @@ def test_levels_that_had_the_same_items_are_fed_and_held_once_also_after_a_crash
             again.restore(name, block)
         assert again.counters == state.counters
         held.append(state.counters // 4)
-    # Levels 1 to 3 begin together; level 1 anew at 4 (its cell of 7 to 9 is never named, so not kept), levels 1 and 2 anew at 10.
+    # Levels 1 to 3 begin together; level 1 restarts at 4 (its cell of 7 to 9 is never released, so
+    # not kept), levels 1 and 2 restart at 10.
     assert held == [1, 1, 1, 2, 2, 1, 1, 1, 1, 2, 2]
 
 
 def test_no_two_cells_share_noise() -> None:
-    """The same noise on two cells gives their difference away; the first cells of two levels have the same number."""
+    """Shared noise would reveal a difference; first cells of two levels share their number."""
     mechanism = MisraGries(config(epsilon=1.0))
     tags = KEY.tags("k", [b"%d" % item for item in range(40)])
     drawn = {mechanism.noise(STREAM).at(t, tags).tobytes() for t in range(1, 21)}
@@ -239,18 +267,15 @@ def test_no_two_cells_share_noise() -> None:
 
 @pytest.mark.parametrize(
     ("release", "max_items", "max_count", "norm_squared"),
-    [
-        ("pmg", 1, 1, 1.0),
-        ("pmg", 3, 2, 36.0),
-        ("merge", 9, 1, 5.0),
-        ("merge", 9, 2, 20.0),
-    ],
+    [("pmg", 1, 1, 1.0), ("pmg", 3, 2, 36.0), ("merge", 9, 1, 5.0), ("merge", 9, 2, 20.0)],
 )
 def test_the_promise_is_what_an_independent_accountant_gives(
     release: str, max_items: int, max_count: int, norm_squared: float
 ) -> None:
-    """One Gaussian release a level, with the l2 sensitivity that the sketch's own tests show; half the variance breaks the promise."""
-    mechanism = MisraGries(config(release=release, max_items=max_items, max_count=max_count, epsilon=2.0, delta=1e-6))
+    """One Gaussian release a level, at the sketch's l2 sensitivity; half the variance fails."""
+    mechanism = MisraGries(
+        config(release=release, max_items=max_items, max_count=max_count, epsilon=2.0, delta=1e-6)
+    )
     cost = dict(mechanism.cost().deltas)
 
     def epsilon(scale: float) -> float:
@@ -262,24 +287,23 @@ def test_the_promise_is_what_an_independent_accountant_gives(
     assert mechanism.tree.levels == 3
     assert 1.99 < epsilon(1.0) <= mechanism.guarantee.epsilon == 2.0
     assert epsilon(0.5) > 2.5
-    assert mechanism.cost().rho == pytest.approx(3 * norm_squared / (2 * float(mechanism.sigma_squared)))
+    assert mechanism.cost().rho == pytest.approx(
+        3 * norm_squared / (2 * float(mechanism.sigma_squared))
+    )
     assert sum(cost.values()) + 0.4e-6 < 1e-6
 
 
 @pytest.mark.parametrize(
     ("release", "max_items", "max_count", "exposed", "largest"),
-    [
-        ("pmg", 1, 1, 4, 1),
-        ("pmg", 3, 2, 24, 6),
-        ("merge", 9, 1, 5, 1),
-        ("merge", 9, 2, 10, 2),
-    ],
+    [("pmg", 1, 1, 4, 1), ("pmg", 3, 2, 24, 6), ("merge", 9, 1, 5, 1), ("merge", 9, 2, 10, 2)],
 )
 def test_the_threshold_hides_what_one_event_brought(
     release: str, max_items: int, max_count: int, exposed: int, largest: int
 ) -> None:
-    """All counters that only one neighbour has, in all levels, against a convolution; one lower would cost more than is charged."""
-    mechanism = MisraGries(config(release=release, max_items=max_items, max_count=max_count, epsilon=8.0, delta=1e-4))
+    """All counters of one neighbour only, by convolution; one lower would exceed the charge."""
+    mechanism = MisraGries(
+        config(release=release, max_items=max_items, max_count=max_count, epsilon=8.0, delta=1e-4)
+    )
     z = np.arange(-400, 401)
     law = np.exp(-z * z / (2 * float(mechanism.sigma_squared)))
     law /= law.sum()
@@ -293,7 +317,7 @@ def test_the_threshold_hides_what_one_event_brought(
 
 
 def test_counts_stay_within_the_error_of_the_theorem() -> None:
-    """Zipf data: n/(k+1) for the sketches, and for each cell the threshold and its noise; failure probability 1e-6 by 5 sd and more."""
+    """Zipf data: n/(k+1) for sketches, threshold and noise per cell; fails below 1e-6 (5 sd)."""
     mechanism = MisraGries(config(size=60, horizon=64, radix=2, epsilon=1.0, delta=1e-6))
     random, state, noise = np.random.default_rng(3), start(mechanism), mechanism.noise(STREAM)
     exact: Counter[int] = Counter()
@@ -304,12 +328,13 @@ def test_counts_stay_within_the_error_of_the_theorem() -> None:
         assert state.counters <= mechanism.counters_max
         shown, cells = released(items), mechanism.tree.cells(t)
         low = exact.total() / 61 + cells * (mechanism.threshold(t) or 0) + 6 * mechanism.sd(t)
-        assert all(-6 * mechanism.sd(t) <= n - shown.get(item, 0) <= low for item, n in exact.items())
+        assert all(
+            -6 * mechanism.sd(t) <= n - shown.get(item, 0) <= low for item, n in exact.items()
+        )
         assert shown.keys() <= exact.keys() and shown[1] > 0
 
 
 def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused() -> None:
-    """Fail closed, and name the setting."""
     mechanism = MisraGries(config())
     with pytest.raises(HorizonExceeded):
         mechanism.step(start(mechanism), 21, [], Silent())
@@ -327,7 +352,6 @@ def test_ticks_outside_the_horizon_and_settings_without_a_guarantee_are_refused(
 
 
 def test_every_public_parameter_is_in_the_description() -> None:
-    """Two configurations must never share noise."""
     base = MisraGries(config()).public()
     changed = (
         {"size": 6},

@@ -1,4 +1,4 @@
-"""misra_gries with release = "pure": what it releases, what it costs, and which settings it takes."""
+"""misra_gries with release = "pure": releases, cost and accepted settings."""
 
 import math
 import re
@@ -23,12 +23,16 @@ from tests.mechanisms.misra_gries.test_misra_gries import (
 )
 from tests.mechanisms.misra_gries.test_misra_gries import config as any_config
 from tests.mechanisms.misra_gries.test_sketch import one_by_one
-from workers.errors import StateRefused
-from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
-from workers.mechanisms.misra_gries.pure import PureMisraGries, make_misra_gries
+from workers.mechanisms.misra_gries.misra_gries import (
+    MisraGriesConfig,
+    PureMisraGries,
+    make_misra_gries,
+)
 from workers.mechanisms.misra_gries.state import SketchState
+from workers.runtime.errors import StateRefused
 
-# Declared in an order that is neither that of labels nor that of tags; items 8 to 11 of the streams are not declared.
+# Declared in an order that is neither that of labels nor that of tags; items 8 to 11 of the streams
+# are not declared.
 ITEMS = (5, 2, 7, 0, 3, 6, 1, 4)
 DOMAIN = tuple(f"{item:03d}" for item in ITEMS)
 
@@ -41,12 +45,14 @@ def start(mechanism: PureMisraGries) -> SketchState:
     state = mechanism.init()
     for index, name in enumerate(KEYS):
         state.key_tags = np.concatenate((state.key_tags, KEY.tags(name, [b"\xff"])))
-        mechanism.meet_key(state, index, KEY.tags(name, list(mechanism.domain())), mechanism.domain())
+        mechanism.meet_key(
+            state, index, KEY.tags(name, list(mechanism.domain())), mechanism.domain()
+        )
     return state
 
 
 def expected(mechanism: PureMisraGries, ticks: list[Tick], t: int) -> dict[int, int]:
-    """The release at t without noise: in each cell the largest of (k+1) c - sum c, of equal ones the first labels; rounded once."""
+    """Return the noiseless release at t: the largest (k+1) c - sum c per cell, rounded once."""
     place, size = by_tag("k", range(12)), mechanism.config.size
     total: Counter[int] = Counter()
     above = 0
@@ -55,7 +61,9 @@ def expected(mechanism: PureMisraGries, ticks: list[Tick], t: int) -> dict[int, 
         while above + width <= t:
             cell: dict[int, int] = {}
             for tick in ticks[above : above + width]:
-                cell = one_by_one(size, cell, {place[item]: n for item, n in tick.items() if item in ITEMS})
+                cell = one_by_one(
+                    size, cell, {place[item]: n for item, n in tick.items() if item in ITEMS}
+                )
             gamma = sum(cell.values())
             parts = {item: max(0, (size + 1) * cell.get(place[item], 0) - gamma) for item in ITEMS}
             for item in sorted(ITEMS, key=lambda item: (-parts[item], item))[:size]:
@@ -69,13 +77,15 @@ def expected(mechanism: PureMisraGries, ticks: list[Tick], t: int) -> dict[int, 
 def test_without_noise_the_release_is_that_of_algorithm_3_in_the_cells_of_t(
     ticks: list[Tick], size: int, radix: int
 ) -> None:
-    """Undeclared items take no counter, a size above the domain's shows all of it, and an empty cell is released too."""
+    """Undeclared items take no counter; large sizes show all; empty cells are released."""
     mechanism = PureMisraGries(config(size=size, radix=radix))
     state = start(mechanism)
     for t, tick in enumerate(ticks, 1):
         _, items = mechanism.step(state, t, [part({"k": tick, "none": {5: 5}})], Silent())
         assert released(items) == Counter(expected(mechanism, ticks[:t], t))
-        assert not any(released(items, 1).values()) and len(released(items, 1)) >= min(size, len(DOMAIN))
+        assert not any(released(items, 1).values()) and len(released(items, 1)) >= min(
+            size, len(DOMAIN)
+        )
         assert items.threshold is None and items.sd == mechanism.sd(t)
         assert state.counters <= len(KEYS) * mechanism.counters_max
 
@@ -83,7 +93,7 @@ def test_without_noise_the_release_is_that_of_algorithm_3_in_the_cells_of_t(
 @settings(deadline=None, max_examples=60)
 @given(ticks=STREAMS, size=st.integers(1, 6))
 def test_a_count_is_too_low_by_at_most_its_share_before_noise(ticks: list[Tick], size: int) -> None:
-    """n/(k+1) in all, what the sketch loses and what Algorithm 3 takes off together; half a count for rounding."""
+    """n/(k+1), the sketch's loss plus Algorithm 3's; half a count for rounding."""
     mechanism = PureMisraGries(config(size=size))
     state = start(mechanism)
     exact: Counter[int] = Counter()
@@ -91,11 +101,15 @@ def test_a_count_is_too_low_by_at_most_its_share_before_noise(ticks: list[Tick],
         exact.update({item: n for item, n in tick.items() if item in ITEMS})
         shown = released(mechanism.step(state, t, [part({"k": tick})], Silent())[1])
         for item in ITEMS:
-            assert exact[item] - exact.total() / (size + 1) - 0.5 <= shown.get(item, 0) <= exact[item] + 0.5
+            assert (
+                exact[item] - exact.total() / (size + 1) - 0.5
+                <= shown.get(item, 0)
+                <= exact[item] + 0.5
+            )
 
 
 def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
-    """All cells of t together, per item, rounding included; half and double of it are rejected."""
+    """Per item over all cells of t, rounding included; half and double are rejected."""
     mechanism = PureMisraGries(config(size=8, epsilon=2.0, horizon=80))
     counts: list[int] = []
     for block in range(300):
@@ -103,31 +117,39 @@ def test_the_noise_of_a_count_has_the_variance_that_is_published() -> None:
         for t in range(1, 14):
             _, items = mechanism.step(state, t, [part({"k": {0: 9_000}})], noise)
         counts += [n - (13 * 8_000 if item == 0 else 0) for item, n in released(items).items()]
-    # t = 13 = 111 in base 3: three cells, and all labels are shown. Scale 4 * 15 / 2 = 30 in ninths: 3 * 2 * 900 / 81 = 66.7.
+    # t = 13 = 111 in base 3: three cells, and all labels are shown. Scale 4 * 15 / 2 = 30 in
+    # ninths: 3 * 2 * 900 / 81 = 66.7.
     assert (
         len(counts) == 300 * 8
         and mechanism.scale == 30
         and mechanism.sd(13) == pytest.approx(math.sqrt(66.7), rel=0.01)
     )
-    # The square of a sum of three Laplace values has a standard deviation of sqrt(3) times its mean: 3.5 % over 2,400.
+    # The square of a sum of three Laplace values has a standard deviation of sqrt(3) times its
+    # mean: 3.5 % over 2,400.
     assert np.mean(np.square(counts)) == pytest.approx(mechanism.sd(13) ** 2, rel=0.2)
 
 
-@pytest.mark.parametrize(("max_items", "max_count", "size"), [(1, 1, 1), (1, 1, 5), (3, 2, 5), (2, 1, 40)])
-def test_the_cost_is_the_basic_composition_of_the_levels(max_items: int, max_count: int, size: int) -> None:
-    """epsilon = L m (2k - 1) / b; each level's is a pure one, so rho = epsilon^2 / (2 L); delta is for the samplers alone."""
-    mechanism = PureMisraGries(config(max_items=max_items, max_count=max_count, size=size, epsilon=1.0, delta=1e-20))
+@pytest.mark.parametrize(
+    ("max_items", "max_count", "size"), [(1, 1, 1), (1, 1, 5), (3, 2, 5), (2, 1, 40)]
+)
+def test_the_cost_is_the_basic_composition_of_the_levels(
+    max_items: int, max_count: int, size: int
+) -> None:
+    """epsilon = L m (2k - 1) / b; rho = epsilon^2 / (2 L) (pure levels); delta: samplers only."""
+    mechanism = PureMisraGries(
+        config(max_items=max_items, max_count=max_count, size=size, epsilon=1.0, delta=1e-20)
+    )
     levels, guarantee = mechanism.tree.levels, mechanism.guarantee
     spent = levels * max_items * max_count * (2 * size - 1) / mechanism.scale
     assert levels == 3 and 0.9999 < spent <= 1 == guarantee.epsilon
-    assert mechanism.cost().rho == guarantee.rho == pytest.approx(1 / 6, rel=1e-4) and guarantee.rho <= 1 / 6 * (
-        1 + 1e-9
-    )
+    assert mechanism.cost().rho == guarantee.rho == pytest.approx(
+        1 / 6, rel=1e-4
+    ) and guarantee.rho <= 1 / 6 * (1 + 1e-9)
     assert dict(mechanism.cost().deltas) == {"numerical": 1e-20} and guarantee.delta == 1e-20
 
 
 def test_a_base_of_the_tree_is_chosen_for_a_pure_epsilon() -> None:
-    """Levels cost more here than in zCDP: the default is not noisier than any other base by the bound (r - 1) L^3."""
+    """Levels cost more than in zCDP: the default base is best by the bound (r - 1) L^3."""
     chosen = PureMisraGries(config(radix=None, horizon=64))
     assert (chosen.tree.radix, chosen.tree.levels) == (9, 2)
     worst = [PureMisraGries(config(radix=radix, horizon=64)) for radix in (2, 3, 4, 5, 8, 16)]
@@ -138,7 +160,7 @@ def test_a_base_of_the_tree_is_chosen_for_a_pure_epsilon() -> None:
 def test_the_stored_domain_comes_back_page_by_page_and_one_that_is_missing_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Without it a restarted worker could not give absent labels their noise."""
+    """A restarted worker needs it to give absent labels their noise."""
     monkeypatch.setattr("workers.mechanisms.misra_gries.state.PAGE_BYTES", 100)
     mechanism = PureMisraGries(config())
     state, noise = start(mechanism), mechanism.noise(STREAM)
@@ -160,7 +182,10 @@ def test_the_stored_domain_comes_back_page_by_page_and_one_that_is_missing_is_re
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"domain": None}, 'domain, domain_file or buckets is missing: release = "pure" needs one of them'),
+        (
+            {"domain": None},
+            'domain, domain_file or buckets is missing: release = "pure" needs one of them',
+        ),
         ({"release": "pmg"}, 'domain is set: release = "pmg" has none'),
         ({"release": "merge"}, 'domain is set: release = "merge" has none'),
         ({"epsilon": None, "rho": 0.1}, 'release = "pure": needs epsilon, not rho'),
@@ -170,17 +195,24 @@ def test_the_stored_domain_comes_back_page_by_page_and_one_that_is_missing_is_re
         ({"horizon": "unbounded"}, "needs a number of ticks"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
-    """A domain that is ignored, or a budget that cannot be a pure one, would mislead."""
+def test_settings_that_do_not_fit_are_refused_in_one_line(
+    changes: dict[str, Any], message: str
+) -> None:
+    """Ignoring a domain, or taking a budget that cannot be pure, would mislead."""
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         config(**changes)
     assert "\n" not in str(refused.value)
 
 
 def test_noise_that_no_table_holds_and_a_delta_below_the_samplers_are_refused() -> None:
-    """Fail closed, and say what to change."""
-    with pytest.raises(ValueError, match=r'release = "pure": .* = 29,997: at most 16,384, with a smaller size'):
+    with pytest.raises(
+        ValueError, match=r'release = "pure": .* = 29,997: at most 16,384, with a smaller size'
+    ):
         make_misra_gries(config(size=5_000, epsilon=1.0))
     with pytest.raises(ValueError, match="below what the integer samplers can promise"):
         make_misra_gries(config(delta=1e-50))
-    assert type(make_misra_gries(config())) is PureMisraGries is not type(make_misra_gries(any_config()))
+    assert (
+        type(make_misra_gries(config()))
+        is PureMisraGries
+        is not type(make_misra_gries(any_config()))
+    )

@@ -1,4 +1,4 @@
-"""The Misra-Gries sketch: the same as feeding items one by one, its bounds at every step, and what one event more changes."""
+"""The Misra-Gries sketch: item-by-item feeding, bounds at every step, one event's effect."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, SketchBatch, batch
-from workers.mechanisms.misra_gries.sorted_tags import SortedTags
-from workers.mechanisms.texts import Texts
+from workers.arrays.texts import Texts
+from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, SketchBatch, SortedTags, batch
+
+pytestmark = pytest.mark.slow
 
 Tick = dict[int, int]
 ITEMS = st.integers(0, 11)
@@ -19,18 +20,22 @@ TICKS = st.lists(st.dictionaries(ITEMS, COUNTS, max_size=12), min_size=1, max_si
 
 
 def tag(item: int) -> list[int]:
-    """Upper halves meet, so that lower halves decide, and the labels' order is another one than the tags'."""
+    """Return a tag; upper halves collide, so lower halves decide, in another order than labels."""
     return [item // 3, (item % 3) << 62]
 
 
 def as_batch(tick: Tick) -> SketchBatch:
     items = sorted(tick, reverse=True)
     tags = np.array([tag(item) for item in items], dtype=np.uint64).reshape(-1, 2)
-    return batch(tags, Texts.of(b"%d" % item for item in items), np.array([tick[item] for item in items], dtype=np.int64))
+    return batch(
+        tags,
+        Texts.of(b"%d" % item for item in items),
+        np.array([tick[item] for item in items], dtype=np.int64),
+    )
 
 
 def one_by_one(size: int, counters: dict[int, int], tick: Tick) -> dict[int, int]:
-    """Algorithm 1 as printed, in the order of `sketch`; an item number is ordered as its tag, dummies are what is missing to `size`."""
+    """Run Algorithm 1 as printed, in `sketch`'s order: by tag, dummies fill up to `size`."""
     counters = dict(counters)
     rounds = [[item for item in sorted(tick) if tick[item] > fed] for fed in range(ROUNDS - 1)]
     rest = [item for item in sorted(tick) for _ in range(tick[item] - ROUNDS + 1)]
@@ -48,7 +53,10 @@ def one_by_one(size: int, counters: dict[int, int], tick: Tick) -> dict[int, int
 
 
 def held(sketch: Sketch) -> dict[int, int]:
-    return {int(label): count for label, count in zip(sketch.labels, sketch.counts.tolist(), strict=True)}
+    return {
+        int(label): count
+        for label, count in zip(sketch.labels, sketch.counts.tolist(), strict=True)
+    }
 
 
 def fed(size: int, ticks: list[Tick], *, merged: bool = False) -> Sketch:
@@ -63,8 +71,10 @@ def fed(size: int, ticks: list[Tick], *, merged: bool = False) -> Sketch:
 
 @settings(deadline=None, max_examples=400)
 @given(st.integers(1, 7), TICKS)
-def test_a_batch_ends_where_algorithm_1_ends_when_fed_item_by_item(size: int, ticks: list[Tick]) -> None:
-    """Counters, keys with count zero and their order: the privacy proof is about exactly these."""
+def test_a_batch_ends_where_algorithm_1_ends_when_fed_item_by_item(
+    size: int, ticks: list[Tick]
+) -> None:
+    """Counters, zero-count keys and their order: the subject of the privacy proof."""
     sketch, expected = Sketch(size), dict[int, int]()
     for tick in ticks:
         sketch.feed(as_batch(tick))
@@ -80,7 +90,10 @@ def test_long_batches_end_where_algorithm_1_ends() -> None:
     sketch, expected = Sketch(25), dict[int, int]()
     for _ in range(12):
         items = np.unique(random.zipf(1.3, 600) % 400)
-        tick = {int(item): int(count) for item, count in zip(items, random.geometric(0.4, len(items)), strict=True)}
+        tick = {
+            int(item): int(count)
+            for item, count in zip(items, random.geometric(0.4, len(items)), strict=True)
+        }
         sketch.feed(as_batch(tick))
         expected = one_by_one(25, expected, tick)
         assert held(sketch) == expected
@@ -92,7 +105,7 @@ def test_long_batches_end_where_algorithm_1_ends() -> None:
 def test_every_estimate_lies_within_its_share_of_the_stream_at_every_step(
     merged: bool, size: int, ticks: list[Tick]
 ) -> None:
-    """The estimate is never above the true count, and below it by at most n/(k+1): for items outside the sketch too."""
+    """At most the true count and short by at most n/(k+1), outside the sketch too."""
     sketch, exact = Sketch(size), Counter[int]()
     for tick in ticks:
         if merged:
@@ -107,7 +120,7 @@ def test_every_estimate_lies_within_its_share_of_the_stream_at_every_step(
 
 
 def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() -> None:
-    """What the sketch is for, against an exact counter after every tick: whatever the domain, in bytes, and for each of all items."""
+    """Against an exact counter after every tick, in bytes and for every item."""
     random, size, domain = np.random.default_rng(7), 1_000, 1_000_000
     popular = random.permutation(domain)  # the tags' order is another one than that by count
     sketch, exact = Sketch(size), np.zeros(domain, dtype=np.int64)
@@ -132,9 +145,10 @@ def test_ten_million_events_of_a_million_items_never_exceed_memory_or_error() ->
 
 
 def neighbours(ticks: list[Tick], at: int, item: int) -> list[Tick]:
-    """The same ticks with one item more."""
     at %= len(ticks)
-    return [{**tick, item: tick.get(item, 0) + 1} if i == at else tick for i, tick in enumerate(ticks)]
+    return [
+        {**tick, item: tick.get(item, 0) + 1} if i == at else tick for i, tick in enumerate(ticks)
+    ]
 
 
 @settings(deadline=None, max_examples=500)
@@ -142,17 +156,22 @@ def neighbours(ticks: list[Tick], at: int, item: int) -> list[Tick]:
 def test_one_item_more_moves_one_counter_or_all_by_one_and_changes_at_most_two_keys(
     size: int, ticks: list[Tick], at: int, item: int
 ) -> None:
-    """Lemma 2, on which the noise that does not grow with k rests."""
+    """Lemma 2, which makes the noise independent of k."""
     more, less = held(fed(size, neighbours(ticks, at, item))), held(fed(size, ticks))
     dummies = size - len(more), size - len(less)
     only_more, only_less = more.keys() - less.keys(), less.keys() - more.keys()
     assert (
-        len(only_more) + max(0, dummies[0] - dummies[1]) <= 2 and len(only_less) + max(0, dummies[1] - dummies[0]) <= 2
+        len(only_more) + max(0, dummies[0] - dummies[1]) <= 2
+        and len(only_less) + max(0, dummies[1] - dummies[0]) <= 2
     )
     assert all(more[key] <= 1 for key in only_more) and all(less[key] <= 1 for key in only_less)
     moved = {key: more.get(key, 0) - less.get(key, 0) for key in more.keys() | less.keys()}
     one = sorted(move for move in moved.values() if move) == [1]
-    everyone = len(less) == size and all(moved[key] == -1 for key in less) and not any(more[key] for key in only_more)
+    everyone = (
+        len(less) == size
+        and all(moved[key] == -1 for key in less)
+        and not any(more[key] for key in only_more)
+    )
     assert one or everyone
 
 
@@ -161,7 +180,9 @@ def test_one_item_more_moves_one_counter_or_all_by_one_and_changes_at_most_two_k
 def test_an_event_of_m_items_is_m_steps_on_the_keys_that_stay(
     size: int, ticks: list[Tick], at: int, items: list[int]
 ) -> None:
-    """The group form: a * 1 + b with |a| + |b| <= m on keys that stay, and no more than 2 m others, none above m."""
+    """The group form: a * 1 + b with |a| + |b| <= m on keys that stay, and no more than 2 m
+    others, none above m.
+    """
     sketches = [held(fed(size, ticks))]
     for item in items:
         ticks = neighbours(ticks, at, item)
@@ -180,7 +201,7 @@ def test_an_event_of_m_items_is_m_steps_on_the_keys_that_stay(
 def test_an_event_of_any_number_of_items_moves_merged_counters_by_its_largest_count(
     size: int, ticks: list[Tick], at: int, items: set[int], most: int
 ) -> None:
-    """Lemma 1 of Section 7: l2 is sqrt(k) times the largest count, and for counts of one all move the same way."""
+    """Lemma 1 of Section 7: l2 is sqrt(k) times the largest count; ones move the same way."""
     more = ticks
     for item in items:
         for _ in range(1 + item % most):
@@ -195,7 +216,7 @@ def test_an_event_of_any_number_of_items_moves_merged_counters_by_its_largest_co
 
 
 def test_positions_find_tags_whose_upper_halves_meet() -> None:
-    """Once in 2^64 pairs of tags, and then the lower halves must decide."""
+    """Once in 2^64 pairs of tags the lower halves must decide."""
     among = np.array([[1, 1], [1, 5], [1, 9], [2, 0]], dtype=np.uint64)
     keys = np.array([[0, 9], [1, 0], [1, 5], [1, 6], [1, 10], [2, 0], [3, 0]], dtype=np.uint64)
     before, known = SortedTags(among[[3, 1, 0, 2]]).positions(keys)
@@ -204,7 +225,7 @@ def test_positions_find_tags_whose_upper_halves_meet() -> None:
 
 
 def test_a_sketch_without_counters_is_refused_and_a_repr_shows_no_count() -> None:
-    """There is no guarantee for a sketch of size 0; counts are sensitive."""
+    """A sketch of size 0 has no guarantee; counts are sensitive."""
     with pytest.raises(ValueError, match="size = 0"):
         Sketch(0)
     assert "7" not in repr(fed(3, [{7: 7}]))
@@ -215,18 +236,22 @@ def test_a_sketch_without_counters_is_refused_and_a_repr_shows_no_count() -> Non
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 2)), max_size=40),
     st.sampled_from([0, 1, 5, 58, 63]),
 )
-def test_tags_are_put_in_order_whatever_they_have_in_common(parts: list[tuple[int, int, int]], shift: int) -> None:
-    """Tags that share the bits which are sorted first differ behind them, or are equal and stay as they stand."""
-    tags = np.array([((a << 61) | ((b << shift) & (2**61 - 1)), c) for a, b, c in parts], dtype=np.uint64).reshape(
-        -1, 2
-    )
+def test_tags_are_put_in_order_whatever_they_have_in_common(
+    parts: list[tuple[int, int, int]], shift: int
+) -> None:
+    """Tags equal in the bits sorted first differ behind them, or keep their order."""
+    tags = np.array(
+        [((a << 61) | ((b << shift) & (2**61 - 1)), c) for a, b, c in parts], dtype=np.uint64
+    ).reshape(-1, 2)
     found = SortedTags(tags)
     assert found.order.tolist() == np.lexsort((tags[:, 1], tags[:, 0])).tolist()
     each_once = sorted(set(map(tuple, tags.tolist())))
     assert list(map(tuple, found.all().tolist())) == each_once
     starts = range(len(tags)) if found.starts is None else found.starts.tolist()
     assert found.rows.tolist() == [found.order[start] for start in starts]
-    keys = np.array([(upper, lower + more) for upper, lower in each_once for more in (0, 1)], dtype=np.uint64).reshape(-1, 2)
+    keys = np.array(
+        [(upper, lower + more) for upper, lower in each_once for more in (0, 1)], dtype=np.uint64
+    ).reshape(-1, 2)
     before, known = found.positions(keys)
     assert before.tolist() == [bisect_left(each_once, tuple(key)) for key in keys.tolist()]
     assert known.tolist() == [tuple(key) in each_once for key in keys.tolist()]

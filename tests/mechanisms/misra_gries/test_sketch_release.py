@@ -1,4 +1,4 @@
-"""What a released cell shows: Algorithm 3's sensitivity, ties, and an order that does not leak."""
+"""Released sketch cells: Algorithm 3's sensitivity, ties, and an order that does not leak."""
 
 import math
 
@@ -8,17 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mechanisms.misra_gries.test_sketch import TICKS, Tick, fed, neighbours
-from workers.mechanisms.misra_gries.domain import DomainTags
-from workers.mechanisms.misra_gries.release import _largest, largest_parts, pure_scale, reduced, shown_above
+from workers.arrays.texts import Texts
+from workers.mechanisms.misra_gries.misra_gries import (
+    _largest,
+    largest_parts,
+    pure_scale,
+    reduced,
+    shown_above,
+)
 from workers.mechanisms.misra_gries.sketch import Sketch, batch
+from workers.mechanisms.misra_gries.state import DomainTags
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 
 
 def test_only_what_passes_the_threshold_is_shown_sorted_by_label() -> None:
-    """The order in which a sketch holds its keys would leak."""
+    """The sketch's own key order would leak."""
     labels = [b"%03d" % (17 * i % 40) for i in range(40)]
     shown = shown_above(Texts.of(labels), np.array([20 * (17 * i % 40) for i in range(40)]), 300)
     assert list(shown.labels) == [b"%03d" % i for i in range(16, 40)]
@@ -26,7 +32,7 @@ def test_only_what_passes_the_threshold_is_shown_sorted_by_label() -> None:
 
 
 def test_a_sketch_with_an_item_outside_the_domain_is_refused() -> None:
-    """It would be shown without noise for the labels that are declared and not in the sketch."""
+    """It would appear without noise for declared labels absent from the sketch."""
     labels = [b"%04d" % i for i in range(5)]
     tags = KEY.tags("k", labels)
     sketch = Sketch(3)
@@ -37,25 +43,31 @@ def test_a_sketch_with_an_item_outside_the_domain_is_refused() -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.integers(1, 6), TICKS, st.integers(0, 5), st.integers(0, 11))
-def test_the_reduced_sketch_moves_by_less_than_two_in_l1(size: int, ticks: list[Tick], at: int, item: int) -> None:
-    """Algorithm 3 in units of 1/(k+1): 2k - 1, tighter than the paper's 2 (k + 1), and its estimate keeps the bound."""
+def test_the_reduced_sketch_moves_by_less_than_two_in_l1(
+    size: int, ticks: list[Tick], at: int, item: int
+) -> None:
+    """Algorithm 3 in units of 1/(k+1): 2k - 1, below 2 (k + 1); the estimate keeps its bound."""
     a, b = fed(size, neighbours(ticks, at, item)), fed(size, ticks)
     x, y = (dict(zip(sketch.labels, reduced(sketch).tolist(), strict=True)) for sketch in (a, b))
-    assert sum(abs(x.get(label, 0) - y.get(label, 0)) for label in x.keys() | y.keys()) <= 2 * size - 1
+    assert (
+        sum(abs(x.get(label, 0) - y.get(label, 0)) for label in x.keys() | y.keys()) <= 2 * size - 1
+    )
     for i in range(12):
         exact = sum(tick.get(i, 0) for tick in ticks)
         assert 0 <= exact * (size + 1) - y.get(b"%d" % i, 0) <= b.total
 
 
 def test_the_reduced_sketch_reaches_its_sensitivity() -> None:
-    """2k - 1 is attained, so no less noise would do."""
+    """2k - 1 is attained, so less noise would not suffice."""
     a, b = fed(4, [{0: 9, 1: 9, 2: 9, 3: 10}]), fed(4, [{0: 9, 1: 9, 2: 9, 3: 9}])
     assert int(np.abs(reduced(a) - reduced(b)).sum()) == 2 * 4 - 1
 
 
 @given(st.lists(st.integers(-2, 2), min_size=1, max_size=12), st.integers(1, 12))
-def test_of_equal_noisy_counts_those_are_shown_whose_labels_come_first(counts: list[int], k: int) -> None:
-    """Whatever the order in which a domain was declared, or a sketch holds its keys."""
+def test_of_equal_noisy_counts_those_are_shown_whose_labels_come_first(
+    counts: list[int], k: int
+) -> None:
+    """Whatever order the domain was declared in, or the sketch holds its keys in."""
     labels = [b"%02d" % (7 * i % 13) for i in range(len(counts))]
     expected = sorted(range(len(counts)), key=lambda i: (-counts[i], labels[i]))[:k]
     assert sorted(_largest(np.array(counts), labels, min(k, len(counts)))) == sorted(expected)
@@ -63,6 +75,5 @@ def test_of_equal_noisy_counts_those_are_shown_whose_labels_come_first(counts: l
 
 @pytest.mark.parametrize("epsilon", [0.0, math.inf, math.nan])
 def test_budgets_that_buy_nothing_are_refused(epsilon: float) -> None:
-    """Fail closed."""
     with pytest.raises(ValueError, match="epsilon"):
         pure_scale(3, epsilon)

@@ -1,4 +1,4 @@
-"""Discrete Laplace and geometric samplers: exact at every threshold, right in law, with negative controls."""
+"""Discrete Laplace and geometric samplers: exact thresholds, correct law, negative controls."""
 
 import bisect
 import math
@@ -21,13 +21,14 @@ from workers.mechanisms.noise.discrete_laplace import (
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseKey
 
+pytestmark = pytest.mark.slow
+
 SCALES = [Fraction(1, 20), Fraction(1, 2), Fraction(1), Fraction(22, 7), Fraction(60)]
 WORDS = 1 << 128
 Sampler = Callable[[Fraction], DiscreteLaplace | Geometric]
 
 
 def law(kind: Sampler, scale: Fraction, x: int) -> float:
-    """P(x), from the definition."""
     q = math.exp(-1 / float(scale))
     if kind is geometric:
         return float((1 - q) * q**x) if x >= 0 else 0.0
@@ -35,18 +36,24 @@ def law(kind: Sampler, scale: Fraction, x: int) -> float:
 
 
 def cumulative(kind: Sampler, scale: Fraction, x: int) -> int:
-    """round(2^128 P(X <= x)), each exponential on its own: no recurrence, unlike the sampler's table."""
+    """Return round(2^128 P(X <= x)), without the recurrence of the sampler's table."""
     with localcontext() as context:
         context.prec = 110
         one = Decimal(scale.denominator) / Decimal(scale.numerator)
         if kind is geometric:
             return WORDS - int((WORDS * (-one * (x + 1)).exp()).to_integral_value())
-        tail = int((WORDS * (-one * (-x if x < 0 else x + 1)).exp() / (1 + (-one).exp())).to_integral_value())
+        tail = int(
+            (
+                WORDS * (-one * (-x if x < 0 else x + 1)).exp() / (1 + (-one).exp())
+            ).to_integral_value()
+        )
         return tail if x < 0 else WORDS - tail
 
 
 def words_of(values: list[int]) -> NDArray[np.uint64]:
-    return np.array([[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64).reshape(-1, 2)
+    return np.array(
+        [[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64
+    ).reshape(-1, 2)
 
 
 def sample(table: InversionTable, words: NDArray[np.uint64]) -> list[int]:
@@ -58,20 +65,24 @@ def sample(table: InversionTable, words: NDArray[np.uint64]) -> list[int]:
 @pytest.mark.parametrize("kind", [discrete_laplace, geometric])
 @pytest.mark.parametrize("scale", SCALES)
 def test_values_change_exactly_at_the_128_bit_thresholds(kind: Sampler, scale: Fraction) -> None:
-    """One word below a threshold is the smaller value, the threshold itself the larger, from the least value to the largest."""
+    """A word just below a threshold gives the smaller value, the threshold the larger."""
     table = kind(scale)
     least = 0 if kind is geometric else -table.bound
     edges = [cumulative(kind, scale, x) for x in range(least, table.bound)]
     assert all(0 < edge < WORDS for edge in edges)
     for words in ([edge - 1 for edge in edges], edges):
-        assert sample(table, words_of(words)) == [least + bisect.bisect_right(edges, word) for word in words]
+        assert sample(table, words_of(words)) == [
+            least + bisect.bisect_right(edges, word) for word in words
+        ]
     assert sample(table, words_of([0, WORDS - 1])) == [least, table.bound]
 
 
 @pytest.mark.parametrize("kind", [discrete_laplace, geometric])
 @pytest.mark.parametrize("scale", SCALES)
-def test_stated_total_variation_distance_covers_the_rounding(kind: Sampler, scale: Fraction) -> None:
-    """The guarantee charges `tv`; it is summed here from the thresholds and the law at 110 digits."""
+def test_stated_total_variation_distance_covers_the_rounding(
+    kind: Sampler, scale: Fraction
+) -> None:
+    """The guarantee charges `tv`; summed here from thresholds and the law at 110 digits."""
     table = kind(scale)
     least = 0 if kind is geometric else -table.bound
     edges = [0, *(cumulative(kind, scale, x) for x in range(least, table.bound)), WORDS]
@@ -90,8 +101,10 @@ def test_stated_total_variation_distance_covers_the_rounding(kind: Sampler, scal
 
 @pytest.mark.parametrize("kind", [discrete_laplace, geometric])
 @pytest.mark.parametrize("scale", SCALES[1:4])
-def test_samples_follow_the_law_and_not_half_or_double_its_scale(kind: Sampler, scale: Fraction) -> None:
-    """200,000 keyed draws; the statistic has mean df and sd sqrt(2 df): six sd and 12 above is not met by chance."""
+def test_samples_follow_the_law_and_not_half_or_double_its_scale(
+    kind: Sampler, scale: Fraction
+) -> None:
+    """200,000 keyed draws; mean df, sd sqrt(2 df): six sd and 12 above is not met by chance."""
     tags = np.random.default_rng(5).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
     table = kind(scale)
     values = np.empty(len(tags), dtype=table.dtype)
@@ -99,7 +112,9 @@ def test_samples_follow_the_law_and_not_half_or_double_its_scale(kind: Sampler, 
     reach = table.bound
     observed = np.bincount(values.astype(np.int64) + reach, minlength=2 * reach + 1)
     for factor, accepted in ((Fraction(1), True), (Fraction(1, 2), False), (Fraction(2), False)):
-        expected = np.array([law(kind, scale * factor, x) for x in range(-reach, reach + 1)]) * len(tags)
+        expected = np.array([law(kind, scale * factor, x) for x in range(-reach, reach + 1)]) * len(
+            tags
+        )
         often = expected >= 10
         statistic = ((observed[often] - expected[often]) ** 2 / expected[often]).sum()
         rest = expected[~often].sum()
@@ -110,24 +125,26 @@ def test_samples_follow_the_law_and_not_half_or_double_its_scale(kind: Sampler, 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_stated_moments_are_those_of_the_law(scale: Fraction) -> None:
-    """Published errors come from them."""
     xs = range(-5000, 5001)
-    assert discrete_laplace(scale).variance == pytest.approx(sum(x * x * law(discrete_laplace, scale, x) for x in xs))
+    assert discrete_laplace(scale).variance == pytest.approx(
+        sum(x * x * law(discrete_laplace, scale, x) for x in xs)
+    )
     mean = sum(x * law(geometric, scale, x) for x in xs)
     assert geometric(scale).mean == pytest.approx(mean)
-    assert geometric(scale).variance == pytest.approx(sum((x - mean) ** 2 * law(geometric, scale, x) for x in xs))
+    assert geometric(scale).variance == pytest.approx(
+        sum((x - mean) ** 2 * law(geometric, scale, x) for x in xs)
+    )
 
 
 @pytest.mark.parametrize("kind", [discrete_laplace, geometric])
 @pytest.mark.parametrize("scale", [Fraction(0), Fraction(-1), Fraction(LARGEST_SCALE + 1)])
 def test_a_scale_outside_the_range_is_refused(kind: Sampler, scale: Fraction) -> None:
-    """No noise at all, and a table larger than memory, are both refused with the limit."""
+    """Zero noise and a table larger than memory are both refused with the limit."""
     with pytest.raises(ValueError, match=f"at most {LARGEST_SCALE}"):
         kind(scale)
 
 
 @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(1, 10**9), Fraction(10**3, 7)])
 def test_scales_are_rounded_up_by_little(scale: Fraction) -> None:
-    """Rounding down would cost more privacy than stated."""
     assert scale <= round_up_scale(scale) <= scale * (1 + Fraction(1, 1 << 15))
     assert round_up_scale(round_up_scale(scale)) == round_up_scale(scale)

@@ -1,4 +1,4 @@
-"""The exact quantile is what adding up every combination gives, and never smaller."""
+"""The exact quantile equals the sum over all combinations, and is never smaller."""
 
 import itertools
 import math
@@ -6,17 +6,21 @@ from fractions import Fraction
 
 import pytest
 
-from workers.mechanisms.noise.exact_tail import exact_quantile
+from workers.mechanisms.noise.gaussian import exact_quantile
 
 TERMS = {
     "one": [(Fraction(1), Fraction(2))],
     "halves": [(Fraction(1, 2), Fraction(3, 2)), (Fraction(1), Fraction(1, 4))],
-    "three": [(Fraction(1, 4), Fraction(1)), (Fraction(3, 4), Fraction(1, 2)), (Fraction(1), Fraction(1, 3))],
+    "three": [
+        (Fraction(1, 4), Fraction(1)),
+        (Fraction(3, 4), Fraction(1, 2)),
+        (Fraction(1), Fraction(1, 3)),
+    ],
 }
 
 
 def brute(terms: list[tuple[Fraction, Fraction]]) -> dict[Fraction, float]:
-    """Probability of every value of X, by enumeration."""
+    """Return the probability of every value of X, by enumeration."""
     laws = []
     for c, s2 in terms:
         bound = math.ceil(9 * math.sqrt(float(s2))) + 1
@@ -33,7 +37,7 @@ def brute(terms: list[tuple[Fraction, Fraction]]) -> dict[Fraction, float]:
 @pytest.mark.parametrize("name", TERMS)
 @pytest.mark.parametrize("delta", [0.3, 0.05, 1e-3, 1e-7])
 def test_it_is_the_smallest_point_whose_tail_weighs_at_most_delta(name: str, delta: float) -> None:
-    """One lattice point less would show an item more often than delta allows; one more would be slack."""
+    """One lattice point less shows an item more often than delta allows; one more is slack."""
     law = brute(TERMS[name])
     x = exact_quantile(TERMS[name], delta)
     assert x is not None
@@ -43,6 +47,5 @@ def test_it_is_the_smallest_point_whose_tail_weighs_at_most_delta(name: str, del
 
 
 def test_what_is_too_large_is_left_to_the_closed_bounds() -> None:
-    """It runs at every tick: it must not cost seconds."""
     assert exact_quantile([(Fraction(1, 2**12), Fraction(400))] * 12, 1e-9) is None
     assert exact_quantile([(Fraction(1), Fraction(1))], 1e-30) is None

@@ -1,4 +1,4 @@
-"""The integer Gaussian sampler: exact against independent tables, at every threshold, with negative controls."""
+"""The integer Gaussian sampler: exact at every threshold, with negative controls."""
 
 import bisect
 import math
@@ -17,22 +17,35 @@ from workers.mechanisms.noise.gaussian import (
 )
 from workers.mechanisms.noise.keyed import NoiseKey
 
-VARIANCES = [Fraction(1, 100), Fraction(1, 4), Fraction(1), Fraction(5, 2), Fraction(300), Fraction(12345, 7)]
+VARIANCES = [
+    Fraction(1, 100),
+    Fraction(1, 4),
+    Fraction(1),
+    Fraction(5, 2),
+    Fraction(300),
+    Fraction(12345, 7),
+]
 WORDS = 1 << 128
 
 
 def masses(sigma_squared: Fraction, reach: int) -> list[Decimal]:
-    """P(x) for x = -reach..reach, each exponential on its own: no recurrence, unlike the sampler's table."""
+    """Return P(x) for x = -reach..reach, without the recurrence of the sampler's table."""
     with localcontext() as context:
         context.prec = 110
-        numerator, denominator = Decimal(sigma_squared.numerator), Decimal(sigma_squared.denominator)
-        weights = [(-(Decimal(x * x) * denominator) / (2 * numerator)).exp() for x in range(-reach, reach + 1)]
+        numerator, denominator = (
+            Decimal(sigma_squared.numerator),
+            Decimal(sigma_squared.denominator),
+        )
+        weights = [
+            (-(Decimal(x * x) * denominator) / (2 * numerator)).exp()
+            for x in range(-reach, reach + 1)
+        ]
         total = sum(weights, Decimal(0))
         return [weight / total for weight in weights]
 
 
 def thresholds(sigma_squared: Fraction, bound: int) -> list[int]:
-    """round(2^128 P(X <= x)) for x = -bound .. bound - 1, from masses far beyond the bound."""
+    """Return round(2^128 P(X <= x)) for x = -bound .. bound - 1, with masses far beyond."""
     reach = 2 * bound + 30
     with localcontext() as context:
         context.prec = 110
@@ -45,7 +58,9 @@ def thresholds(sigma_squared: Fraction, bound: int) -> list[int]:
 
 
 def words_of(values: list[int]) -> NDArray[np.uint64]:
-    return np.array([[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64).reshape(-1, 2)
+    return np.array(
+        [[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64
+    ).reshape(-1, 2)
 
 
 def sample(gaussian: IntegerGaussian, words: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -56,7 +71,7 @@ def sample(gaussian: IntegerGaussian, words: NDArray[np.uint64]) -> NDArray[np.i
 
 @pytest.mark.parametrize("sigma_squared", VARIANCES)
 def test_values_change_exactly_at_the_128_bit_thresholds(sigma_squared: Fraction) -> None:
-    """One word below a threshold is the smaller value, the threshold itself the larger: all 128 bits are compared."""
+    """A word below a threshold gives the smaller value, the threshold the larger: 128 bits."""
     gaussian = IntegerGaussian(sigma_squared)
     edges = thresholds(sigma_squared, gaussian.bound)
     assert len(edges) == 2 * gaussian.bound
@@ -69,7 +84,7 @@ def test_values_change_exactly_at_the_128_bit_thresholds(sigma_squared: Fraction
 
 
 def test_words_that_meet_a_threshold_in_the_upper_half_are_decided_by_the_lower_half() -> None:
-    """The tie that comes once in 2^64 words: lower halves around each threshold, and the upper halves beside it."""
+    """The tie of one word in 2^64: lower halves at each threshold, upper halves beside it."""
     sigma_squared = Fraction(5, 2)
     gaussian = IntegerGaussian(sigma_squared)
     edges = thresholds(sigma_squared, gaussian.bound)
@@ -83,19 +98,22 @@ def test_words_that_meet_a_threshold_in_the_upper_half_are_decided_by_the_lower_
 
 @pytest.mark.parametrize("sigma_squared", VARIANCES)
 def test_the_guide_table_gives_what_the_full_search_gives(sigma_squared: Fraction) -> None:
-    """The fast path must not differ for any leading 16 bits."""
     gaussian = IntegerGaussian(sigma_squared)
     generator = np.random.default_rng(3)
     words = generator.integers(0, 2**64, size=(1 << 16, 2), dtype=np.uint64)
-    words[:, 0] = (words[:, 0] >> np.uint64(16)) | (np.arange(1 << 16, dtype=np.uint64) << np.uint64(48))
-    edges = np.array([edge >> 64 for edge in thresholds(sigma_squared, gaussian.bound)], dtype=np.uint64)
+    words[:, 0] = (words[:, 0] >> np.uint64(16)) | (
+        np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
+    )
+    edges = np.array(
+        [edge >> 64 for edge in thresholds(sigma_squared, gaussian.bound)], dtype=np.uint64
+    )
     expected = np.searchsorted(edges, words[:, 0], side="right") - gaussian.bound
     assert (sample(gaussian, words) == expected).all()
 
 
 @pytest.mark.parametrize("sigma_squared", VARIANCES)
 def test_stated_total_variation_distance_is_an_upper_bound(sigma_squared: Fraction) -> None:
-    """The guarantee charges `tv`: it must cover the rounding of the thresholds and the tail beyond them."""
+    """The guarantee charges `tv`: it must cover threshold rounding and the tail beyond."""
     gaussian = IntegerGaussian(sigma_squared)
     reach = gaussian.bound + 30
     with localcontext() as context:
@@ -110,7 +128,7 @@ def test_stated_total_variation_distance_is_an_upper_bound(sigma_squared: Fracti
 
 
 def chi_squared(values: NDArray[np.int64], sigma_squared: Fraction) -> tuple[float, int]:
-    """Pearson's statistic and its degrees of freedom; values expected fewer than 10 times are put together."""
+    """Return Pearson's statistic and degrees of freedom; expectations under 10 are pooled."""
     reach = 14 * math.isqrt(math.ceil(sigma_squared)) + 14
     expected = np.array([float(mass) for mass in masses(sigma_squared, reach)]) * len(values)
     observed = np.bincount(values + reach, minlength=2 * reach + 1)
@@ -121,9 +139,13 @@ def chi_squared(values: NDArray[np.int64], sigma_squared: Fraction) -> tuple[flo
     return float(statistic), int(often.sum())
 
 
-@pytest.mark.parametrize("sigma_squared", [Fraction(1, 4), Fraction(1), Fraction(5, 2), Fraction(300)])
-def test_samples_follow_the_discrete_gaussian_and_not_half_or_double_its_variance(sigma_squared: Fraction) -> None:
-    """200,000 keyed draws; the statistic has mean df and sd sqrt(2 df): six sd and 12 above is not met by chance."""
+@pytest.mark.parametrize(
+    "sigma_squared", [Fraction(1, 4), Fraction(1), Fraction(5, 2), Fraction(300)]
+)
+def test_samples_follow_the_discrete_gaussian_and_not_half_or_double_its_variance(
+    sigma_squared: Fraction,
+) -> None:
+    """200,000 keyed draws; mean df, sd sqrt(2 df): six sd and 12 above is not met by chance."""
     tags = np.random.default_rng(5).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
     gaussian = integer_gaussian(sigma_squared)
     values = np.empty(len(tags), dtype=gaussian.dtype)
@@ -134,7 +156,6 @@ def test_samples_follow_the_discrete_gaussian_and_not_half_or_double_its_varianc
 
 
 def test_draw_gives_each_row_the_sample_of_its_word() -> None:
-    """Chunking must not shift rows."""
     tags = np.random.default_rng(7).integers(0, 2**64, size=(20_001, 2), dtype=np.uint64)
     stream = NoiseKey(bytes(32)).stream(bytes(16))
     gaussian = integer_gaussian(Fraction(300))
@@ -144,7 +165,7 @@ def test_draw_gives_each_row_the_sample_of_its_word() -> None:
 
 
 def test_large_noise_uses_32_bits_and_keeps_its_variance() -> None:
-    """Values beyond int16 must not wrap: 100,000 draws give the variance within 5 sd (sd of it sqrt(2/n) = 0.45 %)."""
+    """No int16 wrap: 100,000 draws give the variance within 5 sd (sd sqrt(2/n) = 0.45 %)."""
     gaussian = integer_gaussian(Fraction(10**8))
     assert gaussian.dtype == np.int32
     assert gaussian.bound > 13 * 10**4
@@ -154,18 +175,21 @@ def test_large_noise_uses_32_bits_and_keeps_its_variance() -> None:
     assert values.astype(np.float64).var() == pytest.approx(1e8, rel=0.0225)
 
 
-@pytest.mark.parametrize("sigma_squared", [Fraction(0), Fraction(-1), Fraction(LARGEST_SIGMA_SQUARED + 1)])
+@pytest.mark.parametrize(
+    "sigma_squared", [Fraction(0), Fraction(-1), Fraction(LARGEST_SIGMA_SQUARED + 1)]
+)
 def test_a_variance_outside_the_range_is_refused(sigma_squared: Fraction) -> None:
-    """No noise at all, and a table larger than memory, are both refused with the limit."""
+    """Zero noise and a table larger than memory are both refused with the limit."""
     with pytest.raises(ValueError, match=f"at most {LARGEST_SIGMA_SQUARED}"):
         IntegerGaussian(sigma_squared)
 
 
 @pytest.mark.parametrize(
-    "value", [Fraction(1, 3), Fraction(1, 10**9), Fraction(1), Fraction(10**6, 7), Fraction(99, 100)]
+    "value",
+    [Fraction(1, 3), Fraction(1, 10**9), Fraction(1), Fraction(10**6, 7), Fraction(99, 100)],
 )
 def test_variances_are_rounded_up_by_little(value: Fraction) -> None:
-    """Rounding down would cost more privacy than stated; rounding far up would cost accuracy."""
+    """Rounding down would cost more privacy than stated; rounding far up costs accuracy."""
     rounded = round_up_sigma_squared(value)
     assert value <= rounded <= value * (1 + Fraction(1, 1 << 15))
     assert rounded.denominator & (rounded.denominator - 1) == 0

@@ -1,4 +1,4 @@
-"""The noise words: the right cipher over the right blocks, separated by domain, and pinned."""
+"""Noise words: the right cipher over the right blocks, separated by domain, and pinned."""
 
 import json
 import pickle
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from tests.mechanisms.vectors import VECTORS, compute_vectors
-from workers.mechanisms.noise import keyed as noise
+from workers.mechanisms.noise import keyed
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey, NoiseStream
 
 KEY = NoiseKey(bytes(range(32)))
@@ -23,20 +23,23 @@ def random_tags(rows: int, seed: int = 1) -> NDArray[np.uint64]:
 
 
 def test_noise_equals_the_golden_vectors() -> None:
-    """A release repeated after an upgrade, or on another machine, must be the same bytes."""
+    """A release repeated after an upgrade or on another machine must be byte-identical."""
     assert compute_vectors() == json.loads(VECTORS.read_text())
 
 
 @pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 130, CHUNK_ROWS, 2 * CHUNK_ROWS + 3])
 def test_words_are_aes_256_of_tag_xor_cell(rows: int) -> None:
-    """Batched, chunked work gives what one block at a time through the cipher gives."""
+    """Batched, chunked encryption equals one block at a time."""
     aes_key = bytes(range(32, 64))
     tags = random_tags(rows)
     cell = (2**64 - 3, 12345)
     encryptor = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
     expected = [
         encryptor.update(
-            b"".join((int(half) ^ part).to_bytes(8, "little") for half, part in zip(tag, cell, strict=True))
+            b"".join(
+                (int(half) ^ part).to_bytes(8, "little")
+                for half, part in zip(tag, cell, strict=True)
+            )
         )
         for tag in tags
     ]
@@ -52,8 +55,16 @@ def test_chunk_refuses_more_rows_than_its_buffers_hold() -> None:
 
 
 def test_tags_encode_stream_key_and_label_injectively() -> None:
-    """Two items that share a tag share their noise and can be differenced."""
-    pairs = [("a", b"bc"), ("ab", b"c"), ("abc", b""), ("", b"abc"), ("é", b"x"), ("a", b"bc\0"), ("a\0", b"bc")]
+    """Two items with one tag share their noise and can be differenced."""
+    pairs = [
+        ("a", b"bc"),
+        ("ab", b"c"),
+        ("abc", b""),
+        ("", b"abc"),
+        ("é", b"x"),
+        ("a", b"bc\0"),
+        ("a\0", b"bc"),
+    ]
     tags = {tuple(KEY.tags(stream_key, [label])[0].tolist()) for stream_key, label in pairs}
     assert len(tags) == len(pairs)
 
@@ -76,11 +87,13 @@ def test_another_root_key_changes_everything() -> None:
     assert zero.fingerprint == NoiseKey(bytes(32)).fingerprint
     assert (other.tags("a", [b"b"]) != zero.tags("a", [b"b"])).all()
     tags = random_tags(4)
-    assert (other.stream(bytes(16)).words(tags, (0, 0)) != zero.stream(bytes(16)).words(tags, (0, 0))).all()
+    assert (
+        other.stream(bytes(16)).words(tags, (0, 0)) != zero.stream(bytes(16)).words(tags, (0, 0))
+    ).all()
 
 
-# n pairs of independent uniform words, correlated as numbers: the sample correlation has standard deviation
-# 1/sqrt(n) = 0.005, so 0.025 is five of them (one false alarm in 1.7 million).
+# n pairs of independent uniform words: the sample correlation has standard deviation 1/sqrt(n) =
+# 0.005, so 0.025 is five of them (one false alarm in 1.7 million).
 ROWS = 40_000
 LIMIT = 0.025
 
@@ -90,7 +103,7 @@ def correlation(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> float:
 
 
 def test_words_are_uncorrelated_between_mechanisms_stream_keys_cells_and_items() -> None:
-    """Noise two mechanisms or two items share lets an observer subtract; a cell with itself does correlate."""
+    """Observers could subtract shared noise; a cell does correlate with itself."""
     labels = [b"p%d" % number for number in range(ROWS)]
     tags, others = KEY.tags("shop 1", labels), KEY.tags("shop 2", labels)
     base = STREAM.words(tags, (1, 7))
@@ -103,7 +116,7 @@ def test_words_are_uncorrelated_between_mechanisms_stream_keys_cells_and_items()
 
 
 def test_every_bit_of_the_words_is_balanced() -> None:
-    """The sampler compares all 128 bits: each is one half the time (40,000 draws: sd 0.0025, five of them allowed)."""
+    """The sampler compares all 128 bits; 40,000 draws: sd 0.0025, five of them allowed."""
     words = STREAM.words(KEY.tags("bits", [b"%d" % number for number in range(ROWS)]), (0, 1))
     shares = np.unpackbits(words.view(np.uint8).reshape(ROWS, 16), axis=1).mean(axis=0)
     assert shares.shape == (128,)
@@ -111,7 +124,7 @@ def test_every_bit_of_the_words_is_balanced() -> None:
 
 
 def test_threads_that_share_a_stream_do_not_mix_their_words() -> None:
-    """Partitions run in their own threads; words of another row would be shared noise."""
+    """Partitions run in their own threads; another row's words would be shared noise."""
     tags = [random_tags(5000, seed) for seed in range(4)]
     expected = [STREAM.words(part, (1, 1)) for part in tags]
     wrong: list[int] = []
@@ -136,14 +149,13 @@ def test_threads_that_share_a_stream_do_not_mix_their_words() -> None:
 
 @pytest.mark.parametrize("size", [0, 16, 31, 33])
 def test_a_root_key_of_another_length_is_refused(size: int) -> None:
-    """A short key would be a weak one."""
     with pytest.raises(ValueError, match=f"root = {size} bytes"):
         NoiseKey(bytes(size))
 
 
 @pytest.mark.parametrize("size", [0, 15, 17, 32])
 def test_a_mechanism_id_of_another_length_is_refused(size: int) -> None:
-    """The id is a 16-byte hash; anything else is a mistake of the caller."""
+    """The id is a 16-byte hash; any other length is a caller's mistake."""
     with pytest.raises(ValueError, match=f"mechanism_id = {size} bytes"):
         KEY.stream(bytes(size))
 
@@ -160,17 +172,17 @@ def test_key_material_is_neither_shown_nor_pickled() -> None:
 
 
 def test_purposes_of_the_root_key_are_separated() -> None:
-    """The fingerprint is stored and tags are in topics: neither may be the key of a mechanism."""
+    """The fingerprint is stored and tags are in topics; neither may be a mechanism's key."""
     key = NoiseKey(bytes(32))
     keys: list[bytes] = []
-    original = noise.NoiseStream.__init__
+    original = keyed.NoiseStream.__init__
 
     def record(self: NoiseStream, aes_key: bytes) -> None:
         keys.append(aes_key)
         original(self, aes_key)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise.NoiseStream, "__init__", record)
+        patch.setattr(keyed.NoiseStream, "__init__", record)
         key.stream(bytes(16))
     (aes_key,) = keys
     assert len(aes_key) == 32

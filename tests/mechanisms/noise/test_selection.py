@@ -1,4 +1,4 @@
-"""Exact selection: the law of the picks, with and without BOTTOM, against enumeration; determinism and edge cases."""
+"""Exact selection: the law of the picks, with and without BOTTOM, against enumeration."""
 
 import itertools
 import math
@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.mechanisms.noise.selection import gumbel_top_k, gumbel_top_k_or_bottom, kth_largest, selection_tv
+from workers.mechanisms.noise.selection import (
+    gumbel_top_k,
+    gumbel_top_k_or_bottom,
+    kth_largest,
+    selection_tv,
+)
+
+pytestmark = pytest.mark.slow
 
 Law = dict[tuple[int, ...], float]
 DRAWS = 40_000
@@ -19,12 +26,14 @@ DRAWS = 40_000
 def words(count: int, seed: int = 1) -> list[tuple[int, int]]:
     return [
         (high, low)
-        for high, low in np.random.default_rng(seed).integers(0, 2**64, size=(count, 2), dtype=np.uint64).tolist()
+        for high, low in np.random.default_rng(seed)
+        .integers(0, 2**64, size=(count, 2), dtype=np.uint64)
+        .tolist()
     ]
 
 
 def enumerated(weights: list[float], k: int, bottom: int | None = None) -> Law:
-    """Probability of each sequence of picks; `bottom` is the candidate that ends them (and stands in the sequence)."""
+    """Return the probability of every pick sequence; candidate `bottom` ends it, inclusive."""
     law: Law = {}
     for order in itertools.permutations(range(len(weights)), min(k, len(weights))):
         sequence = order[: order.index(bottom) + 1] if bottom in order else order
@@ -37,18 +46,20 @@ def enumerated(weights: list[float], k: int, bottom: int | None = None) -> Law:
 
 
 def statistic(observed: dict[tuple[int, ...], int], law: Law) -> float:
-    """Pearson's statistic less its mean, in its standard deviations."""
+    """Return Pearson's statistic less its mean, in standard deviations."""
     total = sum(observed.values())
     assert observed.keys() <= law.keys()
     chi = sum((observed.get(o, 0) - total * p) ** 2 / (total * p) for o, p in law.items())
     return (chi - (len(law) - 1)) / math.sqrt(2 * (len(law) - 1))
 
 
-@pytest.mark.parametrize(("counts", "scale", "k"), [([3, 1, 1, 0], Fraction(2), 2), ([5, 5, 4], Fraction(3, 2), 3)])
+@pytest.mark.parametrize(
+    ("counts", "scale", "k"), [([3, 1, 1, 0], Fraction(2), 2), ([5, 5, 4], Fraction(3, 2), 3)]
+)
 def test_picks_follow_the_peeled_exponential_mechanism_and_not_one_ten_per_cent_off(
     counts: list[int], scale: Fraction, k: int
 ) -> None:
-    """40,000 draws against enumeration: under 6 sd by chance but once in millions; weights 10 % off give far more."""
+    """40,000 draws: over 6 sd by chance once in millions; weights 10 % off give far more."""
     drawn = words(DRAWS * k)
     observed: dict[tuple[int, ...], int] = {}
     for i in range(DRAWS):
@@ -60,12 +71,14 @@ def test_picks_follow_the_peeled_exponential_mechanism_and_not_one_ten_per_cent_
 
 
 def test_picks_end_with_bottom_as_often_as_enumeration_says() -> None:
-    """LimitDom's law: each order of labels down to BOTTOM; a BOTTOM of 10 % more weight is rejected."""
+    """LimitDom's law: label orders down to BOTTOM; a BOTTOM of 10 % more weight is rejected."""
     counts, bottom, scale, k = [4, 3, 3], 4, Fraction(2), 2
     drawn = words(DRAWS * k, seed=2)
     observed: dict[tuple[int, ...], int] = {}
     for i in range(DRAWS):
-        picks, ended = gumbel_top_k_or_bottom(np.array(counts), bottom, scale, k, drawn[i * k : i * k + k])
+        picks, ended = gumbel_top_k_or_bottom(
+            np.array(counts), bottom, scale, k, drawn[i * k : i * k + k]
+        )
         sequence = (*picks.tolist(), *([len(counts)] if ended else []))
         observed[sequence] = observed.get(sequence, 0) + 1
     weights = [math.exp(count / float(scale)) for count in (*counts, bottom)]
@@ -74,34 +87,37 @@ def test_picks_end_with_bottom_as_often_as_enumeration_says() -> None:
 
 
 def test_a_pick_splits_the_words_exactly_at_the_cumulative_weights() -> None:
-    """The pick changes where it should, to the last of 128 bits: counts one apart at scale 1 split at e / (e + 1)."""
+    """To the last of 128 bits: counts one apart at scale 1 split at e / (e + 1)."""
     edge = int(Fraction(math.e) / (Fraction(math.e) + 1) * 2**128)
     for offset, pick in ((-(2**80), 0), (2**80, 1)):  # a float's e is right to 2^-53
         word = divmod(edge + offset, 2**64)
         assert gumbel_top_k(np.array([8, 7]), Fraction(1), 1, [word]).tolist() == [pick]
     word = divmod(2**127, 2**64)
     assert gumbel_top_k(np.array([7, 7]), Fraction(1), 1, [word]).tolist() == [1]
-    assert gumbel_top_k(np.array([7, 7]), Fraction(1), 1, [divmod(2**127 - 1, 2**64)]).tolist() == [0]
+    assert gumbel_top_k(np.array([7, 7]), Fraction(1), 1, [divmod(2**127 - 1, 2**64)]).tolist() == [
+        0
+    ]
 
 
 @pytest.mark.parametrize("top", [10**6, 177])
 def test_wide_gaps_are_picked_in_order_and_small_weights_are_made_anew(top: int) -> None:
-    """Without a new base the weights after the first pick would all be 0, or (gap 176) 4 and 2, and the law lost."""
+    """Without rebasing, weights after the first pick would be 0, or (gap 176) 4 and 2."""
     counts = np.array([10**9, 0, 10**6, 1, -(10**9)])
     assert gumbel_top_k(counts, Fraction(1, 100), 5, words(5)).tolist() == [0, 2, 3, 1, 4]
     draws = DRAWS // 4
     drawn = words(2 * draws, seed=3)
     second = [
-        int(gumbel_top_k(np.array([top, 1, 0]), Fraction(1), 2, drawn[2 * i : 2 * i + 2])[1]) for i in range(draws)
+        int(gumbel_top_k(np.array([top, 1, 0]), Fraction(1), 2, drawn[2 * i : 2 * i + 2])[1])
+        for i in range(draws)
     ]
-    # The share is 0.731 with sd sqrt(p q / n) = 0.0044. Weights 4 and 2 would give 0.667, 14 of them
-    # below; six are allowed (a false alarm in 5e8).
+    # The share is 0.731 with sd sqrt(p q / n) = 0.0044. Weights 4 and 2 would give 0.667, 14 of
+    # them below; six are allowed (a false alarm in 5e8).
     share = second.count(1) / draws
     assert share == pytest.approx(math.e / (1 + math.e), abs=6 * 0.0044)
 
 
 def exact(counts: NDArray[np.int64], scale: Fraction, drawn: list[tuple[int, int]]) -> list[int]:
-    """Peeling with one weight a candidate in floats, largest count first, ties by index."""
+    """Peel with one float weight per candidate, largest count first, ties by index."""
     left = sorted(range(len(counts)), key=lambda i: (-counts[i], i))
     picks = []
     for high, _ in drawn:
@@ -113,30 +129,32 @@ def exact(counts: NDArray[np.int64], scale: Fraction, drawn: list[tuple[int, int
 
 @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(5), Fraction(1000)])
 def test_grouping_by_count_picks_what_peeling_candidate_by_candidate_picks(scale: Fraction) -> None:
-    """300 candidates with ties: the groups, the cut of hopeless ones and the new bases must not change a pick."""
+    """300 candidates with ties: grouping, pruning and rebasing must not change a pick."""
     counts = np.random.default_rng(4).zipf(1.4, 300).clip(0, 10**5)
     drawn = words(60, seed=5)
     assert gumbel_top_k(counts, scale, 60, drawn).tolist() == exact(counts, scale, drawn)
 
 
-@given(st.lists(st.one_of(st.integers(-3, 3), st.integers(-(2**62), 2**62)), min_size=1, max_size=30), st.data())
+@given(
+    st.lists(st.one_of(st.integers(-3, 3), st.integers(-(2**62), 2**62)), min_size=1, max_size=30),
+    st.data(),
+)
 def test_the_kth_largest_is_found_also_where_most_are_equal_and_a_few_are_huge(
     counts: list[int], data: st.DataObject
 ) -> None:
-    """Small ones are counted, large ones sorted: either way it is the k-th of all."""
+    """Small counts are tallied and large ones sorted; both paths give the k-th of all."""
     k = data.draw(st.integers(1, len(counts)))
     assert kth_largest(np.array(counts), k) == sorted(counts, reverse=True)[k - 1]
 
 
 def test_the_kth_largest_of_counts_that_lie_ever_wider_apart_is_found() -> None:
-    """Each count just beyond twice the number of those up to it: leaving out the largest leaves the next one far out again."""
+    """Counts just beyond twice the number up to them: dropping the largest leaves a new outlier."""
     counts = np.array([0, *range(5, 10_003, 2)])
     for k in (1, 3_000, len(counts) - 1, len(counts)):
         assert kth_largest(counts, k) == np.sort(counts)[-k]
 
 
 def test_fewer_candidates_than_picks_are_all_picked_once() -> None:
-    """k is a most."""
     assert sorted(gumbel_top_k(np.array([1, 2, 3]), Fraction(1), 9, words(3)).tolist()) == [0, 1, 2]
     assert gumbel_top_k(np.empty(0, dtype=np.int64), Fraction(1), 9, []).tolist() == []
     assert gumbel_top_k_or_bottom(np.empty(0, dtype=np.int64), 5, Fraction(1), 3, words(1))[1]
@@ -149,5 +167,4 @@ def test_too_few_words_are_refused() -> None:
 
 
 def test_the_charged_distance_grows_with_picks_and_candidates_and_stays_tiny() -> None:
-    """It is added to delta."""
     assert 1000 * 10**6 / 2**128 <= selection_tv(10**6, 1000) < 1e-28

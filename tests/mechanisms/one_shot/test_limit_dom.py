@@ -1,4 +1,4 @@
-"""Tails of the noise on thresholds, LimitDom's law with its bar, and who may be looked at."""
+"""Tails of threshold noise, LimitDom's law with its bar, and the candidate set."""
 
 import math
 from fractions import Fraction
@@ -11,15 +11,20 @@ from hypothesis import strategies as st
 from tests.mechanisms.noise.test_selection import Law, enumerated, statistic
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.one_shot.algorithms import Bottom, Parameters, limited
-from workers.mechanisms.one_shot.release import Cell, OneShotNoise
-from workers.mechanisms.one_shot.tails import (
+from workers.mechanisms.one_shot.algorithms import (
+    Bottom,
+    Cell,
+    OneShotNoise,
+    Parameters,
     gaussian_difference_quantile,
     gaussian_quantile,
     laplace_difference_quantile,
     laplace_quantile,
+    limited,
     logistic_quantile,
 )
+
+pytestmark = pytest.mark.slow
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))
@@ -37,10 +42,12 @@ def laplace_law(scale: Fraction, reach: int) -> list[float]:
     return [w / total for w in weights]
 
 
-@pytest.mark.parametrize("spread", [Fraction(1, 16), Fraction(1, 4), Fraction(1), Fraction(30), Fraction(400)])
+@pytest.mark.parametrize(
+    "spread", [Fraction(1, 16), Fraction(1, 4), Fraction(1), Fraction(30), Fraction(400)]
+)
 @pytest.mark.parametrize("delta", [0.3, 1e-3, 1e-9])
 def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: float) -> None:
-    """One lower and an item that one event brought shows too often; one higher costs accuracy."""
+    """One lower shows one event's item too often; one higher costs accuracy."""
     reach = 45 * (1 + math.isqrt(math.ceil(spread)))
     for law, one, difference in (
         (gaussian_law(spread, reach), gaussian_quantile, gaussian_difference_quantile),
@@ -52,7 +59,10 @@ def test_quantiles_are_the_smallest_by_brute_force(spread: Fraction, delta: floa
     ):
         parameter = spread if one is gaussian_quantile else root
         both = np.convolve(law, law)
-        for mass, x in ((np.array(law), one(parameter, delta)), (both, difference(parameter, delta))):
+        for mass, x in (
+            (np.array(law), one(parameter, delta)),
+            (both, difference(parameter, delta)),
+        ):
             middle = len(mass) // 2
             assert mass[middle + x :][::-1].sum() <= delta
             assert mass[middle + x - 1 :][::-1].sum() > delta
@@ -69,13 +79,20 @@ def cell_of(counts: list[int], keys: int = 1) -> Cell:
     labels = [b"%d" % i for i in range(len(counts))]
     key_tags = KEY.tags("k", [b"\xff%d" % i for i in range(keys)])
     return Cell(
-        KEY.tags("k", labels), np.zeros(len(counts), dtype=np.int32), np.array(counts, dtype=np.int64), key_tags
+        KEY.tags("k", labels),
+        np.zeros(len(counts), dtype=np.int32),
+        np.array(counts, dtype=np.int64),
+        key_tags,
     )
 
 
 def drawn_with(bottom: Bottom, counts: list[int], k: int, draws: int) -> dict[tuple[int, ...], int]:
-    """How often each sequence is picked over the ticks 1..draws; len(counts) stands for BOTTOM."""
-    cell, noise, observed = cell_of(counts), OneShotNoise(STREAM, None), dict[tuple[int, ...], int]()
+    """Count every pick sequence over ticks 1..draws; len(counts) is BOTTOM."""
+    cell, noise, observed = (
+        cell_of(counts),
+        OneShotNoise(STREAM, None),
+        dict[tuple[int, ...], int](),
+    )
     rows = np.arange(len(counts))
     for t in range(draws):
         picks, ended = bottom.pick(cell, rows, 0, k, noise, (0, t))
@@ -93,14 +110,17 @@ def test_limit_dom_picks_by_the_law_of_002_with_its_bar() -> None:
 
     def law(height: int) -> Law:
         weights = [math.exp(count / 2) for count in (*counts[:kbar], height)]
-        return {tuple(4 if i == 3 else i for i in s): p for s, p in enumerated(weights, k, bottom=3).items()}
+        return {
+            tuple(4 if i == 3 else i for i in s): p
+            for s, p in enumerated(weights, k, bottom=3).items()
+        }
 
     assert statistic(observed, law(bar)) < 6
     assert statistic(observed, law(bar + 1)) > 6
 
 
 def test_a_private_kbar_is_chosen_by_the_exponential_mechanism_on_its_cost() -> None:
-    """The mixture over kbar of LimitDom's laws, enumerated; leaving the choice's noise out is rejected."""
+    """Mixture over kbar of LimitDom's laws, enumerated; omitting the choice's noise is rejected."""
     counts, k, scale, delta = [9, 6, 5, 1], 1, Fraction(2), 0.05
     bottom = Bottom(Parameters(max_items=3, max_count=1, k=k, kbar=3, private=True), scale, delta)
     observed = drawn_with(bottom, counts, k, 20_000)
@@ -116,27 +136,44 @@ def test_a_private_kbar_is_chosen_by_the_exponential_mechanism_on_its_cost() -> 
         return law
 
     assert statistic(observed, mixture({kb: math.exp(-bar / 2) for kb, bar in bars.items()})) < 6
-    assert statistic(observed, mixture({kb: float(bar == min(bars.values())) + 1e-9 for kb, bar in bars.items()})) > 6
+    assert (
+        statistic(
+            observed,
+            mixture({kb: float(bar == min(bars.values())) + 1e-9 for kb, bar in bars.items()}),
+        )
+        > 6
+    )
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_one_event_changes_who_is_among_the_kbar_largest_by_at_most_its_items(data: st.DataObject) -> None:
-    """Ties by tag: at most D0 differ, each at most Dinf above the next count, and the bar moves by at most Dinf, taking an item's place."""
+def test_one_event_changes_who_is_among_the_kbar_largest_by_at_most_its_items(
+    data: st.DataObject,
+) -> None:
+    """Ties by tag: at most D0 differ, each by at most Dinf above the next count; the bar moves by
+    at most Dinf, taking an item's place.
+    """
     counts = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=12))
     kbar, most = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 3))
     chosen = data.draw(st.sets(st.integers(0, len(counts) - 1), max_size=4))
-    more = [c + (data.draw(st.integers(1, most)) if i in chosen else 0) for i, c in enumerate(counts)]
+    more = [
+        c + (data.draw(st.integers(1, most)) if i in chosen else 0) for i, c in enumerate(counts)
+    ]
     tops, bars = [], []
     for h in (counts, more):
         cell = cell_of(h)
         top, bar = limited(cell, np.flatnonzero(cell.counts), kbar)
         tops.append(set(top.tolist()))
         bars.append(bar)
-        order = sorted((i for i in range(len(h)) if h[i]), key=lambda i: (-h[i], *cell.tags[i].tolist()))
+        order = sorted(
+            (i for i in range(len(h)) if h[i]), key=lambda i: (-h[i], *cell.tags[i].tolist())
+        )
         assert top.tolist() == order[:kbar]
     assert 0 <= bars[1] - bars[0] <= most
-    for h, seen, limit, others in ((counts, tops[0], bars[0], tops[1]), (more, tops[1], bars[1], tops[0])):
+    for h, seen, limit, others in (
+        (counts, tops[0], bars[0], tops[1]),
+        (more, tops[1], bars[1], tops[0]),
+    ):
         assert len(seen - others) <= len(chosen)
         assert all(h[i] - limit <= most for i in seen - others)
     changed_in_both = len(chosen & tops[0] & tops[1])
@@ -144,7 +181,7 @@ def test_one_event_changes_who_is_among_the_kbar_largest_by_at_most_its_items(da
 
 
 def test_noise_of_the_difference_is_what_the_quantile_is_for() -> None:
-    """Laplace's tail of a difference: 100,000 pairs exceed the 1 % quantile about 1 % of the time (sd 0.03 %)."""
+    """Laplace: 100,000 pairs exceed the 1 % quantile about 1 % of the time (sd 0.03 %)."""
     table = discrete_laplace(Fraction(5))
     tags = np.random.default_rng(3).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
     drawn = np.empty(len(tags), dtype=table.dtype)

@@ -1,4 +1,4 @@
-"""One-shot releases: against brute force without noise, their noise, their price, and each as a mechanism over ticks."""
+"""One-shot releases: brute force without noise, their noise, price, and use over ticks."""
 
 import math
 from fractions import Fraction
@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.errors import HorizonExceeded
-from workers.mechanisms.ledger import Contributions, Tags
+from workers.arrays.tag_index import Tags
+from workers.arrays.texts import Texts
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Items, Release, State
 from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
 from workers.mechanisms.noise.keyed import NoiseKey
@@ -21,10 +22,13 @@ from workers.mechanisms.one_shot.algorithms import (
     KNOWN,
     LIMITED,
     PICKING,
+    Cell,
     Name,
     Noisy,
+    OneShotNoise,
     Parameters,
     Picking,
+    Place,
     make_algorithm,
 )
 from workers.mechanisms.one_shot.config import (
@@ -37,9 +41,8 @@ from workers.mechanisms.one_shot.config import (
     PositiveLaplaceConfig,
     UnkGaussConfig,
 )
-from workers.mechanisms.one_shot.mechanism import OneShot
-from workers.mechanisms.one_shot.release import Cell, OneShotNoise, Place
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.one_shot.one_shot import OneShot
+from workers.runtime.errors import HorizonExceeded
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))
@@ -57,7 +60,7 @@ CONFIGS: dict[str, tuple[type[OneShotConfig], dict[str, object]]] = {
 
 
 class Silent(OneShotNoise):
-    """No noise on counts and thresholds; picks as drawn."""
+    """Noise source without noise on counts and thresholds; picks as drawn."""
 
     def items(self, place: Place, tags: Tags) -> NDArray[np.int64]:
         return np.zeros(len(tags), dtype=np.int64)
@@ -68,14 +71,24 @@ class Silent(OneShotNoise):
 
 def one_shot(name: str, **changes: object) -> OneShot:
     kind, own = CONFIGS[name]
-    values = {
-        "name": "h", "tick_ms": 1, "horizon": 64, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": "public",
-    } | own | changes  # fmt: skip
+    values = (
+        {
+            "name": "h",
+            "tick_ms": 1,
+            "horizon": 64,
+            "max_items": 2,
+            "epsilon": 1.0,
+            "delta": 1e-6,
+            "keys": "public",
+        }
+        | own
+        | changes
+    )
     return OneShot(kind(**values))  # type: ignore[arg-type]  # checked by the record itself
 
 
 def parameters(name: str, **changes: int) -> Parameters:
-    """For a domain of 6 labels; kbar 3 and k 2 where they are used."""
+    """Return settings for a domain of 6 labels; kbar 3 and k 2 where they apply."""
     own = {"k": 2} if name in PICKING else {}
     own |= {"kbar": 3} if name in LIMITED else {}
     own |= {"domain": 6} if name in KNOWN else {}
@@ -87,7 +100,11 @@ def part(counts: dict[bytes, int], keys: tuple[str, ...] = ("k",)) -> Contributi
     tags = np.concatenate([KEY.tags(key, labels) for key in keys])
     key_of_row = np.repeat(np.arange(len(keys), dtype=np.int32), len(labels))
     return Contributions(
-        keys, key_of_row, tags, Texts.of(labels * len(keys)), np.array([*counts.values()] * len(keys), dtype=np.int64)
+        keys,
+        key_of_row,
+        tags,
+        Texts.of(labels * len(keys)),
+        np.array([*counts.values()] * len(keys), dtype=np.int64),
     )
 
 
@@ -116,13 +133,22 @@ def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts:
     labels = [b"%d" % i for i in range(6)]
     present = [i for i in range(6) if counts[i] or name in KNOWN]
     h = np.array([counts[i] for i in present], dtype=np.int64)
-    cell = Cell(KEY.tags("k", [labels[i] for i in present]), np.zeros(len(h), np.int32), h, KEY.tags("k", [b"\xff"]))
+    cell = Cell(
+        KEY.tags("k", [labels[i] for i in present]),
+        np.zeros(len(h), np.int32),
+        h,
+        KEY.tags("k", [b"\xff"]),
+    )
     rows, noisy = algorithm.release(cell, Silent(STREAM, algorithm.table), (0, 1))
     assert noisy.tolist() == h[rows].tolist()
     order = sorted(range(len(h)), key=lambda i: (-h[i], *cell.tags[i].tolist()))
     bar = int(h[order[3]]) if len(h) > 3 else 0
     if isinstance(algorithm, Picking):
-        most = [int(h[i]) for i in (order[:3] if name == "limit_dom" else order) if name in KNOWN or h[i] > bar + 1]
+        most = [
+            int(h[i])
+            for i in (order[:3] if name == "limit_dom" else order)
+            if name in KNOWN or h[i] > bar + 1
+        ]
         assert sorted(noisy.tolist(), reverse=True) == most[:2]
         return
     m = algorithm.threshold
@@ -139,7 +165,7 @@ def test_without_noise_a_release_is_what_its_definition_says(name: Name, counts:
 def test_the_price_agrees_with_an_independent_accountant_and_is_not_above_the_budget(
     name: Name, max_items: int, max_count: int
 ) -> None:
-    """Each changed count, and each pick, as an event of its own, composed by dp_accounting; within 1 % of the budget, below it."""
+    """Every changed count and pick as its own event in dp_accounting: at most 1 % below budget."""
     rho, p = 0.02, parameters(name, max_items=max_items, max_count=max_count)
     algorithm = make_algorithm(name, p, rho, 1e-6)
     accountant = RdpAccountant(
@@ -147,37 +173,51 @@ def test_the_price_agrees_with_an_independent_accountant_and_is_not_above_the_bu
     )
     changed = min(max_items, p.k) if name in PICKING else max_items
     if isinstance(algorithm.table, DiscreteLaplace):
-        event: dp_accounting.DpEvent = dp_accounting.LaplaceDpEvent(float(algorithm.table.scale) / max_count)
+        event: dp_accounting.DpEvent = dp_accounting.LaplaceDpEvent(
+            float(algorithm.table.scale) / max_count
+        )
     else:
         event = dp_accounting.GaussianDpEvent(math.sqrt(algorithm.table.sigma_squared) / max_count)
     accountant.compose(event, changed)
     exact = np.array(accountant._rdp) / np.array([2, 5, 20])
     if isinstance(algorithm, Picking):
-        exact += p.k * dp_accounting.ZCDpEvent(float(Fraction(max_count) / algorithm.scale) ** 2 / 8).rho
+        exact += (
+            p.k * dp_accounting.ZCDpEvent(float(Fraction(max_count) / algorithm.scale) ** 2 / 8).rho
+        )
     assert (exact <= algorithm.rho * (1 + 1e-9)).all()
     assert 0.99 * rho < algorithm.rho <= rho
-    if name not in ("positive_laplace", "limit_dom_laplace"):  # Laplace costs less at high orders than its zCDP says
+    if name not in (
+        "positive_laplace",
+        "limit_dom_laplace",
+    ):  # Laplace costs less at high orders than its zCDP says
         assert exact.max() == pytest.approx(algorithm.rho, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", [n for n in UNKNOWN if n != "limit_dom"])
 def test_what_one_event_alone_brought_is_shown_at_most_as_often_as_delta_allows(name: Name) -> None:
-    """A delta of 2 %, 20,000 places, one item of count Dinf: within 6 sd (0.1 %) below it, and half the threshold would be seen."""
+    """2 % delta, 20,000 places, one item of Dinf: within 6 sd (0.1 %); half the threshold fails."""
     algorithm = make_algorithm(name, parameters(name, max_items=1, max_count=3), 0.05, 0.02)
     assert isinstance(algorithm, Noisy) and algorithm.threshold is not None
     tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])
     keys = np.arange(20_000, dtype=np.int32)
-    cell = Cell(tags, keys, np.full(20_000, 3, dtype=np.int64), KEY.tags("q", [b"%d" % i for i in range(20_000)]))
+    cell = Cell(
+        tags,
+        keys,
+        np.full(20_000, 3, dtype=np.int64),
+        KEY.tags("q", [b"%d" % i for i in range(20_000)]),
+    )
     noise = OneShotNoise(STREAM, algorithm.table)
     share = len(algorithm.release(cell, noise, (0, 1))[0]) / 20_000
     assert 0.01 < share <= 0.02 + 6 * math.sqrt(0.02 / 20_000)
-    object.__setattr__(algorithm, "threshold", algorithm.threshold // 2)  # planted in what is frozen
+    object.__setattr__(
+        algorithm, "threshold", algorithm.threshold // 2
+    )  # planted in what is frozen
     assert len(algorithm.release(cell, noise, (0, 2))[0]) / 20_000 > 0.03
 
 
 @pytest.mark.parametrize("name", ["known_gauss", "positive_gauss", "positive_laplace"])
 def test_noise_has_the_stated_sd_and_neither_half_nor_double_of_it(name: Name) -> None:
-    """20,000 items far above any threshold: the sd of an sd is at most 1.2 % (Laplace), so 10 % is 8 of them."""
+    """20,000 items: an sd's sd is at most 1.2 % (Laplace), so 10 % is 8 of them."""
     algorithm = make_algorithm(name, parameters(name), 0.05, 1e-6)
     h = np.full(20_000, 10**6, dtype=np.int64)
     tags = KEY.tags("k", [b"%d" % i for i in range(20_000)])
@@ -189,7 +229,7 @@ def test_noise_has_the_stated_sd_and_neither_half_nor_double_of_it(name: Name) -
 
 
 def test_every_use_of_noise_has_cells_of_its_own() -> None:
-    """Words that meet would be one noise under two names: uses, levels, blocks, picks all give different words."""
+    """Equal words would be shared noise: uses, levels, blocks and picks must all differ."""
     seen = set()
     noise = OneShotNoise(STREAM, None)
     tag = KEY.tags("k", [b"\xff"])[0]
@@ -203,7 +243,7 @@ def test_every_use_of_noise_has_cells_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name: str) -> None:
-    """Parallel composition needs it: what came before leaves no trace, nor does the order or the split of the contributions."""
+    """Parallel composition requires it: no trace of the past, or of contribution order."""
     mechanism = one_shot(name)
     tick: dict[bytes, int] = {b"a": 900, b"b": 500, b"c": 40, b"d": 1}
     noise = mechanism.noise(STREAM)
@@ -215,9 +255,13 @@ def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name
     once = met(mechanism, ("k", "l"))
     _, first = mechanism.step(once, 5, [(both[0], np.array([0, 1], np.int32))], noise)
     later = met(mechanism, ("k", "l"))
-    mechanism.step(later, 4, [(part({b"a": 7, b"z": 10**6}, ("k", "l")), np.array([0, 1], np.int32))], noise)
+    mechanism.step(
+        later, 4, [(part({b"a": 7, b"z": 10**6}, ("k", "l")), np.array([0, 1], np.int32))], noise
+    )
     indices = [np.array([1, 0], np.int32), np.array([0, 1], np.int32)]
-    _, again = mechanism.step(later, 5, list(zip(split, indices, strict=True)), mechanism.noise(STREAM))
+    _, again = mechanism.step(
+        later, 5, list(zip(split, indices, strict=True)), mechanism.noise(STREAM)
+    )
     for key in (0, 1):
         assert shown(once, first, key) == shown(later, again, key)
     if isinstance(first, Items) and isinstance(again, Items):
@@ -228,7 +272,7 @@ def test_a_tick_shows_its_own_contributions_alone_and_repeats_byte_for_byte(name
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_promise_is_the_budget_and_the_cost_is_within_it(name: str) -> None:
-    """(epsilon, delta) as configured; rho below what they allow; discovery charged where the domain is unknown."""
+    """(epsilon, delta) as configured, rho below; discovery is charged for unknown domains."""
     mechanism = one_shot(name)
     cost = mechanism.cost()
     assert (mechanism.guarantee.epsilon, mechanism.guarantee.delta) == (1.0, 1e-6)
@@ -240,7 +284,7 @@ def test_the_promise_is_the_budget_and_the_cost_is_within_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_errors_stay_within_the_theorem(name: str) -> None:
-    """Of 400 ticks none has a shown count off by more than 6 sd, or a missed item more than the bar and 20 scales above the rest."""
+    """400 ticks: no count off by over 6 sd, no missed item over the bar and 20 scales."""
     mechanism = one_shot(name, horizon=400)
     state, noise = met(mechanism), mechanism.noise(STREAM)
     tick = {b"a": 5000, b"b": 4000, b"c": 3, b"d": 2}
@@ -252,7 +296,6 @@ def test_errors_stay_within_the_theorem(name: str) -> None:
 
 
 def test_ticks_outside_the_epoch_and_impossible_settings_are_refused() -> None:
-    """Fail closed, naming the setting."""
     mechanism = one_shot("unk_gauss")
     for t in (0, 65):
         with pytest.raises(HorizonExceeded):

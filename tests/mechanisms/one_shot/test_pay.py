@@ -1,4 +1,4 @@
-"""Pay what you get: what is charged, when it refuses, also across a restart, and what all answers together cost."""
+"""Pay what you get: charges, refusals (also after a restart), and the cost of all answers."""
 
 import math
 import re
@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.errors import BudgetExhausted, HorizonExceeded, StateRefused
+from workers.arrays.texts import Texts
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
 from workers.mechanisms.one_shot.pay import PayState, PayWhatYouGet
-from workers.mechanisms.texts import Texts
+from workers.runtime.errors import BudgetExhausted, HorizonExceeded, StateRefused
 
 KEY = NoiseKey(b"k" * 32)
 STREAM = KEY.stream(bytes(16))
@@ -24,16 +24,27 @@ ONE_KEY = np.zeros(1, dtype=np.int32)
 
 def pay(**changes: object) -> PayWhatYouGet:
     values = {
-        "name": "h", "tick_ms": 1, "horizon": 64, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": "public",
-        "k": 3, "kbar": 4, "labels": 10, "queries": 6,
-    } | changes  # fmt: skip
+        "name": "h",
+        "tick_ms": 1,
+        "horizon": 64,
+        "max_items": 2,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+        "k": 3,
+        "kbar": 4,
+        "labels": 10,
+        "queries": 6,
+    } | changes
     return PayWhatYouGet(PayWhatYouGetConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
 
 
 def part(counts: dict[bytes, int]) -> Contributions:
     labels = list(counts)
     values = np.array(list(counts.values()), dtype=np.int64)
-    return Contributions(("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), Texts.of(labels), values)
+    return Contributions(
+        ("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), Texts.of(labels), values
+    )
 
 
 def met(mechanism: PayWhatYouGet, keys: int = 1) -> PayState:
@@ -44,7 +55,9 @@ def met(mechanism: PayWhatYouGet, keys: int = 1) -> PayState:
     return state
 
 
-def ask(mechanism: PayWhatYouGet, state: PayState, t: int, counts: dict[bytes, int] | None = None) -> dict[str, object]:
+def ask(
+    mechanism: PayWhatYouGet, state: PayState, t: int, counts: dict[bytes, int] | None = None
+) -> dict[str, object]:
     parts = [(part(counts), ONE_KEY)] if counts else []
     _, answers = mechanism.step(state, t, parts, mechanism.noise(STREAM))
     assert isinstance(answers, Answers)
@@ -52,18 +65,30 @@ def ask(mechanism: PayWhatYouGet, state: PayState, t: int, counts: dict[bytes, i
 
 
 def test_clear_winners_are_named_in_order_and_charged_by_what_was_returned() -> None:
-    """Three labels far above the rest cost three; two and "the rest is level" also cost three: BOTTOM counts."""
+    """Three clear winners cost three; two plus a level rest also cost three: BOTTOM counts."""
     mechanism = pay()
     state = met(mechanism)
     first = ask(mechanism, state, 1, {b"a": 9000, b"b": 6000, b"c": 3000, b"d": 1, b"e": 1})
-    assert first == {"query": "top", "labels": ["a", "b", "c"], "complete": True, "labels_left": 7, "queries_left": 5}
+    assert first == {
+        "query": "top",
+        "labels": ["a", "b", "c"],
+        "complete": True,
+        "labels_left": 7,
+        "queries_left": 5,
+    }
     state = met(mechanism)
     second = ask(mechanism, state, 1, {b"a": 9000, b"b": 6000, b"c": 1, b"d": 1, b"e": 1})
-    assert second == {"query": "top", "labels": ["a", "b"], "complete": False, "labels_left": 7, "queries_left": 5}
+    assert second == {
+        "query": "top",
+        "labels": ["a", "b"],
+        "complete": False,
+        "labels_left": 7,
+        "queries_left": 5,
+    }
 
 
 def test_it_refuses_exactly_when_labels_are_used_up() -> None:
-    """Ten labels, three a query: 3, 3, 3, then one, then none for ever, and nothing more is spent."""
+    """Ten labels, three a query: 3, 3, 3, then one, then always none, and no further spending."""
     mechanism = pay()
     state = met(mechanism)
     counts = {b"a": 90_000, b"b": 60_000, b"c": 30_000}
@@ -76,7 +101,7 @@ def test_it_refuses_exactly_when_labels_are_used_up() -> None:
 
 
 def test_it_refuses_exactly_when_queries_are_used_up_also_for_a_stream_key_without_items() -> None:
-    """Asking about nothing must cost like asking about something: that there is nothing is data."""
+    """An empty answer is data too, so asking must cost the same."""
     mechanism = pay(labels=10, queries=2)
     state = met(mechanism)
     answers = [ask(mechanism, state, t) for t in (1, 2, 3)]
@@ -86,8 +111,10 @@ def test_it_refuses_exactly_when_queries_are_used_up_also_for_a_stream_key_witho
 
 @settings(max_examples=25, deadline=None)
 @given(stop=st.integers(1, 7), counts=st.lists(st.integers(1, 400), min_size=1, max_size=6))
-def test_a_restart_neither_returns_budget_nor_changes_an_answer(stop: int, counts: list[int]) -> None:
-    """A crash after any tick: the stored block and rows go on to the same answers as the run that was not stopped."""
+def test_a_restart_neither_returns_budget_nor_changes_an_answer(
+    stop: int, counts: list[int]
+) -> None:
+    """After a crash at any tick, block and rows give the uninterrupted run's answers."""
     mechanism = pay(epsilon=5.0)
     data = {b"%d" % i: n for i, n in enumerate(counts)}
     whole, stopped = met(mechanism), met(mechanism)
@@ -104,11 +131,13 @@ def test_a_restart_neither_returns_budget_nor_changes_an_answer(stop: int, count
 
 
 def test_every_query_is_answered_with_picks_of_its_own() -> None:
-    """The same words for two ticks would give two answers for the price of independent ones: of 8 level items few repeat in order."""
+    """Reused words would sell two answers as independent; of 8 level items few repeat in order."""
     mechanism = pay(labels=60, queries=20, kbar=8)
     state = met(mechanism)
     data = {b"%d" % i: 10_000 for i in range(8)}
-    answers = [str(ask(mechanism, state, t, data if t == 1 else None)["labels"]) for t in range(1, 21)]
+    answers = [
+        str(ask(mechanism, state, t, data if t == 1 else None)["labels"]) for t in range(1, 21)
+    ]
     assert len(set(answers)) > 10
 
 
@@ -117,7 +146,12 @@ def test_only_what_changed_is_written_and_damage_is_refused() -> None:
     mechanism = pay(every=2)
     state = met(mechanism)
     ((name, block),) = state.changed()
-    assert ask(mechanism, state, 1) == {"query": "top", "asked": False, "labels_left": 10, "queries_left": 6}
+    assert ask(mechanism, state, 1) == {
+        "query": "top",
+        "asked": False,
+        "labels_left": 10,
+        "queries_left": 6,
+    }
     assert state.changed() == ()
     ask(mechanism, state, 2)
     assert len(state.changed()) == 1
@@ -143,7 +177,7 @@ def test_a_private_kbar_is_charged_as_a_pick() -> None:
 
 
 def test_all_answers_together_cost_what_the_theorem_says() -> None:
-    """rho = k* / (8 b^2) and l* times a query's delta, whatever k; tighter than 002's pure composition at the same scale."""
+    """rho = k* / (8 b^2) and l* times a query's delta, any k; tighter than 002 at equal scale."""
     mechanism = pay(rho=0.1, epsilon=None, labels=40, queries=30)
     assert mechanism.cost().rho == pytest.approx(40 / (8 * float(mechanism.scale) ** 2))
     assert 0.099 < mechanism.guarantee.rho <= 0.1
@@ -158,10 +192,12 @@ def test_all_answers_together_cost_what_the_theorem_says() -> None:
 
 
 def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> None:
-    """500 answers: no named label lies more than b ln(n / 1e-6) under one that is not named; beyond it a chance of 1e-6 a pick."""
+    """500 answers: no named label is over b ln(n / 1e-6) below an unnamed one; 1e-6 a pick."""
     mechanism = pay(horizon=500, labels=1500, queries=500, epsilon=10.0)
     state = met(mechanism)
-    counts = {b"%d" % i: n for i, n in enumerate(np.random.default_rng(1).integers(1, 3000, 40).tolist())}
+    counts = {
+        b"%d" % i: n for i, n in enumerate(np.random.default_rng(1).integers(1, 3000, 40).tolist())
+    }
     slack = float(mechanism.scale) * math.log(41 / 1e-6)
     for t in range(1, 501):
         answer = ask(mechanism, state, t, counts if t == 1 else None)
@@ -178,14 +214,16 @@ def test_named_labels_are_those_of_counts_within_the_error_of_the_largest() -> N
         ({"kbar_max": 9}, 'kbar_max = 9: only with kbar = "private"'),
     ],
 )
-def test_settings_that_would_do_nothing_are_refused(changes: dict[str, object], message: str) -> None:
-    """A budget that can answer no query, or a bound that nobody reads, would be taken for one that works."""
+def test_settings_that_would_do_nothing_are_refused(
+    changes: dict[str, object], message: str
+) -> None:
+    """A budget too small for a query, or an unread bound, would look effective."""
     with pytest.raises(ValueError, match=re.escape(message)):
         pay(**changes)
 
 
 def test_a_private_kbar_goes_up_to_1000_unless_said_otherwise() -> None:
-    """The default is the same mechanism as the number, so that writing it down changes no noise."""
+    """Writing the default down explicitly must change no noise."""
     assert pay(kbar="private").public() == pay(kbar="private", kbar_max=1000).public()
     assert pay(kbar="private").public() != pay(kbar="private", kbar_max=999).public()
     assert pay(k=1, kbar="private", labels=2, every=64).config.labels == 2

@@ -1,4 +1,4 @@
-"""AboveThreshold: where it stops, what that says about one event, and the noise it does it with."""
+"""AboveThreshold: stopping law, privacy loss of one event, and noise."""
 
 import math
 from fractions import Fraction
@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("one_sided", [True, False])
 
 
 def masses(scale: Fraction, one_sided: bool) -> tuple[np.ndarray, int]:
-    """Probabilities of the noise on lowest.., far beyond what doubles can see."""
+    """Return the noise probabilities on lowest.., far beyond double precision."""
     reach = math.ceil(60 * float(scale))
     x = np.arange(0 if one_sided else -reach, reach + 1)
     weights = np.exp(-np.abs(x) / float(scale))
@@ -27,7 +27,7 @@ def masses(scale: Fraction, one_sided: bool) -> tuple[np.ndarray, int]:
 
 
 def stopping(test: AboveThreshold, values: list[int], threshold: int) -> np.ndarray:
-    """Probability of stopping at each tick, and of never stopping, by enumeration of tau and mu."""
+    """Return the probability of each stopping tick, and of never, by enumeration of tau and mu."""
     tau, tau_from = masses(test.tau_scale, test.one_sided)
     mu, mu_from = masses(test.mu_scale, test.one_sided)
     above = np.concatenate((np.cumsum(mu[::-1])[::-1], [0.0]))  # P(mu >= mu_from + i)
@@ -41,7 +41,6 @@ def stopping(test: AboveThreshold, values: list[int], threshold: int) -> np.ndar
 
 
 def stops(test: AboveThreshold, values: list[int], threshold: int) -> np.ndarray:
-    """How many of TAGS stop at each tick, or never."""
     bars = threshold + test.tau(STREAM, (1, 0), TAGS)
     at = np.full(len(TAGS), len(values))
     for t in range(len(values) - 1, -1, -1):
@@ -51,7 +50,7 @@ def stops(test: AboveThreshold, values: list[int], threshold: int) -> np.ndarray
 
 @BOTH
 def test_it_stops_where_enumeration_says_it_does(one_sided: bool) -> None:
-    """200,000 runs against exact probabilities; a false alarm once in 10,000; noise 10 % too wide is found out."""
+    """200,000 runs; a false alarm once in 10,000; noise 10 % too wide is detected."""
     test = AboveThreshold(1, Fraction(3, 2), Fraction(5, 2), one_sided)
     values, threshold = [0, 1, 1, 3, 6], 5
     found = stops(test, values, threshold)
@@ -69,7 +68,7 @@ def test_it_stops_where_enumeration_says_it_does(one_sided: bool) -> None:
 def test_one_event_moves_every_outcome_within_the_stated_range(
     values: list[int], moved: list[int], one_sided: bool
 ) -> None:
-    """The guarantee itself, exactly: the loss lies in [-e2, e1 + e2], and every Renyi divergence is at most a rho."""
+    """The exact guarantee: loss in [-e2, e1 + e2], every Renyi divergence at most a rho."""
     test = AboveThreshold(2, Fraction(7, 2), Fraction(5), one_sided)
     without = stopping(test, values, 6)
     with_event = stopping(test, [v + m for v, m in zip(values, moved, strict=False)], 6)
@@ -79,12 +78,14 @@ def test_one_event_moves_every_outcome_within_the_stated_range(
     assert loss.max() <= e1 + e2 + 1e-6 and loss.min() >= -e2 - 1e-6
     for p, q in ((without, with_event), (with_event, without)):
         for order in (2, 3, 8, 32):
-            divergence = math.log(float(np.sum(p[seen] ** order * q[seen] ** (1.0 - order)))) / (order - 1)
+            divergence = math.log(float(np.sum(p[seen] ** order * q[seen] ** (1.0 - order)))) / (
+                order - 1
+            )
             assert divergence <= order * float(test.span**2 / 8) + 1e-6
 
 
 def test_the_range_is_not_larger_than_it_needs_to_be() -> None:
-    """A guarantee that no input comes near would hide a factor: this one is met to 10 %."""
+    """A loose range would hide a factor: this one is met to 10 %."""
     test = AboveThreshold(1, Fraction(10), Fraction(20), one_sided=True)
     low = stopping(test, [0] * 2000, 30)
     high = stopping(test, [1] * 1999 + [0], 30)
@@ -96,14 +97,17 @@ def test_the_range_is_not_larger_than_it_needs_to_be() -> None:
 def test_tau_and_mu_have_the_stated_scale(one_sided: bool) -> None:
     """Against the law's variance; half and double are rejected."""
     test = AboveThreshold(1, Fraction(3), Fraction(9, 2), one_sided)
-    for samples, scale in ((test.tau(STREAM, (3, 0), TAGS), 3.0), (test.mu(STREAM, (4, 0), TAGS), 4.5)):
+    for samples, scale in (
+        (test.tau(STREAM, (3, 0), TAGS), 3.0),
+        (test.mu(STREAM, (4, 0), TAGS), 4.5),
+    ):
         one = 1 / (4 * math.sinh(1 / (2 * scale)) ** 2)
         assert_variance(samples, one if one_sided else 2 * one)
         assert (samples.min() >= 0) == one_sided
 
 
 def test_a_block_of_ticks_has_the_words_of_its_ticks() -> None:
-    """Drawing together is for speed alone: after a restart in mid-block the same noise must come."""
+    """Batching is for speed alone: a restart in mid-block must draw the same noise."""
     test, tag, use = AboveThreshold(1, Fraction(3), Fraction(9, 2), True), TAGS[:1], 0x34 << 56
     block = test.mu_block(STREAM, use, tag, 5)
     ticks = range(5 * BLOCK_TICKS, 6 * BLOCK_TICKS)
@@ -112,7 +116,6 @@ def test_a_block_of_ticks_has_the_words_of_its_ticks() -> None:
 
 @pytest.mark.parametrize("reach", [1, 3])
 def test_calibration_ends_on_the_private_side(reach: int) -> None:
-    """Never above what was asked, and not visibly below."""
     for amount in (Fraction(1, 1000), Fraction(1, 7), Fraction(2)):
         assert 0.999 * amount < AboveThreshold.of(amount, reach, pure=False).spent <= amount
         assert 0.999 * amount < AboveThreshold.of(amount, reach, pure=True).spent <= amount
@@ -120,7 +123,7 @@ def test_calibration_ends_on_the_private_side(reach: int) -> None:
 
 @BOTH
 def test_noise_stays_within_its_bounds_as_often_as_said(one_sided: bool) -> None:
-    """low and high decide what is promised: they fail at most beta of the time, and not a tenth of it."""
+    """low and high set the promised error: they fail at most beta, not a tenth, of the time."""
     test, beta = AboveThreshold(1, Fraction(3), Fraction(9, 2), one_sided), 0.02
     low, high = test.bounds(beta, beta)
     tau, mu = test.tau(STREAM, (5, 0), TAGS), test.mu(STREAM, (6, 0), TAGS)

@@ -1,4 +1,4 @@
-"""doubling: segments as printed, the noise their columns get, their cost, and how far a segment lets the value grow."""
+"""doubling: printed segments, column noise, cost, and growth of the value within a segment."""
 
 import math
 from fractions import Fraction
@@ -15,7 +15,7 @@ from tests.mechanisms.order_statistics.unknown_max import (
     rows_of,
     worst_error,
 )
-from workers.mechanisms.order_statistics.segments import Segments
+from workers.mechanisms.order_statistics.engine import Segments
 
 BOTH = pytest.mark.parametrize("accounting", ["zcdp", "pure"])
 TAGS = np.random.default_rng(3).integers(0, 2**63, size=(100_000, 2), dtype=np.uint64)
@@ -30,13 +30,15 @@ def segments(**changes: object) -> Segments:
 @BOTH
 @pytest.mark.parametrize("query", ["max", "quantile:0.5"])
 def test_it_is_the_printed_algorithm(query: str, accounting: str) -> None:
-    """001 Algorithm 5 line by line, on the same noise; the sums keep the noise of all segments before."""
+    """001 Algorithm 5 line by line on the same noise; sums keep all earlier segments' noise."""
     mechanism = make("doubling", 3, query=query, accounting=accounting, epsilon=30.0, horizon=400)
     assert assert_as_printed(mechanism, rows_of(400, 3, seed=1, ones=2, most=9), silent=False) >= 6
 
 
 @BOTH
-def test_without_noise_a_segment_ends_when_the_maximum_passes_a_power_of_two(accounting: str) -> None:
+def test_without_noise_a_segment_ends_when_the_maximum_passes_a_power_of_two(
+    accounting: str,
+) -> None:
     """Thresholds first, 2 first, 4 first, ...: at a sum of first + 1, and so on."""
     mechanism = make("doubling", 2, accounting=accounting, epsilon=30.0)
     run, ends = Run(mechanism, silent=True), []
@@ -57,12 +59,11 @@ def test_each_end_of_a_segment_adds_the_noise_that_was_paid_for(accounting: str)
     pure = 1 / (2 * math.sinh(1 / (2 * scale)) ** 2)
     expected = pure if accounting == "pure" else 2 * 9 / (2 * mechanism.guarantee.rho / 2)
     assert_variance(noise.outer_columns(TAGS, 1), expected)
-    # Segments have noise of their own: the difference of two has both variances.
+    # Segments have independent noise: the difference of two has both variances.
     assert_variance(noise.outer_columns(TAGS, 1) - noise.outer_columns(TAGS, 2), 2 * expected)
 
 
 def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public() -> None:
-    """From the published scales alone."""
     mechanism = make("doubling", 5, epsilon=1.5, max_items=2, max_count=3)
     public = mechanism.public()["segments"]
     assert isinstance(public, dict)
@@ -74,7 +75,7 @@ def test_the_cost_in_zcdp_adds_up_from_the_noise_that_is_public() -> None:
 
 
 def test_pure_epsilon_is_as_printed() -> None:
-    """Lap(4/eps), Lap(8/eps), Lap(2 D/eps), thresholds from 1; the last one, which nothing passes, is not below T."""
+    """Lap(4/eps), Lap(8/eps), Lap(2 D/eps), thresholds from 1; the last one is >= T."""
     found = segments(accounting="pure", epsilon=0.5, max_items=2, horizon=1000)
     assert found.above.tau_scale == 8 and found.above.mu_scale == 16
     assert found.first == 1 and found.most == 11 and found.threshold(11) >= 1000

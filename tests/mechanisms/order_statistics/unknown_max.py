@@ -1,4 +1,4 @@
-"""What the tests of paper 001's mechanisms share: a run of a mechanism, silent noise, and the printed algorithms line by line."""
+"""Shared helpers for paper 001's mechanisms: runs, silent noise, and the printed algorithms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,23 @@ from dp_accounting import dp_event
 from dp_accounting.rdp import RdpAccountant
 from numpy.typing import NDArray
 
+from workers.arrays.tag_index import Tags
+from workers.arrays.texts import Texts
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.ledger import Contributions, Tags
+from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Answers
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.order_statistics.bounded_max import BoundedMax, BoundedMaxConfig
-from workers.mechanisms.order_statistics.doubling import Doubling, DoublingConfig
-from workers.mechanisms.order_statistics.engine import MaxNoise, OrderStatistics
-from workers.mechanisms.order_statistics.state import MaxState
-from workers.mechanisms.order_statistics.two_level import TwoLevel, TwoLevelConfig, TwoLevelK, TwoLevelKConfig
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.order_statistics.engine import MaxNoise, MaxState, OrderStatistics
+from workers.mechanisms.order_statistics.mechanisms import (
+    BoundedMax,
+    BoundedMaxConfig,
+    Doubling,
+    DoublingConfig,
+    TwoLevel,
+    TwoLevelConfig,
+    TwoLevelK,
+    TwoLevelKConfig,
+)
 
 KEY = NoiseKey(b"k" * 32)
 KEY_LABEL = b"\0key"
@@ -32,7 +39,6 @@ Numbers = NDArray[np.int64]
 
 
 def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
-    """A mechanism over labels p0, p1, ..."""
     values: dict[str, object] = {
         "name": "h",
         "tick_ms": 1,
@@ -42,7 +48,10 @@ def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
         "keys": "public",
         "domain": tuple(f"p{i}" for i in range(columns)),
     }
-    own: dict[str, dict[str, object]] = {"bounded_max": {"c_max": 500}, "two_level_k": {"queries": ("max", "min")}}
+    own: dict[str, dict[str, object]] = {
+        "bounded_max": {"c_max": 500},
+        "two_level_k": {"queries": ("max", "min")},
+    }
     values |= own.get(kind, {})
     build, config = KINDS[kind]
     mechanism = build(config(**values | ({} if "rho" in changes else {"epsilon": 2.0}) | changes))
@@ -51,7 +60,7 @@ def make(kind: str, columns: int, **changes: object) -> OrderStatistics:
 
 
 class Silent(MaxNoise):
-    """No noise: what remains is what the mechanism does with the sums."""
+    """Noise source that returns zeros; what remains depends on the sums alone."""
 
     def outer_tau(self, tag: Tags, segment: int) -> int:
         return 0
@@ -76,9 +85,11 @@ class Silent(MaxNoise):
 
 
 class Run:
-    """One mechanism's epoch over stream keys "s0", "s1", ..."""
+    """One epoch of a mechanism over stream keys "s0", "s1", ..."""
 
-    def __init__(self, mechanism: OrderStatistics, seed: int = 0, keys: int = 1, silent: bool = False) -> None:
+    def __init__(
+        self, mechanism: OrderStatistics, seed: int = 0, keys: int = 1, silent: bool = False
+    ) -> None:
         self.stream = KEY.stream(seed.to_bytes(16, "little"))
         self.stored: dict[str, bytes] = {}
         self.mechanism, self.keys = mechanism, keys
@@ -94,14 +105,18 @@ class Run:
         return KEY.tags(f"s{key}", mechanism_labels(self.mechanism))
 
     def step(self, t: int, rows: Sequence[Numbers]) -> Mapping[int, Mapping[str, object]]:
-        """One tick that adds row rows[key] to the sums of each stream key."""
+        """Step one tick that adds row rows[key] to the sums of each stream key."""
         parts = []
         for key, row in enumerate(rows):
             hit = np.flatnonzero(row)
             labels = [mechanism_labels(self.mechanism)[i] for i in hit.tolist()]
             if len(hit):
                 part = Contributions(
-                    (f"s{key}",), np.zeros(len(hit), np.int32), KEY.tags(f"s{key}", labels), Texts.of(labels), row[hit]
+                    (f"s{key}",),
+                    np.zeros(len(hit), np.int32),
+                    KEY.tags(f"s{key}", labels),
+                    Texts.of(labels),
+                    row[hit],
                 )
                 parts.append((part, np.array([key], dtype=np.int32)))
         _, release = self.mechanism.step(self.state, t, parts, self.noise)
@@ -109,7 +124,7 @@ class Run:
         return release.of_key
 
     def restart(self) -> None:
-        """Drops everything but the columns' counts and the stored blocks."""
+        """Drop everything but the columns' counts and the stored blocks."""
         self.stored.update(self.state.changed())
         fresh = MaxState()
         fresh.ledger, fresh.key_tags = self.state.ledger, self.state.key_tags
@@ -123,7 +138,7 @@ def mechanism_labels(mechanism: OrderStatistics) -> list[bytes]:
 
 
 def rows_of(ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1) -> list[Numbers]:
-    """The papers' kind of input: in each tick `ones` columns get 1..most, the first columns more often."""
+    """Return rows where `ones` columns get 1..most, the first columns more often."""
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, columns + 1)
     rows = []
@@ -137,13 +152,13 @@ def rows_of(ticks: int, columns: int, seed: int, ones: int = 1, most: int = 1) -
 
 @dataclass
 class Literal:
-    """001 Algorithms 2, 5 to 8, 10 to 12 as printed, with c and s kept as they stand there and H fed with c."""
+    """001 Algorithms 2, 5 to 8, 10 to 12 as printed, keeping their c and s, with H fed with c."""
 
     run: Run
     key: int = 0
 
     def shown(self, rows: Sequence[Numbers]) -> list[tuple[list[int], int]]:
-        """(noisy sums on show, tick at which they were made) after each tick."""
+        """Return (noisy sums shown, tick when they were made) after each tick."""
         mechanism, noise = self.run.mechanism, self.run.noise
         tags, tag = self.run.tags(self.key), self.run.state.key_tags[self.key : self.key + 1]
         g, k, d = mechanism.queries.values, mechanism.queries.k, len(mechanism.domain())
@@ -155,7 +170,9 @@ class Literal:
 
         def begin() -> tuple[Numbers, Numbers, Numbers, Numbers, int, list[int]]:
             zeros = np.zeros(d, dtype=np.int64)
-            thresholds = [int(v) + mechanism.intervals(segment).step for v in g(out)] if inner else []
+            thresholds = (
+                [int(v) + mechanism.intervals(segment).step for v in g(out)] if inner else []
+            )
             return out.copy(), zeros, out.copy(), zeros, 1, thresholds
 
         s, c, base, h_total, interval, thresholds = begin()
@@ -164,7 +181,8 @@ class Literal:
             if (
                 outer
                 and segment < outer.most
-                and max(g(big_s)) + noise.outer_mu(self.key, tag, t) > threshold + noise.outer_tau(tag, segment)
+                and max(g(big_s)) + noise.outer_mu(self.key, tag, t)
+                > threshold + noise.outer_tau(tag, segment)
             ):
                 big_s = big_s + noise.outer_columns(tags, segment)
                 segment, threshold = segment + 1, threshold * 2
@@ -195,7 +213,7 @@ class Literal:
 def assert_as_printed(
     mechanism: OrderStatistics, rows: Sequence[Numbers], *, silent: bool, restarts: bool = False
 ) -> int:
-    """Runs both on two stream keys, the second with the rows backwards; returns how often the answers were made anew."""
+    """Run both on two stream keys, one with rows reversed; return the number of new answers."""
     run = Run(mechanism, seed=7, keys=2, silent=silent)
     streams = [list(rows), list(rows)[::-1]]
     expected = [Literal(run, key).shown(streams[key]) for key in range(2)]
@@ -215,19 +233,21 @@ def assert_as_printed(
 
 
 def worst_error(mechanism: OrderStatistics, rows: Sequence[Numbers], seed: int) -> float:
-    """The largest |answer - truth| / error published, over all ticks, of the values of a run."""
+    """Return the largest |answer - truth| / published error, over a run's ticks and values."""
     run, sums, worst = Run(mechanism, seed=seed), np.zeros(len(rows[0]), dtype=np.int64), 0.0
     for t, row in enumerate(rows, 1):
         sums += row
         answer: Any = run.step(t, [row])[0]
-        for truth, shown in zip(mechanism.queries.answers(sums), answer.get("answers", [answer]), strict=True):
+        for truth, shown in zip(
+            mechanism.queries.answers(sums), answer.get("answers", [answer]), strict=True
+        ):
             miss = np.max(np.abs(np.array(truth["value"]) - np.array(shown["value"])))
             worst = max(worst, float(miss) / answer["error"])
     return worst
 
 
 def assert_converts(mechanism: OrderStatistics, delta: float) -> None:
-    """An independent accountant gives the epsilon that is promised for the rho that is charged."""
+    """Check the promised epsilon for the charged rho with an independent accountant."""
     accountant = RdpAccountant(orders=list(range(2, 4096)))
     accountant.compose(dp_event.ZCDpEvent(mechanism.cost().rho))
     epsilon = accountant.get_epsilon(delta * (1 - NUMERICAL_SHARE))
@@ -235,9 +255,10 @@ def assert_converts(mechanism: OrderStatistics, delta: float) -> None:
 
 
 def assert_variance(samples: Numbers, variance: float, sigmas: float = 6.0) -> None:
-    """The sample variance is right, and would not be with half or twice the noise.
+    """Check that the sample variance is right, and that half and twice the noise fail.
 
-    The tolerance is `sigmas` standard errors, from the sample's own fourth moment: below 1e-6 of false alarms.
+    The tolerance is `sigmas` standard errors, from the sample's own fourth moment: below 1e-6 of
+    false alarms.
     """
     centred = samples - samples.mean()
     error = sigmas * np.sqrt(np.var(centred.astype(float) ** 2) / len(samples))

@@ -8,22 +8,25 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from workers.errors import HorizonExceeded
 from workers.mechanisms.accounting import Cost
-from workers.mechanisms.counters.counter import Counter, make_counter
-from workers.mechanisms.running.discovery import Discovery, _log_theta
-from workers.mechanisms.running.discovery_schedule import make_discovery
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.levels import Counter
+from workers.mechanisms.running.discovery import Discovery, _log_theta, make_discovery
+from workers.runtime.errors import HorizonExceeded
 
 
 def mass_of(sigma_squared: Fraction) -> NDArray[np.float64]:
-    """P(x) of N_Z(0, sigma^2) for x = -reach..reach, out to 15 sd."""
+    """Return P(x) of N_Z(0, sigma^2) for x = -reach..reach, out to 15 sd."""
     reach = math.ceil(15 * math.sqrt(sigma_squared)) + 2
-    weights = np.exp(-(np.arange(-reach, reach + 1, dtype=np.float64) ** 2) / (2 * float(sigma_squared)))
+    weights = np.exp(
+        -(np.arange(-reach, reach + 1, dtype=np.float64) ** 2) / (2 * float(sigma_squared))
+    )
     return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
 def exact_tail(counter: Counter, t: int, least: Fraction) -> float:
-    """P(X >= least), X the noise at t, by convolving the exact masses on the grid of 1/denominator.
+    """Return P(X >= least), X the noise at t, by convolving the exact masses on the grid of
+    1/denominator.
 
     Sums of products of positive floats: the relative error is below 1e-10 whatever the tail.
     """
@@ -41,8 +44,10 @@ def exact_tail(counter: Counter, t: int, least: Fraction) -> float:
 
 
 def shown_by_one_event(discovery: Discovery, t: int) -> float:
-    """P(Dinf + floor(X + 1/2) > m_t), which is P(X >= m_t + 1/2 - Dinf)."""
-    return exact_tail(discovery.counter, t, discovery.threshold(t) + Fraction(1, 2) - discovery.max_count)
+    """Return P(Dinf + floor(X + 1/2) > m_t), which is P(X >= m_t + 1/2 - Dinf)."""
+    return exact_tail(
+        discovery.counter, t, discovery.threshold(t) + Fraction(1, 2) - discovery.max_count
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,9 +64,13 @@ def shown_by_one_event(discovery: Discovery, t: int) -> float:
 def test_discovery_probability_is_at_most_and_close_to_delta_t(
     kind: str, horizon: int, rho_item: float, delta: float, least: float
 ) -> None:
-    """Above it the guarantee is false; far below it items stay hidden for nothing. The slack falls as sd grows."""
-    discovery = Discovery(make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta)
-    shares = [shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, horizon + 1)]
+    """Above it the guarantee is false; far below it items stay hidden. Slack falls as sd grows."""
+    discovery = Discovery(
+        make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta
+    )
+    shares = [
+        shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, horizon + 1)
+    ]
     assert max(shares) <= 1
     assert min(shares) >= least
 
@@ -70,7 +79,7 @@ def test_discovery_probability_is_at_most_and_close_to_delta_t(
 def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_share(
     rho_item: float, least: float
 ) -> None:
-    """The last tick's noise is one integer, and its threshold the smallest of all: it must be paid for like any other."""
+    """The last tick's noise is one integer and its threshold the smallest."""
     counter = make_counter("haar", 13, rho_item, end_share=0.6)
     discovery = Discovery(counter, max_items=3, max_count=2, delta=1e-6)
     shares = [shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, 14)]
@@ -84,16 +93,20 @@ def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_
 
 @pytest.mark.parametrize("kind", ["haar", "tree"])
 @pytest.mark.parametrize("rho_item", [2.0, 8.0, 50.0, 500.0])
-def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(kind: str, rho_item: float) -> None:
-    """Where the discrete Gaussian looks least like a continuous one, its Gaussian quantile would be wrong."""
+def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(
+    kind: str, rho_item: float
+) -> None:
+    """The discrete Gaussian differs most from a continuous one here."""
     for delta in (0.5, 1e-2, 1e-5, 1e-12):
-        discovery = Discovery(make_counter(kind, 8, rho_item), max_items=1, max_count=1, delta=delta)
+        discovery = Discovery(
+            make_counter(kind, 8, rho_item), max_items=1, max_count=1, delta=delta
+        )
         for t in range(1, 9):
             assert shown_by_one_event(discovery, t) <= discovery.delta_at(t)
 
 
 def proved_probability(discovery: Discovery, t: int) -> float:
-    """The smaller of the two bounds on P(X >= m_t + 1/2 - Dinf), each written out anew from the module's proof."""
+    """Return the smaller bound on P(X >= m_t + 1/2 - Dinf), derived from the module's proof."""
     terms = [(float(c), float(sigma_squared)) for c, sigma_squared in discovery.counter.terms(t)]
     integral = all(c == 1 for c, _ in terms)
     x = discovery.threshold(t) + (1.0 if integral else 0.5) - discovery.max_count
@@ -102,7 +115,10 @@ def proved_probability(discovery: Discovery, t: int) -> float:
     for u in (0.15, 0.25, 0.5, 1.0):
         added = sum(c * c * u for c, _ in terms)
         theta = math.prod(
-            sum(math.exp(-2 * math.pi**2 * n * n * sigma_squared * u / (sigma_squared + u)) for n in range(-40, 41))
+            sum(
+                math.exp(-2 * math.pi**2 * n * n * sigma_squared * u / (sigma_squared + u))
+                for n in range(-40, 41)
+            )
             for _, sigma_squared in terms
         )
         for shift in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5):
@@ -117,38 +133,50 @@ def proved_probability(discovery: Discovery, t: int) -> float:
 def test_every_threshold_is_proved_by_one_of_the_two_bounds(
     kind: str, rho_item: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Being right by luck, on the cases that convolution can check, is not enough: the proof must cover each one.
+    """Passing the convolution check by luck is not enough: the proof must cover every case.
 
-    Cases as small as these are computed exactly (`exact_tail`); here they are made to take the way of the large ones.
+    Cases this small are normally computed exactly (`exact_tail`); here they take the path of large
+    ones.
     """
     monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile_of", lambda *_: None)
     for delta in (1e-2, 1e-4, 1e-7):
-        discovery = Discovery(make_counter(kind, 200, rho_item), max_items=1, max_count=1, delta=delta)
+        discovery = Discovery(
+            make_counter(kind, 200, rho_item), max_items=1, max_count=1, delta=delta
+        )
         for t in range(1, 201):
             assert proved_probability(discovery, t) <= discovery.delta_at(t)
 
 
 @pytest.mark.parametrize("sigma_squared", [0.05, 0.3, 1.0, 20.0])
 @pytest.mark.parametrize("u", [0.15, 0.25, 0.5, 1.0])
-def test_smoothed_noise_has_at_most_theta_times_the_density_of_the_gaussian(sigma_squared: float, u: float) -> None:
-    """The lemma behind bound (b), summed numerically over the integers at points all over the line."""
+def test_smoothed_noise_has_at_most_theta_times_the_density_of_the_gaussian(
+    sigma_squared: float, u: float
+) -> None:
+    """The lemma behind bound (b), summed numerically over the integers at points along the line."""
     integers = np.arange(-200, 201)
     masses = np.exp(-(integers**2) / (2 * sigma_squared))
     masses /= masses.sum()
     v = sigma_squared * u / (sigma_squared + u)
     theta = math.exp(_log_theta(v))
-    assert theta == pytest.approx(1 + 2 * sum(math.exp(-2 * math.pi**2 * n * n * v) for n in range(1, 60)), rel=1e-9)
+    assert theta == pytest.approx(
+        1 + 2 * sum(math.exp(-2 * math.pi**2 * n * n * v) for n in range(1, 60)), rel=1e-9
+    )
     for y in np.linspace(-12, 12, 241):
-        density = (masses * np.exp(-((y - integers) ** 2) / (2 * u))).sum() / math.sqrt(2 * math.pi * u)
-        gaussian = math.exp(-y * y / (2 * (sigma_squared + u))) / math.sqrt(2 * math.pi * (sigma_squared + u))
+        density = (masses * np.exp(-((y - integers) ** 2) / (2 * u))).sum() / math.sqrt(
+            2 * math.pi * u
+        )
+        gaussian = math.exp(-y * y / (2 * (sigma_squared + u))) / math.sqrt(
+            2 * math.pi * (sigma_squared + u)
+        )
         assert density <= theta * gaussian * (1 + 1e-12)
 
 
 def test_one_lower_threshold_would_break_the_promise_somewhere() -> None:
-    """The check above can fail: thresholds lower by two are too low at some tick."""
+    """Negative control: thresholds lower by two are too low at some tick."""
     discovery = Discovery(make_counter("haar", 16, 0.5), max_items=3, max_count=1, delta=1e-9)
     lower = [
-        exact_tail(discovery.counter, t, discovery.threshold(t) - 2 + Fraction(1, 2) - 1) / discovery.delta_at(t)
+        exact_tail(discovery.counter, t, discovery.threshold(t) - 2 + Fraction(1, 2) - 1)
+        / discovery.delta_at(t)
         for t in range(1, 17)
     ]
     assert max(lower) > 1
@@ -156,14 +184,14 @@ def test_one_lower_threshold_would_break_the_promise_somewhere() -> None:
 
 @pytest.mark.parametrize(("kind", "horizon"), [("haar", 1000), ("tree", 1000), ("haar", 1)])
 def test_deltas_of_a_bounded_horizon_add_up_to_delta(kind: str, horizon: int) -> None:
-    """The union bound over ticks and over the event's items uses up what was given, and no more."""
+    """The union bound over ticks and the event's items spends exactly the given delta."""
     discovery = Discovery(make_counter(kind, horizon, 0.01), max_items=3, max_count=1, delta=1e-9)
     total = 3 * sum(Fraction(discovery.delta_at(t)) for t in range(1, horizon + 1))
     assert Fraction(1e-9) * Fraction(999, 1000) <= total <= Fraction(1e-9)
 
 
 def test_deltas_of_an_unbounded_horizon_add_up_to_less_than_delta() -> None:
-    """Octave k holds 2^k ticks of 6/(pi^2 (1 + k)^2 2^k): the sum over all k is 1, over 40 octaves 0.985."""
+    """Octave k: 2^k ticks of 6/(pi^2 (1 + k)^2 2^k); the sum is 1, over 40 octaves 0.985."""
     discovery = Discovery(make_counter("haar", None, 0.01), max_items=2, max_count=1, delta=1e-6)
     total = Fraction(0)
     for octave in range(40):
@@ -174,7 +202,7 @@ def test_deltas_of_an_unbounded_horizon_add_up_to_less_than_delta() -> None:
 
 
 def test_threshold_rises_by_max_count() -> None:
-    """An event may bring an item to Dinf: that much is not yet a sign of a second event."""
+    """One event may bring an item to Dinf, so a count of Dinf is no sign of a second event."""
     counter = make_counter("haar", 64, 0.01)
     one = Discovery(counter, max_items=1, max_count=1, delta=1e-6)
     five = Discovery(counter, max_items=1, max_count=5, delta=1e-6)
@@ -190,24 +218,33 @@ def test_threshold_is_below_the_sub_gaussian_bound_for_moderate_noise() -> None:
 
 
 def test_threshold_is_never_below_the_continuous_gaussian_quantile() -> None:
-    """A lower one would be a proof that the bound is wrong: discrete noise of this size is as wide as continuous."""
+    """Discrete noise is as wide here, so a lower threshold would prove the bound wrong."""
     for kind, horizon in (("haar", 4096), ("haar", None), ("tree", 4096)):
-        discovery = Discovery(make_counter(kind, horizon, 0.002), max_items=1, max_count=1, delta=1e-9)
+        discovery = Discovery(
+            make_counter(kind, horizon, 0.002), max_items=1, max_count=1, delta=1e-9
+        )
         for t in (1, 2, 77, 1365, 4095):
-            quantile = -NormalDist().inv_cdf(discovery.delta_at(t)) * math.sqrt(discovery.counter.variance(t))
+            quantile = -NormalDist().inv_cdf(discovery.delta_at(t)) * math.sqrt(
+                discovery.counter.variance(t)
+            )
             assert quantile - 0.5 <= discovery.threshold(t) - 0.5 <= 1.05 * quantile + 1.5
 
 
-@pytest.mark.parametrize(("horizon", "every", "ticks"), [
-    (4100, None, (1, 15, 16, 17, 4095, 4096, 4100)),
-    (4100, 3, (3, 15, 18, 48, 4098)),
-    (None, None, (1, 16, 31, 2**40 - 17, 2**40 - 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("horizon", "every", "ticks"),
+    [
+        (4100, None, (1, 15, 16, 17, 4095, 4096, 4100)),
+        (4100, 3, (3, 15, 18, 48, 4098)),
+        (None, None, (1, 16, 31, 2**40 - 17, 2**40 - 1)),
+    ],
+)
 def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
     horizon: int | None, every: int | None, ticks: tuple[int, ...]
 ) -> None:
-    """One taken for its neighbour's would show an item at more than its delta; beyond the horizon there is none."""
-    discovery = Discovery(make_counter("haar", horizon, 0.01), max_items=2, max_count=1, delta=1e-6, every=every)
+    """A neighbour's threshold would exceed an item's delta; beyond the horizon there is none."""
+    discovery = Discovery(
+        make_counter("haar", horizon, 0.01), max_items=2, max_count=1, delta=1e-6, every=every
+    )
     for t in ticks:
         assert discovery.threshold(t) == discovery._computed(t)
     for t in (0, 4101 if horizon else 2**40):
@@ -217,7 +254,7 @@ def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
 
 
 def test_histograms_of_equal_budgets_share_thresholds_and_others_do_not() -> None:
-    """Whatever differs must make another object: its thresholds would be another's."""
+    """Any parameter that changes the thresholds must produce another object."""
     counter = make_counter("haar", 5000, 0.01)
     assert counter is make_counter("haar", 5000, 0.01)
     one = make_discovery(counter, 2, 1, 1e-6)
@@ -234,13 +271,12 @@ def test_histograms_of_equal_budgets_share_thresholds_and_others_do_not() -> Non
 
 
 def test_cost_is_delta_alone() -> None:
-    """Discovery adds a failure probability; the counter's rho is charged by the mechanism."""
+    """Discovery adds a failure probability; the mechanism charges the counter's rho."""
     discovery = Discovery(make_counter("haar", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
     assert discovery.cost() == Cost(0.0, (("discovery", 1e-6),))
 
 
 def test_ticks_outside_the_horizon_are_refused() -> None:
-    """There is no delta left for them."""
     discovery = Discovery(make_counter("haar", 16, 0.1), max_items=1, max_count=1, delta=1e-6)
     for t in (0, 17):
         with pytest.raises(HorizonExceeded):
@@ -259,8 +295,9 @@ def test_ticks_outside_the_horizon_are_refused() -> None:
         ({"delta": math.nan}, "delta = nan"),
     ],
 )
-def test_parameters_outside_their_range_are_refused(changed: dict[str, object], message: str) -> None:
-    """The message names parameter, value and what is allowed."""
+def test_parameters_outside_their_range_are_refused(
+    changed: dict[str, object], message: str
+) -> None:
     arguments: dict[str, object] = {"max_items": 1, "max_count": 1, "delta": 1e-6} | changed
     with pytest.raises(ValueError, match=message):
         Discovery(

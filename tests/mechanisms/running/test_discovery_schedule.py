@@ -1,4 +1,4 @@
-"""The other schedules of discovery: what they spend in all is at most delta, by exact convolution and by planting items."""
+"""Other discovery schedules spend at most delta: by exact convolution and planted items."""
 
 import math
 from fractions import Fraction
@@ -8,16 +8,17 @@ import pytest
 
 from tests.mechanisms.running.test_discovery import exact_tail, shown_by_one_event
 from tests.mechanisms.running.test_histograms import ONE_KEY, Silent, part, planted_rate, shown, unk
-from workers.errors import HorizonExceeded
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.running.discovery import Discovery, constants_of
-from workers.mechanisms.running.discovery_schedule import (
+from workers.mechanisms.running.discovery import (
     _CHUNK_TICKS,
     ConstantDiscovery,
+    Discovery,
     _normal_tail,
     _tails,
+    constants_of,
     make_discovery,
 )
+from workers.runtime.errors import HorizonExceeded
 
 
 @pytest.mark.parametrize(
@@ -35,22 +36,30 @@ from workers.mechanisms.running.discovery_schedule import (
 def test_the_exact_tails_over_all_ticks_add_up_to_at_most_delta_and_close_to_it(
     kind: str, horizon: int, rho_item: float, delta: float, least: float
 ) -> None:
-    """The constant threshold's only promise, checked by convolution; one lower by a tenth breaks it where noise is large."""
-    discovery = ConstantDiscovery(make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta)
+    """The constant threshold's only promise; a tenth lower breaks it where noise is large."""
+    discovery = ConstantDiscovery(
+        make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta
+    )
     total = 3 * sum(shown_by_one_event(discovery, t) for t in range(1, horizon + 1))
     assert least * delta <= total <= delta
     if least:
         lower = Fraction(discovery.threshold(1) * 9, 10) + Fraction(1, 2) - 2
-        assert 3 * sum(exact_tail(discovery.counter, t, lower) for t in range(1, horizon + 1)) > delta
+        assert (
+            3 * sum(exact_tail(discovery.counter, t, lower) for t in range(1, horizon + 1)) > delta
+        )
 
 
 @pytest.mark.parametrize("kind", ["haar", "tree"])
 @pytest.mark.parametrize("horizon", [300, 20_000])
 def test_delta_of_each_tick_bounds_the_groups_and_adds_up_to_delta(kind: str, horizon: int) -> None:
-    """Every tick is added up: the tails of odd and even ticks differ by seven times, so a sample with a stride says nothing."""
-    discovery = ConstantDiscovery(make_counter(kind, horizon, 0.01), max_items=2, max_count=1, delta=1e-8)
+    """Tails of odd and even ticks differ by seven times, so every tick is added up."""
+    discovery = ConstantDiscovery(
+        make_counter(kind, horizon, 0.01), max_items=2, max_count=1, delta=1e-8
+    )
     x = discovery.threshold(1) + discovery._margin - 1
-    tails = np.concatenate([_tails(discovery._noise_of(t), x) for t in range(1, horizon + 1, _CHUNK_TICKS)])
+    tails = np.concatenate(
+        [_tails(discovery._noise_of(t), x) for t in range(1, horizon + 1, _CHUNK_TICKS)]
+    )
     assert len(tails) == discovery._groups.ticks.sum() == horizon
     grouped = float(_tails(discovery._groups, x) @ discovery._groups.ticks)
     assert 0.6e-8 <= 2 * tails.sum() <= 2 * grouped * (1 + 1e-12) <= 1e-8
@@ -60,8 +69,10 @@ def test_delta_of_each_tick_bounds_the_groups_and_adds_up_to_delta(kind: str, ho
 
 
 @pytest.mark.parametrize(("kind", "end_share"), [("haar", None), ("haar", 0.6), ("tree", None)])
-def test_the_figures_of_a_tick_are_those_of_the_counters_terms(kind: str, end_share: float | None) -> None:
-    """They are computed for many ticks at once from the public parameters: the terms are what the noise really is."""
+def test_the_figures_of_a_tick_are_those_of_the_counters_terms(
+    kind: str, end_share: float | None
+) -> None:
+    """They come from public parameters for many ticks at once; the terms are the real noise."""
     counter = make_counter(kind, 1000, 0.02, end_share=end_share)
     discovery = ConstantDiscovery(counter, 1, 1, 1e-6)
     for t in (1, 2, 3, 341, 512, 999, 1000):
@@ -85,10 +96,14 @@ def test_the_bound_on_the_normal_tail_is_one() -> None:
 def test_the_constant_threshold_is_that_of_the_design_and_below_the_largest_of_the_ticks_own(
     horizon: int, expected: float
 ) -> None:
-    """mechanisms.md 3: (threshold - 1) mu at delta / D0 = 1e-9; the union over equal shares pays about 8 % more at its worst tick."""
+    """mechanisms.md 3: (threshold - 1) mu at delta / D0 = 1e-9; equal shares pay about 8 % more at
+    their worst tick.
+    """
     counter = make_counter("haar", horizon, 0.005)
     constant, per_tick = ConstantDiscovery(counter, 1, 1, 1e-9), Discovery(counter, 1, 1, 1e-9)
-    assert (constant.threshold(1) - 1) * math.sqrt(2 * counter.rho_item) == pytest.approx(expected, rel=0.01)
+    assert (constant.threshold(1) - 1) * math.sqrt(2 * counter.rho_item) == pytest.approx(
+        expected, rel=0.01
+    )
     variances = [constant._noise_of(t).variance for t in range(1, horizon + 1, _CHUNK_TICKS)]
     worst = int(np.argmax(np.concatenate(variances))) + 1
     assert constant.threshold(1) < 0.95 * per_tick.threshold(worst)
@@ -96,15 +111,17 @@ def test_the_constant_threshold_is_that_of_the_design_and_below_the_largest_of_t
 
 @pytest.mark.parametrize(("horizon", "every"), [(1000, 1), (1000, 64), (1000, 999), (64, 64)])
 def test_deltas_of_every_nth_tick_add_up_to_delta(horizon: int, every: int) -> None:
-    """Each test has an equal share of all of delta, ticks without a test nothing."""
+    """Tests share delta equally; ticks without a test get nothing."""
     discovery = Discovery(make_counter("haar", horizon, 0.01), 3, 1, 1e-9, every)
     deltas = [Fraction(discovery.delta_at(t)) for t in range(1, horizon + 1)]
     assert Fraction(1e-9) * Fraction(999, 1000) <= 3 * sum(deltas) <= Fraction(1e-9)
-    assert [t for t, delta in enumerate(deltas, 1) if delta] == list(range(every, horizon + 1, every))
+    assert [t for t, delta in enumerate(deltas, 1) if delta] == list(
+        range(every, horizon + 1, every)
+    )
 
 
 def test_deltas_of_every_nth_tick_without_an_end_add_up_to_less_than_delta() -> None:
-    """The tests are numbered 1, 2, 3, ...; the octaves are those of the numbers."""
+    """Tests are numbered 1, 2, 3, ...; the octaves are those of the numbers."""
     discovery = Discovery(make_counter("haar", None, 0.01), 2, 1, 1e-6, 8)
     total = sum((2 * 2**k * Fraction(discovery.delta_at(8 * 2**k)) for k in range(30)), Fraction(0))
     assert Fraction(1e-6) * Fraction(97, 100) <= total <= Fraction(1e-6)
@@ -112,7 +129,7 @@ def test_deltas_of_every_nth_tick_without_an_end_add_up_to_less_than_delta() -> 
 
 
 def test_a_test_every_64_ticks_has_a_lower_threshold_than_one_at_each_tick() -> None:
-    """It is what the option is for: larger shares, and no noise of the six lowest levels."""
+    """The option's benefit: larger shares, and no noise of the six lowest levels."""
     counter = make_counter("haar", 2**14, 0.005)
     every, each = Discovery(counter, 1, 1, 1e-9, 64), Discovery(counter, 1, 1, 1e-9)
     for t in (64, 64 * 85, 64 * 255):
@@ -121,20 +138,28 @@ def test_a_test_every_64_ticks_has_a_lower_threshold_than_one_at_each_tick() -> 
 
 @pytest.mark.parametrize("schedule", ["constant", "every"])
 def test_a_planted_item_is_shown_no_more_often_than_delta_allows(schedule: str) -> None:
-    """End to end over the noise that is drawn: 10,000 runs, four sd of a binomial share."""
+    """End to end on drawn noise: 10,000 runs, four sd of a binomial share."""
     runs, delta = 10_000, 0.2
     changes = {"every": 4} if schedule == "every" else {}
     allowed = delta / 2
     slack = 4 * math.sqrt(allowed * (1 - allowed) / runs)
-    rate = planted_rate(unk(horizon=8, delta=delta, epsilon=0.1, threshold=schedule, **changes), 8, runs)
+    rate = planted_rate(
+        unk(horizon=8, delta=delta, epsilon=0.1, threshold=schedule, **changes), 8, runs
+    )
     assert 0.25 * allowed <= rate <= allowed + slack
 
 
 def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> None:
-    """However large its count: that it is new at that tick is not paid for."""
+    """Showing a new item at those ticks is not paid for, however large its count."""
     mechanism = unk(threshold="every", every=3)
     state = mechanism.init()
-    assert [mechanism.threshold(t) is None for t in (1, 2, 3, 4, 6)] == [True, True, False, True, False]
+    assert [mechanism.threshold(t) is None for t in (1, 2, 3, 4, 6)] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
     assert shown(mechanism, state, 1, Silent(), [part([b"a"], [10**6])]) == {}
     assert shown(mechanism, state, 2, Silent(), []) == {}
     assert shown(mechanism, state, 3, Silent(), []) == {b"a": 10**6}
@@ -144,8 +169,12 @@ def test_between_discoveries_nothing_new_is_shown_and_what_was_shown_stays() -> 
 
 
 def test_schedules_are_part_of_the_mechanism_id_and_the_first_one_is_described_as_ever() -> None:
-    """Another schedule shows other items under the same noise; a stored description of per_tick must still match."""
-    public = [unk().public(), unk(threshold="constant").public(), unk(threshold="every", every=2).public()]
+    """Schedules show other items under equal noise; stored per_tick descriptions must match."""
+    public = [
+        unk().public(),
+        unk(threshold="constant").public(),
+        unk(threshold="every", every=2).public(),
+    ]
     public.append(unk(threshold="every", every=4).public())
     assert len({repr(entry) for entry in public}) == 4
     assert public[0]["discovery"] == {"delta": "5e-07", "schedule": "per_tick"}
@@ -160,7 +189,10 @@ def test_the_cost_does_not_depend_on_the_schedule(changes: dict[str, object]) ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"threshold": "constant", "horizon": "unbounded", "start": "2026-01-01T00:00:00Z"}, 'threshold = "constant"'),
+        (
+            {"threshold": "constant", "horizon": "unbounded", "start": "2026-01-01T00:00:00Z"},
+            'threshold = "constant"',
+        ),
         ({"threshold": "constant", "horizon": 2**20 + 1}, "at most 1,048,576 ticks"),
         ({"threshold": "every"}, "every is missing"),
         ({"every": 5}, "every = 5: only with"),
@@ -170,7 +202,6 @@ def test_the_cost_does_not_depend_on_the_schedule(changes: dict[str, object]) ->
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
-    """Each message names the setting, its value and what is allowed."""
     with pytest.raises(ValueError, match=message):
         unk(**changes)
 
@@ -184,8 +215,10 @@ def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], mes
         ("every", 17, "every = 17"),
     ],
 )
-def test_parameters_outside_their_range_are_refused(schedule: str, every: int | None, message: str) -> None:
-    """Also where no record of settings stands before."""
+def test_parameters_outside_their_range_are_refused(
+    schedule: str, every: int | None, message: str
+) -> None:
+    """Also where no settings record checks them first."""
     with pytest.raises(ValueError, match=message):
         make_discovery(make_counter("haar", 16, 0.1), 1, 1, 1e-6, schedule, every)
     with pytest.raises(ValueError, match="unbounded"):

@@ -1,4 +1,4 @@
-"""known_base and unk_base: what they release, what they never show, and that an independent accountant agrees with their promise."""
+"""known_base and unk_base: releases, hidden items, and an independent accountant."""
 
 import math
 
@@ -10,20 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from workers.mechanisms.config import KnownBaseConfig, UnkBaseConfig
+from workers.arrays.texts import Texts
+from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.mechanisms.running.known_base import KnownBase
 from workers.mechanisms.running.unk_base import UnkBase
-from workers.mechanisms.texts import Texts
 
 KEY = NoiseKey(b"k" * 32)
 ONE_KEY = np.zeros(1, dtype=np.int32)
 
 
 class Silent:
-    """No noise: what remains is what the mechanism does with the counts."""
+    """Noise source that returns zeros; what remains depends on the counts alone."""
 
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         return np.zeros(len(tags), dtype=np.int64)
@@ -31,7 +31,11 @@ class Silent:
 
 def part(labels: list[bytes], counts: list[int]) -> Contributions:
     return Contributions(
-        ("k",), np.zeros(len(labels), np.int32), KEY.tags("k", labels), Texts.of(labels), np.array(counts, dtype=np.int64)
+        ("k",),
+        np.zeros(len(labels), np.int32),
+        KEY.tags("k", labels),
+        Texts.of(labels),
+        np.array(counts, dtype=np.int64),
     )
 
 
@@ -61,18 +65,29 @@ def known(domain: list[str], **changes: object) -> KnownBase:
     return KnownBase(KnownBaseConfig(**values, domain=tuple(domain)))  # type: ignore[arg-type]  # as above
 
 
-def shown(mechanism: Mechanism, state: State, t: int, noise: object, parts: list[Contributions]) -> dict[bytes, int]:
+def shown(
+    mechanism: Mechanism, state: State, t: int, noise: object, parts: list[Contributions]
+) -> dict[bytes, int]:
     _, release = mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)  # type: ignore[arg-type]  # Silent is a Noise
     assert isinstance(release, Release)
-    return {state.ledger.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+    return {
+        state.ledger.label(row): n
+        for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)
+    }
 
 
-def test_without_noise_unk_base_shows_exactly_what_passed_the_threshold_and_keeps_showing_it() -> None:
-    """Discovery by threshold, and sticky: the count at the threshold itself is not above it."""
+def test_without_noise_unk_base_shows_exactly_what_passed_the_threshold_and_keeps_showing_it() -> (
+    None
+):
+    """Discovery is sticky, and a count at the threshold itself is not above it."""
     mechanism = unk()
     state, m = mechanism.init(), [mechanism.threshold(t) or 0 for t in range(1, 5)]
-    assert shown(mechanism, state, 1, Silent(), [part([b"a", b"b", b"c"], [m[0] + 1, m[0], 1])]) == {b"a": m[0] + 1}
-    assert shown(mechanism, state, 2, Silent(), []) == {b"a": m[0] + 1} | ({b"b": m[0]} if m[0] > m[1] else {})
+    assert shown(
+        mechanism, state, 1, Silent(), [part([b"a", b"b", b"c"], [m[0] + 1, m[0], 1])]
+    ) == {b"a": m[0] + 1}
+    assert shown(mechanism, state, 2, Silent(), []) == {b"a": m[0] + 1} | (
+        {b"b": m[0]} if m[0] > m[1] else {}
+    )
 
     class Drop(Silent):
         def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -82,19 +97,27 @@ def test_without_noise_unk_base_shows_exactly_what_passed_the_threshold_and_keep
 
 
 def test_without_noise_known_base_shows_the_whole_domain_and_nothing_else() -> None:
-    """An item outside the domain is never released, one inside always is, with its running count."""
+    """Items outside the domain are never released; those inside always are."""
     mechanism = known(["x", "y"])
     state = mechanism.init()
     mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
-    assert shown(mechanism, state, 1, Silent(), [part([b"x", b"q"], [3, 99]), part([b"x"], [2])]) == {b"x": 5, b"y": 0}
+    assert shown(
+        mechanism, state, 1, Silent(), [part([b"x", b"q"], [3, 99]), part([b"x"], [2])]
+    ) == {b"x": 5, b"y": 0}
     assert shown(mechanism, state, 2, Silent(), [part([b"y"], [1])]) == {b"x": 5, b"y": 1}
 
 
 @settings(deadline=None, max_examples=30)
 @given(
-    st.lists(st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 500)), min_size=1, max_size=6)
+    st.lists(
+        st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 500)),
+        min_size=1,
+        max_size=6,
+    )
 )
-def test_the_release_is_the_running_sum_plus_the_counters_noise(ticks: list[dict[bytes, int]]) -> None:
+def test_the_release_is_the_running_sum_plus_the_counters_noise(
+    ticks: list[dict[bytes, int]],
+) -> None:
     """Also for an item first seen late: its noise is that of a counter which ran from tick 1."""
     mechanism = unk(epsilon=30.0)
     state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"i" * 16))
@@ -108,8 +131,10 @@ def test_the_release_is_the_running_sum_plus_the_counters_noise(ticks: list[dict
             assert n == totals[label] + int(z[0])
 
 
-def rdp_epsilon(cells: list[float], max_items: int, max_count: int, delta: float, scale: float = 1.0) -> float:
-    """Epsilon that an independent accountant gives for one event that touches `cells` (sigma^2 each) of every item it has."""
+def rdp_epsilon(
+    cells: list[float], max_items: int, max_count: int, delta: float, scale: float = 1.0
+) -> float:
+    """Return an independent epsilon for an event with `cells` (sigma^2 each) in all its items."""
     accountant = RdpAccountant(orders=[float(a) for a in range(2, 2000)])
     for sigma_squared in cells:
         multiplier = math.sqrt(sigma_squared) / max_count * scale
@@ -118,7 +143,7 @@ def rdp_epsilon(cells: list[float], max_items: int, max_count: int, delta: float
 
 
 def touched_cells(mechanism: Mechanism) -> list[float]:
-    """sigma^2 of every cell whose true value one event changes, for one item, read off the counter's terms."""
+    """Return sigma^2 of every cell one event changes for one item, from the counter's terms."""
     counter = mechanism._counter  # type: ignore[attr-defined]  # of both mechanisms
     parameters = counter.public()
     variances = [float(eval_fraction(v)) for v in np.ravel(parameters["sigma_squared"])]
@@ -146,14 +171,21 @@ def eval_fraction(text: str) -> float:
 def test_an_independent_accountant_agrees_and_is_within_one_percent_of_refusing(
     counter: str, kind: str, setting: dict[str, float]
 ) -> None:
-    """The noise that is really drawn meets (epsilon, delta), and barely: 1 % less noise would not."""
+    """The drawn noise meets (epsilon, delta), and barely: 1 % less noise would not."""
     mechanism: Mechanism = (
-        unk(counter=counter, **setting) if kind == "unk_base" else known(["x"], counter=counter, **setting)
+        unk(counter=counter, **setting)
+        if kind == "unk_base"
+        else known(["x"], counter=counter, **setting)
     )
     spent = sum(delta for _, delta in mechanism.cost().deltas)
     left = float(setting["delta"]) - spent
     assert left > 0
-    arguments = (touched_cells(mechanism), int(setting["max_items"]), int(setting.get("max_count", 1)), left)
+    arguments = (
+        touched_cells(mechanism),
+        int(setting["max_items"]),
+        int(setting.get("max_count", 1)),
+        left,
+    )
     assert rdp_epsilon(*arguments) <= setting["epsilon"]
     assert rdp_epsilon(*arguments, scale=0.99) > setting["epsilon"]
     if kind == "unk_base":
@@ -165,7 +197,7 @@ def test_an_independent_accountant_agrees_and_is_within_one_percent_of_refusing(
 
 
 def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:
-    """How often an item that one event brought at tick 1 is ever shown; the items of one run are independent runs."""
+    """Return how often an item of one event at tick 1 is ever shown, over independent items."""
     state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"p" * 16))
     parts = [part([b"%d" % i for i in range(runs)], [1] * runs)]
     for t in range(1, horizon + 1):
@@ -176,7 +208,7 @@ def planted_rate(mechanism: UnkBase, horizon: int, runs: int) -> float:
 
 @pytest.mark.parametrize("counter", ["haar", "tree"])
 def test_a_planted_item_is_shown_about_as_often_as_delta_allows_and_not_more(counter: str) -> None:
-    """The threshold holds the discovery probability: with one tick it is met closely, with eight the union bound is loose."""
+    """One tick meets the discovery probability closely; with eight the union bound is loose."""
     runs, delta = 10_000, 0.2
     allowed = delta / 2  # the half of delta that pays for discovery
     # Four standard deviations of a binomial share: one false alarm in 30,000.
@@ -188,11 +220,12 @@ def test_a_planted_item_is_shown_about_as_often_as_delta_allows_and_not_more(cou
 
 
 def test_a_threshold_ten_percent_too_low_would_be_noticed() -> None:
-    """The negative control of the test above."""
     runs, delta = 10_000, 0.2
     mechanism = unk(horizon=1, delta=delta, epsilon=0.1)
     threshold = mechanism.threshold(1) or 0
     tags = KEY.tags("k", [b"%d" % i for i in range(runs)])
     noisy = 1 + mechanism.noise(KEY.stream(b"p" * 16)).at(1, tags)
     allowed = delta / 2
-    assert (noisy > 0.8 * threshold).mean() > allowed + 4 * math.sqrt(allowed * (1 - allowed) / runs)
+    assert (noisy > 0.8 * threshold).mean() > allowed + 4 * math.sqrt(
+        allowed * (1 - allowed) / runs
+    )

@@ -1,4 +1,4 @@
-"""MetaAlgo: sums of cells against brute force, its noise and price, and that a crash changes nothing."""
+"""MetaAlgo: sums of cells against brute force, noise, price, and crash recovery."""
 
 import math
 from typing import get_args
@@ -9,16 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mechanisms.one_shot.test_one_shot import KEY, STREAM, Silent, part
-from workers.errors import HorizonExceeded, StateRefused
-from workers.histogram import ledger_blocks
 from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Release
-from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name
+from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, OneShotNoise
 from workers.mechanisms.one_shot.config import MetaConfig
-from workers.mechanisms.one_shot.release import OneShotNoise
-from workers.mechanisms.running.meta import Meta
-from workers.mechanisms.running.meta_state import BLOCK_ROWS, MetaState
+from workers.mechanisms.running.meta import BLOCK_ROWS, Meta, MetaState
+from workers.pipeline import ledger_blocks
+from workers.runtime.errors import HorizonExceeded, StateRefused
 
 NAMES = get_args(Name)
 LABELS = [b"a", b"b", b"c", b"d"]
@@ -27,9 +25,16 @@ INDEX = np.zeros(1, dtype=np.int32)
 
 def meta(algorithm: Name, **changes: object) -> Meta:
     values: dict[str, object] = {
-        "name": "h", "tick_ms": 1, "horizon": 40, "max_items": 2, "epsilon": 1.0, "delta": 1e-6, "keys": "public",
-        "algorithm": algorithm, "radix": 3,
-    }  # fmt: skip
+        "name": "h",
+        "tick_ms": 1,
+        "horizon": 40,
+        "max_items": 2,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+        "algorithm": algorithm,
+        "radix": 3,
+    }
     values |= {"domain": ("a", "b", "c", "d")} if algorithm in KNOWN else {}
     values |= {"k": 2} if algorithm in PICKING else {}
     values |= {"kbar": 3} if algorithm in LIMITED else {}
@@ -43,15 +48,20 @@ def met(mechanism: Meta) -> MetaState:
     return state
 
 
-def shown(mechanism: Meta, state: MetaState, t: int, counts: dict[bytes, int], noise: OneShotNoise) -> dict[bytes, int]:
+def shown(
+    mechanism: Meta, state: MetaState, t: int, counts: dict[bytes, int], noise: OneShotNoise
+) -> dict[bytes, int]:
     parts: list[tuple[Contributions, np.ndarray]] = [(part(counts), INDEX)] if counts else []
     _, release = mechanism.step(state, t, parts, noise)
     assert isinstance(release, Release)
-    return {state.ledger.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+    return {
+        state.ledger.label(row): n
+        for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)
+    }
 
 
 def cells_of(t: int, radix: int) -> list[tuple[int, int]]:
-    """(first, last) tick of the blocks that t's digits name, largest first, by the greedy rule."""
+    """Return (first, last) tick of the blocks of t's digits, largest first, by the greedy rule."""
     blocks, first = [], 1
     while first <= t:
         size = 1
@@ -62,12 +72,18 @@ def cells_of(t: int, radix: int) -> list[tuple[int, int]]:
     return blocks
 
 
-STREAMS = st.lists(st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), max_size=4), min_size=1, max_size=40)
+STREAMS = st.lists(
+    st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), max_size=4),
+    min_size=1,
+    max_size=40,
+)
 
 
 @settings(max_examples=40, deadline=None)
 @given(stream=STREAMS, radix=st.integers(2, 5))
-def test_without_noise_a_known_domain_gets_the_running_counts(stream: list[dict[bytes, int]], radix: int) -> None:
+def test_without_noise_a_known_domain_gets_the_running_counts(
+    stream: list[dict[bytes, int]], radix: int
+) -> None:
     """The cells of t partition 1..t, whatever the base."""
     mechanism = meta("known_gauss", radix=radix)
     state, noise = met(mechanism), Silent(STREAM, mechanism.algorithm.table)
@@ -83,7 +99,7 @@ def test_without_noise_a_known_domain_gets_the_running_counts(stream: list[dict[
 def test_without_noise_an_unknown_domain_gets_the_sum_of_the_cells_that_passed(
     stream: list[dict[bytes, int]], radix: int
 ) -> None:
-    """Each cell is cut at its own threshold, and released from its own contributions: brute force over the cells of t."""
+    """Every cell has its own threshold and contributions: brute force over the cells of t."""
     mechanism = meta("positive_gauss", radix=radix, epsilon=5.0)
     m = mechanism.algorithm.threshold or 0
     state, noise = met(mechanism), Silent(STREAM, mechanism.algorithm.table)
@@ -99,11 +115,14 @@ def test_without_noise_an_unknown_domain_gets_the_sum_of_the_cells_that_passed(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_restart_after_any_tick_gives_the_same_releases(name: Name) -> None:
-    """Everything a later release needs is in the blocks: they are read back after every tick, and re-encode to nothing new."""
+    """Blocks hold all later releases need: reloaded every tick, they re-encode to nothing new."""
     mechanism = meta(name, epsilon=20.0)
     noise = mechanism.noise(STREAM)
     assert isinstance(noise, OneShotNoise)
-    ticks = [{b"a": 30 + t, b"b": 3 * t % 41 + 1, b"c": t % 3 + 1} if t % 3 != 2 else {} for t in range(40)]
+    ticks = [
+        {b"a": 30 + t, b"b": 3 * t % 41 + 1, b"c": t % 3 + 1} if t % 3 != 2 else {}
+        for t in range(40)
+    ]
     whole, state = met(mechanism), met(mechanism)
     stored: dict[str, bytes] = {}
     for t, counts in enumerate(ticks, 1):
@@ -142,7 +161,7 @@ def test_blocks_are_written_only_when_changed_and_damage_is_refused() -> None:
 
 
 def test_noise_is_that_of_a_tree_and_neither_half_nor_double() -> None:
-    """4,000 labels at t = 26 = (2,2,2) in base 3: the sd of the sd is 1.1 %, so 8 % is 7 of them; a completed block starts anew."""
+    """4,000 labels at t = 26 = (2,2,2) in base 3: the sd's sd is 1.1 %, so 8 % is 7 of them."""
     domain = tuple(f"l{i}" for i in range(4000))
     mechanism = meta("known_gauss", domain=domain)
     state, noise = met(mechanism), mechanism.noise(STREAM)
@@ -160,7 +179,7 @@ def test_noise_is_that_of_a_tree_and_neither_half_nor_double() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_price_is_one_release_a_level(name: Name) -> None:
-    """000 Theorem 3, in L_r cells an event lies in; for Gaussian noise it equals the tree counter's own price."""
+    """000 Theorem 3 over L_r cells; for Gaussian noise it equals the tree counter's price."""
     mechanism = meta(name)
     assert mechanism.levels == 4
     assert mechanism.guarantee.rho == pytest.approx(4 * mechanism.algorithm.rho)
@@ -168,7 +187,9 @@ def test_the_price_is_one_release_a_level(name: Name) -> None:
     assert 4 * mechanism.algorithm.delta <= dict(mechanism.cost().deltas).get("discovery", 0.0)
     if name == "known_gauss":
         tree = TreeCounter(40, mechanism.guarantee.rho / 2, 3)
-        assert [mechanism.sd(t) for t in (1, 26, 40)] == pytest.approx([tree.sd(t) for t in (1, 26, 40)], rel=1e-4)
+        assert [mechanism.sd(t) for t in (1, 26, 40)] == pytest.approx(
+            [tree.sd(t) for t in (1, 26, 40)], rel=1e-4
+        )
 
 
 @settings(max_examples=40, deadline=None)
@@ -176,7 +197,7 @@ def test_the_price_is_one_release_a_level(name: Name) -> None:
 def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
     stream: list[dict[bytes, int]], at: int, items: set[bytes]
 ) -> None:
-    """The stated sensitivity: what the algorithms are given differs in at most L_r cells, by one in each of the event's items."""
+    """The stated sensitivity: at most L_r cells differ, by one for each item of the event."""
     at %= len(stream)
     seen: list[dict[tuple[int, int], dict[bytes, int]]] = []
     for extra in (False, True):
@@ -189,9 +210,14 @@ def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
             found[place] = dict(zip(LABELS, cell.counts.tolist(), strict=True))
             return inner(cell, noise, place)
 
-        object.__setattr__(mechanism.algorithm, "release", record)  # to look at what it is given; it is frozen
+        object.__setattr__(
+            mechanism.algorithm, "release", record
+        )  # to look at what it is given; it is frozen
         for t, counts in enumerate(stream):
-            more = {label: counts.get(label, 0) + (extra and t == at and label in items) for label in LABELS}
+            more = {
+                label: counts.get(label, 0) + (extra and t == at and label in items)
+                for label in LABELS
+            }
             shown(mechanism, state, t + 1, {label: n for label, n in more.items() if n}, noise)
         seen.append(given_cells)
     without, with_event = seen
@@ -199,11 +225,12 @@ def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
     different = [place for place in without if without[place] != with_event[place]]
     assert len({level for level, _ in different}) == len(different) <= mechanism.levels
     for place in different:
-        assert {label for label in LABELS if with_event[place][label] - without[place][label] == 1} == items
+        assert {
+            label for label in LABELS if with_event[place][label] - without[place][label] == 1
+        } == items
 
 
 def test_impossible_settings_and_ticks_are_refused() -> None:
-    """Fail closed, naming the setting."""
     with pytest.raises(ValueError, match='kbar is missing: algorithm = "unk_gauss" needs it'):
         meta("unk_gauss", kbar=None)
     with pytest.raises(ValueError, match='k is set: algorithm = "unk_gauss" has none'):
@@ -218,7 +245,7 @@ def test_impossible_settings_and_ticks_are_refused() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_errors_stay_within_the_theorem(name: Name) -> None:
-    """Counts of two large items at every tick, off by at most 6 sd and one missed threshold a cell (below it, what was cut off)."""
+    """Two large items at every tick: off by at most 6 sd and one missed threshold a cell."""
     mechanism = meta(name, epsilon=2.0)
     state, noise = met(mechanism), mechanism.noise(STREAM)
     assert isinstance(noise, OneShotNoise)

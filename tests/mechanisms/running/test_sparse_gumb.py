@@ -1,4 +1,4 @@
-"""SparseGumb: what it shows without noise, how it stops and picks against exact enumeration, what it costs, and that it repeats itself."""
+"""SparseGumb: noiseless output, stops and picks by enumeration, cost, and repeatability."""
 
 import itertools
 import math
@@ -15,14 +15,20 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from tests.mechanisms.running.test_histograms import KEY, ONE_KEY, part
-from workers.errors import StateRefused
-from workers.mechanisms.ledger import Rows, Tags
+from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.texts import Texts
 from workers.mechanisms.mechanism import Release
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import gumbel_top_k
-from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
-from workers.mechanisms.running.sparse_state import SparseNoise, SparseState
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.running.sparse_gumb import (
+    SparseGumb,
+    SparseGumbConfig,
+    SparseNoise,
+    SparseState,
+)
+from workers.runtime.errors import StateRefused
+
+pytestmark = pytest.mark.slow
 
 STREAM = KEY.stream(bytes(16))
 LABELS = [b"a", b"b", b"c", b"d"]
@@ -30,9 +36,18 @@ LABELS = [b"a", b"b", b"c", b"d"]
 
 def made(**changes: object) -> SparseGumb:
     values = {
-        "name": "h", "tick_ms": 1, "horizon": 64, "max_items": 4, "rho": 1.0, "delta": 1e-6, "keys": "public",
-        "domain": ("a", "b", "c", "d"), "top_k": 1, "switches": 2, "eta": 3,
-    } | changes  # fmt: skip
+        "name": "h",
+        "tick_ms": 1,
+        "horizon": 64,
+        "max_items": 4,
+        "rho": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+        "domain": ("a", "b", "c", "d"),
+        "top_k": 1,
+        "switches": 2,
+        "eta": 3,
+    } | changes
     return SparseGumb(SparseGumbConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
 
 
@@ -51,10 +66,12 @@ def noise_of(mechanism: SparseGumb, stream: NoiseStream = STREAM) -> SparseNoise
 
 
 class Silent(SparseNoise):
-    """No noise on counts and tests; picks stay random, so counts are set far apart."""
+    """Noise source silent on counts and tests; picks stay random, so counts are far apart."""
 
     def __init__(self, mechanism: SparseGumb) -> None:
-        super().__init__(STREAM, mechanism._counter, mechanism._test_table, mechanism._threshold_table)
+        super().__init__(
+            STREAM, mechanism._counter, mechanism._test_table, mechanism._threshold_table
+        )
 
     def chosen(self, t: int, tags: Tags, rows: Rows) -> NDArray[np.int64]:
         return np.zeros(len(rows), dtype=np.int64)
@@ -73,11 +90,14 @@ def show(
     _, release = mechanism.step(state, t, parts, noise)
     assert isinstance(release, Release)
     assert (np.diff(release.rows) > 0).all()
-    return {state.ledger.label(row): n for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)}
+    return {
+        state.ledger.label(row): n
+        for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)
+    }
 
 
 def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting() -> None:
-    """Exactly eta above is not above; when the switches are used, what is shown stays and its counts go on."""
+    """Exactly eta is not above; once the switches are used, shown items keep counting."""
     mechanism, n = made(), 10**6
     state, silent = begun(mechanism), Silent(mechanism)
     assert show(mechanism, state, 1, silent, {b"a": n}) == {b"a": n}
@@ -91,7 +111,7 @@ def test_without_noise_it_switches_above_eta_s_times_and_then_goes_on_counting()
 
 
 def test_counts_are_those_of_counters_that_ran_from_tick_1() -> None:
-    """Also for an item chosen late: running sum plus the counter's noise at that tick, whatever the counter."""
+    """Also for an item chosen late: running sum plus that tick's noise, for every counter."""
     for counter in ("haar", "tree", "sqrt"):
         mechanism = made(counter=counter, top_k=2, rho=5.0, max_items=1)
         state, noise, total = begun(mechanism), noise_of(mechanism), Tally[bytes]()
@@ -105,14 +125,18 @@ def test_counts_are_those_of_counters_that_ran_from_tick_1() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    st.lists(st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), min_size=1), min_size=2, max_size=14),
+    st.lists(
+        st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), min_size=1),
+        min_size=2,
+        max_size=14,
+    ),
     st.integers(1, 3),
     st.integers(1, 3),
 )
 def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing(
     ticks: list[dict[bytes, int]], switches: int, top_k: int
 ) -> None:
-    """Blocks are written only when changed; a state restored from them after any tick releases the same."""
+    """Blocks are written only when changed; a restored state releases the same."""
     mechanism = made(switches=switches, top_k=top_k, eta=0, rho=4.0)
     state, crashed = begun(mechanism), begun(mechanism)
     stored: dict[str, bytes] = {}
@@ -121,7 +145,9 @@ def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing
         assert show(mechanism, state, t, noise_of(mechanism), adds) == show(
             mechanism, crashed, t, noise_of(mechanism), adds
         )
-        assert state.used[0] <= switches and len(state.chosen[0]) == len(set(state.chosen[0])) == top_k
+        assert (
+            state.used[0] <= switches and len(state.chosen[0]) == len(set(state.chosen[0])) == top_k
+        )
         blocks = crashed.changed()
         assert bool(blocks) is ((state.chosen[0], state.used[0]) != before)
         before = (state.chosen[0], state.used[0])
@@ -135,16 +161,17 @@ def test_it_never_uses_more_than_s_switches_and_a_crash_anywhere_changes_nothing
 
 
 @pytest.mark.parametrize(
-    ("name", "block"), [("mX", b"\2"), ("m00000000", b"\1\0\0\0\0\0\0\0\0"), ("m00000000", b"\2\0\0\0\0\1\0\0\0")]
+    ("name", "block"),
+    [("mX", b"\2"), ("m00000000", b"\1\0\0\0\0\0\0\0\0"), ("m00000000", b"\2\0\0\0\0\1\0\0\0")],
 )
 def test_blocks_it_does_not_know_are_refused(name: str, block: bytes) -> None:
-    """Of another version, or cut short: going on would use switches again."""
+    """Continuing from a block of another version, or a truncated one, would use switches again."""
     with pytest.raises(StateRefused):
         SparseState().restore(name, block)
 
 
 def test_stream_keys_are_independent_of_each_other() -> None:
-    """What another key's items do changes neither choice nor switches; each key has words of its own."""
+    """Another key's items change neither choice nor switches; each key has its own random words."""
     mechanism = made(rho=4.0, eta=0)
     both = begun(mechanism, "k")
     both.key_tags = np.concatenate((both.key_tags, KEY.tags("l", [b"\xff"])))
@@ -158,17 +185,19 @@ def test_stream_keys_are_independent_of_each_other() -> None:
         assert (alone.chosen[0], alone.used[0]) == (both.chosen[0], both.used[0])
 
 
-# 20,000 stream keys (tags at random): the chi-squared test below has a false-alarm rate of 1e-4 and must see 10 % planted.
+# 20,000 stream keys (tags at random): the chi-squared test below has a false-alarm rate of 1e-4 and
+# must see 10 % planted.
 KEYS = 20_000
 
 
 def geometric_tail(scale: Fraction, least: int) -> float:
-    """P(Y > least), from the law's definition."""
     return 1.0 if least < 0 else math.exp(-(least + 1) / float(scale))
 
 
 def stopping_law(mechanism: SparseGumb, gaps: list[list[int]]) -> list[float]:
-    """P(first stop at tick i) and P(never): gaps are (count outside - least inside - eta) of each item and tick, Z summed over."""
+    """Return P(first stop at tick i) and P(never): gaps are (count outside - least inside - eta)
+    of each item and tick, Z summed over.
+    """
     b1, b2 = mechanism._threshold_scale, mechanism._test_scale
     law = np.zeros(len(gaps) + 1)
     for z in range(int(40 * b1)):
@@ -189,7 +218,7 @@ def pvalue(observed: list[int], law: list[float]) -> float:
 
 
 def test_stopping_times_agree_with_exact_enumeration() -> None:
-    """AboveThreshold end to end over the words: 20,000 stream keys with the same counts; ten per cent moved are seen."""
+    """AboveThreshold end to end: 20,000 equal stream keys; moving ten per cent is detected."""
     mechanism = made(rho=8.0, switches=1, eta=4)
     d, ticks = 4, 5
     rows = np.array([50, 47, 45, 30]) + np.outer(np.arange(1, ticks + 1), [0, 1, 2, 0])
@@ -197,7 +226,9 @@ def test_stopping_times_agree_with_exact_enumeration() -> None:
     state = SparseState()
     state.key_tags = random.integers(0, 2**64, size=(KEYS, 2), dtype=np.uint64)
     tags = random.integers(0, 2**64, size=(KEYS * d, 2), dtype=np.uint64)
-    state.ledger.append(tags, np.repeat(np.arange(KEYS, dtype=np.int32), d), Texts.of([b""] * (KEYS * d)))
+    state.ledger.append(
+        tags, np.repeat(np.arange(KEYS, dtype=np.int32), d), Texts.of([b""] * (KEYS * d))
+    )
     for key in range(KEYS):
         state.choose(key, [0], 0)
 
@@ -221,7 +252,7 @@ def test_stopping_times_agree_with_exact_enumeration() -> None:
 
 
 def test_first_picks_agree_with_exact_enumeration_of_peeling() -> None:
-    """Ordered pairs of four items, by exp(count / b) without replacement; b = tau_2 / 2, and ten per cent more is seen."""
+    """Ordered pairs of four items by exp(count / b), b = tau_2 / 2; 10 % more is detected."""
     mechanism = made(top_k=2, rho=0.5)
     counts = np.array([6, 5, 3, 0])
     noise, b = noise_of(mechanism), float(mechanism._pick_scale)
@@ -242,10 +273,13 @@ def test_first_picks_agree_with_exact_enumeration_of_peeling() -> None:
     assert pvalue(observed, planted) < 1e-4
 
 
-# n = 20,000: for geometric noise (kurtosis 9) a sample variance has relative sd sqrt(8/n) = 0.02, five of them are 10 %.
+# n = 20,000: for geometric noise (kurtosis 9) a sample variance has relative sd sqrt(8/n) = 0.02,
+# five of them are 10 %.
 @pytest.mark.parametrize("accounting", ["tight", "paper"])
-def test_noise_of_tests_and_thresholds_has_the_scale_of_the_cost_and_not_half_or_double(accounting: str) -> None:
-    """b_2 = 4 sqrt(s) tau and b_1 = 2 sqrt(s) tau, from rho alone; two-sided Laplace has twice the variance."""
+def test_noise_of_tests_and_thresholds_has_the_scale_of_the_cost_and_not_half_or_double(
+    accounting: str,
+) -> None:
+    """b_2 = 4 sqrt(s) tau, b_1 = 2 sqrt(s) tau; two-sided Laplace has twice the variance."""
     mechanism = made(accounting=accounting, switches=9, top_k=3, rho=0.5)
     kappa, sides = (3 + 1 / 8, 1) if accounting == "tight" else (5.0, 2)
     tau_1 = math.sqrt(9 * kappa / 0.5)
@@ -265,12 +299,18 @@ def loss(law: list[float], other: list[float]) -> list[float]:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_the_stopping_times_loss_lies_in_the_stated_interval(data: st.DataObject) -> None:
-    """The sharper cost of a test rests on it: any counts outside, and any items of them one higher from some tick on."""
+    """The sharper test cost needs it: any outside counts, any items one higher from a tick on."""
     mechanism = made(rho=4.0, switches=1)
     ticks, items = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
     gaps = [[data.draw(st.integers(-12, 12)) for _ in range(items)] for _ in range(ticks)]
-    begin, moved = data.draw(st.integers(0, ticks - 1)), [data.draw(st.integers(0, 1)) for _ in range(items)]
-    more = [[g + m * (i >= begin) for g, m in zip(tick, moved, strict=True)] for i, tick in enumerate(gaps)]
+    begin, moved = (
+        data.draw(st.integers(0, ticks - 1)),
+        [data.draw(st.integers(0, 1)) for _ in range(items)],
+    )
+    more = [
+        [g + m * (i >= begin) for g, m in zip(tick, moved, strict=True)]
+        for i, tick in enumerate(gaps)
+    ]
     e1, e2 = 1 / float(mechanism._threshold_scale), 1 / float(mechanism._test_scale)
     law, other = stopping_law(mechanism, gaps), stopping_law(mechanism, more)
     likely = [i for i, p in enumerate(law) if p > 1e-9]
@@ -279,12 +319,16 @@ def test_the_stopping_times_loss_lies_in_the_stated_interval(data: st.DataObject
     assert min(found) >= -(e1 + e2) - 1e-6
 
 
-@pytest.mark.parametrize("changes", [{}, {"top_k": 3, "switches": 7}, {"max_count": 4}, {"max_items": 1}])
-@pytest.mark.parametrize(("accounting", "extra"), [("tight", Fraction(1, 8)), ("paper", Fraction(2))])
+@pytest.mark.parametrize(
+    "changes", [{}, {"top_k": 3, "switches": 7}, {"max_count": 4}, {"max_items": 1}]
+)
+@pytest.mark.parametrize(
+    ("accounting", "extra"), [("tight", Fraction(1, 8)), ("paper", Fraction(2))]
+)
 def test_rho_is_kappa_over_tau_squared_and_nearly_all_of_what_was_given(
     changes: dict[str, int], accounting: str, extra: Fraction
 ) -> None:
-    """The three parts written out anew from the scales in use; how many items an event has plays no part."""
+    """The three parts from the scales in use; an event's item count plays no part."""
     mechanism = made(accounting=accounting, rho=0.3, **changes)
     k, s, dinf = changes.get("top_k", 1), changes.get("switches", 2), changes.get("max_count", 1)
     tau_squared = float((k + extra) * dinf**2 / Fraction(0.3))
@@ -298,15 +342,19 @@ def test_rho_is_kappa_over_tau_squared_and_nearly_all_of_what_was_given(
 
 
 def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -> None:
-    """Gaussian parts by their own event; picks and tests, of bounded range, as zCDP: together below epsilon, and within 1 % of it."""
+    """Gaussian parts as events, bounded picks and tests as zCDP: below epsilon, within 1 %."""
     mechanism = made(rho=None, epsilon=1.0, top_k=2, switches=3)
     delta = 1e-6 - sum(d for _, d in mechanism.cost().deltas)
-    b, b1, b2 = (float(x) for x in (mechanism._pick_scale, mechanism._threshold_scale, mechanism._test_scale))
+    b, b1, b2 = (
+        float(x) for x in (mechanism._pick_scale, mechanism._threshold_scale, mechanism._test_scale)
+    )
     ranges = 8 / b**2 / 8 + 3 * (1 / b1 + 2 / b2) ** 2 / 8
 
     def epsilon(scale: float) -> float:
         accountant = RdpAccountant(orders=[float(a) for a in range(2, 500)])
-        accountant.compose(dp_accounting.GaussianDpEvent(scale / math.sqrt(2 * mechanism._counter.rho_item)), 8)
+        accountant.compose(
+            dp_accounting.GaussianDpEvent(scale / math.sqrt(2 * mechanism._counter.rho_item)), 8
+        )
         accountant.compose(dp_accounting.GaussianDpEvent(scale / math.sqrt(2 * ranges)))
         return float(accountant.get_epsilon(delta))
 
@@ -314,7 +362,7 @@ def test_an_independent_accountant_agrees_for_the_counts_and_bounds_the_rest() -
 
 
 def test_an_item_that_wins_by_a_wide_margin_is_shown_at_its_count() -> None:
-    """Utility: with the default eta nothing switches for nothing, and a leader far above it is taken within one tick."""
+    """Utility: the default eta never switches needlessly; a far leader is taken in one tick."""
     wrong = 0
     for run in range(40):
         mechanism = made(eta=None, rho=1.0, switches=3)
@@ -331,11 +379,20 @@ def test_an_item_that_wins_by_a_wide_margin_is_shown_at_its_count() -> None:
 
 
 def test_public_parameters_differ_whenever_noise_or_its_meaning_does() -> None:
-    """They are hashed into the mechanism id; the domain's order is the meaning of the state."""
+    """They are hashed into the mechanism id; the domain's order gives the state its meaning."""
     changes: list[dict[str, object]] = [
-        {}, {"top_k": 2}, {"switches": 3}, {"eta": 4}, {"eta": None}, {"accounting": "paper"}, {"counter": "tree"},
-        {"domain": ("b", "a", "c", "d")}, {"rho": 0.9}, {"max_count": 2}, {"max_items": 3},
-    ]  # fmt: skip
+        {},
+        {"top_k": 2},
+        {"switches": 3},
+        {"eta": 4},
+        {"eta": None},
+        {"accounting": "paper"},
+        {"counter": "tree"},
+        {"domain": ("b", "a", "c", "d")},
+        {"rho": 0.9},
+        {"max_count": 2},
+        {"max_items": 3},
+    ]
     assert len({repr(made(**change).public()) for change in changes}) == len(changes)
 
 
@@ -353,6 +410,5 @@ def test_public_parameters_differ_whenever_noise_or_its_meaning_does() -> None:
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, object], message: str) -> None:
-    """Each message names the setting, its value and what is allowed."""
     with pytest.raises(ValueError, match=message):
         made(**changes)

@@ -1,5 +1,5 @@
 // What (epsilon, delta) promises, in words that are true for every value of both. The limits and sentences are those of
-// workers/plan/person/words.py, to the letter; figures are rounded so that no more is promised than holds.
+// workers/privacy/phrasing.py, to the letter; figures are rounded so that no more is promised than holds.
 
 const LIMITS = { little: 1, warned: 5, void: 20, deltaWarned: 1e-5, deltaVoid: 0.01 };
 const LARGE = [[1e15, "quadrillion"], [1e12, "trillion"], [1e9, "billion"], [1e6, "million"]];

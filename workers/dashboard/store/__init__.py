@@ -1,11 +1,7 @@
-"""What the dashboard remembers: every snapshot it has read, in a DuckDB file.
+"""History of the dashboard: every snapshot it has read, in a DuckDB file.
 
-schema      the tables
-writing     adds snapshots, with the positions behind them
-tidying     sorts and thins
 following   reads Kafka
-reading     which rows hold a stream's ticks
-questions   answers as JSON
-files       answers as CSV and Parquet
-store       the thread that fills it, those that answer, and what happens when the file fails
+writing     the tables; adds snapshots with their positions; sorts and thins
+questions   selects a stream's rows; answers as JSON, CSV and Parquet
+store       the filling thread, the answering threads, and recovery when the file fails
 """

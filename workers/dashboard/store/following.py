@@ -1,7 +1,7 @@
-"""Reads the histogram topics into the history: from their beginning, later from where it stopped.
+"""Reads the histogram topics into the history, from the beginning or the stored positions.
 
-A consumer of its own, so that viewers never wait for the disk, and so that the topic itself is the
-queue in between: what is not stored yet is read again. Like the feed it is in no group.
+It has its own consumer, so that viewers never wait for the disk. The topic itself is the queue:
+unstored records are read again. Like the feed, it joins no group.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 BATCH = 500
 POLL_S = 0.5
-#: Bytes of snapshots that one transaction stores, and one snapshot more.
+# A transaction stores this many bytes of snapshots, plus at most one snapshot.
 PIECE_BYTES = 8 << 20
-#: A snapshot whose other pages have not come within so many records of its partition is given up.
+# Drop a snapshot whose other pages are not within this many records of its partition.
 PAGES_WITHIN = 100_000
 TOPICS_S = 10.0
 ANSWER_S = 4.0
@@ -33,28 +33,26 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class _Partition:
-    """How far one partition is."""
-
     topic_id: str | None
     low: int
     high: int
     next: int
     pages: Pages = field(default_factory=Pages)
-    #: Offset of the first record since which pages wait for others.
+    # Offset of the oldest record whose page waits for others.
     waiting: int | None = None
 
     @property
     def position(self) -> Position:
-        """Where to go on after a restart."""
+        """Return the position to resume from after a restart."""
         return Position(self.topic_id, self.next if self.waiting is None else self.waiting)
 
 
 class Follower:
-    """One consumer and the writer behind it; one thread calls it."""
+    """A consumer and the writer behind it, called by one thread."""
 
     def __init__(self, connection: Connection, topics: Mapping[str, str], writer: Writer) -> None:
         self._connection, self._topics, self._writer = connection, topics, writer
-        # The feed says what there is to say of Kafka.
+        # The feed reports Kafka's state.
         self._consumer = connection.consumer(
             **{
                 "enable.partition.eof": True,
@@ -69,12 +67,11 @@ class Follower:
         self._topics_at = 0.0
 
     def close(self) -> None:
-        """Leave Kafka."""
         self._consumer.close()
 
     @property
     def read(self) -> float | None:
-        """How much of the topics is read, from 0 to 1; None once all is."""
+        """Return the fraction of the topics that has been read; None once all of it has."""
         if self._partitions and not self._unread:
             return None
         ends = sum(one.high - one.low for one in self._partitions.values())
@@ -82,7 +79,7 @@ class Follower:
         return round(done / ends, 3) if ends else 0.0
 
     def step(self) -> None:
-        """Read and store what has come within a moment.
+        """Read and store the records of one poll.
 
         Raises:
             KafkaException: no broker answers, or it refuses; call again later.
@@ -109,7 +106,7 @@ class Follower:
                     piece.append(arrived)
                     size += len(arrived.snapshot.json)
                     if size > PIECE_BYTES:
-                        # Without positions: after a crash these come again, and are known then.
+                        # Without positions: after a crash these arrive again and are skipped.
                         self._writer.write(piece, {})
                         piece, size = [], 0
             elif error.code() == KafkaError._PARTITION_EOF:
@@ -131,7 +128,7 @@ class Follower:
         try:
             snapshot = one.pages.receive(self._topics[place[0]], message.value())
         except NotASnapshot as error:
-            if place in self._unread:  # of later ones the feed says it
+            if place in self._unread:  # the feed reports later ones
                 logger.info("%s[%d] offset %d: %s; not in the history", *place, offset, error)
         if not len(one.pages):
             one.waiting = None
@@ -144,7 +141,8 @@ class Follower:
     # ---- where to begin --------------------------------------------------------------------------
 
     def _assign(self) -> None:
-        metadata = self._consumer.list_topics(timeout=ANSWER_S)  # all: asking for one may create it
+        # List all topics: asking for one may create it.
+        metadata = self._consumer.list_topics(timeout=ANSWER_S)
         found = [
             (topic, part)
             for topic in self._topics
@@ -159,22 +157,29 @@ class Follower:
         begun = {place: self._begin(place, ids.get(place[0]), stored.get(place)) for place in new}
         self._unread.update(begun)
         self._partitions.update(begun)
-        self._consumer.incremental_assign([TopicPartition(*place, one.next) for place, one in begun.items()])
+        self._consumer.incremental_assign(
+            [TopicPartition(*place, one.next) for place, one in begun.items()]
+        )
 
     def _begin(self, place: Place, topic_id: str | None, stored: Position | None) -> _Partition:
         low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
         start = low if stored is None else stored.next
         if stored is not None and (start > high or _differ(topic_id, stored.topic_id)):
-            logger.warning("history: %s[%d] is another topic than the one that was read; read from its beginning", *place)
+            logger.warning(
+                "history: %s[%d] is another topic than the one that was read; read from its beginning",
+                *place,
+            )
             start, stored = low, None
         if start < low or (stored is None and low > 0):
             start = low
             self._writer.note_gap(self._topics[place[0]], place[1])
-            logger.warning("history: records of %s[%d] had gone before they were read: answers say so", *place)
+            logger.warning(
+                "history: records of %s[%d] had gone before they were read: answers say so", *place
+            )
         return _Partition(topic_id, low, high, start)
 
     def _lose(self, place: Place) -> None:
-        """Begin a partition again: what was to be read has been removed from it."""
+        """Restart a partition whose unread records were removed."""
         self._consumer.incremental_unassign([TopicPartition(*place)])
         del self._partitions[place]
         self._topics_at = 0.0

@@ -1,7 +1,7 @@
-"""The history of one dashboard: a thread that fills its file, and a few that answer questions.
+"""The history of one dashboard: one thread fills its file, and a few threads answer queries.
 
-Whatever happens to the file costs the history, never the dashboard: its state says why, questions
-are refused with that reason, and the file is opened again and again until it can be.
+File errors cost the history, never the dashboard: the state gives the reason, queries are refused
+with it, and opening the file is retried until it succeeds.
 """
 
 from __future__ import annotations
@@ -25,32 +25,30 @@ import duckdb
 from confluent_kafka import KafkaException
 
 from workers.dashboard.store.following import Follower
-from workers.dashboard.store.schema import OtherVersion, connect
-from workers.dashboard.store.tidying import settle, thin
-from workers.dashboard.store.writing import Writer
-from workers.errors import describe
+from workers.dashboard.store.writing import OtherVersion, Writer, connect, settle, thin
 from workers.kafka.clients import Connection
+from workers.runtime.errors import describe
 
 logger = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-#: A file that failed is opened again after so long.
+# Delay before a failed file is reopened.
 REOPEN_S = 5.0
 CLOSING_S = 2.0
-#: Threads that answer questions, and how many questions may wait for one.
+# Threads that answer queries, and the most queries that may wait for one.
 THREADS = 2
 WAITING = 16
 ANSWER_S = 10.0
-#: Threads that make files, and how long one may take.
+# Threads that write files, and the time limit for one file.
 FILES = 2
 FILE_S = 120.0
-#: Old rows are removed when this part of the time for which they are kept has gone by.
+# Old rows are removed every 1/THIN_EVERY of their retention.
 THIN_EVERY = 48
-#: How often is looked for what is to be sorted or removed.
+# Interval of checks for rows to sort or remove.
 LOOK_S = 5.0
 
 OTHER = "its file is of another version, or of another program"
-#: What DuckDB says of such a file.
+# DuckDB's messages for such a file.
 _FOREIGN = ("not a valid DuckDB database", "version number")
 
 T = TypeVar("T")
@@ -58,13 +56,13 @@ Question = Callable[[duckdb.DuckDBPyConnection], T]
 
 
 class Unanswered(Exception):
-    """A question that cannot be answered now; its sender is shown the text."""
+    """A query that cannot be answered now; the client sees the message."""
 
 
 class Store:
-    """One history.
+    """One history. `state` is replaced, never mutated.
 
-    `state` is replaced, never changed; `reading` is the part of the topics that is read, None: all.
+    `reading` is the fraction of the topics that has been read, None once all has.
     """
 
     def __init__(
@@ -75,7 +73,7 @@ class Store:
         path: Path | None = None,
         keep_ms: Mapping[str, int],
     ) -> None:
-        """Take the histogram of each topic, a file (None: one of its own), and ms by level."""
+        """Take the histogram by topic, a file (None: a temporary one), and retention by level."""
         self._connection, self._topics, self._keep_ms = connection, dict(topics), dict(keep_ms)
         self._path, self._own = path, path is None
         self._database: duckdb.DuckDBPyConnection | None = None
@@ -88,24 +86,24 @@ class Store:
         self._asking = self._sending = 0
         self._thinned: dict[str, int] = {}
         self.reading: float | None = 0.0
-        self.state: Mapping[str, object] = MappingProxyType({"state": "off", "why": "it is being opened"})
+        self.state: Mapping[str, object] = MappingProxyType(
+            {"state": "off", "why": "it is being opened"}
+        )
 
     @property
     def path(self) -> Path:
-        """Its file; there is one once a question is answered."""
         if self._path is None:
             raise Unanswered("there is no history yet")
         return self._path
 
     def start(self) -> None:
-        """Begin to fill it."""
         self._thread.start()
 
     def close(self) -> None:
-        """End; a file of its own is removed."""
+        """Stop; a temporary file is removed."""
         self._stopped.set()
         if self._thread.ident is not None:
-            # It may wait for a broker; it writes nothing then, and ends with the process.
+            # It may be waiting for a broker; then it writes nothing and ends with the process.
             self._thread.join(CLOSING_S)
         self._questions.shutdown(wait=False, cancel_futures=True)
         self._files.shutdown(wait=False, cancel_futures=True)
@@ -115,25 +113,27 @@ class Store:
     # ---- questions -------------------------------------------------------------------------------
 
     async def ask(self, question: Question[T]) -> T:
-        """Return the answer to a question, which is a function of a read cursor.
+        """Return the answer of a query, which is a function of a read cursor.
 
         Raises:
-            Unanswered: there is no history, too many questions wait, or it took too long.
+            Unanswered: there is no history, too many queries wait, or it took too long.
         """
         if self._asking >= THREADS + WAITING:
             raise Unanswered(f"{WAITING} questions wait already: ask again in a moment")
         self._asking += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._questions, self._answer, question, ANSWER_S)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._questions, self._answer, question, ANSWER_S
+            )
         finally:
             self._asking -= 1
 
     @contextmanager
     def place_for_a_file(self) -> Iterator[None]:
-        """Be one of the few who are sent a file, from its making to its last byte.
+        """Reserve one of the few slots for files, from writing to the last byte sent.
 
         Raises:
-            Unanswered: there are enough of them.
+            Unanswered: all slots are in use.
         """
         if self._sending >= FILES:
             raise Unanswered(f"{FILES} files are being made or sent: ask again in a moment")
@@ -144,20 +144,26 @@ class Store:
             self._sending -= 1
 
     async def make_file(self, question: Question[T]) -> T:
-        """Do as `ask` does, for something long."""
-        return await asyncio.get_running_loop().run_in_executor(self._files, self._answer, question, FILE_S)
+        """Run a long query, like `ask`."""
+        return await asyncio.get_running_loop().run_in_executor(
+            self._files, self._answer, question, FILE_S
+        )
 
     def _answer(self, question: Question[T], within_s: float) -> T:
         with self._cursor() as cursor:
             timer = threading.Timer(within_s, cursor.interrupt)
             timer.start()
             try:
-                cursor.begin()  # one state of the file, whatever is stored meanwhile
+                cursor.begin()  # a consistent view, despite concurrent writes
                 return question(cursor)
             except duckdb.InterruptException:
-                raise Unanswered(f"it took longer than {within_s:.0f} s: ask for a shorter time or a longer step") from None
+                raise Unanswered(
+                    f"it took longer than {within_s:.0f} s: ask for a shorter time or a longer step"
+                ) from None
             except duckdb.OutOfMemoryException:
-                raise Unanswered("it takes too much memory: ask for a shorter time or a longer step") from None
+                raise Unanswered(
+                    "it takes too much memory: ask for a shorter time or a longer step"
+                ) from None
             except duckdb.Error as error:
                 logger.warning("history: a question failed: %s", _said(error))
                 raise Unanswered("the history could not be read") from None
@@ -168,7 +174,9 @@ class Store:
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
         with self._idle:
             if self._database is None:
-                raise Unanswered(f"there is no history: {self.state.get('why', 'it is being opened')}")
+                raise Unanswered(
+                    f"there is no history: {self.state.get('why', 'it is being opened')}"
+                )
             cursor = self._database.cursor()
             self._asked.add(cursor)
         try:
@@ -190,12 +198,12 @@ class Store:
                 self._off(OTHER, "move it away, or name another one")
             except (duckdb.Error, OSError) as error:
                 self._off(_why(error), _said(error))
-            except Exception as error:  # noqa: BLE001 (the last place: the dashboard goes on)
+            except Exception as error:  # noqa: BLE001 (last resort: the dashboard goes on)
                 self._off("internal error", describe(error))
             self._stopped.wait(REOPEN_S)
 
     def _keep(self) -> None:
-        """Open the file and fill it until the end; raise what the file says when it fails."""
+        """Open the file and fill it until the end; propagate the file's errors."""
         if self._path is None:
             self._path = Path(tempfile.mkdtemp(prefix="quietcount-history-")) / "history.duckdb"
         database = connect(self._path)
@@ -206,7 +214,9 @@ class Store:
             with self._idle:
                 self._database = database
             if self.state["state"] == "off":
-                logger.info("history: kept in %s", self._path if not self._own else "a file of its own")
+                logger.info(
+                    "history: kept in %s", self._path if not self._own else "a file of its own"
+                )
             self._say({"state": "waiting"})
             self._follow(database, writer, follower)
         finally:
@@ -216,7 +226,9 @@ class Store:
             with contextlib.suppress(duckdb.Error):
                 database.close()
 
-    def _follow(self, database: duckdb.DuckDBPyConnection, writer: Writer, follower: Follower) -> None:
+    def _follow(
+        self, database: duckdb.DuckDBPyConnection, writer: Writer, follower: Follower
+    ) -> None:
         look_at = 0.0
         while not self._stopped.is_set():
             try:
@@ -226,7 +238,11 @@ class Store:
                 self._stopped.wait(RETRY_S)
                 continue
             was, self.reading = self.reading, follower.read
-            self._say({"state": "live"} if self.reading is None else {"state": "reading", "read": self.reading})
+            self._say(
+                {"state": "live"}
+                if self.reading is None
+                else {"state": "reading", "read": self.reading}
+            )
             if time.monotonic() >= look_at or (was is not None and self.reading is None):
                 settle(database)
                 self._thin(database, writer)
@@ -240,7 +256,7 @@ class Store:
                 self._thinned[level] = newest
 
     def _release(self) -> None:
-        """Take the file from the questions, and wait until none has it."""
+        """Close the file to queries, and wait until none uses it."""
         with self._idle:
             self._database = None
             for cursor in self._asked:
@@ -250,7 +266,9 @@ class Store:
 
     def _off(self, why: str, said: str) -> None:
         if self.state.get("why") != why:
-            logger.error("history: off: %s (%s); the dashboard goes on without, and tries again", why, said)
+            logger.error(
+                "history: off: %s (%s); the dashboard goes on without, and tries again", why, said
+            )
         self._say({"state": "off", "why": why})
 
     def _say(self, state: Mapping[str, object]) -> None:
@@ -259,7 +277,7 @@ class Store:
 
 
 def _said(error: BaseException) -> str:
-    """Return what a log may say of an error: of others than these it may quote a label."""
+    """Return a loggable description of an error; other types than these may quote a label."""
     if isinstance(error, OSError):
         return describe(error)
     if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException | duckdb.FatalException):
@@ -268,7 +286,7 @@ def _said(error: BaseException) -> str:
 
 
 def _why(error: BaseException) -> str:
-    """Return the reason for readers of the API, who need not know the file's name."""
+    """Return the reason for API clients, who need not know the file's name."""
     text = str(error)
     for number in (28, 27, 13, 2, 30, 122, 5, 20, 21):  # no space, too large, not allowed, ...
         if os.strerror(number) in text:

@@ -1,7 +1,34 @@
-"""Writes snapshots into the history: a batch with the positions behind it in one transaction.
+"""Writes snapshots into the history, sorts new rows, and thins old ones.
 
-So a crash anywhere loses nothing and stores nothing twice. A snapshot that comes again is left out:
-within a series ticks only ascend.
+A batch and the positions behind it are written in one transaction, so a crash loses nothing and
+stores nothing twice. Repeated snapshots are skipped: within a series ticks only ascend.
+
+Age counts from a histogram's newest tick, never from the wall clock: an old topic keeps the rows
+that its settings ask for, and an idle one loses nothing.
+
+The tables, in one DuckDB file:
+
+    meta        version of these tables
+    positions   where to resume in each partition, and the id of its topic
+    gaps        records removed from a partition before they were read: ends of ticks, between two
+                times
+    streams     histogram and stream key
+    series      common fields of all snapshots of one `id`
+    labels      labels by number
+    kept        first place that remains in a thinned level, by stream
+
+and for each level the tables LEVEL_heads and LEVEL_counts, the same again with `_new`, and views
+over both with `_all`:
+
+    ticks       every tick
+    quarters    the last tick of each quarter of an hour of each series
+    epochs      the last tick of each series
+
+A tick enters `quarters` and `epochs` once a later one shows that it was the last. `place` numbers
+the snapshots in the order of arrival. New rows go to `_new`, where the rows of a tick are adjacent.
+Once there are many, they are sorted by stream, item and place into the other table, where the rows
+of one item of one stream are adjacent: that takes about a byte per count, and queries read little
+else.
 """
 
 from __future__ import annotations
@@ -9,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
@@ -16,46 +44,217 @@ import numpy as np
 import orjson
 
 from workers.dashboard.snapshots import SeenSnapshot
-from workers.dashboard.store.schema import LEVELS, QUARTER_MS, first
 
-#: Names that have columns of their own; `page` and `pages` are 1 of a snapshot that is whole.
+VERSION = 1
+LEVELS = ("ticks", "quarters", "epochs")
+# All time zones are whole quarters of an hour apart, so local days and hours end with one.
+QUARTER_MS = 900_000
+# DuckDB's buffer memory; beyond it, DuckDB spills to disk.
+MEMORY = "256MB"
+SPILL = "2GB"
+THREADS = 2
+
+_HEADS = """place bigint not null, stream integer not null, series integer not null, tick bigint not null,
+    start_ms bigint not null, end_ms bigint not null, sd double, threshold double, shown integer, total bigint, rest varchar not null"""
+_COUNTS = "stream integer not null, item integer not null, place bigint not null, n bigint not null"
+_TABLES = """
+create table meta (version integer not null);
+create table positions (topic varchar not null, part integer not null, topic_id varchar, next bigint not null);
+create table gaps (histogram varchar not null, part integer not null, after_ms bigint, until_ms bigint);
+create table streams (
+    stream integer not null, histogram varchar not null, key varchar not null, part integer not null, first_end_ms bigint not null);
+create table series (
+    series integer not null, stream integer not null, id varchar not null, epoch bigint not null, mechanism varchar not null,
+    guarantee varchar not null, edges varchar not null);
+create table labels (item integer not null, label varchar not null);
+create table kept (stream integer not null, level varchar not null, place bigint not null);
+"""
+
+
+class OtherVersion(Exception):
+    """The file was written by another version of this program."""
+
+
+def connect(path: Path) -> duckdb.DuckDBPyConnection:
+    """Open a file, and create its tables if it is new.
+
+    Raises:
+        duckdb.Error: it cannot be opened: no such directory, no permission, in use, full.
+        OtherVersion: its tables have another version.
+    """
+    database = duckdb.connect(
+        str(path),
+        config={
+            "memory_limit": MEMORY,
+            "threads": THREADS,
+            "temp_directory": f"{path}.tmp",
+            "max_temp_directory_size": SPILL,
+            # Never load extensions, whatever a query needs.
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        },
+    )
+    try:
+        _prepare(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _prepare(database: duckdb.DuckDBPyConnection) -> None:
+    tables = {
+        name for (name,) in database.execute("select table_name from duckdb_tables()").fetchall()
+    }
+    if "meta" in tables:
+        found = database.execute("select version from meta").fetchall()
+        if found != [(VERSION,)]:
+            raise OtherVersion
+        return
+    if tables:
+        raise OtherVersion
+    database.begin()
+    database.execute(_TABLES)
+    for level in LEVELS:
+        for kind, columns in (("heads", _HEADS), ("counts", _COUNTS)):
+            database.execute(f"create table {level}_{kind} ({columns})")
+            database.execute(f"create table {level}_{kind}_new ({columns})")
+            database.execute(
+                f"create view {level}_{kind}_all as from {level}_{kind} union all from {level}_{kind}_new"
+            )
+    database.execute("insert into meta values (?)", [VERSION])
+    database.commit()
+
+
+def first(
+    database: duckdb.DuckDBPyConnection, question: str, values: Sequence[object] = ()
+) -> tuple[Any, ...] | None:
+    """Return the first row of a result read to its end, so that another query may follow."""
+    rows = database.execute(question, list(values)).fetchall()
+    return rows[0] if rows else None
+
+
+# Rows stored in the order of arrival before they are sorted.
+COUNTS_NEW = 4_000_000
+HEADS_NEW = 500_000
+_ORDER = {"heads": "stream, place", "counts": "stream, item, place"}
+
+
+def settle(
+    database: duckdb.DuckDBPyConnection, counts: int = COUNTS_NEW, heads: int = HEADS_NEW
+) -> None:
+    """Sort the new rows of every table that has at least `counts` or `heads` of them."""
+    for level in LEVELS:
+        for kind, least in (("counts", counts), ("heads", heads)):
+            table = f"{level}_{kind}"
+            found = first(database, f"select count(*) from {table}_new")
+            if found is None or found[0] < least:
+                continue
+            database.begin()
+            try:
+                database.execute(f"insert into {table} from {table}_new order by {_ORDER[kind]}")
+                database.execute(f"delete from {table}_new")
+                database.commit()
+            except BaseException:
+                database.rollback()
+                raise
+
+
+def thin(
+    database: duckdb.DuckDBPyConnection, ends: Mapping[str, int], keep_ms: Mapping[str, int]
+) -> None:
+    """Remove rows of `ticks` and `quarters` that are past their retention.
+
+    The newest row of each stream stays, whatever its age. Of the rows before it, the next level
+    already has the last of each quarter of an hour and of each epoch. `ends` has the `end` of the
+    newest tick of each histogram, ms; `keep_ms` the retention by level.
+    """
+    for level, keep in keep_ms.items():
+        since = {histogram: end - keep for histogram, end in ends.items()}
+        database.begin()
+        try:
+            database.register(
+                "since",
+                {
+                    "histogram": np.array(list(since), object),
+                    "ms": np.array(list(since.values()), np.int64),
+                },
+            )
+            database.execute(
+                "create or replace temp table first as select stream, "
+                "coalesce(min(place) filter (end_ms > ms), max(place)) as place "
+                f"from {level}_heads_all join streams using (stream) join since using (histogram) group by stream"
+            )
+            database.unregister("since")
+            database.execute(
+                "delete from first where place <= (select min(place) from "
+                f"{level}_heads_all rows where rows.stream = first.stream)"
+            )
+            for table in (
+                f"{level}_heads",
+                f"{level}_heads_new",
+                f"{level}_counts",
+                f"{level}_counts_new",
+            ):
+                database.execute(
+                    f"delete from {table} using first where {table}.stream = first.stream and {table}.place < first.place"
+                )
+            database.execute(
+                f"delete from kept using first where level = '{level}' and kept.stream = first.stream"
+            )
+            database.execute(f"insert into kept select stream, '{level}', place from first")
+            database.execute("drop table first")
+            database.commit()
+        except BaseException:
+            database.rollback()
+            raise
+
+
+# Names with their own columns; `page` and `pages` are 1 in a complete snapshot.
 COLUMNS = frozenset(
     {
-        "histogram", "key", "epoch", "tick", "start", "end", "items", "sd", "threshold", "guarantee", "mechanism", "id", "page",
-        "pages", "edges",
+        "histogram",
+        "key",
+        "epoch",
+        "tick",
+        "start",
+        "end",
+        "items",
+        "sd",
+        "threshold",
+        "guarantee",
+        "mechanism",
+        "id",
+        "page",
+        "pages",
+        "edges",
     }
-)  # fmt: skip
-#: Most entries of a cache; it is emptied then, and filled from the file again.
+)
+# Most entries of a cache; a full cache is cleared and refilled from the file.
 CACHED = 200_000
 _EXACT = 2**53
 
 
 class Arrived(NamedTuple):
-    """A snapshot and the partition that it came from."""
-
     part: int
     snapshot: SeenSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to go on in a partition of the topic with this id (None: the cluster gives none)."""
+    """Where to resume in a partition of the topic with this id (None: the cluster gives none)."""
 
     topic_id: str | None
     next: int
 
 
 class _Newest(NamedTuple):
-    """The newest snapshot of a stream."""
-
     place: int
     series: int
     quarter: int
 
 
 class _Rows:
-    """What one transaction adds."""
-
     def __init__(self) -> None:
         self.heads: list[tuple[object, ...]] = []
         self.streams: list[tuple[object, ...]] = []
@@ -67,7 +266,7 @@ class _Rows:
 
 
 class Writer:
-    """Adds to an open file; one thread calls it. After an error it is not used again."""
+    """Adds to an open file; called by one thread. Do not reuse after an error."""
 
     def __init__(self, database: duckdb.DuckDBPyConnection) -> None:
         self._db = database
@@ -75,7 +274,9 @@ class Writer:
         self._place = self._number(f"select max(place) from ({heads}) as places(place)")
         self._streams: dict[tuple[str, str], int] = {
             (histogram, key): stream
-            for stream, histogram, key in self._db.execute("select stream, histogram, key from streams").fetchall()
+            for stream, histogram, key in self._db.execute(
+                "select stream, histogram, key from streams"
+            ).fetchall()
         }
         self._next_stream = self._number("select max(stream) from streams") + 1
         self._next_series = self._number("select max(series) from series") + 1
@@ -84,7 +285,7 @@ class Writer:
         self._ticks: dict[int, int] = {}
         self._items: dict[str, int] = {}
         self._newest: dict[int, _Newest] = {}
-        #: `end` of the newest tick of each histogram.
+        # `end` of the newest tick of each histogram.
         self.ends: dict[str, int] = {}
         for histogram, stream, place, series, end in self._db.execute(
             "select histogram, stream, max(place), arg_max(series, place), arg_max(end_ms, place) "
@@ -97,14 +298,13 @@ class Writer:
         self.heads_new = self._number("select count(*) from ticks_heads_new")
 
     def positions(self) -> dict[tuple[str, int], Position]:
-        """Return where to go on."""
         rows = self._db.execute("select topic, part, topic_id, next from positions").fetchall()
         return {(topic, part): Position(topic_id, next_) for topic, part, topic_id, next_ in rows}
 
     def note_gap(self, histogram: str, part: int) -> None:
-        """Remember that records of a partition had gone before they were read.
+        """Record that records of a partition were removed before they were read.
 
-        They may be the newest tick that was read, for other keys than those that were.
+        They may have the same tick as the newest one read, for other keys.
         """
         self._db.execute(
             "insert into gaps select ?, ?, max(start_ms), null from ticks_heads_all join streams using (stream) "
@@ -113,14 +313,13 @@ class Writer:
         )
         self._open_gaps = True
 
-    def write(self, arrived: Iterable[Arrived], positions: Mapping[tuple[str, int], Position]) -> int:
-        """Store snapshots, in the order of their partitions, and positions.
-
-        Returns:
-            How many of them were new.
+    def write(
+        self, arrived: Iterable[Arrived], positions: Mapping[tuple[str, int], Position]
+    ) -> int:
+        """Store snapshots, in partition order, with positions; return the number of new ones.
 
         Raises:
-            duckdb.Error: nothing of it is stored, or nobody knows: open the file again.
+            duckdb.Error: nothing was stored, or the outcome is unknown: open the file again.
         """
         rows = _Rows()
         for one in arrived:
@@ -159,13 +358,24 @@ class Writer:
             if before.series != series:
                 rows.overtaken["epochs"].append(before.place)
         self._newest[stream] = _Newest(place, series, quarter)
-        self.ends[snapshot.histogram] = max(self.ends.get(snapshot.histogram, snapshot.end), snapshot.end)
-        # To its end: what had gone may be the same tick of other keys.
+        self.ends[snapshot.histogram] = max(
+            self.ends.get(snapshot.histogram, snapshot.end), snapshot.end
+        )
+        # Up to its end: the removed records may have the same tick for other keys.
         rows.opened.setdefault((snapshot.histogram, arrived.part), snapshot.end)
         if parsed.labels:
             rows.counts.append((place, stream, parsed.labels, parsed.counts))
         rows.heads.append(
-            (place, stream, series, snapshot.tick, snapshot.start, snapshot.end, *parsed.head, parsed.rest)
+            (
+                place,
+                stream,
+                series,
+                snapshot.tick,
+                snapshot.start,
+                snapshot.end,
+                *parsed.head,
+                parsed.rest,
+            )
         )
 
     def _stream(self, rows: _Rows, arrived: Arrived) -> int:
@@ -180,7 +390,14 @@ class Writer:
 
     def _series_of(self, rows: _Rows, stream: int, snapshot: SeenSnapshot, parsed: _Parsed) -> int:
         """Return the number of a snapshot's series, whose last tick is then in `_ticks`."""
-        common = (stream, snapshot.id, snapshot.epoch, snapshot.mechanism, parsed.guarantee, parsed.edges)
+        common = (
+            stream,
+            snapshot.id,
+            snapshot.epoch,
+            snapshot.mechanism,
+            parsed.guarantee,
+            parsed.edges,
+        )
         series = self._series.get(common)
         if series is None:
             found = first(
@@ -198,7 +415,8 @@ class Writer:
             self._series[common] = series
         if series not in self._ticks:
             heads = " union all ".join(
-                f"select max(tick) from {level}_heads_all where stream = {stream} and series = {series}" for level in LEVELS
+                f"select max(tick) from {level}_heads_all where stream = {stream} and series = {series}"
+                for level in LEVELS
             )
             self._ticks[series] = self._number(f"select max(tick) from ({heads}) as ticks(tick)")
         return series
@@ -207,9 +425,26 @@ class Writer:
 
     def _insert(self, rows: _Rows) -> None:
         _insert(self._db, "streams", rows.streams, (np.int32, object, object, np.int32, np.int64))
-        _insert(self._db, "series", rows.series, (np.int32, np.int32, object, np.int64, object, object, object))
+        _insert(
+            self._db,
+            "series",
+            rows.series,
+            (np.int32, np.int32, object, np.int64, object, object, object),
+        )
         if rows.heads:
-            types = (np.int64, np.int32, np.int32, np.int64, np.int64, np.int64, float, float, float, float, object)
+            types = (
+                np.int64,
+                np.int32,
+                np.int32,
+                np.int64,
+                np.int64,
+                np.int64,
+                float,
+                float,
+                float,
+                float,
+                object,
+            )
             _insert(self._db, "ticks_heads_new", rows.heads, types)
             self._insert_counts(rows)
             self._promote(rows.overtaken)
@@ -227,12 +462,23 @@ class Writer:
         items = self._numbered({label for _, _, labels, _ in rows.counts for label in labels}, rows)
         lengths = [len(labels) for _, _, labels, _ in rows.counts]
         columns = {
-            "stream": np.repeat(np.array([stream for _, stream, _, _ in rows.counts], np.int32), lengths),
-            "item": np.array([items[label] for _, _, labels, _ in rows.counts for label in labels], np.int32),
-            "place": np.repeat(np.array([place for place, _, _, _ in rows.counts], np.int64), lengths),
+            "stream": np.repeat(
+                np.array([stream for _, stream, _, _ in rows.counts], np.int32), lengths
+            ),
+            "item": np.array(
+                [items[label] for _, _, labels, _ in rows.counts for label in labels], np.int32
+            ),
+            "place": np.repeat(
+                np.array([place for place, _, _, _ in rows.counts], np.int64), lengths
+            ),
             "n": np.array([count for _, _, _, counts in rows.counts for count in counts], np.int64),
         }
-        _insert(self._db, "labels", [(item, label) for label, item in rows.labels.items()], (np.int32, object))
+        _insert(
+            self._db,
+            "labels",
+            [(item, label) for label, item in rows.labels.items()],
+            (np.int32, object),
+        )
         self._db.register("added", columns)
         self._db.execute("insert into ticks_counts_new by name from added")
         self._db.unregister("added")
@@ -241,10 +487,12 @@ class Writer:
         """Return a number for each label; new ones are in `rows.labels`."""
         missing = [label for label in labels if label not in self._items]
         if missing:
-            # Sorted, so that the same topic gives the same numbers.
+            # Sorted, so that the same topic yields the same numbers.
             self._db.register("sought", {"label": np.array(sorted(missing), object)})
             self._items.update(
-                self._db.execute("select label, item from labels semi join sought using (label)").fetchall()
+                self._db.execute(
+                    "select label, item from labels semi join sought using (label)"
+                ).fetchall()
             )
             self._db.unregister("sought")
             for label in sorted(missing):
@@ -272,10 +520,13 @@ class Writer:
             [position.topic_id, position.next, topic, part],
         )
         if changed is None or changed[0] == 0:
-            self._db.execute("insert into positions values (?, ?, ?, ?)", [topic, part, position.topic_id, position.next])
+            self._db.execute(
+                "insert into positions values (?, ?, ?, ?)",
+                [topic, part, position.topic_id, position.next],
+            )
 
     def _rollback(self) -> None:
-        with suppress(duckdb.Error):  # the file failed, and with it the transaction
+        with suppress(duckdb.Error):  # the file failed, and the transaction with it
             self._db.rollback()
 
     def _number(self, question: str) -> int:
@@ -284,22 +535,29 @@ class Writer:
 
 
 def _insert(
-    database: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[object, ...]], types: Sequence[Any]
+    database: duckdb.DuckDBPyConnection,
+    table: str,
+    rows: Sequence[tuple[object, ...]],
+    types: Sequence[Any],
 ) -> None:
-    """Add rows through arrays: by parameters it takes a hundred times as long."""
+    """Insert rows through arrays: parameters take a hundred times as long."""
     if not rows:
         return
-    columns = {f"c{i}": _array(values, types[i]) for i, values in enumerate(zip(*rows, strict=True))}
+    columns = {
+        f"c{i}": _array(values, types[i]) for i, values in enumerate(zip(*rows, strict=True))
+    }
     database.register("added", columns)
     database.execute(f"insert into {table} from added")
     database.unregister("added")
 
 
 def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
-    """Return a column; None only among numbers that may be missing, which are doubles."""
+    """Return a column; None is allowed only among nullable numbers, which are doubles."""
     if kind is float:
         missing = [value is None for value in values]
-        return np.ma.masked_array([0.0 if value is None else value for value in values], missing, dtype=np.float64)
+        return np.ma.masked_array(
+            [0.0 if value is None else value for value in values], missing, dtype=np.float64
+        )
     if kind is not object:
         return np.array(values, kind)
     found = np.empty(len(values), object)
@@ -308,11 +566,11 @@ def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
 
 
 class _Parsed(NamedTuple):
-    """What is stored of a snapshot's JSON; a text is empty where there is nothing."""
+    """The stored fields of a snapshot's JSON; missing texts are empty."""
 
     labels: list[str]
     counts: list[int]
-    #: sd, threshold, how many items, the sum of their counts.
+    # sd, threshold, number of items, sum of their counts
     head: tuple[float | None, float | None, int | None, int | None]
     guarantee: str
     edges: str
@@ -340,5 +598,5 @@ def _text(value: object) -> str:
 
 
 def _quarter(end_ms: int) -> int:
-    """Return the quarter of an hour in which a tick ends; one that ends with it is in it."""
+    """Return the quarter of an hour in which a tick ends; quarters include their upper bound."""
     return (end_ms - 1) // QUARTER_MS

@@ -1,1 +1,1 @@
-"""Formats of records behind a Schema Registry: from bytes and a schema to the log of an event."""
+"""Record formats with a Schema Registry: from bytes and a schema to an event log."""

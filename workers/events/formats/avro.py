@@ -1,4 +1,4 @@
-"""Avro: what the scanner reads of a schema's records, and the general reader of one record."""
+"""Avro format: the scanner's input for a batch, and the general reader of one record."""
 
 from __future__ import annotations
 
@@ -11,37 +11,34 @@ from typing import cast
 import fastavro
 import numpy as np
 
-from workers.errors import SettingsError
-from workers.events.formats.avro_program import AvroArrays, AvroProgram
-from workers.events.formats.avro_schema import AvroSchema, parse
-from workers.events.formats.refusals import NOT_OF_FORMAT, UNREADABLE, Refused
-from workers.events.formats.scanning import Bytes, Logging, Longs
+from workers.events.formats import avro_scanner
+from workers.events.formats.avro_program import AvroArrays, AvroProgram, AvroSchema, parse
+from workers.events.formats.fitting import NOT_OF_FORMAT, UNREADABLE, Bytes, Logging, Longs, Refused
+from workers.events.log import DECLINED
+from workers.events.schemas import AVRO, Schema
 from workers.events.tree import Node
-from workers.kernels.reading.log import DECLINED
-from workers.kernels.wire import avro_log
-from workers.registry.schema import AVRO, Schema
+from workers.runtime.errors import SettingsError
 from workers.settings.files import read_file
 
 NOT_AVRO = "not Avro"
 NOT_OF_READER = "not what the reader schema says"
-# Records, lists and maps in each other, as in JSON: fastavro's calls lie in each other as well.
+# Nesting limit for records, lists and maps, as in JSON: fastavro recurses as well.
 NESTED_MAX = 512
-# For the scanner: what is deeper, the general reader reads.
+# Nesting limit of the scanner; the general reader handles deeper records.
 STACK = 64
 
 
 def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
     """Return the schema that `[schema_registry] reader_schema` names.
 
-    Raises:
-        SettingsError: it is none, or what the settings name cannot be in it.
+    Raises SettingsError if it is invalid, or the configured fields cannot occur in it.
     """
     where = f"schema_registry.reader_schema: {path}"
     try:
         found = parse(read_file(path).decode())
         _, _, fit = AvroProgram(tree).add(found)
     except Exception as error:  # noqa: BLE001
-        # As for writers' schemas: fastavro lets some malformed ones pass.
+        # As for writer schemas: fastavro accepts some malformed ones.
         why = str(error) if isinstance(error, SettingsError) else "no Avro schema"
         raise SettingsError(f"{where}: {why}") from None
     if refusal := fit.refusal():
@@ -53,7 +50,7 @@ def read_reader_schema(path: Path, tree: Node) -> AvroSchema:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A writer's schema: rows of the program for wanted fields, and for every byte of a record."""
+    """A writer's schema with two program rows: wanted fields, and only checking every byte."""
 
     root: int
     whole: int
@@ -61,37 +58,31 @@ class _Plan:
 
 
 class AvroFormat:
-    """The schemas of the records that one thread reads."""
+    """The writer schemas of records read by one thread.
+
+    `reader` defines the names in `tree`; None means every record's own schema.
+    """
 
     #: Whether records name a message of their schema.
     names_messages = False
 
     def __init__(self, tree: Node, reader: AvroSchema | None = None) -> None:
-        """
-        Args:
-            tree: what is wanted of a record.
-            reader: the schema whose names `tree` is of; None: each record's own.
-        """
         self._reader = reader
         self._program = AvroProgram(tree)
         self._plans: list[_Plan] = []
         self.arrays: AvroArrays = self._program.arrays()
-        #: Names of wanted fields that the last schema added does not have.
+        #: Wanted fields missing from the last schema added.
         self.absent: list[str] = []
 
     def add(self, schema: Schema, message: bytes = b"") -> int:
-        """Add a writer's schema; return its number.
-
-        Raises:
-            Refused: no event of the schema can be used.
-        """
+        """Add a writer's schema; return its number, or raise Refused if no event can be used."""
         if schema.kind != AVRO:
             raise Refused(NOT_OF_FORMAT)
         try:
             writer = parse(schema.text, [reference.text for reference in schema.references])
             root, whole, fit = self._program.add(writer, self._reader)
         except Exception:  # noqa: BLE001
-            # fastavro lets malformed schemas pass, such as a union in a union.
+            # fastavro accepts malformed schemas, such as a union in a union.
             raise Refused(UNREADABLE) from None
         refusal = fit.refusal()
         if refusal is not None:
@@ -102,35 +93,49 @@ class AvroFormat:
         return len(self._plans) - 1
 
     def root(self, number: int) -> int:
-        """Return where the scanner begins with a record of a schema."""
         return self._plans[number].root
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
-        """Return what scans these records from one on; see `kernels.wire.avro_log.logs`."""
         a, stack = self.arrays, self.stack()
-        return partial(avro_log.logs, data, values, roots, base, a.program, a.parts, a.names, a.constants, stack)
+        return partial(
+            avro_scanner.logs,
+            data,
+            values,
+            roots,
+            base,
+            a.program,
+            a.parts,
+            a.names,
+            a.constants,
+            stack,
+        )
 
     def stack(self) -> Longs:
-        """Return what the scanner writes to while it is in a record."""
-        return np.empty((STACK, avro_log.FRAME), dtype=np.int64)
+        return np.empty((STACK, avro_scanner.FRAME), dtype=np.int64)
 
     def decode(self, number: int, payload: bytes) -> object:
-        """Return a record as Python sees it.
+        """Return a record as Python objects.
 
-        The scanner looks at every byte first: fastavro would take memory for 2^62 nulls, descend
-        without end, and leave bytes behind.
-
-        Raises:
-            ValueError: its bytes are no record of the schema, or it does not become one of the
-                reader's schema; the message is the reason.
+        The scanner checks every byte first: fastavro would allocate memory for 2^62 nulls, recurse
+        without limit, and ignore trailing bytes. Raises ValueError with the reject reason if the
+        bytes do not match the schema, or cannot be resolved to the reader's schema.
         """
         plan, arrays = self._plans[number], self.arrays
-        stack = np.empty((NESTED_MAX, avro_log.FRAME), dtype=np.int64)
+        stack = np.empty((NESTED_MAX, avro_scanner.FRAME), dtype=np.int64)
         data = np.frombuffer(payload, dtype=np.uint8)
-        used = avro_log.event(
-            data, 0, len(data), plan.whole, 0,
-            arrays.program, arrays.parts, arrays.names, arrays.constants, np.empty((0, 4), dtype=np.int64), stack,
-        )  # fmt: skip
+        used = avro_scanner.event(
+            data,
+            0,
+            len(data),
+            plan.whole,
+            0,
+            arrays.program,
+            arrays.parts,
+            arrays.names,
+            arrays.constants,
+            np.empty((0, 4), dtype=np.int64),
+            stack,
+        )
         if used == DECLINED:
             raise ValueError(NOT_AVRO)
         writer, reader = plan.writer, self._reader
@@ -142,6 +147,6 @@ class AvroFormat:
                 None if reader is None else reader.text if bare else reader.as_field(),
             )
         except Exception:  # noqa: BLE001
-            # Resolution fails in as many ways as fastavro's code has lines.
+            # fastavro's schema resolution can raise almost any exception.
             raise ValueError(NOT_AVRO if reader is None else NOT_OF_READER) from None
         return found if bare else cast("dict[str, object]", found)["value"]

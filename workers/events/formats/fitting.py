@@ -1,27 +1,53 @@
-"""Whether what is wanted can be in a schema: a string has no fields, a record no elements."""
+"""Check that wanted fields can occur in a schema (a string has no fields), and shared helpers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.events.logs import Logs, parts
 from workers.events.tree import NO_SLOT, Node
-from workers.shapes.paths import Path
+from workers.mechanisms.config.views import Path
+
+
+class Refused(Exception):
+    """Reason why no event of a schema can be used, from a fixed set, with configured paths."""
+
+
+NOT_OF_FORMAT = "schema of another format"
+UNREADABLE = "schema cannot be read"
+NO_MESSAGE = "no such message in the schema"
+
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+#: Scans from a record on into `number` and the unused log; returns the next record and rows used.
+Logging = Callable[[int, Longs, Longs, int], tuple[int, int]]
+
+
+def logged(
+    data: Bytes, values: Longs, logging: Logging, decode: Callable[[int], object]
+) -> Iterator[Logs]:
+    return parts(
+        values, lambda begin, number, rows: (data, logging(begin, number, rows, 0)[0]), decode
+    )
+
 
 ROOT = Path(())
 
 
 def child(path: Path, name: str) -> Path:
-    """Return the path of a field of what is at `path`."""
     return Path((*path.steps, name), path.list_at)
 
 
 def element(path: Path) -> Path:
-    """Return the path of each element of the list at `path`."""
     return Path(path.steps, len(path.steps))
 
 
 def paths_of(node: Node, path: Path = ROOT) -> Iterator[tuple[int, Path]]:
-    """Yield the slots of a tree, but those of lists, with their paths."""
+    """Yield the slots of a tree, except those of lists, with their paths."""
     if node.slot != NO_SLOT:
         yield node.slot, path
     for name, inner in node.children.items():
@@ -31,12 +57,14 @@ def paths_of(node: Node, path: Path = ROOT) -> Iterator[tuple[int, Path]]:
 
 
 def wants(node: Node | None) -> bool:
-    """Tell whether anything is wanted at or within a place."""
-    return node is not None and (node.slot != NO_SLOT or bool(node.children) or node.elements is not None)
+    """Return whether a node or anything below it is wanted."""
+    return node is not None and (
+        node.slot != NO_SLOT or bool(node.children) or node.elements is not None
+    )
 
 
 class Fit:
-    """What was found out about each wanted field while a schema was walked. Of one thread."""
+    """Findings per wanted field while a schema is walked. Not thread-safe."""
 
     def __init__(self, tree: Node) -> None:
         self._paths: Mapping[int, Path] = dict(paths_of(tree))
@@ -44,11 +72,11 @@ class Fit:
         self._why: dict[int, str] = {}
 
     def possible(self, node: Node) -> None:
-        """Note that there is a value at a place, of whatever type."""
+        """Note that a place may have a value, of whatever type."""
         self._possible.add(node.slot)
 
     def impossible(self, node: Node, path: Path, what: str) -> None:
-        """Note that what is wanted at and within `path` cannot be there, which is `what`."""
+        """Note that nothing wanted at or below `path` can exist: the schema has `what` there."""
         for slot, inner in paths_of(node, path):
             if inner == path:
                 reason = f"field {str(inner)!r} is {what} in the schema"
@@ -58,21 +86,24 @@ class Fit:
             self._why.setdefault(slot, reason)
 
     def refuse(self, node: Node, path: Path, what: str) -> None:
-        """Note that what is at `path` is nothing that can be wanted there."""
+        """Note that the value at `path` is of a type that cannot be wanted there."""
         self._possible.discard(node.slot)
         self.impossible(Node(node.slot), path, what)
 
     def within(self, node: Node, path: Path, what: str) -> None:
-        """Note that nothing can be within what is at `path`, which is `what`."""
+        """Note that nothing can exist below `path`: the schema has `what` there."""
         self.impossible(Node(children=node.children, elements=node.elements), path, what)
 
     def refusal(self) -> str | None:
-        """Return why events of the schema cannot be used: the first field that cannot be in it."""
+        """Return the refusal of the schema, naming the first impossible field; None if usable."""
         for slot in self._paths:
             if slot in self._why and slot not in self._possible:
                 return self._why[slot]
         return None
 
     def absent(self) -> list[str]:
-        """Return the paths of fields that the schema does not have."""
-        return [str(path) for slot, path in self._paths.items() if slot not in self._possible | self._why.keys()]
+        return [
+            str(path)
+            for slot, path in self._paths.items()
+            if slot not in self._possible | self._why.keys()
+        ]

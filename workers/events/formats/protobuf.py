@@ -1,4 +1,4 @@
-"""Protobuf: what the scanner reads of a schema's messages, and the general reader of one."""
+"""Protobuf format: the scanner's input for a batch, and the general reader of one message."""
 
 from __future__ import annotations
 
@@ -9,55 +9,55 @@ from typing import Any
 import numpy as np
 from google.protobuf import message_factory
 
-from workers.events.formats.protobuf_program import ProtobufArrays, ProtobufProgram
-from workers.events.formats.protobuf_schema import ProtobufSchema, indexes_of
-from workers.events.formats.refusals import NO_MESSAGE, NOT_OF_FORMAT, UNREADABLE, Refused
-from workers.events.formats.scanning import Bytes, Logging, Longs
+from workers.events.formats import protobuf_scanner
+from workers.events.formats.fitting import (
+    NO_MESSAGE,
+    NOT_OF_FORMAT,
+    UNREADABLE,
+    Bytes,
+    Logging,
+    Longs,
+    Refused,
+)
+from workers.events.formats.protobuf_program import (
+    ProtobufArrays,
+    ProtobufProgram,
+    ProtobufSchema,
+    indexes_of,
+)
+from workers.events.schemas import PROTOBUF, Schema
 from workers.events.tree import Node
-from workers.kernels.wire import protobuf_log
-from workers.registry.schema import PROTOBUF, Schema
 
 NOT_PROTOBUF = "not Protobuf"
-# upb descends as deep as 100; what is deeper than this, it reads.
+# Nesting limit of the scanner; upb reads deeper messages, up to 100.
 STACK = 64
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """A message type: its row of the program, and its class."""
-
     root: int
     kind: Any
 
 
 class ProtobufFormat:
-    """The message types of the records that one thread reads."""
+    """The message types of records read by one thread."""
 
     #: Whether records name a message of their schema.
     names_messages = True
 
     def __init__(self, tree: Node) -> None:
-        """
-        Args:
-            tree: what is wanted of a record.
-        """
         self._tree = tree
         self._program = ProtobufProgram(tree)
         self._schemas: dict[Schema, ProtobufSchema] = {}
         self._plans: list[_Plan] = []
         self.arrays: ProtobufArrays = self._program.arrays()
-        #: Names of wanted fields that the last message type added does not have.
+        #: Wanted fields missing from the last message type added.
         self.absent: list[str] = []
 
     def add(self, schema: Schema, message: bytes = b"\0") -> int:
-        """Add a message type; return its number.
+        """Add a message type by the encoded path after the schema id; return its number.
 
-        Args:
-            schema: the schema that a record names.
-            message: the bytes behind the schema's id, which say which of its messages it is.
-
-        Raises:
-            Refused: no event of this message type can be used.
+        Raises Refused if none of its events can be used.
         """
         if schema.kind != PROTOBUF:
             raise Refused(NOT_OF_FORMAT)
@@ -85,30 +85,32 @@ class ProtobufFormat:
         return len(self._plans) - 1
 
     def root(self, number: int) -> int:
-        """Return where the scanner begins with a record of a message type."""
         return self._plans[number].root
 
     def logs(self, data: Bytes, values: Longs, roots: Longs, base: int) -> Logging:
-        """Return what scans these messages from one on; see `kernels.wire.protobuf_log.logs`."""
         a, stack, lists = self.arrays, self.stack(), self.lists()
         return partial(
-            protobuf_log.logs, data, values, roots, base, a.messages, a.fields, a.missing, a.names, stack, lists
+            protobuf_scanner.logs,
+            data,
+            values,
+            roots,
+            base,
+            a.messages,
+            a.fields,
+            a.missing,
+            a.names,
+            stack,
+            lists,
         )
 
     def stack(self) -> Longs:
-        """Return what the scanner writes to while it is in a record."""
-        return np.empty((STACK, protobuf_log.FRAME), dtype=np.int64)
+        return np.empty((STACK, protobuf_scanner.FRAME), dtype=np.int64)
 
     def lists(self) -> Longs:
-        """Return what the scanner writes to about lists, for the message types added so far."""
-        return np.empty((self.arrays.lists, protobuf_log.LIST_COLUMNS), dtype=np.int64)
+        return np.empty((self.arrays.lists, protobuf_scanner.LIST_COLUMNS), dtype=np.int64)
 
     def decode(self, number: int, payload: bytes) -> object:
-        """Return a message as Python objects: what is wanted of it.
-
-        Raises:
-            ValueError: its bytes are no message of this type; the message is the reason.
-        """
+        """Return the wanted fields of a message; raise ValueError with the reject reason."""
         try:
             message = self._plans[number].kind.FromString(payload)
         except Exception:  # noqa: BLE001
@@ -118,7 +120,7 @@ class ProtobufFormat:
 
 
 def _object(message: Any, node: Node) -> dict[str, object]:
-    """Return the wanted fields of a message; those with presence only where they are there."""
+    """Return the wanted fields of a message; those with presence only if set."""
     fields = message.DESCRIPTOR.fields_by_name
     made: dict[str, object] = {}
     for name, inner in node.children.items():
@@ -130,19 +132,21 @@ def _object(message: Any, node: Node) -> dict[str, object]:
             made[name] = _value(field, found, inner)
         elif field.message_type is not None and field.message_type.GetOptions().map_entry:
             value = field.message_type.fields_by_name["value"]
-            made[name] = {_name(key): _value(value, found[key], inner.children.get(_name(key), Node())) for key in found}
+            made[name] = {
+                _name(key): _value(value, found[key], inner.children.get(_name(key), Node()))
+                for key in found
+            }
         else:
             made[name] = [_value(field, each, inner.elements or Node()) for each in found]
     return made
 
 
 def _name(key: object) -> str:
-    """Return a map's key as JSON has it."""
     return ("true" if key else "false") if isinstance(key, bool) else str(key)
 
 
 def _value(field: Any, value: Any, node: Node) -> object:
-    """Return a value; an enum as its name, or as its number where it has none."""
+    """Return a value; an enum as its name, or as its number if it has none."""
     if field.message_type is not None:
         return _object(value, node)
     if field.enum_type is not None:

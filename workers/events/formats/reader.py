@@ -1,17 +1,15 @@
-"""Records whose schemas a registry keeps, made ready for a scanner: of one format and one thread.
+"""Read records whose schemas are in a registry, for one format and one thread.
 
-    scan       the logs of a batch; what it declines is decoded by the place in the batch
-    prepare    where the payload of each record of a batch is, and where its scanner begins
-    decode     one record that the scanner declines, as Python objects
-
-A batch may hold records of any number of schemas: they are all in one program.
+A batch may mix any number of schemas: one program covers all of them. For JSON, the schema id is
+cut off and the rest is plain JSON. The schema adds nothing to the settings, so no registry is asked
+and nothing is validated.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
@@ -19,20 +17,38 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.errors import SettingsError
-from workers.events.formats.refusals import NO_MESSAGE, Refused
-from workers.events.formats.scanning import logged
-from workers.events.logs import Logs
+from workers.arrays.texts import fixed
+from workers.events.formats.fitting import NO_MESSAGE, Refused, logged
+from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, cut
+from workers.events.json import Json
+from workers.events.log import DECLINED
+from workers.events.logs import Bools, Bytes, Logs, Longs
+from workers.events.schemas import Schema, Waiting
 from workers.events.tree import Node
-from workers.kernels.reading.log import DECLINED
-from workers.kernels.wire.framing import HEADER, NO_ID, NO_VALUE, cut
-from workers.mechanisms.texts import fixed
-from workers.registry.registry import Waiting
-from workers.registry.schema import Schema
+from workers.runtime.errors import SettingsError
 
 if TYPE_CHECKING:
     from workers.events.formats.avro import AvroFormat
     from workers.events.formats.protobuf import ProtobufFormat
+
+
+class FramedJson:
+    """Reader of JSON after a schema id; see `Format`."""
+
+    def __init__(self, json: Json) -> None:
+        self._json = json
+
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
+        payloads, refused = json_payloads(data, values)
+        decoder = self._json.decoder(data, payloads)
+
+        def decode(row: int) -> object:
+            if row in refused:
+                raise ValueError(refused[row])
+            return decoder(row)
+
+        return (replace(logs, decode=decode) for logs in self._json.scan(data, payloads, plain))
+
 
 logger = logging.getLogger(__name__)
 
@@ -41,50 +57,43 @@ UNKNOWN_SCHEMA = "unknown schema id"
 NOTHING = "no value"
 _UNFIT = MappingProxyType({NO_VALUE: NOTHING, NO_ID: NO_SCHEMA_ID})
 
-Longs = NDArray[np.int64]
 
+def form_of(
+    name: str, tree: Node, reader_schema: Path | None = None
+) -> AvroFormat | ProtobufFormat:
+    """Return a format, "avro" or "protobuf", for one `FormatReader`.
 
-def form_of(name: str, tree: Node, reader_schema: Path | None = None) -> AvroFormat | ProtobufFormat:
-    """Return a format for one `FormatReader`.
-
-    Args:
-        name: as `events.format` has it, "avro" or "protobuf".
-        tree: what is wanted of a record.
-        reader_schema: a file with the Avro schema whose names those of `tree` are; None: each
-            record's own.
-
-    Raises:
-        SettingsError: what reads it is not installed, or the reader schema cannot be used.
+    `reader_schema` is a file with the Avro schema that defines the names in `tree`; None means
+    every record's own. Raises SettingsError if packages are missing, or the schema cannot be used.
     """
     try:
         from workers.events.formats.avro import AvroFormat, read_reader_schema
         from workers.events.formats.protobuf import ProtobufFormat
     except ImportError as error:
-        raise SettingsError(f'events.format = "{name}": install quietcount[formats]: {error}') from None
+        raise SettingsError(
+            f'events.format = "{name}": install quietcount[formats]: {error}'
+        ) from None
     if name == "protobuf":
         return ProtobufFormat(tree)
-    return AvroFormat(tree, None if reader_schema is None else read_reader_schema(reader_schema, tree))
+    return AvroFormat(
+        tree, None if reader_schema is None else read_reader_schema(reader_schema, tree)
+    )
 
 
 class Schemas(Protocol):
-    """What knows schemas by their ids: `registry.Registry`."""
-
-    def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
-        """Return a schema; None: there is none of this id."""
+    def schema(self, schema_id: int, waiting: Waiting) -> Schema | None: ...
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Prepared:
-    """The records of a batch.
+    """The records of a batch, ready for the scanner.
 
     Attributes:
-        data: uint8, the bytes of the batch and behind them the program's texts.
-        base: where those begin.
-        payloads: int64 (n, 2), start and stop of each record's payload; -1 of one that has none,
-            or is refused.
-        roots: int64 (n,), where the scanner begins with each record; DECLINED of such records.
-        numbers: int64 (n,), what `decode` takes; negative of such records.
-        refused: why those are no events, by their place in the batch, in order.
+        data: uint8, the bytes of the batch followed, from `base` on, by the program's texts.
+        payloads: int64 (n, 2), start and stop of each payload; -1 if missing or refused.
+        roots: int64 (n,), the scanner's start row for each record; DECLINED if missing or refused.
+        numbers: int64 (n,), for `decode`; negative if missing or refused.
+        refused: reject reasons by batch index, in order.
     """
 
     data: NDArray[np.uint8]
@@ -96,35 +105,24 @@ class Prepared:
 
 
 class FormatReader:
-    """The records of one source partition, in the hands of one thread."""
+    """Reader for one source partition and one thread; it owns `form` and shares `schemas`."""
 
-    def __init__(self, form: AvroFormat | ProtobufFormat, schemas: Schemas, waiting: Waiting) -> None:
-        """
-        Args:
-            form: the format, with what is wanted of a record; it is this reader's own.
-            schemas: all threads' schemas.
-            waiting: the shard that waits where a schema cannot be had now.
-        """
+    def __init__(
+        self, form: AvroFormat | ProtobufFormat, schemas: Schemas, waiting: Waiting
+    ) -> None:
         self.form = form
         self._schemas, self._waiting = schemas, waiting
-        # Rows: id and message of what has a number. Beside it: the number in `form` and where a
-        # scanner begins, or why its events are none.
+        # Rows: id and message that have a number. In parallel: the number in `form`, the scanner's
+        # start row, and the reject reason if there is one.
         self._known = np.empty((0, 2), dtype=np.int64)
         self._numbers: list[int] = []
         self._roots: list[int] = []
         self._reasons: list[str | None] = []
 
-    def scan(self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None) -> Iterator[Logs]:
-        """Log the wanted fields of records, part by part.
-
-        Args:
-            data: uint8 (b,).
-            values: int64 (n, 2), start and stop of each; a negative start: it has no value.
-            plain: bool (n,), the others are declined unseen; None: all are looked at.
-
-        Raises:
-            ShardClosed: by the shard, where it was given up while it waited for a schema.
-        """
+    def scan(
+        self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None
+    ) -> Iterator[Logs]:
+        """Log the wanted fields of records part by part; raises as `prepare`."""
         ready = self.prepare(data, values)
         roots = ready.roots if plain is None else np.where(plain, ready.roots, DECLINED)
 
@@ -138,14 +136,9 @@ class FormatReader:
         return logged(ready.data, ready.payloads, logging, decode)
 
     def prepare(self, data: NDArray[np.uint8], values: Longs) -> Prepared:
-        """Return where the payloads are; what is not known yet is asked for, and waited for.
+        """Locate payloads, waiting for unknown schemas; raise ShardClosed if the shard is closed.
 
-        Args:
-            data: uint8, the bytes of the batch.
-            values: int64 (n, 2), start and stop of each record; -1 of one without a value.
-
-        Raises:
-            ShardClosed: by the shard, where it was given up while it waited.
+        `values` is int64 (n, 2), start and stop of each record; -1 if it has no value.
         """
         n = len(values)
         data, values = fixed(data), fixed(values)
@@ -153,7 +146,16 @@ class FormatReader:
         rows = np.empty(n, dtype=np.int64)
         done, others = 0, {}
         while True:
-            done = cut(data, values, self.form.names_messages, fixed(self._known), done, ids, payloads, rows)
+            done = cut(
+                data,
+                values,
+                self.form.names_messages,
+                fixed(self._known),
+                done,
+                ids,
+                payloads,
+                rows,
+            )
             if done == n:
                 break
             message = data[int(values[done, 0]) + HEADER : int(payloads[done, 0])].tobytes()
@@ -161,10 +163,16 @@ class FormatReader:
             if reason is not None:
                 others[done] = reason
                 done += 1
-        refused = {row: others.get(row) or _UNFIT[int(rows[row])] for row in np.flatnonzero(rows < 0).tolist()}
+        refused = {
+            row: others.get(row) or _UNFIT[int(rows[row])]
+            for row in np.flatnonzero(rows < 0).tolist()
+        }
         bad = [row for row, why in enumerate(self._reasons) if why is not None]
         if bad:
-            refused |= {row: self._reasons[rows[row]] or "" for row in np.flatnonzero(np.isin(rows, bad)).tolist()}
+            refused |= {
+                row: self._reasons[rows[row]] or ""
+                for row in np.flatnonzero(np.isin(rows, bad)).tolist()
+            }
             refused = dict(sorted(refused.items()))
         roots = np.array([*self._roots, DECLINED], dtype=np.int64)[np.maximum(rows, -1)]
         numbers = np.array([*self._numbers, DECLINED], dtype=np.int64)[np.maximum(rows, -1)]
@@ -175,17 +183,13 @@ class FormatReader:
         return Prepared(whole, base, payloads, roots, numbers, refused)
 
     def decode(self, number: int, payload: bytes) -> object:
-        """Return a record as Python objects.
-
-        Raises:
-            ValueError: it is none of its schema; the message is the reason.
-        """
+        """Return a record as Python objects; raise ValueError with the reject reason."""
         return self.form.decode(number, payload)
 
     def _add(self, schema_id: int, which: int, message: bytes) -> str | None:
-        """Give a schema's message a number, or say why a record is none.
+        """Give a schema's message a number, or return the reject reason of one record.
 
-        What anybody may make up is not kept: ids that no schema has, messages that are not in it.
+        Made-up values are not stored: ids without a schema, messages that their schema lacks.
         """
         schema = self._schemas.schema(schema_id, self._waiting)
         if schema is None:
@@ -210,10 +214,7 @@ class FormatReader:
 
 
 def json_payloads(data: NDArray[np.uint8], values: Longs) -> tuple[Longs, dict[int, str]]:
-    """Return where the JSON of records with a schema's id is, and which of them are none, and why.
-
-    The schema is not looked at, so it is not asked for.
-    """
+    """Return the payloads of JSON records with a schema id, and reject reasons by batch index."""
     starts, stops = values[:, 0], values[:, 1]
     long = (starts >= 0) & (stops - starts >= HEADER)
     framed = np.flatnonzero(long)[data[starts[long]] == 0]

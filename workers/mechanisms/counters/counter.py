@@ -1,43 +1,61 @@
-"""Counters: the noise of one item's running sum over the ticks, published at every tick.
+"""Choice of a counter, and the base class of mechanisms with one counter per item.
 
-What: a counter says which noise an item's count gets at tick t, what one event costs, and how large
-the error is. It is stateless: the noise of (item, t) is a function of the key, so an item first
-seen at t0 gets the counter that ran from tick 1, as it must (a fresh counter at t0 would show when
-the item came: t0 is data).
+An event touches at most D0 items by at most Dinf, so every item's counter gets rho / (D0 Dinf^2)
+(000 Alg. 2 and 3). A user's item may come in parts a_1 + ... <= Dinf at different ticks: the item
+then shifts the counter by sum a_i times the shift of a count of one at that tick. That is at
+most Dinf times the longest such shift, and costs no more. The samplers' distance counts twice: in
+the noise on counts, and in every tick's test of whether an item may be shown, because its bound
+assumes the ideal noise.
+
+A counter gives the noise of one item's running sum, published at every tick, with its cost per
+event and its error. It is stateless: the noise of (item, t) is a function of the key, so an item
+first seen at t0 gets the counter that ran from tick 1. It must: a fresh counter at t0 would show
+when the item came, and t0 is data.
 Neighbours: the content of one event emptied, or the reverse. The costs here are for an event that
 changes one count by one. One of up to D0 items and Dinf each costs D0 Dinf^2 times as much.
 
 Kinds: `haar` (the default: half the error of `tree`), `tree` (the papers' baseline) and `sqrt`
-(three quarters of the error of `haar`, with O(T) state and time an item: for the few items of a
+(three quarters of the error of `haar`, with O(T) state and time per item: for the few items of a
 declared domain, over at most 2^16 ticks).
 """
 
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+from workers.mechanisms.accounting import float_up
+from workers.mechanisms.budget import OnSplit, Split, split
+from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.haar import HaarCounter
-from workers.mechanisms.counters.levels import Counter
+from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter, last_tick_of, together
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
-from workers.mechanisms.frozen import kept
-
-__all__ = ["KINDS", "Counter", "make_counter"]
+from workers.mechanisms.mechanism import Noise, State, ticks_of_item
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.runtime.frozen import kept
 
 KINDS = ("haar", "tree", "sqrt")
 
 
 @kept(256)
 def make_counter(
-    kind: str, horizon: int | None, rho_item: float, radix: int | None = None, end_share: float | None = None
+    kind: str,
+    horizon: int | None,
+    rho_item: float,
+    radix: int | None = None,
+    end_share: float | None = None,
 ) -> Counter:
-    """Return a counter calibrated to cost at most rho_item; equal ones are one object.
+    """Return a counter calibrated to cost at most rho_item; equal arguments share one object.
 
-    So histograms of equal budgets share what is kept of a counter's ticks.
+    So histograms of equal budgets share the counter's cached ticks.
 
     Args:
-        kind: one of KINDS.
         horizon: ticks, at least 1; None is unbounded (not `sqrt`).
         rho_item: above 0; see `levels`.
         radix: base of the tree, at least 2 (`tree` only); None takes the best one for the horizon,
             5 if unbounded.
-        end_share: what the last tick's noise gets of rho_item, above 0 and below 1 (`haar` with a
+        end_share: share of rho_item for the last tick's noise, above 0 and below 1 (`haar` with a
             horizon only); None gives no tick more than the others.
 
     Raises:
@@ -54,3 +72,66 @@ def make_counter(
     if kind == "tree":
         return TreeCounter(horizon, rho_item, radix)
     raise ValueError(f"counter = {kind!r}: must be one of {', '.join(KINDS)}")
+
+
+class OnCounters(OnSplit):
+    """Base class of mechanisms with one counter per item.
+
+    Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all
+    snapshots of an epoch, for a mechanism whose counts come from `_counter` and whose discoveries
+    cost at most `delta_discovery`; adaptive streams included (integer orders). Every rounding goes
+    to the private side.
+
+    Args:
+        discovers: whether items of an unknown domain are shown.
+        every: new items are tested only at ticks that are multiples of this.
+
+    Raises:
+        ValueError: the budget cannot be met, or delta is below what the samplers can promise.
+    """
+
+    def __init__(
+        self, config: HistogramConfig, unit: str, *, discovers: bool, every: int = 1
+    ) -> None:
+        self._split = split(config, discovers=discovers)
+        rho_item = rho_of_item(config, self._split)
+        self._counter = counter = make_counter(
+            config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
+        )
+        spent = math.nextafter(
+            counter.rho_item * (config.max_items * config.max_count**2), math.inf
+        )
+        tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
+        tests_tv = float_up(tests * Fraction(counter.test_tv))
+        # Parts of a user's item at different ticks use different cells.
+        tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
+        # The larger part of `sampler_delta` decides which change the error message suggests.
+        of_counts = (1 + math.exp(self._split.epsilon)) * tv
+        otherwise = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
+        self._promise(
+            unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=otherwise
+        )
+
+    def sd(self, t: int) -> float:
+        ticks = together(t, last_tick_of(self._counter.horizon))
+        return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)
+
+    def difference_sd(self, t: int, since: int) -> float:
+        return self._counter.difference_sd(t, since)
+
+    def init(self) -> State:
+        return State()
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return self._counter.columns(stream)
+
+
+@kept(1024)
+def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
+    """Return and cache a counter's sd at every tick: a worker's owner partitions ask one by one."""
+    return tuple(map(counter.sd, ticks))
+
+
+def rho_of_item(config: HistogramConfig, own: Split) -> float:
+    """Return the budget for one unit of change of one item's counter, rounded down."""
+    return math.nextafter(float(Fraction(own.rho) / (config.max_items * config.max_count**2)), 0.0)

@@ -1,9 +1,9 @@
-"""The haar counter: running sums through noisy Haar coefficients, the default.
+"""The haar counter, the default: running sums through noisy Haar coefficients.
 
-What: `2^h >= T` ticks. For each level j = 1..h and each block v of 2^j ticks there is the integer
-statistic `D_v = (count in its left half) - (count in its right half)`, and there is the total `S`.
+What: `2^h >= T` ticks. Every level j = 1..h has, for every block v of 2^j ticks, the integer
+statistic `D_v = (count in its left half) - (count in its right half)`; on top is the total `S`.
 Each gets integer Gaussian noise once, and every running sum is a combination of them with one
-coefficient a level.
+coefficient per level.
 Why: about half the error of the tree, no state, and any tick can be computed alone.
 
     Symbol      Here
@@ -20,16 +20,16 @@ Why: about half the error of the tree, no state, and any tick can be computed al
     release(t) = h_t + sum_j c_j Z_v_j(t) + c_0 Z_0,   v_j(t) = floor(p / 2^j)
 
 The end of an epoch: with o = 2^h - T the last tick is the root of the tree, all c_j are 0 but
-c_0 = 1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). What e gives the
-root beyond 2 / (h + 2), the levels lack.
+c_0 = 1, and its noise is Z_0 alone, an integer of variance 1 / (2 rho_item e). Any share e above
+2 / (h + 2) is taken from the levels.
 
 Sensitivity: an event in tick s changes, in each level, the one D_v whose block holds s, by one, and
 S by one, wherever the tree begins.
 Guarantee: neighbours differ in one event; rho = sum_j 1/(2 sigma_j^2) for each item it changes by
 one, for all releases together, at every integer Renyi order a >= 2, also when the stream reacts to
-what was released: the shift z -> z - C e_t that turns one world into the other is an integer
-vector, so given what was seen the two are a discrete Gaussian on a coset and its shift by a vector
-of that coset's lattice.
+earlier releases: the shift z -> z - C e_t between the two worlds is an integer vector, so given the
+releases the two are a discrete Gaussian on a coset and its shift by a vector of that coset's
+lattice.
 
 Unbounded: 50 levels with w_j ~ (j + 2)^-1.2, which needs no T: the block is 2^50 ticks and t stays
 below 2^40. S is noised too, as it must be; its coefficient is below 2^-10, so a weight of 2^-10
@@ -45,33 +45,39 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import Cell, LevelColumns, LevelCounter
-from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown, together
-from workers.mechanisms.frozen import kept, read_only
+from workers.mechanisms.counters.levels import (
+    Cell,
+    Integers,
+    LevelColumns,
+    LevelCounter,
+    check_tick,
+    grown,
+    together,
+)
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
+from workers.runtime.frozen import kept, read_only
 
 _UNBOUNDED_LEVELS = 50
 _TOTAL = 0  # the level number of S
 
-# A group's sum and what is carried into it stay below this, so nothing overflows int64.
+# A group's sum and its carry stay below this, so nothing overflows int64.
 _GROUP_BOUND = 1 << 62
 _INT32_BOUND = 1 << 31
 
 Coefficients = list[tuple[int, int, Cell, int]]
-# The noise of some rows by level, in the two widths that there are: int16 and int32, (levels, rows
-# or more) each.
+# Noise by level for some rows, one array per width: int16 and int32, (levels, at least rows) each.
 Room = tuple[Integers, Integers]
-# Returns the noise of rows first..last-1, of one chunk.
+# Returns the noise of rows first..last-1 of one chunk.
 Source = Callable[[int, int], Room]
 _WIDTHS = (np.dtype(np.int16), np.dtype(np.int32))
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the noise of a tick is added up: `number_blocks.add_up` says what its arrays are.
+    """Arrays for summing the noise of a tick; `number_blocks.add_up` documents them.
 
     Attributes:
-        levels, nodes: of each cell that counts.
+        levels, nodes: of every cell with a non-zero coefficient.
     """
 
     levels: tuple[int, ...]
@@ -81,21 +87,17 @@ class _Plan:
 
 
 class HaarCounter(LevelCounter):
-    """See the module, and `levels.Counter` for what each member means.
+    """Counter of Haar coefficients; see the module, and `levels.LevelCounter` for the arguments.
 
-    Args:
-        horizon: ticks, 1..2^40; None is unbounded.
-        rho_item: what it may cost, above 0.
-        end_share: of rho_item, what the last tick's noise gets, above 0 and below 1; None: the tree
-            begins at tick 1, and its root has twice the weight of a level.
-
-    Attributes:
-        offset: ticks of the tree before tick 1.
+    `end_share` is the share of rho_item for the last tick's noise, above 0 and below 1. If None,
+    the tree begins at tick 1, and its root has twice the weight of a level.
     """
 
     kind = "haar"
 
-    def __init__(self, horizon: int | None, rho_item: float, end_share: float | None = None) -> None:
+    def __init__(
+        self, horizon: int | None, rho_item: float, end_share: float | None = None
+    ) -> None:
         self.end_share = end_share
         if end_share is not None and not 0 < end_share < 1:
             raise ValueError(f"end_share = {end_share}: must be a number above 0 and below 1")
@@ -106,10 +108,15 @@ class HaarCounter(LevelCounter):
         self.offset = 0 if end_share is None else (1 << self._levels) - self._last_tick
         self._end = self.offset + self._last_tick
         self._groups = self._make_groups()
-        # Levels whose noise is as wide have one array, the level's place in it being its row.
-        of_width = [[level for level, table in enumerate(self._tables) if table.dtype == width] for width in _WIDTHS]
+        # Levels with noise of the same width share an array, one row per level.
+        of_width = [
+            [level for level, table in enumerate(self._tables) if table.dtype == width]
+            for width in _WIDTHS
+        ]
         self._levels_of = tuple(map(tuple, of_width))
-        place = {level: (w, row) for w, levels in enumerate(of_width) for row, level in enumerate(levels)}
+        place = {
+            level: (w, row) for w, levels in enumerate(of_width) for row, level in enumerate(levels)
+        }
         self._places = tuple(place[level] for level in range(len(self._tables)))
 
     def __repr__(self) -> str:
@@ -121,7 +128,7 @@ class HaarCounter(LevelCounter):
             levels = (self.horizon - 1).bit_length()
             if self.end_share is None or not levels:
                 return [Fraction(2)] + [Fraction(1)] * levels
-            # As written in the settings: 0.6 is six tenths.
+            # The decimal value from the settings: 0.6 is exactly six tenths.
             share = Fraction(repr(self.end_share))
             return [share] + [(1 - share) / levels] * levels
         # (j + 2)^-1.2, and 2^-10 of their sum for S, on a grid of 2^-40, the same on every machine.
@@ -148,7 +155,7 @@ class HaarCounter(LevelCounter):
         place = t + self.offset
         fractional_bits = self._levels - min((place & -place).bit_length() - 1, self._levels)
         variance, whole = self.variance(t), 12 << 2 * fractional_bits
-        # One division of integers, rounded as a fraction is: its sum takes five times as long.
+        # One integer division rounds like a fraction; summing fractions takes five times as long.
         total = variance.numerator * whole + ((1 << 2 * fractional_bits) - 1) * variance.denominator
         return math.sqrt(total / (variance.denominator * whole))
 
@@ -157,10 +164,17 @@ class HaarCounter(LevelCounter):
         return 1 << self._levels
 
     def _cells_at(self, t: int) -> dict[Cell, int]:
-        return {cell: numerator << (self._levels - bits) for _, bits, cell, numerator in self._coefficients(t)}
+        return {
+            cell: numerator << (self._levels - bits)
+            for _, bits, cell, numerator in self._coefficients(t)
+        }
 
     def _shape(self) -> dict[str, object]:
-        end = {} if self.end_share is None else {"offset": self.offset, "end_share": repr(self.end_share)}
+        end = (
+            {}
+            if self.end_share is None
+            else {"offset": self.offset, "end_share": repr(self.end_share)}
+        )
         return {"levels": self._levels, **end}
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -170,15 +184,17 @@ class HaarCounter(LevelCounter):
         def source(first: int, last: int) -> Room:
             for level, node in zip(plan.levels, plan.nodes, strict=True):
                 width, row = self._places[level]
-                tables[level].draw(stream, (level, node), tags[first:last], room[width][row, : last - first])
+                tables[level].draw(
+                    stream, (level, node), tags[first:last], room[width][row, : last - first]
+                )
             return room
 
         return _added_up(plan, len(tags), source)
 
     def _room(self, rows: int) -> Room:
-        """Return room for the noise of all levels."""
         narrow, wide = (
-            np.empty((len(levels), rows), dtype=width) for width, levels in zip(_WIDTHS, self._levels_of, strict=True)
+            np.empty((len(levels), rows), dtype=width)
+            for width, levels in zip(_WIDTHS, self._levels_of, strict=True)
         )
         return narrow, wide
 
@@ -186,23 +202,25 @@ class HaarCounter(LevelCounter):
         return HaarColumns(self, stream)
 
     def _coefficients(self, t: int) -> Coefficients:
-        """Return (level, bits, cell, n) for each non-zero coefficient n / 2^bits at t."""
+        """Return (level, bits, cell, n) for every non-zero coefficient n / 2^bits at t."""
         check_tick(self.kind, t, self._last_tick)
         place, found = t + self.offset, []
         for level in range(1, self._levels + 1):
             inside = place & ((1 << level) - 1)
             if inside:
-                found.append((level, level, (level, place >> level), min(inside, (1 << level) - inside)))
+                found.append(
+                    (level, level, (level, place >> level), min(inside, (1 << level) - inside))
+                )
         found.append((_TOTAL, self._levels, (_TOTAL, 0), place))
         return found
 
     def _make_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return levels whose sum, as an integer, fits int64: (top, levels), lowest first.
+        """Group levels whose sum, as an integer, fits int64; return (top, levels), lowest first.
 
-        A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels. With
-        n_j <= min(2^(j-1), last place) and |Z_j| <= reach_j its size is bounded whatever the noise;
-        a group closes before that bound passes 2^61, which leaves as much again for what is carried
-        in and for the rounding constant.
+        A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels. With n_j <=
+        min(2^(j-1), last place) and |Z_j| <= reach_j its size is bounded whatever the noise. A
+        group closes before that bound exceeds 2^61, which leaves as much again for the carry and
+        the rounding constant.
         """
         groups: list[tuple[int, tuple[int, ...]]] = []
         levels: list[int] = []
@@ -221,11 +239,10 @@ class HaarCounter(LevelCounter):
     def _planned(self, t: int) -> _Plan:
         """Return the release at t as integer sums and shifts, highest group first.
 
-        With group sums A, B, C of tops a < b < c the noise is x = A/2^a + B/2^b + C/2^c, and
-        x + 1/2 = (A + 2^(a-1) + (B + C/2^(c-b)) / 2^(b-a)) / 2^a. For integers n, m >= 1 and any
-        real y, floor((n + y)/m) = floor((n + floor(y))/m), so flooring each division on its own, by
-        an arithmetic shift, gives floor(x + 1/2) exactly. What is carried in is at most
-        |B| / 2^(b-a) + 1.
+        With group sums A, B, C of tops a < b < c the noise is x = A/2^a + B/2^b + C/2^c, and x +
+        1/2 = (A + 2^(a-1) + (B + C/2^(c-b)) / 2^(b-a)) / 2^a. For integers n, m >= 1 and any real
+        y, floor((n + y)/m) = floor((n + floor(y))/m), so flooring every division on its own, by an
+        arithmetic shift, gives floor(x + 1/2) exactly. The carry is at most |B| / 2^(b-a) + 1.
         """
         coefficients = self._coefficients(t)
         found = {level: (bits, numerator) for level, bits, _, numerator in coefficients}
@@ -257,7 +274,7 @@ class HaarCounter(LevelCounter):
 
 
 def _plan(counter: HaarCounter, t: int) -> _Plan:
-    """Return a tick's plan, kept: owner partitions and histograms of equal counters share it."""
+    """Return a tick's plan, cached for owner partitions and histograms with equal counters."""
     check_tick(counter.kind, t, counter._last_tick)
     ticks = together(t, counter._last_tick)
     return _plans(counter, ticks)[t - ticks.start]
@@ -269,8 +286,8 @@ def _plans(counter: HaarCounter, ticks: range) -> tuple[_Plan, ...]:
 
 
 def _added_up(plan: _Plan, rows: int, source: Source) -> NDArray[np.int64]:
-    """Return floor(x + 1/2) of each row, in chunks that stay in the cache for all levels."""
-    from workers.kernels.number_blocks import TILE_ROWS, add_up
+    """Return floor(x + 1/2) of every row, in chunks that stay in the cache for all levels."""
+    from workers.arrays.number_blocks import TILE_ROWS, add_up
 
     out, short = np.empty(rows, dtype=np.int64), np.empty(TILE_ROWS, dtype=np.int32)
     for first in range(0, rows, CHUNK_ROWS):
@@ -280,9 +297,9 @@ def _added_up(plan: _Plan, rows: int, source: Source) -> NDArray[np.int64]:
 
 
 class HaarColumns(LevelColumns):
-    """The noise of each level's current node, in blocks of as many rows as a chunk has.
+    """The noise of every level's current node, in blocks of CHUNK_ROWS rows.
 
-    A node of level j lasts 2^j ticks, so one tick draws about one new cell a row.
+    A node of level j lasts 2^j ticks, so one tick draws about one new cell per row.
     """
 
     def __init__(self, counter: HaarCounter, stream: NoiseStream) -> None:
@@ -304,12 +321,12 @@ class HaarColumns(LevelColumns):
             held = self._filled[level] if self._cells[level] == cell else 0
             if held < rows:
                 due.append((level, cell, held))
-                # Unknown until this call is through: a failure half way leaves nothing wrong.
+                # Unset until this call succeeds, so that a failure leaves no wrong state.
                 self._cells[level] = None
 
         def source(first: int, last: int) -> Room:
             block = self._block(first // CHUNK_ROWS, last - first)
-            # What is due from the same row on is drawn in one go.
+            # Cells due from the same row on are drawn together.
             wanted: dict[tuple[int, int], list[tuple[int, Cell]]] = {}
             for level, cell, held in due:
                 start = max(first, held)
@@ -326,7 +343,7 @@ class HaarColumns(LevelColumns):
         return released
 
     def _block(self, index: int, rows: int) -> Room:
-        """Return a block with room for so many rows; before it all are full."""
+        """Return a block with space for `rows` rows; all blocks before it are full."""
         if index == len(self._blocks):
             self._blocks.append(self._counter._room(0))
         narrow, wide = self._blocks[index]
@@ -334,8 +351,10 @@ class HaarColumns(LevelColumns):
             self._blocks[index] = grown(narrow, rows), grown(wide, rows)
         return self._blocks[index]
 
-    def _draw(self, cells: list[tuple[int, Cell]], tags: NDArray[np.uint64], block: Room, start: int) -> None:
-        """Draw the noise of cells of one table for some rows, from row `start` of a block on."""
+    def _draw(
+        self, cells: list[tuple[int, Cell]], tags: NDArray[np.uint64], block: Room, start: int
+    ) -> None:
+        """Draw the noise of cells of one table for `tags`, from row `start` of a block on."""
         table, stop = self._tables[cells[0][0]], start + len(tags)
         if len(cells) == 1:
             [(level, cell)] = cells

@@ -1,9 +1,9 @@
-"""Bases of the counters: what each must state, and what those made of levels of cells share.
+"""Base classes of the counters, and helpers for their columns and ticks.
 
     Symbol          Here
     T               `horizon`, ticks; None is unbounded
-    rho_item        zCDP that one unit of change of one item's count at one tick costs over all
-                    releases
+    rho_item        zCDP cost, over all releases, of one unit of change of one item's count at one
+                    tick
     c_j, sigma_j^2  `cells(t)`: the release at t is h_t + floor(sum_j c_j Z_j + 1/2),
                     Z_j ~ N_Z(0, sigma_j^2)
     w_j             weight of level j; sigma_j^2 = (sum_i w_i) / (2 rho_item w_j), rounded up
@@ -13,32 +13,30 @@
                     `cells` and `multiples` follow
     K               `test_tv`: the same for a single test of the noise at one tick against a
                     threshold
-    x               `reach`: at least every |Z| that a table can give
+    x               `reach`: an upper bound on every |Z| that a table can give
 
 Difference of two ticks: sum_v (a_v(t) - a_v(s)) Z_v / D, whose variance follows from the
-coefficients by cell alone; nothing is noised at tick 0. Noise at t is a multiple of g / D, g the
-largest common divisor of D and all a_v(t), so rounding adds (1 - (g / D)^2) / 12, taken for each of
-the two as if it were independent of the rest.
+coefficients by cell alone; tick 0 has no noise. Noise at t is a multiple of g / D, g the greatest
+common divisor of D and all a_v(t), so rounding adds (1 - (g / D)^2) / 12, counted for both ticks as
+if independent of the rest.
 
-The tables that noise is drawn from are made when it is first drawn, and kept for all threads
-(`integer_gaussian`): what a counter costs is known without them, and a plan draws from none.
+Noise tables are built on first draw and shared by all threads (`integer_gaussian`). A counter's
+cost is known without them, and a plan draws from none.
 
 A table gives -x only if 2^128 P(Z <= -x) rounds to 1 or more, and N_Z(0, s2) is sub-Gaussian with
-proxy s2, so 2^-129 <= P(Z <= -x) <= exp(-x^2 / (2 s2)): x <= sqrt(258 ln 2 s2). Of its 2 x + 1
-values each is off by at most a unit of 2^-128, and what it leaves out weighs at most 2^-180.
+proxy s2, so 2^-129 <= P(Z <= -x) <= exp(-x^2 / (2 s2)): x <= sqrt(258 ln 2 s2). Each of its 2 x + 1
+values is off by at most a unit of 2^-128, and the omitted mass is at most 2^-180.
 """
 
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
-from workers.mechanisms.counters.noise_columns import NoiseColumns
-from workers.mechanisms.frozen import Frozen
 from workers.mechanisms.noise.gaussian import (
     TABLE_VERSION,
     IntegerGaussian,
@@ -47,30 +45,92 @@ from workers.mechanisms.noise.gaussian import (
     round_up_sigma_squared,
 )
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.runtime.errors import HorizonExceeded
+from workers.runtime.frozen import Frozen
 
-# What says which noise value of an item it is, such as (level, block).
+# Noise in the narrowest type that holds it: int16, int32 or int64.
+Integers: TypeAlias = NDArray[np.signedinteger[Any]]
+
+_LEAST_CAPACITY = 1024
+_TOGETHER = 16
+
+
+class NoiseColumns(Protocol):
+    """A single-threaded cache of the noise of every row of a partition.
+
+    It returns the values of `Counter.draw`, fast for consecutive ticks.
+    """
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Memory of the cache, per row in use."""
+
+    def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return the noise of every row at tick t, as a new int64 array (n,).
+
+        Args:
+            t: any tick of the horizon, in any order; consecutive ones are fast.
+            tags: uint64 (n, 2); between calls rows may only be appended.
+
+        Raises:
+            HorizonExceeded: t is outside the horizon.
+        """
+
+
+def grown(columns: Integers, rows: int) -> Integers:
+    """Return `columns`, or a copy of at least twice the capacity if it cannot hold `rows`.
+
+    The last axis holds the rows.
+    """
+    room = columns.shape[-1]
+    if rows <= room:
+        return columns
+    larger = np.empty(
+        (*columns.shape[:-1], max(rows, 2 * room, _LEAST_CAPACITY)), dtype=columns.dtype
+    )
+    larger[..., :room] = columns
+    return larger
+
+
+def together(t: int, last_tick: int) -> range:
+    """Return the range of ticks around t to compute at once from public parameters.
+
+    Between ticks, other work fills the processor's caches: a threshold took 150 us when computed
+    for one tick alone, and 40 us as one of several.
+    """
+    first = t - t % _TOGETHER
+    return range(max(first, 1), min(first + _TOGETHER, last_tick + 1))
+
+
+def check_tick(kind: str, tick: int, last_tick: int) -> None:
+    """Raise `HorizonExceeded` if tick is outside 1..last_tick."""
+    if not 1 <= tick <= last_tick:
+        raise HorizonExceeded(f"{kind} counter: tick {tick} is outside 1..{last_tick}")
+
+
+# Identifies one of an item's noise values, such as (level, block).
 Cell = tuple[int, int]
 
 LONGEST_HORIZON = 1 << 40
-# Above 258 ln 2 = 178.832 by more than a square root in floats loses.
+# Exceeds 258 ln 2 = 178.832 by more than the rounding error of a float square root.
 _REACH_SQUARED = 178.84
 _UNIT = Fraction(1, 1 << 128)
 _LEFT_OUT = Fraction(1, 1 << 180)
 
 
 class Counter(Frozen):
-    """One counter's public parameters and its noise.
+    """A counter's public parameters and noise.
 
     Attributes:
         kind: its name in the settings.
         horizon: ticks in an epoch; None is unbounded.
-        rho_item: what one unit of change of one item costs, after the variances were rounded up: at
-            most what was asked.
+        rho_item: cost of one unit of change of one item, after the variances were rounded up: at
+            most the requested one.
         cells_per_event: cells whose true value an event of one item changes.
         tv: upper bound on the total variation distance of these cells' noise, together, from the
             ideal.
-        test_tv: upper bound on how much likelier than the ideal noise the sampled one passes a
-            threshold at one tick. It is a sum over the cells that a tick adds: with all other cells
+        test_tv: upper bound on how much likelier the sampled noise exceeds a threshold at one tick
+            than the ideal noise. It is a sum over the cells that a tick adds: with all other cells
             fixed, a threshold on the sum is a threshold on one cell, whatever its coefficient.
     """
 
@@ -85,19 +145,19 @@ class Counter(Frozen):
         return f"{type(self).__name__}(horizon={self.horizon}, rho_item={self.rho_item})"
 
     def variance(self, t: int) -> Fraction:
-        """Return sum_j c_j^2 sigma_j^2: the variance of the noise before it is rounded."""
+        """Return sum_j c_j^2 sigma_j^2: the variance of the noise before rounding."""
         raise NotImplementedError
 
     def sd(self, t: int) -> float:
-        """Return the standard deviation of the published integer, the rounding included."""
+        """Return the standard deviation of the published integer, including rounding."""
         raise NotImplementedError
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return the standard deviation of the published integer at t less that at `since`.
+        """Return the standard deviation of the published integer at t minus that at `since`.
 
         Args:
             t: tick, from 1.
-            since: an earlier tick; 0 is before the first one, where nothing is noised.
+            since: an earlier tick; 0 is before the first one and has no noise.
 
         Raises:
             HorizonExceeded: one of them is outside the horizon.
@@ -105,7 +165,7 @@ class Counter(Frozen):
         raise NotImplementedError
 
     def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
-        """Return (c_j, sigma_j^2) of each cell with a non-zero coefficient at t: the noise's law.
+        """Return (c_j, sigma_j^2) of every cell with a non-zero coefficient at t: the noise's law.
 
         Every cell is one independent discrete Gaussian, the same at all ticks that have it. So two
         ticks' noise has the covariance sum c_j c'_j sigma_j^2 over the cells that both have, and
@@ -114,11 +174,10 @@ class Counter(Frozen):
         raise NotImplementedError
 
     def terms(self, t: int) -> list[tuple[Fraction, Fraction]]:
-        """Return the non-zero (c_j, sigma_j^2) at t, each an independent discrete Gaussian."""
         return list(self.cells(t).values())
 
     def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
-        """Return D, and `terms` with each c_j times D, integers: ten times as fast as fractions."""
+        """Return D, and `terms` with integers D c_j for c_j: ten times as fast as fractions."""
         raise NotImplementedError
 
     def public(self) -> dict[str, object]:
@@ -126,11 +185,9 @@ class Counter(Frozen):
         raise NotImplementedError
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the noise of each row at tick t, rounded to an integer: floor(x + 1/2).
+        """Return the noise of every row at tick t of the epoch, rounded: floor(x + 1/2).
 
         Args:
-            stream: the mechanism's noise.
-            t: the tick in its epoch.
             tags: uint64 (n, 2).
 
         Raises:
@@ -139,19 +196,19 @@ class Counter(Frozen):
         raise NotImplementedError
 
     def columns(self, stream: NoiseStream) -> NoiseColumns:
-        """Return a cache of this counter's noise; it belongs to one thread."""
+        """Return a cache of this counter's noise, for use by one thread."""
         raise NotImplementedError
 
 
 class LevelCounter(Counter):
-    """Base of the counters that noise the cells of each level with a variance of its own.
+    """Base class of the counters whose cells have one noise variance per level.
 
     Args:
         horizon: ticks, 1..2^40; None is unbounded.
-        rho_item: what it may cost, above 0.
+        rho_item: budget, above 0.
 
     Raises:
-        ValueError: a parameter is outside its range, or there is no table for noise so wide.
+        ValueError: a parameter is outside its range, or there is no table for noise this wide.
     """
 
     def __init__(self, horizon: int | None, rho_item: float) -> None:
@@ -160,21 +217,28 @@ class LevelCounter(Counter):
         weights = self._weights()
         scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
         self._sigma_squared = tuple(round_up_sigma_squared(scale / weight) for weight in weights)
-        # The same over one denominator: sums of integers take a tenth of the time of fractions.
+        # Over a common denominator: integer sums take a tenth of the time of fractions.
         common = math.lcm(*(value.denominator for value in self._sigma_squared))
         self._over_one = tuple(int(value * common) for value in self._sigma_squared), common
         self._reach = tuple(map(reach, self._sigma_squared))
-        self.rho_item = float_up(sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0)))
+        self.rho_item = float_up(
+            sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0))
+        )
         self.cells_per_event = len(weights)
         self.tv = float_up(sum(((x + 2) * _UNIT + _LEFT_OUT for x in self._reach), Fraction(0)))
         self.test_tv = float_up(self._cells_of_a_tick() * (_UNIT + _LEFT_OUT))
 
     def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
         d = self._denominator
-        return {cell: (Fraction(a, d), self._sigma_squared[cell[0]]) for cell, a in self._cells_at(t).items()}
+        return {
+            cell: (Fraction(a, d), self._sigma_squared[cell[0]])
+            for cell, a in self._cells_at(t).items()
+        }
 
     def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
-        return self._denominator, [(a, self._sigma_squared[level]) for (level, _), a in self._cells_at(t).items()]
+        return self._denominator, [
+            (a, self._sigma_squared[level]) for (level, _), a in self._cells_at(t).items()
+        ]
 
     def difference_sd(self, t: int, since: int) -> float:
         now = self._cells_at(t)
@@ -190,7 +254,7 @@ class LevelCounter(Counter):
 
     @property
     def _denominator(self) -> int:
-        """Return D, by which the coefficients are multiplied to be integers."""
+        """Return D, which makes the coefficients integers."""
         raise NotImplementedError
 
     def _cells_at(self, t: int) -> dict[Cell, int]:
@@ -198,7 +262,6 @@ class LevelCounter(Counter):
         raise NotImplementedError
 
     def _weights(self) -> Sequence[Fraction]:
-        """Return w_j of every level."""
         raise NotImplementedError
 
     def _cells_of_a_tick(self) -> int:
@@ -215,7 +278,7 @@ class LevelCounter(Counter):
         }
 
     def _shape(self) -> dict[str, object]:
-        """Return the levels, and what decides which cells a tick adds."""
+        """Return the public parameters that determine which cells a tick adds."""
         raise NotImplementedError
 
     @property
@@ -224,7 +287,7 @@ class LevelCounter(Counter):
 
 
 class LevelColumns:
-    """Base of the caches that hold noise for each level, by row."""
+    """Base class of the caches that hold noise by level and row."""
 
     def __init__(self, counter: LevelCounter, stream: NoiseStream) -> None:
         self._stream = stream
@@ -233,7 +296,7 @@ class LevelColumns:
 
 
 def last_tick_of(horizon: int | None) -> int:
-    """Return the last tick that a counter of levels has noise for.
+    """Return the last tick for which a level counter has noise.
 
     Raises:
         ValueError: the horizon is outside its range.
@@ -244,7 +307,7 @@ def last_tick_of(horizon: int | None) -> int:
 
 
 def reach(sigma_squared: Fraction) -> int:
-    """Return at least the largest value of the table of this variance, and at least 1.
+    """Return an upper bound, at least 1, on the values of the table of this variance.
 
     Raises:
         ValueError: there is no table for it.

@@ -1,10 +1,10 @@
 """The sqrt counter: the square-root Toeplitz factorization, with an integer matrix.
 
 What: for the few always-on counters of a declared domain. With x the counts per tick of one item,
-`y = C x + z` is what is made private, C an integer lower triangular Toeplitz matrix and z integer
-Gaussian noise; the running sums are read from y by A C^-1, A the matrix of all prefix sums.
-Why: within 12 % of the best error any such mechanism has; but O(T) state and time an item and tick,
-so T is at most 2^16.
+`y = C x + z` is made private, C an integer lower triangular Toeplitz matrix and z integer Gaussian
+noise; the running sums are computed from y by A C^-1, A the matrix of all prefix sums.
+Why: within 12 % of the best error any such mechanism has; but O(T) state and time per item and
+tick, so T is at most 2^16.
 
     Symbol      Here
     T           `horizon`
@@ -14,24 +14,23 @@ so T is at most 2^16.
     c_k         `_column` = round(2^b f_k): C's first column, whose norm is the largest
     sigma^2     ||c||^2 / (2 rho_item), from the rounded c: the sensitivity is C's own
     g_k         (A C^-1)_k, from sum_i c_i g_(k-i) = 1; `_inverse` = round(2^F c_0 g_k)
-    v, r        z = C v + r: the integer vectors with -c_0/2 <= r_t < c_0/2, made one tick after the
-                other
+    v, r        z = C v + r: the integer vectors with -c_0/2 <= r_t < c_0/2, computed tick by tick
 
     release(t) = h_t + sum_{s <= t} v_s + round(sum_{s <= t} g_(t-s) r_s),
                  g in the last sum as the integers of `_inverse`
 
-The inverse of an integer matrix is not one of integers, and to round it before it is applied would
-leave an error that is no function of y. Splitting z keeps everything exact:
+The inverse of an integer matrix is not integer, and rounding it before applying it would leave an
+error that is no function of y. Splitting z keeps everything exact:
 A C^-1 z = A v + A C^-1 r, the first part integers.
 Sensitivity: an event in tick s adds to y column s of C, of norm at most ||c||, an integer vector.
 Guarantee: neighbours differ in one event; rho = ||c||^2 / (2 sigma^2) for each item it changes by
 one, for all releases together. The split is equivariant: z + C w gives v + w and the same r, for
 every integer w. So the release is a function of y = C x + z alone (split y instead: v + x and r),
 whatever is done with r: rounding g and the last sum is post-processing. At integer Renyi orders the
-bound also holds for streams that react to what was released: the shift z -> z - C e_s is an integer
+bound also holds for streams that react to earlier releases: the shift z -> z - C e_s is an integer
 vector (see `haar`).
 Exactness: the sums are taken in float64 as whole numbers below 2^53 (`_check_exact`), where every
-order of addition gives the same.
+order of addition gives the same result.
 
 Source: Fichtenberger, Henzinger, Upadhyay, "Constant Matters" and Henzinger, Upadhyay, Upadhyay,
 "Almost Tight Error Bounds on Differentially Private Continual Counting" (the factorization); the
@@ -46,17 +45,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import check_rho_item, float_up
-from workers.mechanisms.counters.levels import Cell, Counter
-from workers.mechanisms.counters.noise_columns import Integers, check_tick
-from workers.mechanisms.frozen import kept, read_only
-from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
+from workers.mechanisms.counters.levels import Cell, Counter, Integers, check_tick
+from workers.mechanisms.noise.gaussian import (
+    TABLE_VERSION,
+    integer_gaussian,
+    round_up_sigma_squared,
+)
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.runtime.frozen import kept, read_only
 
 LONGEST_HORIZON = 1 << 16
 SQRT_VERSION = 1
 # Level of this counter's cells, (LEVEL, tick); those of haar and tree stay below 64.
 LEVEL = 1 << 8
-# F: how far g is off affects the error, never privacy (tested at T <= 30: under 2^-14 of a count).
+# F: rounding of g affects the error, never privacy (tested at T <= 30: under 2^-14 of a count).
 _INVERSE_BITS = 28
 # A table of 0.9 million thresholds, built in about 2 s; a smaller b has a smaller one.
 _LARGEST_SIGMA_SQUARED = 1 << 30
@@ -69,14 +71,10 @@ Floats = NDArray[np.float64]
 
 
 class SqrtCounter(Counter):
-    """See the module, and `levels.Counter` for what each member means.
-
-    Args:
-        horizon: ticks, 1..2^16.
-        rho_item: what it may cost, above 0.
+    """Counter by matrix factorization; see the module, and `levels.Counter` for the members.
 
     Raises:
-        ValueError: a parameter is outside its range.
+        ValueError: a parameter is outside its range; the horizon's is 1..2^16.
     """
 
     kind = "sqrt"
@@ -84,9 +82,13 @@ class SqrtCounter(Counter):
     def __init__(self, horizon: int | None, rho_item: float) -> None:
         check_rho_item(rho_item)
         if horizon is None:
-            raise ValueError("horizon = unbounded: counter 'sqrt' needs a number of ticks; 'haar' may be unbounded")
+            raise ValueError(
+                "horizon = unbounded: counter 'sqrt' needs a number of ticks; 'haar' may be unbounded"
+            )
         if not 1 <= horizon <= LONGEST_HORIZON:
-            raise ValueError(f"horizon = {horizon}: must be from 1 to {LONGEST_HORIZON} ticks with counter 'sqrt'")
+            raise ValueError(
+                f"horizon = {horizon}: must be from 1 to {LONGEST_HORIZON} ticks with counter 'sqrt'"
+            )
         self.horizon = self._last_tick = horizon
         self.bits, self._sigma_squared = _calibrate(horizon, Fraction(rho_item))
         self._column = _rounded_column(horizon, self.bits)
@@ -106,25 +108,31 @@ class SqrtCounter(Counter):
         return Fraction(self._squares[t - 1], self._unit**2) * self._sigma_squared
 
     def sd(self, t: int) -> float:
-        # Rounding adds 1/12 where there is anything to round.
+        # Rounding adds 1/12 if there is a fraction to round.
         return math.sqrt(self.variance(t) + (Fraction(1, 12) if self.bits else 0))
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return it; z_s has coefficient g_(t - s) at t, and g_(since - s) before."""
+        """Return it; z_s has coefficient g_(t - s) at t, and g_(since - s) at `since`."""
         check_tick(self.kind, t, self._last_tick)
         if not since:
             return self.sd(t)
         check_tick(self.kind, since, self._last_tick)
         window = t - since
-        squares = self._squares[window - 1] + _squares_of_differences(self._last_tick, self.bits, window)[since - 1]
+        squares = (
+            self._squares[window - 1]
+            + _squares_of_differences(self._last_tick, self.bits, window)[since - 1]
+        )
         rounding = Fraction(2, 12) if self.bits else 0
         return math.sqrt(Fraction(squares, self._unit**2) * self._sigma_squared + rounding)
 
     def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
-        """Return (g_(t-s), sigma^2) of each z_s, s = t..1; but for what g lost to 2^-F."""
+        """Return (g_(t-s), sigma^2) of every z_s, s = t..1, up to the rounding of g to 2^-F."""
         check_tick(self.kind, t, self._last_tick)
         inverse = self._inverse[:t].tolist()
-        return {(LEVEL, t - k): (Fraction(int(g), self._unit), self._sigma_squared) for k, g in enumerate(inverse)}
+        return {
+            (LEVEL, t - k): (Fraction(int(g), self._unit), self._sigma_squared)
+            for k, g in enumerate(inverse)
+        }
 
     def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
         check_tick(self.kind, t, self._last_tick)
@@ -143,7 +151,7 @@ class SqrtCounter(Counter):
         }
 
     def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        # Made from tick 1 on: O(t^2) a row.
+        # Computed from tick 1 on: O(t^2) per row.
         check_tick(self.kind, t, self._last_tick)
         return self.columns(stream).at(t, tags)
 
@@ -152,10 +160,10 @@ class SqrtCounter(Counter):
 
 
 class SqrtColumns:
-    """v and r of every row up to the last tick asked for: a tick costs O(t) a row.
+    """v and r of every row up to the last requested tick; a tick costs O(t) per row.
 
-    A row that comes later is caught up from tick 1, and so is every row after a restart: 2^31
-    multiplications a row at t = 2^16.
+    A row added later is computed from tick 1, and so is every row after a restart: 2^31
+    multiplications per row at t = 2^16.
     """
 
     def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:
@@ -165,7 +173,7 @@ class SqrtColumns:
 
     @property
     def bytes_per_row(self) -> int:
-        """Memory per row at the last tick: 4 bytes of v and 4 of r for each tick."""
+        """Memory per row at the last tick: 4 bytes of v and 4 of r per tick."""
         return 8 * self._counter._last_tick
 
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -181,7 +189,7 @@ class SqrtColumns:
                 break
             if part.made < t:
                 if part.stop > rows:
-                    # Fewer rows than are held, at a later tick: made for these alone, and not kept.
+                    # Fewer rows than held, at a later tick: compute only these and discard them.
                     part = _Range(part.start, stop)
                 part.advance(self._counter, self._stream, t, tags[part.start : part.stop])
             out[part.start : stop] = part.release(self._counter, t)[: stop - part.start]
@@ -189,7 +197,7 @@ class SqrtColumns:
 
 
 class _Range:
-    """The split noise of consecutive rows; only whole ticks are ever counted as made."""
+    """The split noise of consecutive rows; only complete ticks count as made."""
 
     def __init__(self, start: int, stop: int) -> None:
         self.start, self.stop = start, stop
@@ -197,8 +205,9 @@ class _Range:
         self._v: NDArray[np.int32] = np.empty((0, stop - start), dtype=np.int32)
         self._r: NDArray[np.int32] = np.empty((0, stop - start), dtype=np.int32)
 
-    def advance(self, counter: SqrtCounter, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> None:
-        """Make the ticks up to t."""
+    def advance(
+        self, counter: SqrtCounter, stream: NoiseStream, t: int, tags: NDArray[np.uint64]
+    ) -> None:
         self._v, self._r = (_room(held, t, counter._last_tick) for held in (self._v, self._r))
         column, half, total = counter._column, counter._column[0] / 2, float(counter._column.sum())
         rows = self.stop - self.start
@@ -220,7 +229,7 @@ class _Range:
             self.made = last
 
     def release(self, counter: SqrtCounter, t: int) -> NDArray[np.int64]:
-        """Return sum v + round(sum g r), for each row."""
+        """Return sum v + round(sum g r) for every row."""
         whole = self._v[:t].sum(axis=0, dtype=np.int64)
         fraction = _convolved(counter._inverse, self._r, t, t - 1, t)[0].astype(np.int64)
         shift = _INVERSE_BITS + counter.bits
@@ -228,7 +237,9 @@ class _Range:
         return rounded
 
 
-def _convolved(kernel: Floats, held: NDArray[np.int32], ticks: int, first: int, last: int) -> Floats:
+def _convolved(
+    kernel: Floats, held: NDArray[np.int32], ticks: int, first: int, last: int
+) -> Floats:
     """Return sum_{s < ticks} kernel_(i - s) held_s, i = first..last-1 (ticks <= i + 1), by rows."""
     out = np.zeros((last - first, held.shape[1]))
     at = np.arange(first, last)[:, None]
@@ -241,7 +252,9 @@ def _convolved(kernel: Floats, held: NDArray[np.int32], ticks: int, first: int, 
 def _room(held: NDArray[np.int32], ticks: int, last_tick: int) -> NDArray[np.int32]:
     if ticks <= len(held):
         return held
-    larger = np.empty((min(max(ticks, 2 * len(held), _BLOCK_TICKS), last_tick), held.shape[1]), dtype=np.int32)
+    larger = np.empty(
+        (min(max(ticks, 2 * len(held), _BLOCK_TICKS), last_tick), held.shape[1]), dtype=np.int32
+    )
     larger[: len(held)] = held
     return larger
 
@@ -255,15 +268,15 @@ def _squares_of_differences(horizon: int, bits: int, window: int) -> tuple[int, 
 
 
 def _check_exact(bound: float) -> None:
-    """Refuse sums that float64 would not hold as whole numbers."""
+    """Raise `OverflowError` for sums that float64 cannot hold as whole numbers."""
     if bound >= _EXACT:
         raise OverflowError(f"sqrt counter: a sum of {bound:.3g} is above 2^53")
 
 
 def _calibrate(horizon: int, rho_item: Fraction) -> tuple[int, Fraction]:
-    """Return b and sigma^2: c as fine as the error needs, coarser where a table would be too large.
+    """Return b and sigma^2: c as fine as the error needs, coarser if a table would be too large.
 
-    To first order rounding c adds T/12 to the sum of g_k^2 (in units of 4^b): with
+    To first order, rounding c adds T/12 to the sum of g_k^2 (in units of 4^b): with
     2^b >= 2 sqrt(T) less than one part in forty-eight.
     """
     bits = (horizon.bit_length() + 1) // 2 + 1
@@ -283,7 +296,8 @@ def _norm_squared(column: Floats) -> int:
 def _rounded_column(horizon: int, bits: int) -> Floats:
     """Return round(2^b f_k), k < T, as float64.
 
-    In integers: f_k is kept to 2^-96, rounded down k times, so it is off by less than 2^-79.
+    Computed in integers: f_k is kept to 2^-96 and rounded down k times, so it is off by less than
+    2^-79.
     """
     value, column = 1 << 96, []
     for k in range(horizon):
@@ -294,14 +308,14 @@ def _rounded_column(horizon: int, bits: int) -> Floats:
 
 @kept(4)
 def _rounded_inverse(horizon: int, bits: int) -> Floats:
-    """Return round(2^F c_0 g_k), each from the rounded ones before, as float64 of whole numbers."""
+    """Return round(2^F c_0 g_k), each from the rounded ones before, as whole float64 numbers."""
     column = _rounded_column(horizon, bits)
     inverse = np.zeros(horizon)
     one, backwards = column[0] * 2.0**_INVERSE_BITS, column[:0:-1].copy()
     for k in range(horizon):
         rest = one - float(backwards[horizon - 1 - k :] @ inverse[:k])
         inverse[k] = np.floor(rest / column[0] + 0.5)
-    # Every partial sum above was at most this, those of a release, |r| <= c_0 / 2, the second.
+    # The first check bounds every partial sum above, the second those of a release (|r| <= c_0/2).
     largest = float(np.abs(inverse).sum())
     _check_exact(one + float(column @ np.abs(inverse)[::-1]))
     _check_exact(largest * float(column[0]))

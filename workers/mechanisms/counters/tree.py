@@ -1,9 +1,8 @@
-"""The tree counter: running sums of the blocks that t's base-r digits name, the papers' baseline.
+"""The tree counter, the papers' baseline: running sums of the blocks given by t's base-r digits.
 
 What: every block of r^j ticks (j = 0..L_r - 1) has its count noised once; the running sum at t adds
-the d_j blocks of each level j, d_j the digits of t in base r.
-Why: it is what the papers analyse, so `plan` and the tests compare with it; `haar` has half its
-error.
+d_j blocks of level j, d_j the digits of t in base r.
+Why: the papers analyse it, so `plan` and the tests compare with it; `haar` has half its error.
 
     Symbol      Here
     r           `radix`; r* = argmin (r - 1) L_r^2
@@ -18,10 +17,10 @@ Sensitivity: an event changes the one block of each level that holds its tick, b
 Guarantee: rho = sum_j 1/(2 sigma_j^2) for each item an event changes by one, for all releases
 together; with equal weights that is L_r / (2 sigma^2).
 
-Unbounded: the levels grow as long as anyone waits, each r times as long as the one below, and
-w_j = 1/(j + 2) needs no T: levels 0..L - 1 with r^L >= 2^40 hold every tick below 2^40, so an event
-still changes one block of each of L levels, and sum_j w_j = H_(L+1) - 1 is a finite sum, added up
-in fractions: sum_j 1/(2 sigma_j^2) <= rho_item sum_j w_j / sum_i w_i = rho_item.
+Unbounded: level j + 1 has blocks r times as long as level j, and w_j = 1/(j + 2) needs no T: levels
+0..L - 1 with r^L >= 2^40 hold every tick below 2^40, so an event still changes one block of each of
+L levels, and sum_j w_j = H_(L+1) - 1 is a finite sum, added up in fractions:
+sum_j 1/(2 sigma_j^2) <= rho_item sum_j w_j / sum_i w_i = rho_item.
 Of bases 2, 3, 4, 5, 6, 8, 10, 16 and weights (j + 1)^-0.8, (j + 2)^-p, p = 0, 0.6, 1, 1.2, r = 5
 with p = 1 is best or within 5 % of it at 2^10..2^20 (computed): worst sd times sqrt(2 rho)
 11.9 / 18.3 / 21.8 / 32.0 at 2^10 / 2^16 / 2^20 / 2^30.
@@ -37,8 +36,15 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import Cell, LevelColumns, LevelCounter, last_tick_of
-from workers.mechanisms.counters.noise_columns import Integers, check_tick, grown
+from workers.mechanisms.counters.levels import (
+    Cell,
+    Integers,
+    LevelColumns,
+    LevelCounter,
+    check_tick,
+    grown,
+    last_tick_of,
+)
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 
@@ -46,12 +52,9 @@ UNBOUNDED_RADIX = 5
 
 
 class TreeCounter(LevelCounter):
-    """See the module, and `levels.Counter` for what each member means.
+    """Counter of base-r blocks; see the module, and `levels.LevelCounter` for the arguments.
 
-    Args:
-        horizon: ticks, 1..2^40; None is unbounded.
-        rho_item: what it may cost, above 0.
-        radix: base, at least 2; None takes r*, unbounded 5.
+    `radix` is at least 2; None takes r*, or 5 if unbounded.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -66,7 +69,9 @@ class TreeCounter(LevelCounter):
         super().__init__(horizon, rho_item)
         self._levels = self.cells_per_event
         largest = min((self.radix - 1) * sum(self._reach), self._last_tick * max(self._reach))
-        self._sums_dtype = np.dtype(np.int16 if largest < 1 << 15 else np.int32 if largest < 1 << 31 else np.int64)
+        self._sums_dtype = np.dtype(
+            np.int16 if largest < 1 << 15 else np.int32 if largest < 1 << 31 else np.int64
+        )
 
     def __repr__(self) -> str:
         return f"TreeCounter(horizon={self.horizon}, rho_item={self.rho_item}, radix={self.radix})"
@@ -76,12 +81,15 @@ class TreeCounter(LevelCounter):
         return [Fraction(1, 1 if self.horizon is not None else level + 2) for level in levels]
 
     def _cells_of_a_tick(self) -> int:
-        # No release adds more than r - 1 cells of each level, nor more than T.
+        # A release adds at most r - 1 cells per level, and at most T.
         return min((self.radix - 1) * self.cells_per_event, self._last_tick)
 
     def variance(self, t: int) -> Fraction:
         blocks = self._blocks(t)
-        return sum(((last - first) * self._sigma_squared[level] for level, first, last in blocks), Fraction(0))
+        return sum(
+            ((last - first) * self._sigma_squared[level] for level, first, last in blocks),
+            Fraction(0),
+        )
 
     def sd(self, t: int) -> float:
         return math.sqrt(self.variance(t))
@@ -91,7 +99,11 @@ class TreeCounter(LevelCounter):
         return 1
 
     def _cells_at(self, t: int) -> dict[Cell, int]:
-        return {(level, block): 1 for level, first, last in self._blocks(t) for block in range(first, last)}
+        return {
+            (level, block): 1
+            for level, first, last in self._blocks(t)
+            for block in range(first, last)
+        }
 
     def _shape(self) -> dict[str, object]:
         return {"levels": self._levels, "radix": self.radix}
@@ -110,20 +122,23 @@ class TreeCounter(LevelCounter):
         return TreeColumns(self, stream)
 
     def _blocks(self, t: int) -> list[tuple[int, int, int]]:
-        """Return (level, first, last + 1) of the blocks that make up 1..t, highest level first."""
         check_tick(self.kind, t, self._last_tick)
         return blocks_up_to(t, self.radix, self._levels)
 
 
 class _Adder:
-    """Adds the noise of blocks to sums, with room for one chunk of each width of noise."""
+    """Adds the noise of blocks to sums, with one chunk-sized buffer per noise width."""
 
     def __init__(self, tables: tuple[IntegerGaussian, ...], stream: NoiseStream, rows: int) -> None:
         self._tables, self._stream = tables, stream
         widths = {table.dtype for table in tables}
-        self._room: dict[object, Integers] = {width: np.empty(min(CHUNK_ROWS, rows), dtype=width) for width in widths}
+        self._room: dict[object, Integers] = {
+            width: np.empty(min(CHUNK_ROWS, rows), dtype=width) for width in widths
+        }
 
-    def add(self, level: int, first: int, last: int, tags: NDArray[np.uint64], total: Integers) -> None:
+    def add(
+        self, level: int, first: int, last: int, tags: NDArray[np.uint64], total: Integers
+    ) -> None:
         """Add the noise of blocks first..last-1 of a level to at most CHUNK_ROWS rows."""
         if not len(tags):
             return
@@ -135,7 +150,7 @@ class _Adder:
 
 
 class TreeColumns(LevelColumns):
-    """For each level the noise of t with its lower digits set to zero.
+    """The noise, per level, of t with its lower digits set to zero.
 
     The next tick changes the lowest non-zero digit's level alone, by one new block; the result is
     that level's column.
@@ -145,7 +160,7 @@ class TreeColumns(LevelColumns):
         super().__init__(counter, stream)
         self._counter = counter
         self._columns = [np.empty(0, dtype=counter._sums_dtype) for _ in self._tables]
-        # The blocks each column holds the sum of beyond the level above: (first, last + 1).
+        # Blocks summed in each column on top of the level above: (first, last + 1).
         self._reached: list[tuple[int, int] | None] = [None] * len(self._tables)
 
     @property
@@ -155,16 +170,18 @@ class TreeColumns(LevelColumns):
     def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
         rows = len(tags)
         blocks = self._counter._blocks(t)
-        # (rows the column already holds, the block up to which it holds them)
+        # (rows already in the column, the block up to which they are summed)
         starts: list[tuple[int, int]] = []
         for level, first, last in blocks:
             self._columns[level] = grown(self._columns[level], rows)
             reached = self._reached[level]
             usable = reached is not None and reached[0] == first and reached[1] <= last
-            starts.append((self._filled[level], reached[1]) if usable and reached is not None else (0, first))
-            # Unknown until this call is through: a failure half way leaves nothing wrong behind.
+            starts.append(
+                (self._filled[level], reached[1]) if usable and reached is not None else (0, first)
+            )
+            # Unset until this call succeeds, so that a failure leaves no wrong state.
             self._reached[level] = None
-        # Rows beyond `rows` would stay at an older block: they count as not held.
+        # Rows beyond `rows` would stay at an older block, so they count as not filled.
         filled = [
             rows if held < rows or reached < last else held
             for (held, reached), (_, _, last) in zip(starts, blocks, strict=True)
@@ -202,15 +219,14 @@ def blocks_up_to(t: int, radix: int, levels: int) -> list[tuple[int, int, int]]:
 
 
 def usual_radix(horizon: int | None) -> int:
-    """Return the base of a tree for which none is given."""
     return UNBOUNDED_RADIX if horizon is None else best_radix(last_tick_of(horizon))
 
 
 def best_radix(horizon: int, power: int = 2) -> int:
-    """Return r* = argmin (r - 1) L_r^2, the smallest one if several are as good.
+    """Return r* = argmin (r - 1) L_r^2, the smallest one in case of a tie.
 
-    `power` is 3 where L levels share a pure epsilon. For each number of digits the smallest base
-    that needs no more is the best; only those are compared.
+    `power` is 3 where L levels share a pure epsilon. For a given number of digits the smallest
+    base that needs no more digits is the best, so only those are compared.
     """
     candidates = []
     for levels in range(1, horizon.bit_length() + 1):

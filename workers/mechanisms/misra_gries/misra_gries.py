@@ -1,10 +1,11 @@
 """Continual heavy hitters in bounded memory: a Misra-Gries sketch for every cell of the r-ary tree
 over the ticks.
 
-What: a tick's items go into the open cell of every level; a cell that is over is released once,
-with noise and a threshold; the release at t adds the noisy counts of the cells that t's base-r
-digits name (as MetaAlgo). At most size * levels counters are held for a stream key, whatever the
-domain, and at most (r - 1) * size released counts a level.
+A tick's items go into the open cell of every level. A complete cell is released once, with noise
+and a threshold; the release at t adds the noisy counts of the cells named by t's base-r digits (as
+in MetaAlgo). A stream key holds at most size * levels counters, whatever the domain, and at most
+(r - 1) * size released counts a level. Shown items are sorted by label: the order in which a sketch
+holds its keys would leak.
 
     Symbol      Here
     k           `size`, counters of a sketch
@@ -12,32 +13,59 @@ domain, and at most (r - 1) * size released counts a level.
     m           max_items * max_count, items that one event adds to the stream
     Dinf        max_count
     Z, eta      N_Z(0, sigma^2): noise of one counter, and of all counters of a cell together
-    e, c_max    counters that may show in one of two neighbours alone, and their largest count
+    e, c_max    counters that may show in only one of two neighbours, and their largest count
 
 `release = "pmg"` (Algorithm 2 with integer Gaussian noise, sketches fed item by item): noisy count
-= c + Z + eta. By Lemma 2 an item more moves one counter by one, or all; that is Z or eta shifted by
-one. An event of m items is m such steps. On the keys that stay in the sketch through all of them
-the difference is a * 1 + b with |a| + |b|_1 <= m, so rho = m^2 / (2 sigma^2) a cell. Each step
-changes at most two keys, and no counter by more than one: e = 4 m, c_max = m. (A hybrid: the one
-neighbour, on the other's keys, with c' + a on those that did not stay; it is e tails away in total
-variation, and a * 1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.)
-`release = "merge"` (Section 7, sketches that a tick's exact histogram is merged into): noisy count
-= c + Z. However many items an event has, up to k counters move by at most Dinf, so rho = k Dinf^2 /
-(2 sigma^2) a cell, e = k (2 k where Dinf > 1), c_max = Dinf. Better once m^2 is well above k.
-`release = "pure"` (Algorithm 3, over a declared domain) is in `pure`.
+= c + Z + eta. By Lemma 2 one more item moves one counter by one, or all; that is Z or eta shifted
+by one. An event of m items is m such steps. On the keys that stay in the sketch through all steps
+the difference is a * 1 + b with |a| + |b|_1 <= m, so rho = m^2 / (2 sigma^2) a cell. A step changes
+at most two keys, and no counter by more than one: e = 4 m, c_max = m. (A hybrid: one neighbour, on
+the other's keys, with c' + a on those that did not stay; it is e tails away in total variation, and
+a * 1 + b away from the other neighbour. For m = 1 it is the proof of Lemma 6.) `release = "merge"`
+(Section 7, a tick's exact histogram is merged into the sketches): noisy count = c + Z. However many
+items an event has, up to k counters move by at most Dinf, so rho = k Dinf^2 / (2 sigma^2) a cell, e
+= k (2 k where Dinf > 1), c_max = Dinf. Better once m^2 is well above k.
 
 An event lies in one cell of each of L levels: rho and delta_discovery are L times those of a cell,
 composed adaptively. A cell that no digit ever names (the last of its parent, or one that ends
 beyond the horizon) is not kept.
 
-Source: Lebeda and Tetek, Algorithms 1 and 2, Lemmas 2 and 6, Section 7; Cardoso and Rogers,
-Algorithm 7. Gaussian noise in Algorithm 2, and its group form, are derived here.
+`release = "pure"` (Algorithm 3, over a declared domain) has a pure epsilon. A complete cell is
+released once: every counter is lowered by gamma, the sum of all counters over k + 1; every label of
+the domain gets noise, and the k largest are shown. All values are multiplied by k + 1 to stay
+integers, and rounded once when published.
+
+    Symbol      Here
+    d           labels of the domain
+    c           counters of a cell's sketch; released is (k+1) c - sum of all c, at least 0
+                (`reduced`)
+    b           `scale` of the discrete Laplace noise, in units of 1/(k+1)
+
+Cost: one more item changes these by 2k - 1 in l1, and so an event by m (2k - 1) in each of its L
+cells: epsilon = L m (2k - 1) / b, by basic composition, with no delta except for the samplers'
+distance. A cell is m (2k - 1) / b-DP, which is (m (2k - 1) / b)^2 / 2 in zCDP, so rho = epsilon^2 /
+(2 L). The best base for the horizon minimises (r - 1) L^3: the variance of a cell grows with L^2,
+where zCDP has L. Empty cells are released too: the absence of items must not show.
+
+Error: with n items of the domain up to t, a count is too low by up to n / (k+1) in all before
+noise, including the sketch's own error. The sum of a cell's counters is n_cell - (k+1) a, with a
+items that each took one from every counter, so n_cell / (k+1) = sum / (k+1) + a (Lemma 1 of
+Section 6). Most counts are too low by nearly all of that.
+
+Correction to the paper, Section 6: gamma moves by +1/(k+1), not -1/(k+1), when one counter grows,
+so the l1 sensitivity of Algorithm 3 is at most (2k-1)/(k+1), and 2k-1 after multiplication by k+1.
+The noise is calibrated to that, not to 2.
+
+Source: Lebeda and Tetek, Algorithms 1 to 3, Lemmas 2 and 6, Sections 6 and 7, and Lemma 4 of
+Section 8 for events of several items; Cardoso and Rogers, Algorithm 7; Bun and Steinke 2016,
+Proposition 1.4, for rho. Gaussian noise in Algorithm 2, and its group form, are derived here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Literal, TypeVar
 
@@ -45,23 +73,111 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import float_up
+from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.texts import Texts
+from workers.mechanisms.accounting import Cost, check_sampler_delta, float_up, sampler_delta
 from workers.mechanisms.budget import OnSplit, split
-from workers.mechanisms.config import HistogramConfig, label_complaints
-from workers.mechanisms.counters.noise_columns import check_tick
+from workers.mechanisms.config.histogram import HistogramConfig, label_complaints
+from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
-from workers.mechanisms.frozen import Frozen
-from workers.mechanisms.ledger import Contributions, Tags
-from workers.mechanisms.mechanism import Items, Noise, State, head
-from workers.mechanisms.misra_gries.release import shown_above
+from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.mechanism import Guarantee, Items, Noise, State, head
 from workers.mechanisms.misra_gries.sketch import SKETCH_VERSION, Sketch, SketchBatch, batch, feed
-from workers.mechanisms.misra_gries.state import SketchState
-from workers.mechanisms.noise.exact_tail import exact_quantile
-from workers.mechanisms.noise.gaussian import TABLE_VERSION, integer_gaussian, round_up_sigma_squared
+from workers.mechanisms.misra_gries.state import DomainTags, SketchState
+from workers.mechanisms.noise.discrete_laplace import (
+    LARGEST_SCALE,
+    discrete_laplace,
+    round_up_scale,
+)
+from workers.mechanisms.noise.discrete_laplace import TABLE_VERSION as LAPLACE_TABLE_VERSION
+from workers.mechanisms.noise.gaussian import (
+    TABLE_VERSION,
+    exact_quantile,
+    integer_gaussian,
+    round_up_sigma_squared,
+)
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.selection import kth_largest
 from workers.mechanisms.one_shot.config import OptionalDomain
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.order_statistics.config import domain_hash
+from workers.runtime.frozen import Frozen
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A released sketch: ascending labels with noisy counts."""
+
+    labels: tuple[bytes, ...]
+    counts: NDArray[np.int64]
+
+
+def shown_above(labels: Texts, noisy: NDArray[np.int64], threshold: int) -> Shown:
+    kept = np.flatnonzero(noisy > threshold)
+    names = list(labels.take(kept))
+    order = sorted(range(len(names)), key=names.__getitem__)
+    return Shown(tuple(names[i] for i in order), noisy[kept[order]])
+
+
+def reduced(sketch: Sketch) -> NDArray[np.int64]:
+    """Return max(0, (k+1) c - sum of all c): Algorithm 3, times k + 1 to be an integer.
+
+    Its l1 sensitivity is at most 2k - 1.
+    """
+    lowered: NDArray[np.int64] = np.maximum(
+        (sketch.size + 1) * sketch.counts - int(sketch.counts.sum()), 0
+    )
+    return lowered
+
+
+def pure_scale(size: int, epsilon: float | Fraction) -> Fraction:
+    """Return the scale of Algorithm 3's noise in units of 1/(k+1), rounded up."""
+    if not 0 < epsilon < math.inf:
+        raise ValueError(f"epsilon = {epsilon}: must be a finite number above 0")
+    return round_up_scale(Fraction(2 * size - 1) / Fraction(epsilon))
+
+
+def largest_parts(
+    sketch: Sketch, domain: DomainTags, labels: Sequence[bytes], noise: NDArray[np.int64]
+) -> tuple[Rows, NDArray[np.int64]]:
+    """Return the places in the domain of the k largest noisy counts, and these counts times k + 1.
+
+    This is the output of Algorithm 3.
+
+    Args:
+        sketch: fed, not merged, with items of the domain only.
+        labels: the domain's d labels.
+        noise: int64 (d,), one per label; changed.
+
+    Raises:
+        ValueError: the sketch holds an item outside the domain.
+    """
+    rows, known = domain.places(sketch.tags)
+    if not known.all():
+        raise ValueError("domain: the sketch holds an item that is not declared")
+    noise[rows] += reduced(sketch)
+    best = _largest(noise, labels, min(sketch.size, len(labels)))
+    return best, noise[best]
+
+
+def _largest(counts: NDArray[np.int64], labels: Sequence[bytes], k: int) -> Rows:
+    """Return the places of the k largest; ties go to the lower label."""
+    if not k:
+        return np.empty(0, dtype=np.int64)
+    least = kth_largest(counts, k)
+    larger = np.flatnonzero(counts > least)
+    equal = np.flatnonzero(counts == least)
+    if len(larger) + len(equal) > k:
+        first = sorted(equal.tolist(), key=labels.__getitem__)[: k - len(larger)]
+        equal = np.array(first, dtype=np.int64)
+    return np.concatenate((larger, equal))
+
+
+def whole(parts: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Return floor(x / (size + 1) + 1/2), the counts from counts times size + 1."""
+    rounded: NDArray[np.int64] = (2 * parts + size + 1) // (2 * size + 2)
+    return rounded
+
 
 USE = 0x40
 A = TypeVar("A", bound=np.generic)
@@ -71,17 +187,18 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     """A histogram of the frequent items in bounded memory.
 
     Attributes:
-        size: counters of a sketch; a count is too low by at most its share n / (size + 1) of all n
-            items, before noise.
+        size: counters of a sketch; before noise, a count is too low by at most n / (size + 1), with
+            n items in all.
         release: how a cell is released; "pmg" for events of few items, "merge" where (max_items *
-            max_count)^2 is above size, "pure" for an epsilon that holds by itself, over a declared
-            domain.
+            max_count)^2 is above size, "pure" for a pure epsilon over a declared domain.
         domain: with release = "pure", the labels of the domain, in the order declared.
-        counter: the tree over the ticks; nothing else is possible here.
+        counter: the tree over the ticks; no other counter is possible here.
     """
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
-    release: Annotated[Literal["pmg", "merge", "pure"], Meta(description='"pmg", "merge" or "pure"')] = "pmg"
+    release: Annotated[
+        Literal["pmg", "merge", "pure"], Meta(description='"pmg", "merge" or "pure"')
+    ] = "pmg"
     domain: OptionalDomain = None
     counter: Annotated[Literal["tree"], Meta(description='"tree"')] = "tree"
 
@@ -103,8 +220,9 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
 
 
 class CellNoise:
-    """The noise of the cell that is over at a tick: of counters by their tags, of all together by
-    the tag of the stream key.
+    """The noise of the cell complete at a tick.
+
+    Counters get theirs by their tags; the noise shared by all comes from the stream key's tag.
     """
 
     def __init__(self, stream: NoiseStream, table: InversionTable, tree: Tree) -> None:
@@ -116,7 +234,9 @@ class CellNoise:
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
         level = self._tree.over(t)
         noise = np.empty(len(tags), dtype=self._table.dtype)
-        self._table.draw(self._stream, (USE << 56 | level, t // self._tree.radix**level - 1), tags, noise)
+        self._table.draw(
+            self._stream, (USE << 56 | level, t // self._tree.radix**level - 1), tags, noise
+        )
         return noise.astype(np.int64)
 
 
@@ -129,7 +249,7 @@ class Tree(Frozen):
         self.levels = digits_of(horizon, self.radix)
 
     def over(self, t: int) -> int:
-        """Return the highest level with a cell over at t: later ticks add its release."""
+        """Return the highest level with a cell complete at t; later ticks add its release."""
         check_tick("misra_gries", t, self.horizon)
         level = 0
         while level + 1 < self.levels and t % self.radix ** (level + 1) == 0:
@@ -137,18 +257,20 @@ class Tree(Frozen):
         return level
 
     def open(self, t: int) -> list[int]:
-        """The levels whose cell with tick t will be released."""
+        """Return the levels whose cell with tick t will be released."""
         found = []
         for level in range(self.levels):
             width = self.radix**level
             block = (t - 1) // width
             top = level == self.levels - 1
-            if (top or block % self.radix != self.radix - 1) and (block + 1) * width <= self.horizon:
+            if (top or block % self.radix != self.radix - 1) and (
+                block + 1
+            ) * width <= self.horizon:
                 found.append(level)
         return found
 
     def cells(self, t: int) -> int:
-        """How many cells the release at t adds: the sum of t's digits."""
+        """Return the number of cells added by the release at t: the sum of t's digits."""
         check_tick("misra_gries", t, self.horizon)
         return sum(t // self.radix**j % self.radix for j in range(self.levels))
 
@@ -158,7 +280,7 @@ class MisraGries(OnSplit):
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
     delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
-    streams that may react to what was released. Error: with n items in the ticks up to t, an item's
+    streams that may react to released values. Error: with n items in the ticks up to t, an item's
     count is too low by at most n / (size + 1) plus, for each of the `cells(t)` cells, `threshold`
     or its noise, and too high by no more than the noise.
     """
@@ -168,18 +290,19 @@ class MisraGries(OnSplit):
     def __init__(self, config: MisraGriesConfig, unit: str = "event") -> None:
         self.config = config
         if config.horizon_ticks is None:
-            raise ValueError('horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks')
+            raise ValueError(
+                'horizon = "unbounded": mechanism = "misra_gries" needs a number of ticks'
+            )
         best = best_radix(config.horizon_ticks, power=3 if config.pure else 2)
         self.tree = Tree(config.horizon_ticks, config.radix or best)
         self._threshold: int | None = None
         self._calibrate(unit)
 
     def _calibrate(self, unit: str) -> None:
-        """Turns the budget into noise and a threshold."""
         config, levels, size = self.config, self.tree.levels, self.config.size
         together = config.max_items * config.max_count
         self._shared = config.release == "pmg"
-        # Of one cell: squared l2 sensitivity, counters that may show in one neighbour alone, the
+        # Of one cell: squared l2 sensitivity, counters that may show in only one neighbour, the
         # largest of those, noise cells concerned.
         if self._shared:
             self.sensitivity_squared, exposed, self.largest = together**2, 4 * together, together
@@ -190,18 +313,25 @@ class MisraGries(OnSplit):
             concerned = size + exposed
         self._split = split(config, discovers=True)
         total = levels * self.sensitivity_squared
-        self.sigma_squared = round_up_sigma_squared(Fraction(total) / (2 * Fraction(self._split.rho)))
+        self.sigma_squared = round_up_sigma_squared(
+            Fraction(total) / (2 * Fraction(self._split.rho))
+        )
         table = integer_gaussian(self.sigma_squared)
         self._table: InversionTable = table
-        self._promise(unit, float_up(total / (2 * self.sigma_squared)), table.tv, times=levels * concerned)
-        self.cell_variance, self.rounding = float(self.sigma_squared) * (2 if self._shared else 1), 0.0
+        self._promise(
+            unit, float_up(total / (2 * self.sigma_squared)), table.tv, times=levels * concerned
+        )
+        self.cell_variance, self.rounding = (
+            float(self.sigma_squared) * (2 if self._shared else 1),
+            0.0,
+        )
         self._terms = ((Fraction(1), self.sigma_squared),) * (2 if self._shared else 1)
         self.delta_counter = self._split.delta_discovery / (levels * exposed) * (1 - 1e-12)
         self._threshold = self.largest + math.ceil(_quantile(self._terms, self.delta_counter)) - 1
 
     @property
     def counters_max(self) -> int:
-        """Most counters held for a stream key, whatever the domain: all open cells together."""
+        """Return the most counters held for a stream key, over all open cells."""
         return self.config.size * self.tree.levels
 
     def public(self) -> Mapping[str, object]:
@@ -222,13 +352,11 @@ class MisraGries(OnSplit):
         }
 
     def sd(self, t: int) -> float:
-        """Standard deviation of a count that every cell of t shows; of one that fewer show it is
-        smaller.
-        """
+        """Return the sd of a count that every cell of t shows; fewer cells give less."""
         return math.sqrt(self.tree.cells(t) * self.cell_variance + self.rounding)
 
     def threshold(self, t: int) -> int | None:
-        """Count above which a cell shows an item."""
+        """Return the count above which a cell shows an item."""
         check_tick(self.kind, t, self.tree.horizon)
         return self._threshold
 
@@ -242,13 +370,18 @@ class MisraGries(OnSplit):
         return ()
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Nothing: a stream key's sketches come with its items."""
+        """Do nothing: sketches are created with a stream key's first items."""
 
     def step(
-        self, state: State, t: int, contributions: Sequence[tuple[Contributions, NDArray[np.int32]]], noise: Noise
+        self,
+        state: State,
+        t: int,
+        contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
+        noise: Noise,
     ) -> tuple[State, Items]:
-        """The items that the cells of t show, with the sums of their noisy counts, by stream key
-        and label; see `Mechanism.step`.
+        """Release the items shown by the cells of t, with the sums of their noisy counts.
+
+        They are sorted by stream key and label; see `Mechanism.step`.
         """
         if not isinstance(state, SketchState):
             raise TypeError(f"state = {type(state).__name__}: must come from this mechanism's init")
@@ -267,11 +400,17 @@ class MisraGries(OnSplit):
             labels += ascending
             counts += map(total.__getitem__, ascending)
         return state, Items(
-            np.array(keys, dtype=np.int32), labels, self._published(counts), self.sd(t), self._threshold
+            np.array(keys, dtype=np.int32),
+            labels,
+            self._published(counts),
+            self.sd(t),
+            self._threshold,
         )
 
-    def _feed(self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch) -> None:
-        """Feeds a tick's items of a stream key to the open cells of these levels."""
+    def _feed(
+        self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
+    ) -> None:
+        """Feed a tick's items of a stream key to the open cells of these levels."""
         sketches = state.opened(key, levels)
         if self._shared:
             feed(sketches, items)
@@ -279,8 +418,10 @@ class MisraGries(OnSplit):
         for sketch in sketches:
             sketch.add(items)
 
-    def _release(self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise) -> None:
-        """Releases a stream key's cell that is over at t; None where it has had no items."""
+    def _release(
+        self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise
+    ) -> None:
+        """Release a stream key's cell complete at t; None where it has had no items."""
         if over is None or not len(over.counts) or self._threshold is None:
             return
         noisy = over.counts + noise.at(t, over.tags)
@@ -290,12 +431,13 @@ class MisraGries(OnSplit):
         state.show(key, self.tree.over(t), zip(shown.labels, shown.counts.tolist(), strict=True))
 
     def _published(self, sums: Sequence[int]) -> NDArray[np.int64]:
-        """Counts from the sums of what cells showed."""
         return np.array(sums, dtype=np.int64)
 
 
-def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) -> Iterator[tuple[int, SketchBatch]]:
-    """All of a tick's items for each stream key, the same whatever message brought them."""
+def _by_key(
+    contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
+) -> Iterator[tuple[int, SketchBatch]]:
+    """Yield a tick's items by stream key, independent of how messages split them."""
     if not contributions:
         return
     key = _joined([index.take(part.key_of_row) for part, index in contributions])
@@ -316,14 +458,107 @@ def _by_key(contributions: Sequence[tuple[Contributions, NDArray[np.int32]]]) ->
 
 
 def _joined(columns: Sequence[NDArray[A]]) -> NDArray[A]:
-    """One column of several; itself where there is one."""
     return columns[0] if len(columns) == 1 else np.concatenate(columns)
 
 
 def _quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float:
-    """x with P(sum >= x) <= delta: exact where that is cheap, else by the sub-Gaussian bound,
-    rounded up.
+    """Return x with P(sum >= x) <= delta, rounded up.
+
+    It is exact where that is cheap, else from the sub-Gaussian bound.
     """
     variance = float(sum(s2 for _, s2 in terms)) * (1 + 1e-12)
     exact = exact_quantile(terms, delta)
     return math.sqrt(-2 * math.log(delta) * variance) * (1 + 1e-12) if exact is None else exact
+
+
+class PureMisraGries(MisraGries):
+    """Running counts of the frequent items of a domain.
+
+    Guarantee: epsilon-DP, up to the samplers' distance (delta), for the content of one event, over
+    all ticks of an epoch together, on streams that may react to released values. Error: see the
+    module; too high by no more than the noise, and half a count for rounding.
+    """
+
+    law = "laplace"
+
+    def _calibrate(self, unit: str) -> None:
+        config, levels, size = self.config, self.tree.levels, self.config.size
+        if config.epsilon is None or config.domain is None:
+            raise ValueError('release = "pure": needs epsilon and a domain')
+        self._labels = tuple(label.encode() for label in config.domain)
+        events = levels * config.max_items * config.max_count
+        needed = events * (2 * size - 1) / Fraction(config.epsilon)
+        if needed > LARGEST_SCALE:
+            raise ValueError(
+                f'release = "pure": {levels} levels * max_items * max_count * (2 * size - 1) / epsilon = {float(needed):,.0f}: '
+                f"at most {LARGEST_SCALE:,}, with a smaller size or a larger epsilon"
+            )
+        self.scale = pure_scale(size, Fraction(config.epsilon) / events)
+        table = discrete_laplace(self.scale)
+        self._table = table
+        # The cost of one cell; the noise was rounded up.
+        of_cell = Fraction(config.max_items * config.max_count * (2 * size - 1)) / self.scale
+        rho = float_up(levels * of_cell**2 / 2)
+        # Labels with a statistic that one event may change: counters of either neighbour's
+        # sketches.
+        changed = levels * min(2 * size, len(self._labels))
+        numerical = sampler_delta(config.epsilon, changed, table.tv)
+        check_sampler_delta(config.delta, config.epsilon, numerical, 1.0)
+        self._guarantee = Guarantee(unit=unit, rho=rho, epsilon=config.epsilon, delta=config.delta)
+        units = (size + 1) ** 2
+        self.cell_variance = table.variance / units
+        self.rounding = (1 - 1 / units) / 12
+
+    def cost(self) -> Cost:
+        return Cost(rho=self._guarantee.rho, deltas=(("numerical", self.config.delta),))
+
+    def public(self) -> Mapping[str, object]:
+        return {
+            **head(self.kind, self.config, self.guarantee),
+            "size": self.config.size,
+            "release": self.config.release,
+            "accounting": "pure",
+            "sketch_version": SKETCH_VERSION,
+            "domain": domain_hash(self.config.domain or ()),
+            "counter": {
+                "kind": "tree",
+                "horizon": self.tree.horizon,
+                "levels": self.tree.levels,
+                "radix": self.tree.radix,
+                "scale": str(self.scale),
+                "table_version": LAPLACE_TABLE_VERSION,
+            },
+        }
+
+    def domain(self) -> Sequence[bytes]:
+        return self._labels
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Keep the domain's tags: every release needs noise for all of them."""
+        if not isinstance(state, SketchState):
+            raise TypeError(f"state = {type(state).__name__}: must come from this mechanism's init")
+        state.declare(key, tags)
+
+    def _feed(
+        self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
+    ) -> None:
+        own = state.domain_of(key).only(items)
+        if len(own.counts):
+            feed(state.opened(key, levels), own)
+
+    def _release(
+        self, state: SketchState, key: int, t: int, over: Sketch | None, noise: Noise
+    ) -> None:
+        domain = state.domain_of(key)
+        sketch = Sketch(self.config.size) if over is None else over
+        places, parts = largest_parts(sketch, domain, self._labels, noise.at(t, domain.tags))
+        labels = [self._labels[place] for place in places.tolist()]
+        state.show(key, self.tree.over(t), zip(labels, parts.tolist(), strict=True))
+
+    def _published(self, sums: Sequence[int]) -> NDArray[np.int64]:
+        """Round once, after all cells are added."""
+        return whole(np.array(sums, dtype=np.int64), self.config.size)
+
+
+def make_misra_gries(config: MisraGriesConfig, unit: str = "event") -> MisraGries:
+    return PureMisraGries(config, unit) if config.pure else MisraGries(config, unit)

@@ -1,16 +1,19 @@
-"""What the continual sketch mechanism remembers: for each stream key and level the open cell's
-sketch, and what the level shows.
+"""State of the continual sketch mechanism.
 
-Blocks, written when changed, in pages that fit a message; all pages of a block are written
-together, page 0 says how many count.
+For every stream key and level it holds the open cell's sketch and the level's released sums.
+Changed blocks are written in pages that fit a message; all pages of a block are written together,
+and page 0 states how many are valid.
 
     mo<key><level>.<page>   the open sketch: items fed, then tags, counts, labels, ascending by tag
     mr<key><level>.<page>   the sum of the level's released noisy counts, ascending by label
     md<key>00.<page>        the tags of the declared domain, in its order, where there is one
 
 Levels whose open cells have had the same items share one sketch (all of them at first, later those
-that began together): it is fed once, and stored for each. Every page begins with a version; a block
-without counters is one short page (a compacted topic cannot be told to forget from here).
+that began together): it is fed once, and stored for each. Every page begins with a version. A block
+without counters is one short page, because records of a compacted topic cannot be deleted from
+here.
+
+`DomainTags` finds which of a tick's items belong to a declared domain, and their places in it.
 """
 
 from __future__ import annotations
@@ -19,13 +22,43 @@ import struct
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from workers.errors import StateRefused
-from workers.mechanisms.ledger import Tags
+from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.texts import Texts
 from workers.mechanisms.mechanism import State
-from workers.mechanisms.misra_gries.domain import DomainTags
-from workers.mechanisms.misra_gries.sketch import Counts, Sketch
-from workers.mechanisms.texts import Texts
+from workers.mechanisms.misra_gries.sketch import Counts, Sketch, SketchBatch, SortedTags
+from workers.runtime.errors import StateRefused
+
+
+class DomainTags:
+    """The tags of one stream key's declared labels, in the order declared. Secret, as tags are."""
+
+    def __init__(self, tags: Tags) -> None:
+        """Args:
+        tags: uint64 (d, 2), distinct.
+        """
+        self.tags = tags
+        self._sorted = SortedTags(tags)
+
+    def __repr__(self) -> str:
+        return f"DomainTags({len(self.tags)} labels)"
+
+    def places(self, tags: Tags) -> tuple[Rows, NDArray[np.bool_]]:
+        """Return places of `tags` (n, 2) in the domain, and whether they are in it.
+
+        The place of a tag outside the domain is arbitrary.
+        """
+        before, known = self._sorted.positions(tags)
+        if not len(self._sorted):
+            return before, known
+        return self._sorted.rows[np.minimum(before, len(self._sorted) - 1)], known
+
+    def only(self, items: SketchBatch) -> SketchBatch:
+        """Return only the items in the domain."""
+        _, known = self._sorted.positions(items.tags.all())
+        return items if known.all() else items.part(np.flatnonzero(known))
+
 
 VERSION = 1
 PAGE_BYTES = 512 << 10
@@ -52,25 +85,23 @@ class SketchState(State):
 
     @property
     def counters(self) -> int:
-        """Counters held in open sketches, of all stream keys."""
         self._join()
         return sum(len(sketch.counts) for sketch in _each_once(self._open.values()))
 
     def declare(self, key: int, tags: Tags) -> None:
-        """Enters a stream key's declared domain."""
         self._domains[key] = DomainTags(tags.copy())
         self._changed.add(("md", (key, 0)))
 
     def domain_of(self, key: int) -> DomainTags:
-        """What was declared for a stream key."""
         self._join()
         if key not in self._domains:
             raise StateRefused(f"stored sketch: the domain of stream key {key} is missing")
         return self._domains[key]
 
     def opened(self, key: int, levels: Iterable[int]) -> list[Sketch]:
-        """The open sketches of these levels, to be fed. Levels whose open cells have had the same
-        items share one, which is there once.
+        """Return the distinct open sketches of these levels, to be fed.
+
+        Levels whose open cells have had the same items share one sketch, returned once.
         """
         self._join()
         fresh = Sketch(self._size)
@@ -80,8 +111,9 @@ class SketchState(State):
         return _each_once(self._open[key, level] for level in levels)
 
     def closed(self, key: int, level: int) -> Sketch | None:
-        """Ends the cells of this level and below, and what the levels below show; gives this
-        level's sketch.
+        """Close the cells of this level and below, and return this level's sketch.
+
+        The sums of the levels below are cleared.
         """
         self._join()
         over = self._open.get((key, level))
@@ -93,7 +125,7 @@ class SketchState(State):
         return over
 
     def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
-        """Adds what a cell of this level showed."""
+        """Add a released cell's noisy counts to this level."""
         self._join()
         into, shows = self._shown.get((key, level), {}), False
         for label, count in released:
@@ -104,7 +136,7 @@ class SketchState(State):
             self._changed.add(("mr", (key, level)))
 
     def shown(self) -> list[tuple[int, dict[bytes, int]]]:
-        """For each stream key that shows something, ascending, the sums over all levels."""
+        """Return the sums over all levels for keys that show something, ascending by key."""
         self._join()
         totals: dict[int, dict[bytes, int]] = {}
         for (key, _), released in self._shown.items():
@@ -132,7 +164,12 @@ class SketchState(State):
             pages = max(1, -(-len(content) // PAGE_BYTES))
             for page in range(pages):
                 part = content[page * PAGE_BYTES : (page + 1) * PAGE_BYTES]
-                blocks.append((f"{kind}{key:08x}{level:02x}.{page:04x}", _PAGE.pack(VERSION, page, pages) + part))
+                blocks.append(
+                    (
+                        f"{kind}{key:08x}{level:02x}.{page:04x}",
+                        _PAGE.pack(VERSION, page, pages) + part,
+                    )
+                )
         self._changed.clear()
         return blocks
 
@@ -143,19 +180,22 @@ class SketchState(State):
             raise StateRefused(f"stored sketch: block {name} of {len(block)} bytes is cut short")
         version, page, _ = _PAGE.unpack_from(block)
         if version != VERSION:
-            raise StateRefused(f"stored sketch: version {version}; this worker knows {VERSION}: upgrade it")
+            raise StateRefused(
+                f"stored sketch: version {version}; this worker knows {VERSION}: upgrade it"
+            )
         self._pages.setdefault(name[:12], {})[page] = block
 
     def _join(self) -> None:
-        """Makes sketches of the pages that were restored; what is equal is shared again: it will be
-        fed the same.
-        """
+        """Build sketches from restored pages; equal ones are shared, as their input is equal."""
         equal: dict[tuple[int, bytes], Sketch] = {}
         for name, pages in sorted(self._pages.items()):
             if 0 not in pages:
                 raise StateRefused(f"stored sketch: the first page of {name} is missing")
             _, _, count = _PAGE.unpack_from(pages[0])
-            if any(page not in pages or _PAGE.unpack_from(pages[page])[2] != count for page in range(count)):
+            if any(
+                page not in pages or _PAGE.unpack_from(pages[page])[2] != count
+                for page in range(count)
+            ):
                 raise StateRefused(f"stored sketch: a page of {name} is missing")
             content = b"".join(pages[page][_PAGE.size :] for page in range(count))
             where = int(name[2:10], 16), int(name[10:12], 16)
@@ -170,7 +210,9 @@ class SketchState(State):
                 self._decode_shown(where, content)
         self._pages = {}
 
-    def _decode_open(self, where: Cell, content: bytes, equal: dict[tuple[int, bytes], Sketch]) -> None:
+    def _decode_open(
+        self, where: Cell, content: bytes, equal: dict[tuple[int, bytes], Sketch]
+    ) -> None:
         n, total = _HEAD.unpack_from(content)
         if not total:
             self._open.pop(where, None)
@@ -207,23 +249,31 @@ def _encode_open(sketch: Sketch | None) -> bytes:
     if sketch is None:
         return _HEAD.pack(0, 0)
     head = _HEAD.pack(len(sketch.counts), sketch.total)
-    return b"".join((head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts)))
+    return b"".join(
+        (head, sketch.tags.astype("<u8").tobytes(), _labelled(sketch.labels, sketch.counts))
+    )
 
 
 def _decode_domain(name: str, content: bytes) -> DomainTags:
     n = _HEAD.unpack_from(content)[0] if len(content) >= _HEAD.size else -1
     if len(content) != _HEAD.size + 16 * n:
         raise StateRefused(f"stored sketch: {name} is cut short or too long")
-    return DomainTags(np.frombuffer(content, dtype="<u8", offset=_HEAD.size).reshape(n, 2).astype(np.uint64))
+    return DomainTags(
+        np.frombuffer(content, dtype="<u8", offset=_HEAD.size).reshape(n, 2).astype(np.uint64)
+    )
 
 
 def _labelled(labels: Texts, counts: Counts) -> bytes:
-    """Counts, lengths of the labels, and the labels end to end."""
-    return counts.astype("<i8").tobytes() + labels.lengths.astype("<u2").tobytes() + labels.text.tobytes()
+    """Return counts, label lengths, and the labels end to end."""
+    return (
+        counts.astype("<i8").tobytes()
+        + labels.lengths.astype("<u2").tobytes()
+        + labels.text.tobytes()
+    )
 
 
 def _is_whole(content: bytes, tag_bytes: int) -> bool:
-    """Whether the content is as long as it says."""
+    """Return whether the content has its stated length."""
     if len(content) < _HEAD.size:
         return False
     n, _ = _HEAD.unpack_from(content)
@@ -235,7 +285,7 @@ def _is_whole(content: bytes, tag_bytes: int) -> bool:
 
 
 def _unlabelled(content: bytes, at: int, n: int) -> tuple[Texts, Counts]:
-    """The n labels and counts that `_labelled` wrote, from `at` on."""
+    """Return the n labels and counts that `_labelled` wrote, starting at `at`."""
     counts = np.frombuffer(content, dtype="<i8", count=n, offset=at)
     lengths = np.frombuffer(content, dtype="<u2", count=n, offset=at + 8 * n)
     return Texts.from_lengths(content[at + 10 * n :], lengths), counts.astype(np.int64)

@@ -11,7 +11,7 @@ noise.
     q           exp(-1/b)
     C(x)        thresholds; discrete Laplace: P(X <= -j) = q^j / (1 + q) for j >= 1;
                 geometric: P(X <= x) = 1 - q^(x+1)
-    TV          `tv`: total variation distance between what is sampled and the law
+    TV          `tv`: total variation distance of the samples from the law
 
 Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms".
 """
@@ -20,34 +20,35 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 
-from workers.mechanisms.frozen import kept
-from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable, mirrored, round_up_to_grid, table_context
+from workers.mechanisms.noise.inversion import (
+    WORD_BITS,
+    InversionTable,
+    mirrored,
+    round_up_to_grid,
+    table_context,
+)
+from workers.runtime.frozen import kept
 
-# Raised whenever the same scale would give another table: it is part of every mechanism id.
+# Incremented whenever the same scale would give another table; part of every mechanism id.
 TABLE_VERSION = 1
-# 1.5 million values a side, 47 MB: under such noise no histogram is of use.
+# 1.5 million values a side, 47 MB: with more noise than this no histogram is useful.
 LARGEST_SCALE = 1 << 14
 
 
 def round_up_scale(scale: Fraction) -> Fraction:
-    """Return a scale on the grid that all machines share, rounded up; see `round_up_to_grid`."""
+    """Return the scale rounded up to the shared grid; see `round_up_to_grid`."""
     return round_up_to_grid(scale, "scale")
 
 
 class _OfScale(InversionTable):
     """A table of a law with a scale.
 
-    Args:
-        scale: above 0, at most LARGEST_SCALE.
-        two_sided: whether negative values mirror the positive ones.
-
     Attributes:
-        bound, dtype: see `InversionTable`.
         tv: upper bound on the total variation distance to the law: half of 2 bound + 1 values that
             are off by at most one unit of 2^-128 each, and one unit for thresholds of 0.
 
     Raises:
-        ValueError: scale is outside its range.
+        ValueError: scale is not above 0, or above LARGEST_SCALE.
     """
 
     def __init__(self, scale: Fraction, *, two_sided: bool) -> None:
@@ -69,11 +70,7 @@ class _OfScale(InversionTable):
 
 
 class DiscreteLaplace(_OfScale):
-    """Sampler of P(x) proportional to exp(-|x|/scale). Immutable; see `discrete_laplace`.
-
-    Attributes:
-        variance: of the law, 2 q / (1 - q)^2.
-    """
+    """Sampler of P(x) proportional to exp(-|x|/scale), of variance 2 q / (1 - q)^2. Immutable."""
 
     def __init__(self, scale: Fraction) -> None:
         super().__init__(scale, two_sided=True)
@@ -81,11 +78,9 @@ class DiscreteLaplace(_OfScale):
 
 
 class Geometric(_OfScale):
-    """Sampler of P(x) proportional to exp(-x/scale), x >= 0. Immutable; see `geometric`.
+    """Sampler of P(x) proportional to exp(-x/scale), x >= 0. Immutable.
 
-    Attributes:
-        mean: of the law, q / (1 - q).
-        variance: of the law, q / (1 - q)^2.
+    Its mean is q / (1 - q) and its variance q / (1 - q)^2.
     """
 
     def __init__(self, scale: Fraction) -> None:
@@ -96,13 +91,11 @@ class Geometric(_OfScale):
 
 @kept(256)
 def discrete_laplace(scale: Fraction) -> DiscreteLaplace:
-    """Return the two-sided sampler of this scale; tables in use are kept."""
     return DiscreteLaplace(scale)
 
 
 @kept(256)
 def geometric(scale: Fraction) -> Geometric:
-    """Return the one-sided sampler of this scale; tables in use are kept."""
     return Geometric(scale)
 
 

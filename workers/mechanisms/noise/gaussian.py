@@ -6,22 +6,120 @@ Why the discrete Gaussian: counts stay integers, and it has the zCDP cost of the
     sigma^2         `sigma_squared`: the parameter, P(x) proportional to exp(-x^2 / (2 sigma^2));
                     the variance is at most this and for sigma^2 >= 1 equal to it within 1e-6
     C(x)            `round(2^128 P(X <= x))`, the thresholds, x = -bound .. bound - 1
-    TV              `tv`: total variation distance between what is sampled and N_Z(0, sigma^2)
+    TV              `tv`: total variation distance of the samples from N_Z(0, sigma^2)
 
 Source: Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy": N_Z(0, s^2) on a
 query of l2 sensitivity D is D^2/(2 s^2)-zCDP, and N_Z(0, s^2) is sub-Gaussian with proxy s^2.
+
+`exact_quantile` bounds the upper quantile of a sum of few discrete Gaussians, X = sum_j c_j Z_j.
+X lies on a lattice; its probabilities are convolved there term by term, with every number rounded
+up, so the returned x satisfies P(X >= x) <= delta for certain. Discovery uses it where it is cheap,
+and closed-form bounds elsewhere.
+
+    c_j, sigma_j^2   coefficient and parameter of Z_j ~ N_Z(0, sigma_j^2), independent
+    D                common denominator of the c_j: D X is an integer
+    b_j              P(|Z_j| > b_j) <= CUT by the sub-Gaussian bound 2 exp(-b^2 / (2 sigma^2))
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 
-from workers.mechanisms.frozen import kept
-from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable, mirrored, round_up_to_grid, table_context
+import numpy as np
+from numpy.typing import NDArray
 
-# Raised whenever the same sigma^2 would give another table: it is part of every mechanism id.
+from workers.mechanisms.noise.inversion import (
+    WORD_BITS,
+    InversionTable,
+    mirrored,
+    round_up_to_grid,
+    table_context,
+)
+from workers.runtime.frozen import kept
+
+CUT = 1e-24
+_LOG_CUT = math.log(2 / CUT)
+LEAST_DELTA = 1e-18
+# Multiplications allowed per tick: about a millisecond.
+WORK_MAX = 1_500_000
+# Far above the total loss of the float additions, at most a part in 2^52 each.
+_OUTWARD = 1 + 1e-8
+
+
+def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float | None:
+    """Return the smallest lattice point x with P(X >= x) <= delta; None where that costs too much.
+
+    Args:
+        terms: (c_j, sigma_j^2) of the independent terms.
+        delta: probability, from LEAST_DELTA to 1.
+    """
+    denominator = math.lcm(*(c.denominator for c, _ in terms))
+    multiples = [(c.numerator * (denominator // c.denominator), s2) for c, s2 in terms]
+    return exact_quantile_of(denominator, multiples, delta)
+
+
+def exact_quantile_of(
+    denominator: int, multiples: Sequence[tuple[int, Fraction]], delta: float
+) -> float | None:
+    """Return `exact_quantile` for integer coefficients: terms (c_j `denominator`, sigma_j^2).
+
+    `denominator` is a multiple of D. This runs at every tick, and fractions would take ten times as
+    long.
+    """
+    if delta < LEAST_DELTA or not multiples:
+        return None
+    common = math.gcd(denominator, *(a for a, _ in multiples))
+    steps = [(abs(a) // common, s2, _bound(s2.numerator, s2.denominator)) for a, s2 in multiples]
+    # The last convolution runs over the whole final length.
+    longest = 1 + 2 * sum(step * bound for step, _, bound in steps)
+    if (2 * min(bound for *_, bound in steps) + 1) * longest > WORK_MAX:
+        return None
+    steps.sort()
+    length, work = 1, 0
+    for step, _, bound in steps:
+        length += 2 * step * bound
+        work += (2 * bound + 1) * length
+    if work > WORK_MAX:
+        return None
+    mass = np.ones(1)
+    for step, s2, bound in steps:
+        mass = _add(mass, step, _weights(float(s2), bound))
+    tail = np.cumsum(mass[::-1]) * _OUTWARD + len(steps) * CUT
+    # Number of largest points whose total mass is at most delta.
+    inside = int(np.searchsorted(tail, delta, side="right"))
+    return (len(mass) // 2 - inside + 1) / (denominator // common)
+
+
+@kept(1024)
+def _bound(numerator: int, denominator: int) -> int:
+    """Return b of sigma^2. Takes integers because hashing a fraction is slower than this."""
+    return math.ceil(math.sqrt(2 * (numerator / denominator) * _LOG_CUT))
+
+
+def _weights(s2: float, bound: int) -> NDArray[np.float64]:
+    """Return probabilities of N_Z(0, s2) on -bound..bound, not less than the true ones."""
+    z = np.arange(-bound, bound + 1, dtype=np.float64)
+    weights = np.exp(-z * z / (2 * s2))
+    scaled: NDArray[np.float64] = weights / weights.sum() * _OUTWARD
+    return scaled
+
+
+def _add(mass: NDArray[np.float64], step: int, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return probabilities of Y + step * Z from those of Y (on a lattice around 0) and Z."""
+    if step == 1:
+        return np.convolve(mass, weights)
+    out = np.zeros(len(mass) + step * (len(weights) - 1))
+    for i, weight in enumerate(weights.tolist()):
+        out[i * step : i * step + len(mass)] += weight * mass
+    return out
+
+
+# Incremented whenever the same sigma^2 would give another table; part of every mechanism id.
 TABLE_VERSION = 1
-# 1.7 million thresholds, 27 MB, 3 s to build (measured): under such noise nothing is of use.
+# 1.7 million thresholds, 27 MB, 3 s to build (measured): with this much noise nothing is useful.
 LARGEST_SIGMA_SQUARED = 1 << 32
 
 # Mass left out of the sums, at most 2^-180 of the centre's: it moves a threshold once in 2^52.
@@ -29,18 +127,14 @@ _TAIL_BITS = 180
 
 
 def round_up_sigma_squared(sigma_squared: Fraction) -> Fraction:
-    """Return a variance on the grid that all machines share, rounded up; see `round_up_to_grid`."""
+    """Return the variance rounded up to the shared grid; see `round_up_to_grid`."""
     return round_up_to_grid(sigma_squared, "sigma_squared")
 
 
 class IntegerGaussian(InversionTable):
-    """Sampler of N_Z(0, sigma_squared). Immutable; `integer_gaussian` keeps those in use.
-
-    Args:
-        sigma_squared: above 0, at most LARGEST_SIGMA_SQUARED.
+    """Sampler of N_Z(0, sigma_squared). Immutable; `integer_gaussian` caches instances.
 
     Attributes:
-        bound, dtype: see `InversionTable`.
         tv: upper bound on the total variation distance to N_Z(0, sigma_squared): half of 2 bound +
             1 values that are off by at most one unit of 2^-128 each, one unit for values whose
             threshold rounded to 0, and the tail left out.
@@ -49,7 +143,7 @@ class IntegerGaussian(InversionTable):
             and by the tail left out.
 
     Raises:
-        ValueError: sigma_squared is outside its range.
+        ValueError: sigma_squared is not above 0, or above LARGEST_SIGMA_SQUARED.
     """
 
     def __init__(self, sigma_squared: Fraction) -> None:
@@ -65,11 +159,7 @@ class IntegerGaussian(InversionTable):
 
 
 def check_sigma_squared(sigma_squared: Fraction) -> None:
-    """Refuse a variance that there is no table for.
-
-    Raises:
-        ValueError: sigma_squared is not above 0, or above LARGEST_SIGMA_SQUARED.
-    """
+    """Raise `ValueError` unless sigma_squared is above 0 and at most LARGEST_SIGMA_SQUARED."""
     if not 0 < sigma_squared <= LARGEST_SIGMA_SQUARED:
         raise ValueError(
             f"sigma_squared = {float(sigma_squared):g}: must be above 0 and at most {LARGEST_SIGMA_SQUARED}"
@@ -79,7 +169,6 @@ def check_sigma_squared(sigma_squared: Fraction) -> None:
 
 @kept(512)
 def integer_gaussian(sigma_squared: Fraction) -> IntegerGaussian:
-    """Return the sampler of this variance; tables in use are kept, as many counters share them."""
     return IntegerGaussian(sigma_squared)
 
 
@@ -90,15 +179,19 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     sigma^2: of 90 digits 77 are left.
     """
     context = table_context()
-    # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) * exp(-(2x-1)/(2 s)), whose second factor is geometric.
-    exponent = context.divide(Decimal(-sigma_squared.denominator), Decimal(2 * sigma_squared.numerator))
+    # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) * exp(-(2x-1)/(2 s)); the second factor is geometric.
+    exponent = context.divide(
+        Decimal(-sigma_squared.denominator), Decimal(2 * sigma_squared.numerator)
+    )
     factor = context.exp(exponent)
     step = context.multiply(factor, factor)
     smallest = context.divide(Decimal(1), Decimal(1 << _TAIL_BITS))
     masses: list[Decimal] = []
     mass = factor
-    # The ratios shrink: both tails beyond x weigh at most 2 mass(x+1) / (1 - factor), the centre 1.
-    while (tail := context.divide(context.add(mass, mass), context.subtract(Decimal(1), factor))) >= smallest:
+    # The ratios shrink, so both tails beyond x weigh at most 2 mass(x+1) / (1 - factor); centre: 1.
+    while (
+        tail := context.divide(context.add(mass, mass), context.subtract(Decimal(1), factor))
+    ) >= smallest:
         masses.append(mass)
         factor = context.multiply(factor, step)
         mass = context.multiply(mass, factor)
@@ -109,6 +202,10 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
         sums.append(total)
     everything = context.add(Decimal(1), context.multiply(Decimal(2), total))
     scale = context.divide(Decimal(1 << WORD_BITS), everything)
-    thresholds = [int(context.to_integral_value(context.multiply(scale, partial))) for partial in sums]
-    # A threshold of 0 is never passed: below it is less than half a unit on each side.
-    return [threshold for threshold in thresholds if threshold], math.nextafter(float(tail), math.inf)
+    thresholds = [
+        int(context.to_integral_value(context.multiply(scale, partial))) for partial in sums
+    ]
+    # A threshold of 0 is never passed: the mass below it is less than half a unit on each side.
+    return [threshold for threshold in thresholds if threshold], math.nextafter(
+        float(tail), math.inf
+    )

@@ -1,6 +1,6 @@
 """Integer noise by exact inversion of a 128-bit cumulative table: a word in, an integer out.
 
-What: the number of table thresholds at or below the word says which integer. Only integers are
+What: the number of table thresholds at or below the word determines the integer. Only integers are
 compared, so every machine gets the same noise, and no float ever touches a released count.
 
     Symbol      Here
@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.frozen import Frozen, read_only
+from workers.arrays.texts import fixed
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
-from workers.mechanisms.texts import fixed
+from workers.runtime.frozen import Frozen, read_only
 
 WORD_BITS = 128
-# Decimal digits of the tables' arithmetic: 77 are left after the longest recurrence.
+# Decimal digits of the table arithmetic; 77 remain after the longest recurrence.
 DIGITS = 90
 
 _HALF_BITS = 64
 _HALF_MASK = (1 << _HALF_BITS) - 1
-# Most words are decided by their top 16 bits alone (measured at sigma = 50: 99 in 100).
+# The top 16 bits alone decide most words (measured at sigma = 50: 99 in 100).
 _GUIDE_BITS = 16
 _GUIDE_SHIFT = np.uint64(_HALF_BITS - _GUIDE_BITS)
 _AMBIGUOUS_INT16 = -(1 << 15)
@@ -50,27 +50,36 @@ class InversionTable(Frozen):
     def __init__(self, thresholds: Sequence[int], lowest: int) -> None:
         self._lowest = lowest
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
-        # The most negative value of the type marks the undecided, so it must not be a sample.
+        # The type's most negative value marks undecided words, so it must not be a sample.
         self.dtype: np.dtype[np.int16] | np.dtype[np.int32]
         if self.bound < -_AMBIGUOUS_INT16:
             self.dtype, self._ambiguous = np.dtype(np.int16), _AMBIGUOUS_INT16
         else:
             self.dtype, self._ambiguous = np.dtype(np.int32), _AMBIGUOUS_INT32
-        self._high = read_only(np.array([threshold >> _HALF_BITS for threshold in thresholds], dtype=np.uint64))
-        self._low = read_only(np.array([threshold & _HALF_MASK for threshold in thresholds], dtype=np.uint64))
+        self._high = read_only(
+            np.array([threshold >> _HALF_BITS for threshold in thresholds], dtype=np.uint64)
+        )
+        self._low = read_only(
+            np.array([threshold & _HALF_MASK for threshold in thresholds], dtype=np.uint64)
+        )
         self._guide = read_only(self._make_guide())
 
     def sample(self, words: NDArray[np.uint64], out: NDArray[np.signedinteger[Any]]) -> None:
-        """Fill `out` with a noise value for each word.
+        """Fill `out`, (n,) of `dtype`, with one noise value per word.
 
-        Args:
-            words: uint64 (n, 2), column 0 the more significant half.
-            out: (n,) of `dtype`; filled.
+        Words are uint64 (n, 2), column 0 the more significant half.
         """
-        from workers.kernels.number_blocks import look_up
+        from workers.arrays.number_blocks import look_up
 
         look_up(
-            self._guide, _GUIDE_SHIFT, self._ambiguous, self._high, self._low, self._lowest, fixed(words), out
+            self._guide,
+            _GUIDE_SHIFT,
+            self._ambiguous,
+            self._high,
+            self._low,
+            self._lowest,
+            fixed(words),
+            out,
         )
 
     def draw(
@@ -80,43 +89,34 @@ class InversionTable(Frozen):
         tags: NDArray[np.uint64],
         out: NDArray[np.signedinteger[Any]],
     ) -> None:
-        """Fill `out` with the noise of one cell for each item: `sample` of the stream's words.
+        """Fill `out`, (n,) of `dtype`, with one cell's noise: `sample` of the stream's words.
 
-        Args:
-            stream: the mechanism's noise.
-            cell: which noise value.
-            tags: uint64 (n, 2).
-            out: (n,) of `dtype`; filled.
+        Tags are uint64 (n, 2).
         """
         for first in range(0, len(tags), CHUNK_ROWS):
             last = first + CHUNK_ROWS
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
 
     def draw_cells(
-        self,
-        stream: NoiseStream,
-        cells: Sequence[tuple[int, int]],
-        tags: NDArray[np.uint64],
+        self, stream: NoiseStream, cells: Sequence[tuple[int, int]], tags: NDArray[np.uint64]
     ) -> NDArray[np.signedinteger[Any]]:
-        """Return what `draw` fills in of several cells, (cells, n) of `dtype`, in one go.
+        """Return the noise of several cells, (cells, n) of `dtype`; see `draw`.
 
-        Args:
-            stream: the mechanism's noise.
-            cells: which noise values.
-            tags: uint64 (n, 2); at most CHUNK_ROWS of all cells together.
+        All cells together have at most CHUNK_ROWS rows.
         """
         out = np.empty((len(cells), len(tags)), dtype=self.dtype)
         self.sample(stream.chunk(tags, *cells), out.reshape(-1))
         return out
 
-    def values(self, stream: NoiseStream, cell: tuple[int, int], tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return what `draw` fills in, as int64."""
+    def values(
+        self, stream: NoiseStream, cell: tuple[int, int], tags: NDArray[np.uint64]
+    ) -> NDArray[np.int64]:
         out = np.empty(len(tags), dtype=self.dtype)
         self.draw(stream, cell, tags, out)
         return out.astype(np.int64)
 
     def _make_guide(self) -> NDArray[np.signedinteger[Any]]:
-        """Return the value of each top 16 bits, or the mark that a threshold lies among them."""
+        """Return the value by top 16 bits, or the ambiguity mark if a threshold lies among them."""
         slots = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
         rest = np.uint64((1 << (_HALF_BITS - _GUIDE_BITS)) - 1)
         first = np.searchsorted(self._high, slots, side="left")
@@ -125,7 +125,7 @@ class InversionTable(Frozen):
 
 
 def mirrored(lower: Sequence[int]) -> list[int]:
-    """Return all thresholds of a law symmetric about 0, from those of its negative values.
+    """Return all thresholds of a law symmetric about 0, given those of its negative values.
 
     P(X <= x) = 1 - P(X <= -x - 1): the upper half mirrors the lower one exactly.
     """
@@ -138,7 +138,7 @@ def table_context() -> Context:
 
 
 def round_up_to_grid(value: Fraction, name: str) -> Fraction:
-    """Return a noise parameter on the grid that all machines share, rounded up, the private side.
+    """Round a noise parameter up, the private side, to a grid that all machines share.
 
     The grid's step is 2^-16, and 2^-30 of the power of two below it for values under 1.
 

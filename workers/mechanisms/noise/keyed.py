@@ -1,19 +1,19 @@
 """Keyed noise words: a pure function of (root key, mechanism id, stream key, item, cell).
 
-What: 128 pseudorandom bits for any (item, cell) of any mechanism, the same wherever repeated.
+What: 128 pseudorandom bits for any (item, cell) of any mechanism, identical on every repetition.
 Why: a tick that is published twice must be published with the same noise, and two mechanisms may
 never share any (`docs/guarantee.md`): the same noise under other data lets an observer subtract.
 
     Symbol          Here
     tag             `NoiseKey.tags`: keyed BLAKE2b-128 of (stream key, label), for every mechanism
-    AES key         `NoiseKey.stream`: keyed BLAKE2b-256 of the mechanism id, one for each
-    cell            two uint64 (hi, lo): which noise value of the item is meant, for example (level,
-                    node)
+    AES key         `NoiseKey.stream`: keyed BLAKE2b-256 of the mechanism id, one per mechanism
+    cell            two uint64 (hi, lo) that identify one noise value of the item, for example
+                    (level, node)
     word            AES-256(tag XOR cell): 128 bits
 
 Guarantee: the words are indistinguishable from independent uniform ones as long as BLAKE2b is a
 pseudorandom function and AES-256 a pseudorandom permutation, up to the chance that tag XOR cell
-meets for two (item, cell) pairs: at most q^2 / 2^128 for q words in use under one mechanism id.
+collides for two (item, cell) pairs: at most q^2 / 2^128 for q words in use under one mechanism id.
 """
 
 from __future__ import annotations
@@ -27,28 +27,26 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from workers.mechanisms.frozen import Frozen
-from workers.mechanisms.texts import fixed
+from workers.arrays.texts import fixed
+from workers.runtime.frozen import Frozen
 
 if TYPE_CHECKING:
-    from workers.kernels.blake2b import State
+    from workers.arrays.blake2b import State
+
 
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
-# Rows a call works on at a time: 16 B of blocks in and 16 B of words out for each stay in a core's
-# L2 cache (1 MiB where measured: 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns a row and
-# tick of a haar release).
+# Rows per pass: 16 B of blocks in and 16 B of words out per row stay in a core's L2 cache (1 MiB
+# where measured: 8,192 rows 22 ns, 16,384 rows 18 ns, 32,768 rows 17 ns per row and tick of a haar
+# release).
 CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
-_WORD = np.dtype("<u8")  # fixed, so that a big-endian machine draws the same noise
+_WORD = np.dtype("<u8")  # fixed byte order, so that a big-endian machine draws the same noise
 
 
 class NoiseKey(Frozen):
-    """The operator's 32-byte root key, from which every noise value follows.
-
-    Args:
-        root: 32 secret random bytes.
+    """The operator's root key, 32 secret random bytes from which every noise value follows.
 
     Raises:
         ValueError: root has another length.
@@ -71,21 +69,20 @@ class NoiseKey(Frozen):
         return hashlib.blake2b(key=self.__root, person=b"qc-fingerprint", digest_size=16).digest()
 
     def tags(self, stream_key: str, labels: Sequence[bytes]) -> NDArray[np.uint64]:
-        """Return the 128-bit tag of each item of one stream key.
+        """Return the 128-bit tags of one stream key's items, as a C-contiguous uint64 array (n, 2).
 
         The stream key is absorbed with its length before it, so (stream key, label) is encoded
         injectively: ("a", "bc") and ("ab", "c") have different tags.
 
         Args:
-            stream_key: whose histogram it is.
             labels: n labels as UTF-8.
-
-        Returns:
-            C-contiguous uint64 array (n, 2).
         """
         prefix = stream_key.encode()
         keyed = hashlib.blake2b(
-            len(prefix).to_bytes(8, "little") + prefix, key=self.__root, person=b"qc-item-tag", digest_size=16
+            len(prefix).to_bytes(8, "little") + prefix,
+            key=self.__root,
+            person=b"qc-item-tag",
+            digest_size=16,
         )
         digests = bytearray()
         for label in labels:
@@ -97,14 +94,17 @@ class NoiseKey(Frozen):
     def tag_state(self, stream_key: str) -> State:
         """Return the digest of one stream key's tags before the label, for the compiled loops.
 
-        `blake2b.digests` of it and of labels gives what `tags` does. Secret.
+        `blake2b.digests` of it and of labels equals `tags`. Secret.
         """
-        # Only what counts compiles: most commands never import numba.
-        from workers.kernels.blake2b import start
+        # Imported here because most commands never need numba.
+        from workers.arrays.blake2b import start
 
         prefix = stream_key.encode()
         return start(
-            len(prefix).to_bytes(8, "little") + prefix, key=self.__root, person=b"qc-item-tag", digest_size=16
+            len(prefix).to_bytes(8, "little") + prefix,
+            key=self.__root,
+            person=b"qc-item-tag",
+            digest_size=16,
         )
 
     def stream(self, mechanism_id: bytes) -> NoiseStream:
@@ -117,26 +117,30 @@ class NoiseKey(Frozen):
             ValueError: mechanism_id has another length.
         """
         if len(mechanism_id) != MECHANISM_ID_BYTES:
-            raise ValueError(f"mechanism_id = {len(mechanism_id)} bytes: must be exactly {MECHANISM_ID_BYTES} bytes")
+            raise ValueError(
+                f"mechanism_id = {len(mechanism_id)} bytes: must be exactly {MECHANISM_ID_BYTES} bytes"
+            )
         return NoiseStream(
-            hashlib.blake2b(mechanism_id, key=self.__root, person=b"qc-mechanism", digest_size=32).digest()
+            hashlib.blake2b(
+                mechanism_id, key=self.__root, person=b"qc-mechanism", digest_size=32
+            ).digest()
         )
 
 
 class _Scratch(threading.local):
-    """The cipher context and buffers of one thread, which no two calls may share at once."""
+    """One thread's cipher context and buffers, which no two concurrent calls may share."""
 
     def __init__(self, aes_key: bytes) -> None:
         self.cipher: CipherContext = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
         self.blocks: NDArray[np.uint64] = np.empty((CHUNK_ROWS, 2), dtype=_WORD)
-        # update_into wants one block of room beyond what it writes.
+        # update_into needs space for one block beyond its output.
         self.words: NDArray[np.uint64] = np.empty((CHUNK_ROWS + 1, 2), dtype=_WORD)
         self.blocks_bytes = self.blocks.data.cast("B")
         self.words_bytes = self.words.data.cast("B")
 
 
 class NoiseStream(Frozen):
-    """The 128-bit words of one mechanism, by (item tag, cell). Safe to use from several threads."""
+    """The 128-bit words of one mechanism, by (item tag, cell). Thread-safe."""
 
     def __init__(self, aes_key: bytes) -> None:
         self.__scratch = _Scratch(aes_key)
@@ -148,14 +152,9 @@ class NoiseStream(Frozen):
         raise TypeError("a NoiseStream is not pickled: it holds key material")
 
     def words(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
-        """Return one word for each row.
+        """Return words[i] = AES-256(tags[i] XOR cell), a new uint64 array (n, 2), upper half first.
 
-        Args:
-            tags: uint64 (n, 2).
-            cell: two integers below 2^64.
-
-        Returns:
-            A new uint64 array (n, 2): words[i] = AES-256(tags[i] XOR cell), the upper half first.
+        Tags are uint64 (n, 2); a cell is two integers below 2^64.
         """
         out = np.empty((len(tags), 2), dtype=np.uint64)
         for first in range(0, len(tags), CHUNK_ROWS):
@@ -164,14 +163,15 @@ class NoiseStream(Frozen):
         return out
 
     def chunk(self, tags: NDArray[np.uint64], *cells: tuple[int, int]) -> NDArray[np.uint64]:
-        """Return `words` of at most CHUNK_ROWS rows, of one cell after the other, valid until this
-        thread's next call.
+        """Return `words` of at most CHUNK_ROWS rows, one cell after the other.
+
+        The result is valid until this thread's next call.
 
         Raises:
-            ValueError: there are more rows than CHUNK_ROWS, those of all cells together.
+            ValueError: there are more than CHUNK_ROWS rows over all cells.
         """
-        # Only what counts compiles: most commands never import numba.
-        from workers.kernels.number_blocks import xor
+        # Imported here because most commands never need numba.
+        from workers.arrays.number_blocks import xor
 
         rows = len(cells) * len(tags)
         if rows > CHUNK_ROWS:
@@ -179,5 +179,7 @@ class NoiseStream(Frozen):
         scratch = self.__scratch
         xor(fixed(tags), np.array(cells, dtype=np.uint64), scratch.blocks[:rows])
         size = rows * _AES_BLOCK
-        scratch.cipher.update_into(scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK])
+        scratch.cipher.update_into(
+            scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK]
+        )
         return scratch.words[:rows]

@@ -3,19 +3,19 @@
 What: of n candidates with integer counts, pick i with probability proportional to exp(count_i / b),
 remove it, pick again, k times ("peeling"). That is the order of the k largest of
 count_i + Gumbel(b) (Durfee, Rogers 2019, Lemma 4.2; "Gumbel-max").
-Why: a float Gumbel gives rare picks wrong chances, and other ones on every machine.
+Why: float Gumbel noise distorts the probability of rare picks, and differently on every machine.
 
     Symbol      Here
     b           `scale`: one pick is (2 Dinf / b)-bounded range; (Dinf / b)-bounded range where
                 neighbours move all counts one way
-    g           gap: largest count left, less the count
+    g           gap: largest remaining count minus the count
     w_g         round(2^256 exp(-g / b)), the weight of one candidate
-    BOTTOM      a further candidate with a given count, after which nothing more is picked
+    BOTTOM      an additional candidate with a given count, which ends the picks
 
 Candidates are grouped by count, so a pick costs time in the number of distinct counts near the
 largest, not in n. A word u picks the candidate that holds floor(u W / 2^128), W the weight of all
-that are left. Where the largest weight left falls under 2^192 the weights are computed again from
-the largest count left. Distance: `selection_tv`.
+remaining candidates. When the largest remaining weight falls under 2^192, weights are recomputed
+from the largest remaining count. Distance: `selection_tv`.
 """
 
 import math
@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.frozen import Frozen, kept
 from workers.mechanisms.noise.inversion import WORD_BITS, table_context
+from workers.runtime.frozen import Frozen, kept
 
-# Raised whenever the same words would pick otherwise: part of every mechanism id.
+# Incremented whenever the same words would give other picks; part of every mechanism id.
 SELECTION_VERSION = 1
 
 _WEIGHT_BITS = 256
@@ -43,16 +43,13 @@ _DIGIT_VALUES = 1 << _DIGIT_BITS
 def gumbel_top_k(
     counts: NDArray[np.int64], scale: Fraction, k: int, words: Sequence[tuple[int, int]]
 ) -> NDArray[np.int64]:
-    """Return the picks in order, equal in law to the top k of counts + Gumbel(scale).
+    """Return min(k, n) picks in order, equal in law to the top k of counts + Gumbel(scale).
 
     Args:
-        counts: int64 (n,).
-        scale: above 0.
-        k: at most this many picks; all n where there are fewer.
-        words: one for each pick, at least min(k, n): (upper, lower) half.
+        words: (upper, lower) halves, one word per pick: at least min(k, n).
 
     Returns:
-        int64 (min(k, n),), indices into counts.
+        int64 indices into counts.
 
     Raises:
         ValueError: there are too few words, or scale is not above 0.
@@ -62,16 +59,19 @@ def gumbel_top_k(
 
 
 def gumbel_top_k_or_bottom(
-    counts: NDArray[np.int64], bottom: int, scale: Fraction, k: int, words: Sequence[tuple[int, int]]
+    counts: NDArray[np.int64],
+    bottom: int,
+    scale: Fraction,
+    k: int,
+    words: Sequence[tuple[int, int]],
 ) -> tuple[NDArray[np.int64], bool]:
     """Pick as `gumbel_top_k` does, with a candidate BOTTOM of count `bottom` that ends the picks.
 
     Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom +
-    Gumbel(scale), whichever is first.
+    Gumbel(scale), whichever is first. Uses one word per pick, BOTTOM included.
 
     Returns:
-        The picks before BOTTOM, and whether BOTTOM was picked. One word is used for each pick,
-        BOTTOM included.
+        The picks before BOTTOM, and whether BOTTOM was picked.
     """
     return _peel(counts, bottom, scale, k, words)
 
@@ -79,14 +79,18 @@ def gumbel_top_k_or_bottom(
 def selection_tv(candidates: int, picks: int) -> float:
     """Return a bound on the picks' total variation distance from the law (BOTTOM a candidate).
 
-    A pick's chance is off by at most 2^-128 because the word is split, and less than 2^-150 because
-    weights are rounded or left out.
+    A pick's probability is off by at most 2^-128 because the word is split, and by less than 2^-150
+    because weights are rounded or left out.
     """
     return float_up(Fraction(picks * (candidates + 1), 1 << WORD_BITS))
 
 
 def _peel(
-    counts: NDArray[np.int64], bottom: int | None, scale: Fraction, k: int, words: Sequence[tuple[int, int]]
+    counts: NDArray[np.int64],
+    bottom: int | None,
+    scale: Fraction,
+    k: int,
+    words: Sequence[tuple[int, int]],
 ) -> tuple[NDArray[np.int64], bool]:
     n = len(counts)
     if bottom is not None:
@@ -107,11 +111,11 @@ def _peel(
 
 
 class _Groups:
-    """What is left to pick from: candidates of equal count together, largest count first."""
+    """The remaining candidates, grouped by count, largest count first."""
 
     def __init__(self, counts: NDArray[np.int64], k: int, scale: Fraction) -> None:
         self._powers = _powers(scale)
-        # Whatever the first picks were, the k-th largest bounds the largest count left from below.
+        # The k-th largest count bounds the largest remaining one from below, whatever was picked.
         rows = np.arange(len(counts))
         if len(counts) > k:
             least = kth_largest(counts, k) - self._powers.reach
@@ -121,13 +125,15 @@ class _Groups:
         starts = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
         self._counts = values[starts].tolist()
         self._members = np.split(ordered, starts[1:])
-        self._gone: list[list[int]] = [[] for _ in self._members]  # places of those that were picked, ascending
+        self._gone: list[list[int]] = [
+            [] for _ in self._members
+        ]  # positions of picked members, ascending
         self._left = [len(members) for members in self._members]
         self._top = 0
         self._weigh()
 
     def _weigh(self) -> None:
-        """Weigh from the largest count left on, as far down as weights are above 0."""
+        """Compute weights from the largest remaining count down, while they are above 0."""
         top = self._counts[self._top]
         self._weights = [0] * self._top
         for value in self._counts[self._top :]:
@@ -138,14 +144,16 @@ class _Groups:
         self._total = sum(w * m for w, m in zip(self._weights, self._left, strict=False))
 
     def pick(self, word: tuple[int, int]) -> int:
-        """Return one candidate, which is then gone."""
+        """Remove and return one candidate."""
         offset = (((word[0] << 64) | word[1]) * self._total) >> WORD_BITS
         group = self._top
         while offset >= (mass := self._weights[group] * self._left[group]):
             offset -= mass
             group += 1
         gone, place = self._gone[group], offset // self._weights[group]
-        before = bisect_right(range(len(gone)), place, key=lambda i: gone[i] - i)  # of those left `place` come before
+        before = bisect_right(
+            range(len(gone)), place, key=lambda i: gone[i] - i
+        )  # `place` remaining members come before
         gone.insert(before, place + before)
         picked = int(self._members[group][place + before])
         self._left[group] -= 1
@@ -162,7 +170,7 @@ class _Groups:
 def kth_largest(counts: NDArray[np.int64], k: int) -> int:
     """Return the k-th largest, k from 1 to len(counts).
 
-    Counted where counts lie close: np.partition is ten times slower if most are equal (measured).
+    Close counts are binned: np.partition is ten times slower if most are equal (measured).
     """
     highest, lowest = int(counts.max()), int(counts.min())
     window = 2 * len(counts)
@@ -177,24 +185,25 @@ def kth_largest(counts: NDArray[np.int64], k: int) -> int:
 
 
 class _Powers(Frozen):
-    """round(2^256 exp(-g / scale)), as a product of powers, one for each eight bits of g."""
+    """round(2^256 exp(-g / scale)), as a product of powers, one per eight bits of g."""
 
     def __init__(self, scale: Fraction) -> None:
-        self.reach = math.ceil(179 * scale)  # ln(2^257) = 178.2: beyond it weights round to 0
+        self.reach = math.ceil(179 * scale)  # ln(2^257) = 178.2; beyond it weights round to 0
         digits = -(-self.reach.bit_length() // _DIGIT_BITS)
-        # Of the last digit only what gaps up to the reach have: it halves the time (measured).
+        # The last digit's table stops at the reach, which halves the time (measured).
         self._tables = tuple(
             _table(scale, digit, min(_DIGIT_VALUES, (self.reach >> (_DIGIT_BITS * digit)) + 1))
             for digit in range(digits)
         )
 
     def weight(self, gap: int) -> int:
-        """Return the weight of a candidate that lies `gap` below the largest."""
         if gap > self.reach:
             return 0
         value, digit = 1 << (_WEIGHT_BITS + _GUARD_BITS), 0
         while gap:
-            value = (value * self._tables[digit][gap & (_DIGIT_VALUES - 1)]) >> (_WEIGHT_BITS + _GUARD_BITS)
+            value = (value * self._tables[digit][gap & (_DIGIT_VALUES - 1)]) >> (
+                _WEIGHT_BITS + _GUARD_BITS
+            )
             gap >>= _DIGIT_BITS
             digit += 1
         return (value + (1 << (_GUARD_BITS - 1))) >> _GUARD_BITS
@@ -208,7 +217,9 @@ def _table(scale: Fraction, digit: int, values: int) -> tuple[int, ...]:
     found = []
     for j in range(values):
         exponent = -Fraction(j << (_DIGIT_BITS * digit)) / scale
-        power = context.exp(context.divide(context.create_decimal(exponent.numerator), exponent.denominator))
+        power = context.exp(
+            context.divide(context.create_decimal(exponent.numerator), exponent.denominator)
+        )
         found.append(int(context.multiply(context.create_decimal(unit), power)))
     return tuple(found)
 

@@ -1,4 +1,8 @@
-"""The one-shot algorithms: from (rho, delta) to noise, and from a histogram to what is shown of it.
+"""One-shot releases: calibration from (rho, delta), and selection from exact histograms.
+
+Every algorithm is calibrated once (`make_algorithm`) and is then a function of a histogram and of
+the noise at one place. `MetaAlgo` runs them in its cells; the one-shot mechanisms run them on the
+contributions of each tick, for all stream keys of a partition at once.
 
 Neighbours: the content of one event emptied, or the reverse. It changes at most D0 counts of one
 stream key, by at most Dinf each, all in one direction. Z is noise on a count, of variance s2 or
@@ -15,19 +19,48 @@ scale b, and H = h_(kbar+1).
     limit_dom          002 Alg. 1, 000 Alg. 6  as known_gumbel; k + 1    top kbar: before BOTTOM
                                                picks if kbar is private
 
-Built here, where the papers differ: (a) counts of picks cost min(D0, k), not k: no more of them can
-change. (b) thresholds are exact integer quantiles, delta / min(D0, kbar) an item: no more items
-than that are among the kbar largest for one neighbour only, ties being broken by tag (as many of
+Differences from the papers: (a) counts of picks cost min(D0, k), not k: no more of them can change.
+(b) Thresholds are exact integer quantiles, delta / min(D0, kbar) per item: no more items than that
+are among the kbar largest for one neighbour only, with ties broken by tag (equally many items of
 the other neighbour pair up with them under the same noise, docs/decisions/0009); 000 Alg. 6 drops
 ties with H instead, and then pays kbar. (c) Where H differs between neighbours, at least one
 changed item is not among the kbar largest of both, so the noise on the threshold takes its place
 and D0 stays D0. (d) The papers' Dinf = 1 became Dinf by scaling: counts and H move by at most Dinf,
 in one direction.
+
+    Symbol      Here
+    h           `Cell.counts`; the counts of a stream key are a histogram of their own, as an event
+                has one stream key
+    h_(i)       i-th largest count of a stream key, 0 where there are fewer items; ties by tag: if
+                their order depended on the data, one event could change more than D0 of the kbar
+                largest
+    place       (level, block): identifies the release; (0, t) for the contributions of one tick
+
+Noise cells: hi = (use << 56) | (level << 40) | pick, lo = block.
+
+Quantiles: every `*_quantile` function returns the smallest integer x for which it can prove
+P(N >= x) <= delta, rounded to the private side. A count contributed by one event alone, at most
+Dinf, is shown iff Dinf + N > m; with m = Dinf + x - 1 that has probability at most delta.
+
+    Symbol          N                   P(N >= x)
+    Gaussian        N_Z(0, s2)          summed
+    its difference  of two, independent P(n) = exp(-n^2/(4 s2)) E_(n mod 2) / Z^2, summed
+    Laplace         discrete,           q^x / (1 + q)
+                    q = exp(-1/b)
+    its difference  of two, independent ((1-q)/(1+q))^2 q^x ((x + 1 + c)/(1-q) + q/(1-q)^2), x >= 0,
+                                        c = 2 q^2/(1-q^2)
+    logistic        of two Gumbel(b)    1 / (1 + exp(x/b))
+
+The Gaussian difference: with m = the other combination, n and m have one parity and
+exp(-(a^2 + b^2)/(2 s2)) = exp(-(n^2 + m^2)/(4 s2)).
+The continuous forms are 004 Theorems 7 and 8; 000's tau ln(1/delta) for Gumbel is twice as long as
+needed.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
@@ -35,48 +68,235 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.frozen import Frozen, read_only
-from workers.mechanisms.ledger import Rows
 from workers.mechanisms.noise.discrete_laplace import TABLE_VERSION as LAPLACE_VERSION
-from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, discrete_laplace, round_up_scale
-from workers.mechanisms.noise.gaussian import TABLE_VERSION as GAUSSIAN_VERSION
-from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian, round_up_sigma_squared
-from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, gumbel_top_k_or_bottom, selection_tv
-from workers.mechanisms.one_shot.release import USE_KBAR, USE_PICKS, Cell, OneShotNoise, Place
-from workers.mechanisms.one_shot.tails import (
-    gaussian_difference_quantile,
-    gaussian_quantile,
-    laplace_difference_quantile,
-    laplace_quantile,
-    logistic_quantile,
+from workers.mechanisms.noise.discrete_laplace import (
+    DiscreteLaplace,
+    discrete_laplace,
+    round_up_scale,
 )
+from workers.mechanisms.noise.gaussian import TABLE_VERSION as GAUSSIAN_VERSION
+from workers.mechanisms.noise.gaussian import (
+    IntegerGaussian,
+    integer_gaussian,
+    round_up_sigma_squared,
+)
+from workers.mechanisms.noise.inversion import InversionTable
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise.selection import (
+    SELECTION_VERSION,
+    gumbel_top_k,
+    gumbel_top_k_or_bottom,
+    kth_largest,
+    selection_tv,
+)
+from workers.runtime.frozen import Frozen, read_only
+
+Place = tuple[int, int]
+
+USE_ITEMS = 0x10
+USE_THRESHOLD = 0x11
+USE_PICKS = 0x12
+USE_KBAR = 0x13
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The exact histograms behind one release. Sensitive.
+
+    Attributes:
+        tags: uint64 (n, 2).
+        keys: int32 (n,), index of the stream key.
+        counts: int64 (n,); above 0 where the domain is unknown.
+        key_tags: uint64 (number of stream keys, 2).
+    """
+
+    tags: Tags
+    keys: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    key_tags: Tags
+
+    def __repr__(self) -> str:
+        return f"Cell({len(self.counts)} rows)"
+
+    def rows_by_key(self) -> Iterator[tuple[int, Rows]]:
+        """Yield (stream key, its rows in ascending order) for every stream key that has rows."""
+        if len(self.keys) and (self.keys == self.keys[0]).all():
+            yield int(self.keys[0]), np.arange(len(self.keys))
+            return
+        order = np.argsort(self.keys, kind="stable")
+        edges = np.flatnonzero(np.diff(self.keys[order], prepend=-1))
+        for rows in np.split(order, edges[1:]) if len(edges) else ():
+            yield int(self.keys[rows[0]]), rows
+
+    def largest(self, rows: Rows, k: int) -> Rows:
+        """Return the k rows of largest count among `rows`, or all, largest first, ties by tag."""
+        if len(rows) > k:
+            counts = self.counts[rows]
+            least = kth_largest(counts, k)
+            larger, equal = rows[counts > least], rows[counts == least]
+            # Among equal counts, sort only the rows with the smallest tags.
+            if len(larger) + len(equal) > k:
+                upper, missing = self.tags[equal, 0], k - len(larger)
+                equal = equal[upper <= np.partition(upper, missing - 1)[missing - 1]]
+            rows = np.concatenate((larger, equal))
+        tags = self.tags.take(rows, axis=0)
+        return rows[np.lexsort((tags[:, 1], tags[:, 0], -self.counts[rows]))[:k]]
+
+
+class OneShotNoise:
+    """One-shot noise: a function of mechanism, place, and item or stream key.
+
+    `table` is the law of the noise on counts and thresholds; None for a mechanism that only picks.
+    """
+
+    def __init__(self, stream: NoiseStream, table: InversionTable | None) -> None:
+        self._stream = stream
+        self._table = table
+
+    def __repr__(self) -> str:
+        return "OneShotNoise(<secret>)"
+
+    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+        """Return the count noise of every item in the one-shot release of tick t."""
+        return self.items((0, t), tags)
+
+    def items(self, place: Place, tags: Tags) -> NDArray[np.int64]:
+        return self._draw(_cell(USE_ITEMS, place), tags)
+
+    def threshold(self, place: Place, key_tag: NDArray[np.uint64]) -> int:
+        return int(self._draw(_cell(USE_THRESHOLD, place), key_tag.reshape(1, 2))[0])
+
+    def _draw(self, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+        if self._table is None:
+            raise ValueError(
+                "table = None: this mechanism shows no counts, and so has no noise for them"
+            )
+        out = np.empty(len(tags), dtype=self._table.dtype)
+        self._table.draw(self._stream, cell, tags, out)
+        return out.astype(np.int64)
+
+    def picks(
+        self, use: int, place: Place, key_tag: NDArray[np.uint64], k: int
+    ) -> list[tuple[int, int]]:
+        """Return k words for a stream key's picks; word j is that of the cell with `pick` = j."""
+        tags = np.tile(key_tag.astype(np.uint64), (k, 1))
+        # A word is AES(tag XOR cell); the pick goes into the cell's low bits, which are 0.
+        tags[:, 0] ^= np.arange(k, dtype=np.uint64)
+        return [(high, low) for high, low in self._stream.words(tags, _cell(use, place)).tolist()]
+
+
+def _cell(use: int, place: Place) -> tuple[int, int]:
+    level, block = place
+    return (use << 56) | (level << 40), block
+
+
+# Far above the rounding error of these sums, far below what is visible in a threshold.
+_TAIL_OUTWARD = 1 + 1e-9
+# Beyond this u, exp(-u) is below every delta the settings allow by a factor of 1e-200.
+_REACH = 600.0
+
+
+def gaussian_quantile(sigma_squared: Fraction, delta: float) -> int:
+    """Return the smallest x with P(N_Z(0, sigma_squared) >= x) <= delta."""
+    return _summed(float(sigma_squared), 1.0, delta, difference=False)
+
+
+def gaussian_difference_quantile(sigma_squared: Fraction, delta: float) -> int:
+    """Return the smallest x with P(Z - Z' >= x) <= delta, independent N_Z(0, sigma_squared)."""
+    return _summed(float(sigma_squared), 2.0, delta, difference=True)
+
+
+def laplace_quantile(scale: Fraction, delta: float) -> int:
+    """Return the smallest x with P(Z >= x) <= delta, Z discrete Laplace."""
+    q = math.exp(-1 / float(scale))
+    return _first(lambda x: q**x / (1 + q) if x > 0 else 1.0, delta)
+
+
+def laplace_difference_quantile(scale: Fraction, delta: float) -> int:
+    """Return the smallest x with P(Z - Z' >= x) <= delta, Z and Z' independent discrete Laplace."""
+    q = math.exp(-1 / float(scale))
+    one_less = -math.expm1(-1 / float(scale))
+    c = 2 * q * q / (one_less * (1 + q))
+    front = (one_less / (1 + q)) ** 2
+    return _first(
+        lambda x: front * q**x * ((x + 1 + c) / one_less + q / one_less**2) if x > 0 else 1.0, delta
+    )
+
+
+def logistic_quantile(scale: Fraction, delta: float) -> int:
+    """Return the smallest x >= 0 with P(G - G' >= x) <= delta, both independent Gumbel(scale)."""
+    return (
+        max(0, math.ceil(float(scale) * math.log(1 / delta - 1) * _TAIL_OUTWARD))
+        if delta < 0.5
+        else 0
+    )
+
+
+def _first(tail: Callable[[int], float], delta: float) -> int:
+    """Return the smallest x >= 0 with tail(x) <= delta, for a decreasing tail."""
+    high = 1
+    while tail(high) * _TAIL_OUTWARD > delta:
+        high *= 2
+    low = 0
+    while low < high:
+        middle = (low + high) // 2
+        if tail(middle) * _TAIL_OUTWARD <= delta:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _summed(sigma_squared: float, copies: float, delta: float, *, difference: bool) -> int:
+    spread = 2 * copies * sigma_squared
+    reach = math.ceil(math.sqrt(_REACH * spread)) + 2
+    n = np.arange(reach + 1, dtype=np.float64)
+    weights = np.exp(-n * n / spread)
+    if difference:
+        even = 2 * weights[::2].sum() - 1
+        odd = 2 * weights[1::2].sum()
+        weights[::2] *= even
+        weights[1::2] *= odd
+    tails = np.cumsum(weights[::-1])[::-1] / (2 * weights.sum() - weights[0])
+    # The mass beyond the reach is less than the last term times a geometric series: within the
+    # margin of the terms that matter.
+    allowed = np.flatnonzero(tails * _TAIL_OUTWARD + math.exp(-_REACH + 60) <= delta)
+    return int(allowed[0]) if len(allowed) else reach + 1
+
 
 Name = Literal[
-    "known_gauss", "known_gumbel", "positive_laplace", "positive_gauss", "unk_gauss", "limit_dom_laplace", "limit_dom"
+    "known_gauss",
+    "known_gumbel",
+    "positive_laplace",
+    "positive_gauss",
+    "unk_gauss",
+    "limit_dom_laplace",
+    "limit_dom",
 ]
 KNOWN: tuple[Name, ...] = ("known_gauss", "known_gumbel")
 PICKING: tuple[Name, ...] = ("known_gumbel", "limit_dom")
 LIMITED: tuple[Name, ...] = ("unk_gauss", "limit_dom_laplace", "limit_dom")
 LAPLACE: tuple[Name, ...] = ("positive_laplace", "limit_dom_laplace")
-# Private-side margin of a division in floats.
+# Private-side margin of a float division.
 _OUTWARD = Fraction(1 + 1e-12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """What an algorithm is told beside its budget.
+    """Parameters of an algorithm besides its budget.
 
     Attributes:
         max_items: D0.
         max_count: Dinf.
         k: most items shown (`PICKING`).
-        kbar: how many of the largest are looked at (`LIMITED`); where `private`, at most.
+        kbar: size of the candidate set, the largest items (`LIMITED`); its maximum if `private`.
         private: whether kbar is chosen from k..kbar by the exponential mechanism (`limit_dom`).
         domain: size of the declared domain (`KNOWN`).
-        releases: how many releases one item may count in, in parts of Dinf together: one of an
-            event, several of a user. More than one only where each count is released by itself
-            (`registry.PER_ITEM`).
+        releases: number of releases one item may count in, in parts that total at most Dinf: one
+            for an event, several for a user. More than one only where every count is released by
+            itself (`registry.PER_ITEM`).
     """
 
     max_items: int
@@ -91,7 +311,7 @@ class Parameters:
 class Noisy(Frozen):
     """Noise on every count.
 
-    All are shown, or those above a threshold, or of the kbar largest those above a noisy one.
+    Shows all counts, or those above a threshold, or of the kbar largest those above a noisy one.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -109,19 +329,23 @@ class Noisy(Frozen):
         self.rho = min(rho, float_up(changed / (2 * spread)))
         self.delta = 0.0 if name == "known_gauss" else delta
         self._kbar = p.kbar if name in LIMITED else None
-        self.tv = float_up(p.releases * (p.max_items + (self._kbar is not None)) * Fraction(self.table.tv))
+        self.tv = float_up(
+            p.releases * (p.max_items + (self._kbar is not None)) * Fraction(self.table.tv)
+        )
         self.threshold: int | None = None
         if name != "known_gauss":
             items = p.max_items if self._kbar is None else min(p.max_items, self._kbar)
-            self.threshold = self._least_threshold(p.max_count, p.releases, delta / items * (1 - 1e-12))
+            self.threshold = self._least_threshold(
+                p.max_count, p.releases, delta / items * (1 - 1e-12)
+            )
 
     def _least_threshold(self, whole: int, releases: int, delta: float) -> int:
-        """Return m such that an item of at most `whole` shows in any release with probability at
+        """Return m such that an item of at most `whole` is shown in any release with probability at
         most delta.
 
-        In n releases none of its parts is above whole - n + 1, so with m at least that less one and
-        the quantile of delta / n they show with at most delta together. For n up to twice as large
-        the largest quantile does.
+        In n releases no part of it is above whole - n + 1. So if m is at least that minus one plus
+        the quantile of delta / n, the parts are shown with probability at most delta together. The
+        quantile of the largest n covers every n up to twice as large as the smallest.
         """
         found, n = 0, 1
         while n <= releases:
@@ -141,7 +365,9 @@ class Noisy(Frozen):
             "kbar": self._kbar,
         }
 
-    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
+    def release(
+        self, cell: Cell, noise: OneShotNoise, place: Place
+    ) -> tuple[Rows, NDArray[np.int64]]:
         if self.threshold is None or self._kbar is None:
             noisy = cell.counts + noise.items(place, cell.tags)
             if self.threshold is None:
@@ -152,7 +378,9 @@ class Noisy(Frozen):
         for key, rows in cell.rows_by_key():
             top, limit = limited(cell, rows, self._kbar)
             bar = limit + self.threshold + noise.threshold(place, cell.key_tags[key])
-            found.append(top[cell.counts[top] + noise.items(place, cell.tags.take(top, axis=0)) > bar])
+            found.append(
+                top[cell.counts[top] + noise.items(place, cell.tags.take(top, axis=0)) > bar]
+            )
         rows = _together(found)
         return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
 
@@ -160,8 +388,8 @@ class Noisy(Frozen):
 class Picking(Frozen):
     """At most k picks by the exponential mechanism, then Gaussian noise on their counts.
 
-    They end at BOTTOM where the domain is unknown. Half of rho picks, half counts, as in the papers
-    (b = s / 2 there).
+    Picks end at BOTTOM where the domain is unknown. Picks and counts get half of rho each, as in
+    the papers (b = s / 2 there).
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -175,13 +403,17 @@ class Picking(Frozen):
         self.rho = min(
             rho,
             float_up(
-                min(p.max_items, p.k) * p.max_count**2 / (2 * spread) + picks * p.max_count**2 / (8 * self.scale**2)
+                min(p.max_items, p.k) * p.max_count**2 / (2 * spread)
+                + picks * p.max_count**2 / (8 * self.scale**2)
             ),
         )
         self.delta = delta if name == "limit_dom" else 0.0
         self._bottom = Bottom(p, self.scale, delta) if name == "limit_dom" else None
         candidates = p.kbar + 1 if self._bottom else p.domain
-        self.tv = float_up(Fraction(selection_tv(candidates, picks)) + min(p.max_items, p.k) * Fraction(self.table.tv))
+        self.tv = float_up(
+            Fraction(selection_tv(candidates, picks))
+            + min(p.max_items, p.k) * Fraction(self.table.tv)
+        )
 
     def public(self) -> dict[str, object]:
         return {
@@ -194,14 +426,22 @@ class Picking(Frozen):
             "bottom": self._bottom.public() if self._bottom else None,
         }
 
-    def release(self, cell: Cell, noise: OneShotNoise, place: Place) -> tuple[Rows, NDArray[np.int64]]:
+    def release(
+        self, cell: Cell, noise: OneShotNoise, place: Place
+    ) -> tuple[Rows, NDArray[np.int64]]:
         found: list[Rows] = []
         for key, rows in cell.rows_by_key():
             if self._bottom:
-                found.append(self._bottom.pick(cell, rows, key, self._parameters.k, noise, place)[0])
+                found.append(
+                    self._bottom.pick(cell, rows, key, self._parameters.k, noise, place)[0]
+                )
             else:
-                words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(self._parameters.k, len(rows)))
-                found.append(rows[gumbel_top_k(cell.counts[rows], self.scale, self._parameters.k, words)])
+                words = noise.picks(
+                    USE_PICKS, place, cell.key_tags[key], min(self._parameters.k, len(rows))
+                )
+                found.append(
+                    rows[gumbel_top_k(cell.counts[rows], self.scale, self._parameters.k, words)]
+                )
         rows = _together(found)
         return rows, cell.counts[rows] + noise.items(place, cell.tags.take(rows, axis=0))
 
@@ -209,17 +449,12 @@ class Picking(Frozen):
 class Bottom(Frozen):
     """LimitDom's picks: labels among the kbar largest, in order, until BOTTOM or the k-th.
 
-    Guarantee: k picks cost k Dinf^2 / (8 b^2), and one more where kbar is private, with delta for a
-    release: an item that is among the kbar largest for one neighbour only has a count of at most
-    h_(kbar+1) + Dinf, so it comes before BOTTOM, whose count is h_(kbar+1) + Dinf + x, with
-    probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
+    Guarantee: k picks cost k Dinf^2 / (8 b^2), b = `scale`, and one more where kbar is private,
+    with `delta` per release: an item that is among the kbar largest for one neighbour only has a
+    count of at most h_(kbar+1) + Dinf, so it precedes BOTTOM, whose count is h_(kbar+1) + Dinf + x,
+    with probability at most 1 / (1 + exp(x/b)) <= delta / min(D0, kbar).
     Source: 002 Alg. 1 and Lemma 5.5; kbar private: Lemma 3.1, the candidate kbar has the cost
     h_(kbar+1) + Dinf + x(kbar).
-
-    Args:
-        p: with k, kbar and private.
-        scale: b.
-        delta: of one release.
     """
 
     def __init__(self, p: Parameters, scale: Fraction, delta: float) -> None:
@@ -239,8 +474,10 @@ class Bottom(Frozen):
             "delta": repr(self._delta),
         }
 
-    def pick(self, cell: Cell, rows: Rows, key: int, k: int, noise: OneShotNoise, place: Place) -> tuple[Rows, bool]:
-        """Return the rows picked, in order, and whether BOTTOM ended them."""
+    def pick(
+        self, cell: Cell, rows: Rows, key: int, k: int, noise: OneShotNoise, place: Place
+    ) -> tuple[Rows, bool]:
+        """Return the picked rows, in order, and whether BOTTOM ended the picks."""
         top = cell.largest(rows, self._p.kbar + 1)
         kbar, above = self._p.kbar, int(self._above[-1])
         if self._p.private:
@@ -253,7 +490,9 @@ class Bottom(Frozen):
         limit = int(cell.counts[top[kbar]]) if len(top) > kbar else 0
         candidates = top[:kbar]
         words = noise.picks(USE_PICKS, place, cell.key_tags[key], min(k, len(candidates) + 1))
-        picks, ended = gumbel_top_k_or_bottom(cell.counts[candidates], limit + above, self.scale, k, words)
+        picks, ended = gumbel_top_k_or_bottom(
+            cell.counts[candidates], limit + above, self.scale, k, words
+        )
         return candidates[picks], ended
 
 
@@ -269,14 +508,16 @@ def quantile(table: IntegerGaussian | DiscreteLaplace, delta: float, *, differen
     """Return the smallest x with P(Z >= x) <= delta, Z a sample or the difference of two."""
     if isinstance(table, DiscreteLaplace):
         return (laplace_difference_quantile if difference else laplace_quantile)(table.scale, delta)
-    return (gaussian_difference_quantile if difference else gaussian_quantile)(table.sigma_squared, delta)
+    return (gaussian_difference_quantile if difference else gaussian_quantile)(
+        table.sigma_squared, delta
+    )
 
 
 def make_algorithm(name: Name, p: Parameters, rho: float, delta: float) -> Algorithm:
-    """Return the algorithm, calibrated to cost at most (rho, delta) a release.
+    """Return the algorithm, calibrated to cost at most (rho, delta) per release.
 
     Raises:
-        ValueError: the budget needs more noise than there are tables for.
+        ValueError: the budget needs more noise than the tables support.
     """
     return Picking(name, p, rho, delta) if name in PICKING else Noisy(name, p, rho, delta)
 
@@ -288,7 +529,7 @@ def limited(cell: Cell, rows: Rows, kbar: int) -> tuple[Rows, int]:
 
 
 def scale_for(numerator: Fraction, rho: float) -> Fraction:
-    """Return the smallest scale of the grid with numerator / scale^2 <= rho, or the next one."""
+    """Return the smallest grid scale with numerator / scale^2 <= rho, or the next one."""
     wanted = numerator / Fraction(rho)
     scale = round_up_scale(Fraction(math.sqrt(float(wanted))))
     while scale * scale < wanted:

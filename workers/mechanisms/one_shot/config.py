@@ -2,7 +2,7 @@
 
 D0, Dinf    max_items, max_count
 k           most items shown at a tick
-kbar        how many of the largest items are looked at
+kbar        how many of the largest items are candidates
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Annotated, Literal, cast
 
 from msgspec import Meta
 
-from workers.mechanisms.config import HistogramConfig, label_complaints
+from workers.mechanisms.config.histogram import HistogramConfig, label_complaints
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, Parameters
 
 Count = Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
 OptionalCount = Annotated[
-    Annotated[int, Meta(ge=1, le=100_000)] | None, Meta(description="a whole number from 1 to 100,000")
+    Annotated[int, Meta(ge=1, le=100_000)] | None,
+    Meta(description="a whole number from 1 to 100,000"),
 ]
 Kbar = Annotated[
     Annotated[int, Meta(ge=1, le=100_000)] | Literal["private"],
@@ -35,10 +36,10 @@ KBAR_MAX = 1000
 
 
 class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
-    """Base of the configurations with a one-shot algorithm in them."""
+    """Base class of the configurations with a one-shot algorithm."""
 
     def parameters(self) -> Parameters:
-        """Return what the algorithm is told, from the settings that this mechanism has."""
+        """Return the algorithm's parameters; k and kbar are 0 where this mechanism lacks them."""
         kbar = getattr(self, "kbar", None) or 0
         private = kbar == "private"
         return Parameters(
@@ -51,7 +52,7 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
         )
 
     def declared(self) -> Sequence[str]:
-        """Return the labels of the declared domain; none where it is unknown."""
+        """Return the labels of the declared domain; empty if the domain is unknown."""
         return getattr(self, "domain", None) or ()
 
     def _parameter_complaints(self, name: str) -> Iterator[str]:
@@ -66,11 +67,10 @@ class ReleasingConfig(HistogramConfig, frozen=True, kw_only=True):
 
 
 class OneShotConfig(ReleasingConfig, frozen=True, kw_only=True):
-    """Publishes at each tick a one-shot release of that tick's own contributions."""
+    """Publishes at every tick a one-shot release of that tick's own contributions."""
 
     @property
     def algorithm(self) -> Name:
-        """The algorithm in each tick."""
         return cast(Name, self.mechanism)
 
     def complaints(self) -> Iterator[str]:
@@ -92,27 +92,27 @@ class KnownGumbelConfig(OneShotConfig, frozen=True, kw_only=True, tag="known_gum
 
 
 class PositiveLaplaceConfig(OneShotConfig, frozen=True, kw_only=True, tag="positive_laplace"):
-    """The items that occur and whose count with Laplace noise passes a threshold."""
+    """Items that occur and whose count with Laplace noise exceeds a threshold."""
 
 
 class PositiveGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="positive_gauss"):
-    """The items that occur and whose count with Gaussian noise passes a threshold."""
+    """Items that occur and whose count with Gaussian noise exceeds a threshold."""
 
 
 class UnkGaussConfig(OneShotConfig, frozen=True, kw_only=True, tag="unk_gauss"):
-    """Of the kbar largest items those clearly above the next one, with Gaussian noise."""
+    """Items among the kbar largest that are clearly above the next one, with Gaussian noise."""
 
     kbar: Count
 
 
 class LimitDomLaplaceConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom_laplace"):
-    """Of the kbar largest items those clearly above the next one, with Laplace noise."""
+    """Items among the kbar largest that are clearly above the next one, with Laplace noise."""
 
     kbar: Count
 
 
 class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
-    """At most k of the kbar largest items, down to a noisy bar, however many items an event has."""
+    """At most k of the kbar largest items above a noisy bar, however many items an event has."""
 
     k: Count
     kbar: Kbar
@@ -120,13 +120,13 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 
 
 class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
-    """The largest items' labels so far, until a budget of labels or of queries is spent.
+    """Labels of the largest items so far, until a budget of labels or of queries is spent.
 
     Attributes:
-        k: most labels of one answer.
+        k: most labels per answer.
         labels: k*, labels in all answers of an epoch together; an answer's BOTTOM counts as one.
         queries: l*, answers in an epoch.
-        every: a query is asked at each tick that is a multiple of this.
+        every: a query is answered at every tick that is a multiple of this.
     """
 
     k: Count
@@ -135,7 +135,12 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
     labels: Count
     queries: Count
     every: Annotated[
-        int, Meta(ge=1, le=100_000, description='a whole number of ticks from 1 to 100,000, or a duration such as "1h"')
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description='a whole number of ticks from 1 to 100,000, or a duration such as "1h"',
+        ),
     ] = 1
 
     def complaints(self) -> Iterator[str]:
@@ -150,11 +155,7 @@ class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_w
 
 
 class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
-    """Running counts as sums of one-shot releases of blocks of ticks.
-
-    Attributes:
-        algorithm: what releases each block.
-    """
+    """Running counts as sums of one-shot releases of blocks of ticks."""
 
     algorithm: Annotated[
         Name,
@@ -178,7 +179,8 @@ class MetaConfig(ReleasingConfig, frozen=True, kw_only=True, tag="meta"):
             ("kbar", self.kbar, LIMITED),
         ):
             if (value is None) is (self.algorithm in users):
-                yield f'{field} is {"missing" if value is None else "set"}: algorithm = "{self.algorithm}"' + (
-                    " needs it" if value is None else " has none"
+                yield (
+                    f'{field} is {"missing" if value is None else "set"}: algorithm = "{self.algorithm}"'
+                    + (" needs it" if value is None else " has none")
                 )
         yield from self._parameter_complaints(self.algorithm)

@@ -1,15 +1,15 @@
-"""Pay what you get: the labels of the largest items, until a budget of labels or queries is spent.
+"""Pay what you get: labels of the largest items, until a budget of labels or queries is spent.
 
-    k*      `labels`: picks in all answers of an epoch together; BOTTOM is a pick, and so is the
-            choice of a private kbar
+    k*      `labels`: picks in all answers of an epoch together; BOTTOM and the choice of a private
+            kbar each count as a pick
     l*      `queries`: answers in an epoch
     b       scale of a pick: rho = k* Dinf^2 / (8 b^2), delta_discovery = l* delta of a query
 
-A query of k labels is answered with min(k, what is left of k*) of them, fewer where BOTTOM comes
-first, and charged what it returned: an answer says no more than "these, and the rest is about
-level" where that is so, and costs as little. A stream key has a budget of its own, as an event has
-one stream key. When either budget is used up every further query of the epoch is refused; what is
-left is part of the state, so a restart changes nothing, and is a function of what was published, so
+A query of k labels is answered with min(k, what remains of k*) of them, or fewer if BOTTOM comes
+first, and charged for what it returned: where an answer says only "these, and the rest is about
+level", it costs only that much. Every stream key has its own budget, as an event has one stream
+key. When either budget is used up, every further query of the epoch is refused. The remaining
+budget is part of the state, so a restart changes nothing; it is a function of published answers, so
 publishing it costs nothing.
 
 Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); one query is
@@ -23,31 +23,26 @@ from fractions import Fraction
 
 import numpy as np
 
-from workers.errors import BudgetExhausted, StateRefused
+from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, split
-from workers.mechanisms.ledger import Rows, Tags
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Noise, State, head
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, selection_tv
-from workers.mechanisms.one_shot.algorithms import Bottom, scale_for
+from workers.mechanisms.one_shot.algorithms import Bottom, Cell, OneShotNoise, scale_for
 from workers.mechanisms.one_shot.config import PayWhatYouGetConfig
-from workers.mechanisms.one_shot.mechanism import check_horizon, one_shot_noise
-from workers.mechanisms.one_shot.release import Cell, OneShotNoise
-from workers.mechanisms.tick_rows import Parts
+from workers.mechanisms.one_shot.one_shot import check_horizon, one_shot_noise
+from workers.runtime.errors import BudgetExhausted, StateRefused
 
-# What is left of each stream key's budgets: 8 bytes a key, 524,289 a block.
+# Remaining budgets per stream key: 8 bytes a key, 524,289 a block.
 _BLOCK = "mpay"
 _BLOCK_KEYS = 65_536
 _VERSION = b"\x01"
 
 
 class PayState(State):
-    """Running counts (sensitive), and what is left of each stream key's budgets (public).
-
-    Attributes:
-        left: for each stream key, [labels, queries].
-    """
+    """Running counts (sensitive); `left` is [labels, queries] per stream key (public)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,19 +53,20 @@ class PayState(State):
         return f"PayState({len(self.left)} keys)"
 
     def meet(self, labels: int, queries: int) -> None:
-        """Add a stream key with its whole budget."""
         self.left.append([labels, queries])
         self._changed = True
 
     def spend(self, key: int, labels: int) -> None:
-        """Charge one query and the labels that it returned.
+        """Charge one query and its returned labels.
 
         Raises:
-            BudgetExhausted: more than is left; nothing is spent.
+            BudgetExhausted: the charge exceeds the remaining budget; nothing is spent.
         """
         left = self.left[key]
         if left[0] < labels or left[1] < 1:
-            raise BudgetExhausted(f"pay_what_you_get: {labels} labels and 1 query asked, {left[0]} and {left[1]} left")
+            raise BudgetExhausted(
+                f"pay_what_you_get: {labels} labels and 1 query asked, {left[0]} and {left[1]} left"
+            )
         left[0] -= labels
         left[1] -= 1
         self._changed = True
@@ -81,10 +77,13 @@ class PayState(State):
         self._changed = False
         left = np.array(self.left, dtype="<i4").reshape(-1, 2)
         parts = (left[at : at + _BLOCK_KEYS] for at in range(0, len(left), _BLOCK_KEYS))
-        return [(_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes()) for i, part in enumerate(parts)]
+        return [
+            (_BLOCK + (f".{i:08x}" if i else ""), _VERSION + part.tobytes())
+            for i, part in enumerate(parts)
+        ]
 
     def restore(self, name: str, block: bytes) -> None:
-        """Take a block back; they come in their order."""
+        """Restore a block; blocks must arrive in order."""
         _, _, number = name.partition(".")
         if not name.startswith(_BLOCK) or not set(number) <= set("0123456789abcdef"):
             super().restore(name, block)
@@ -101,7 +100,7 @@ class PayWhatYouGet(OnSplit):
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
     delta_numerical)-DP for one event added or removed, over all answers of an epoch together,
-    however many labels each query asked for.
+    regardless of how many labels the queries asked for.
     """
 
     kind = "pay_what_you_get"
@@ -134,7 +133,7 @@ class PayWhatYouGet(OnSplit):
         }
 
     def sd(self, t: int) -> float:
-        # Of the comparison of two items: the difference of two Gumbel values is logistic.
+        # sd of a comparison of two items: the difference of two Gumbel values is logistic.
         check_horizon(self.kind, t, self.config.horizon_ticks)
         return float(self.scale) * float(np.pi) / 3**0.5
 
@@ -152,30 +151,38 @@ class PayWhatYouGet(OnSplit):
         return ()
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Give the stream key its budget."""
         _own(state).meet(self.config.labels, self.config.queries)
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Answers]:
-        """Return each stream key's answer, or that its budget is used up; see `Mechanism.step`."""
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Answers]:
+        """Return every stream key's answer, or that its budget is used up; see `Mechanism.step`."""
         check_horizon(self.kind, t, self.config.horizon_ticks)
         own, words = _own(state), one_shot_noise(noise)
         if len(own.left) != len(own.key_tags):
-            raise StateRefused(f"stored state: budgets of {len(own.left)} stream keys of {len(own.key_tags)}")
+            raise StateRefused(
+                f"stored state: budgets of {len(own.left)} stream keys of {len(own.key_tags)}"
+            )
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=True)
         if t % self.config.every:
-            return state, Answers({key: self._answer(own, key, asked=False) for key in range(len(own.left))}, None)
+            return state, Answers(
+                {key: self._answer(own, key, asked=False) for key in range(len(own.left))}, None
+            )
         cell = Cell(columns.tags, columns.keys, columns.counts, state.key_tags)
         rows_of = dict(cell.rows_by_key())
         none = np.empty(0, dtype=np.int64)
-        answers = {key: self._query(own, cell, rows_of.get(key, none), key, words, t) for key in range(len(own.left))}
+        answers = {
+            key: self._query(own, cell, rows_of.get(key, none), key, words, t)
+            for key in range(len(own.left))
+        }
         return state, Answers(answers, None)
 
     def _query(
         self, state: PayState, cell: Cell, rows: Rows, key: int, noise: OneShotNoise, t: int
     ) -> Mapping[str, object]:
-        """Answer a query; that a key has no items is data, so it is charged like any other."""
+        """Answer a query. A key without items is charged too: that it has none is data."""
         labels, queries = state.left[key]
         k = min(self.config.k, labels - self._extra)
         if k < 1 or queries < 1:

@@ -1,22 +1,22 @@
-"""AboveThreshold: when a private, growing value first passes a threshold, for one crossing's cost.
+"""AboveThreshold: detect when a private, growing value first exceeds a threshold.
 
-What: one noise tau for the threshold, one noise mu_t for each tick; it stops at the first tick with
+What: one noise tau for the threshold, one noise mu_t per tick; it stops at the first tick with
 value + mu_t > threshold + tau.
-Why: ticks that do not stop cost nothing more, however many there are. It is restarted after each
-stop; an event changes the values of one run only (the next begins with values that are private
-already), so all runs together cost what one does. Neighbours: the content of one event emptied, or
-the reverse. It changes every value of a run by 0..Dinf, all in one direction.
+Why: ticks that do not stop cost nothing more, however many there are. It restarts after every stop;
+an event changes the values of one run only (the next begins with values that are already private),
+so all runs together cost as much as one. Neighbours: the content of one event emptied, or the
+reverse. It changes every value of a run by 0..Dinf, all in one direction.
 
     Symbol      Here
     Dinf        `reach`
     b1, b2      `tau_scale`, `mu_scale`
     e1, e2      Dinf / b1, Dinf / b2
 
-Guarantee: with x the world without and y the world with the event, and q(l) the probability of
-stopping at l (or never): q_y(l) <= e^e2 q_x(l), for mu_l alone has to make up for the event;
+Guarantee: let x be the world without the event, y the world with it, and q(l) the probability of
+stopping at l (or never). q_y(l) <= e^e2 q_x(l), because mu_l alone has to make up for the event;
 q_x(l) <= e^(e1 + e2) q_y(l), by tau -> tau + Dinf. So the loss lies in an interval of length
-e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only and hold for
-noise on x >= 0 (`one_sided`) as for noise on all integers. As the papers count (any neighbours,
+e1 + 2 e2: bounded range, rho = (e1 + 2 e2)^2 / 8. Both steps shift tau upwards only, so they hold
+for noise on x >= 0 (`one_sided`) as for noise on all integers. As the papers count (any neighbours,
 two-sided): e1 + 2 e2, pure.
 
 Source: 001 Algorithm 3 and Lemma 4, Lap(4/eps) and Lap(8/eps) for eps/2; mechanisms.md 5 for the
@@ -33,7 +33,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.mechanisms.ledger import Tags
+from workers.arrays.tag_index import Tags
 from workers.mechanisms.noise.discrete_laplace import (
     TABLE_VERSION,
     DiscreteLaplace,
@@ -44,7 +44,7 @@ from workers.mechanisms.noise.discrete_laplace import (
 )
 from workers.mechanisms.noise.keyed import NoiseStream
 
-# Ticks whose noise is drawn in one go: a word alone costs about as much as two hundred together.
+# Ticks drawn at once: one word alone costs about as much as two hundred together.
 BLOCK_BITS = 8
 BLOCK_TICKS = 1 << BLOCK_BITS
 _OUTWARD = 1 + 1e-12
@@ -52,14 +52,7 @@ _OUTWARD = 1 + 1e-12
 
 @dataclass(frozen=True, slots=True)
 class AboveThreshold:
-    """One AboveThreshold's public parameters.
-
-    Attributes:
-        reach: Dinf, most that one event changes a value by.
-        tau_scale: of the threshold's noise.
-        mu_scale: of each tick's noise.
-        one_sided: geometric noise, else discrete Laplace.
-    """
+    """Public parameters. Noise is geometric if `one_sided`, else discrete Laplace."""
 
     reach: int
     tau_scale: Fraction
@@ -68,12 +61,10 @@ class AboveThreshold:
 
     @classmethod
     def of(cls, budget: Fraction, reach: int, *, pure: bool) -> AboveThreshold:
-        """Return the noise that a budget buys: e1 half of the range, e2 a quarter, as printed.
+        """Return the parameters for a budget; e1 is half of the span and e2 a quarter, as printed.
 
-        Args:
-            budget: epsilon, for Lap(2/epsilon) and Lap(4/epsilon); or rho, for one-sided noise.
-            reach: Dinf.
-            pure: whether the budget is epsilon.
+        A pure budget is epsilon, for Lap(2/epsilon) and Lap(4/epsilon); otherwise it is rho, for
+        one-sided noise.
         """
         if pure:
             tau, mu = (round_up_scale(part * reach / budget) for part in (2, 4))
@@ -89,11 +80,11 @@ class AboveThreshold:
 
     @property
     def spent(self) -> Fraction:
-        """Return what all runs together cost: rho if one-sided, else pure epsilon."""
+        """Return the cost of all runs together: rho if one-sided, else pure epsilon."""
         return self.span**2 / 8 if self.one_sided else self.span
 
     def tv(self, ticks: int) -> float:
-        """Return the distance of one run's noise over its ticks from its law."""
+        """Return the total variation distance of one run's noise from its law."""
         return self._sampler(self.tau_scale).tv + ticks * self._sampler(self.mu_scale).tv
 
     def public(self) -> dict[str, object]:
@@ -106,40 +97,37 @@ class AboveThreshold:
         }
 
     def bounds(self, runs_beta: float, ticks_beta: float) -> tuple[float, float]:
-        """Return how far below the threshold a value may stop, and how far above it may go on.
+        """Return (low, high): a stop means value > threshold - low, else value <= threshold + high.
 
         Args:
-            runs_beta: probability that |tau| is larger than assumed, in one run.
-            ticks_beta: the same for |mu|, at one tick.
-
-        Returns:
-            (low, high): stopping means value > threshold - low, going on value <= threshold + high.
+            runs_beta: probability that |tau| exceeds its bound in one run.
+            ticks_beta: probability that |mu| exceeds its bound at one tick.
         """
         tau = float(self.tau_scale) * math.log(1 / runs_beta)
         mu = float(self.mu_scale) * math.log(1 / ticks_beta)
         if self.one_sided:
             return mu * _OUTWARD, tau * _OUTWARD
-        # One more each: of two-sided integer noise, P(|x| > a + 1) <= exp(-a/b) for every real a.
+        # One more each: P(|x| > a + 1) <= exp(-a/b) for two-sided integer noise and every real a.
         return (tau + mu + 2) * _OUTWARD, (tau + mu + 2) * _OUTWARD
 
     def tau(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        """Return the threshold's noise of one run for each tag."""
         return self._draw(self.tau_scale, stream, cell, tags)
 
     def mu(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        """Return the noise of one tick for each tag."""
         return self._draw(self.mu_scale, stream, cell, tags)
 
     def mu_block(self, stream: NoiseStream, use: int, tag: Tags, block: int) -> list[int]:
-        """Return `mu` of one tag at a block of cells (use, t): the same words, drawn together."""
+        """Return `mu` of one tag for a block of cells (use, t): the same words, drawn together."""
         ticks = np.zeros((BLOCK_TICKS, 2), dtype=np.uint64)
         ticks[:, 1] = np.arange(block << BLOCK_BITS, (block + 1) << BLOCK_BITS, dtype=np.uint64)
-        # A word is AES(tag XOR cell), so the tick may be on the tag's side.
+        # A word is AES(tag XOR cell), so the tick may be XORed into the tag instead.
         drawn: list[int] = self.mu(stream, (use, 0), ticks ^ tag).tolist()
         return drawn
 
     def _sampler(self, scale: Fraction) -> Geometric | DiscreteLaplace:
         return geometric(scale) if self.one_sided else discrete_laplace(scale)
 
-    def _draw(self, scale: Fraction, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
+    def _draw(
+        self, scale: Fraction, stream: NoiseStream, cell: tuple[int, int], tags: Tags
+    ) -> NDArray[np.int64]:
         return self._sampler(scale).values(stream, cell, tags)

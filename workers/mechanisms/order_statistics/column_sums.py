@@ -1,11 +1,11 @@
-"""The noise of column sums: of running ones (H of paper 001) and of a vector that is released once.
+"""Noise of column sums: of running sums (H of paper 001), and of a vector released once.
 
-What: after the n-th interval each column's sum is published once with the noise of a continual
-counter at its n-th step. The counter may be fed adaptively: what the n-th interval holds depends on
-what was published before. Neighbours: the content of one event emptied, or the reverse; it lies in
-one interval and changes D columns by at most Dinf.
+What: after the n-th interval every column's sum is published once with the noise of a continual
+counter at its n-th step. The counter may be fed adaptively: the content of the n-th interval may
+depend on earlier publications. Neighbours: the content of one event emptied, or the reverse; it
+lies in one interval and changes D columns by at most Dinf.
 
-    zCDP    a haar or tree counter with rho / (D Dinf^2) each (`counters`)
+    zCDP    a haar or tree counter with rho / (D Dinf^2) per column (`counters`)
     pure    a binary tree, every node with discrete Laplace noise of scale L D Dinf / epsilon, L its
             levels (001 Fact 4, Algorithm 19)
 
@@ -26,11 +26,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.tag_index import Tags
 from workers.mechanisms.counters.counter import make_counter
-from workers.mechanisms.counters.noise_columns import check_tick
+from workers.mechanisms.counters.levels import check_tick
 from workers.mechanisms.counters.tree import best_radix, digits_of
-from workers.mechanisms.frozen import Frozen, kept
-from workers.mechanisms.ledger import Tags
 from workers.mechanisms.noise.discrete_laplace import (
     LARGEST_SCALE,
     DiscreteLaplace,
@@ -44,27 +43,21 @@ from workers.mechanisms.noise.gaussian import (
     round_up_sigma_squared,
 )
 from workers.mechanisms.noise.keyed import NoiseStream
+from workers.runtime.frozen import Frozen, kept
 
-# Ticks searched for haar's worst variance; a level above adds at most its coefficient, 1/4.
+# Levels whose ticks are searched for haar's worst variance; a higher level adds at most 1/4, its
+# coefficient.
 _SEARCHED_LEVELS = 14
 
 
 class SumNoise(Protocol):
-    """Noise of each column after each interval."""
-
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Return the noise of each column after t intervals."""
+        """Return the noise of every column after t intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneVector:
-    """The noise of a vector that is released once; see the module.
-
-    Attributes:
-        sampler: what each entry's noise is drawn from.
-        changed: D, the most entries that an event changes.
-        reach: Dinf, by how much at most.
-    """
+    """Noise of a vector released once; an event changes `changed` (D) entries by `reach` (Dinf)."""
 
     sampler: IntegerGaussian | DiscreteLaplace
     changed: int
@@ -72,7 +65,7 @@ class OneVector:
 
     @classmethod
     def of(cls, budget: Fraction, changed: int, reach: int, *, pure: bool) -> OneVector:
-        """Return the noise that costs at most a budget, of pure epsilon or of rho."""
+        """Return the noise for a budget in pure epsilon or rho."""
         if pure:
             return cls(discrete_laplace(round_up_scale(changed * reach / budget)), changed, reach)
         sigma_squared = round_up_sigma_squared(changed * reach**2 / (2 * budget))
@@ -81,11 +74,15 @@ class OneVector:
     @property
     def parameter(self) -> Fraction:
         """Return the scale, or sigma^2."""
-        return self.sampler.scale if isinstance(self.sampler, DiscreteLaplace) else self.sampler.sigma_squared
+        return (
+            self.sampler.scale
+            if isinstance(self.sampler, DiscreteLaplace)
+            else self.sampler.sigma_squared
+        )
 
     @property
     def spent(self) -> Fraction:
-        """Return what it costs: pure epsilon, or rho."""
+        """Return the cost, in pure epsilon or rho."""
         if isinstance(self.sampler, DiscreteLaplace):
             return self.changed * self.reach / self.sampler.scale
         return self.changed * self.reach**2 / (2 * self.sampler.sigma_squared)
@@ -93,33 +90,30 @@ class OneVector:
     @property
     def variance(self) -> float:
         """Return the variance of one entry's noise, or a little more."""
-        return self.sampler.variance if isinstance(self.sampler, DiscreteLaplace) else float(self.parameter)
+        return (
+            self.sampler.variance
+            if isinstance(self.sampler, DiscreteLaplace)
+            else float(self.parameter)
+        )
 
     def draw(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
-        """Return the noise of each entry."""
         return self.sampler.values(stream, cell, tags)
 
     def bound(self, beta: float) -> float:
-        """Return what the absolute noise of one entry exceeds with probability at most beta."""
+        """Bound one entry's absolute noise, with failure probability at most beta."""
         if isinstance(self.sampler, DiscreteLaplace):
             return float(self.parameter) * math.log(1 / beta) + 1
         return gaussian_bound(float(self.parameter), beta)
 
     def sum_bound(self, times: int, beta: float) -> float:
-        """Return the same of the sum of one entry's noise over several vectors."""
+        """Bound the absolute sum of one entry's noise over several vectors, in the same way."""
         if isinstance(self.sampler, DiscreteLaplace):
             return laplace_sum_bound(times, float(self.parameter), beta)
         return gaussian_bound(times * float(self.parameter), beta)
 
 
 class LaplaceTree(Frozen):
-    """Binary tree with discrete Laplace noise; see the module.
-
-    Args:
-        horizon: intervals, at least 1.
-        epsilon: pure, what it may cost.
-        reach: D Dinf, the l1 norm of what an event changes.
-    """
+    """Binary tree with discrete Laplace noise for a pure epsilon; `reach` is D Dinf."""
 
     def __init__(self, horizon: int, epsilon: Fraction, reach: int) -> None:
         self.horizon = horizon
@@ -132,34 +126,33 @@ class LaplaceTree(Frozen):
             )
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Return the sum of the nodes that t's binary digits name: one for each digit 1."""
+        """Return the sum of the nodes that t's binary digits name, one per digit 1."""
         check_tick("laplace tree", t, self.horizon)
         sampler = discrete_laplace(self.scale)
         total = np.zeros(len(tags), dtype=np.int64)
         for level in range(self.levels):
             if t >> level & 1:
-                # The block of 2^level intervals that ends where t's digits from this level up do.
+                # The block of 2^level intervals that ends at t with its lower digits set to 0.
                 total += sampler.values(stream, (level, (t >> level) - 1), tags)
         return total
 
 
 @kept(512)
 def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> SumNoise:
-    """Return the zCDP counter, whose tables are made when it is first needed."""
+    """Return the zCDP counter; its tables are built when first needed."""
     return make_counter(kind, horizon, rho_item, radix)
 
 
 @kept(512)
 def laplace_tree(horizon: int, epsilon: Fraction, reach: int) -> LaplaceTree:
-    """Return the pure counter."""
     return LaplaceTree(horizon, epsilon, reach)
 
 
 def worst_variance(kind: str, horizon: int, rho_item: float, radix: int | None) -> float:
-    """Return at least the largest variance of one column's noise at any interval up to the horizon.
+    """Return an upper bound on one column's noise variance at any interval up to the horizon.
 
     Raises:
-        ValueError: there is no table for noise so wide.
+        ValueError: there is no table for noise this wide.
     """
     base = best_radix(horizon) if radix is None else radix
     levels = (horizon - 1).bit_length() + 2 if kind == "haar" else digits_of(horizon, base)
@@ -175,13 +168,13 @@ def worst_variance(kind: str, horizon: int, rho_item: float, radix: int | None) 
 
 
 def laplace_sum_bound(terms: int, scale: float, beta: float) -> float:
-    """Return what |a sum of Laplace variables| exceeds with probability beta (001 Lemma 2)."""
+    """Bound |a sum of Laplace variables|, with failure probability beta (001 Lemma 2)."""
     log = math.log(2 / beta)
     return 2 * scale * math.sqrt(2 * log) * max(math.sqrt(terms), math.sqrt(log))
 
 
 def gaussian_bound(variance: float, beta: float) -> float:
-    """Return what |a sub-Gaussian variable, rounded| exceeds with probability at most beta."""
+    """Bound |a sub-Gaussian variable, rounded|, with failure probability at most beta."""
     return math.sqrt(2 * variance * math.log(2 / beta)) + 0.5
 
 

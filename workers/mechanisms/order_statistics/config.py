@@ -1,29 +1,142 @@
-"""What the mechanisms of paper 001 share in the settings, and how their budget is split.
+"""Settings of the order statistics of paper 001, their queries, and the split of their budget.
 
 accounting = "zcdp"   epsilon (with delta) or rho becomes zCDP, split over the parts by fixed
                       shares; one-sided noise where neighbours allow it. The default.
-accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers nothing but the
-                      distance of the integer samplers from their laws.
+accounting = "pure"   the paper's own noise for a pure epsilon; delta then covers only the distance
+                      of the integer samplers from their laws.
+
+Queries are over the column sums of a declared domain. A query is watched through values g_i, each
+monotone in the sums and moving by at most Dinf when every sum does (001, Definition 8). When one of
+them has grown, the interval closes and the answer is computed from the noisy sums, which are
+already private. Before the first update the values are those of all-zero sums, and no label is
+named (null, or no labels).
+
+    setting           watched values                     answer
+    max               the largest sum                    the largest noisy sum (MAXSUM)
+    argmax            the largest sum                    the label of the largest (SUMSELECT)
+    min               the smallest sum                   the smallest noisy sum
+    quantile:Q        the smallest sum that Q d sums     the same of the noisy sums, 0 < Q <= 1
+                      do not exceed
+    top_k:K           the K largest sums                 the K largest noisy sums
+    top_k_select:K    the K largest sums                 their labels
+    histogram         every sum                          every label with its noisy sum
+
+Source: 001 section 3.2 (QUANTILE_q, MAXSUM, TOPK, SUMSELECT, TOP-k-SELECT, HISTOGRAM) and
+Definition 8.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
-from workers.mechanisms.accounting import Cost, check_sampler_delta, epsilon_of, float_up, rho_of, sampler_delta
+from workers.mechanisms.accounting import (
+    Cost,
+    check_sampler_delta,
+    epsilon_of,
+    float_up,
+    rho_of,
+    sampler_delta,
+)
 from workers.mechanisms.budget import NUMERICAL_SHARE
-from workers.mechanisms.config import Domain, HistogramConfig, label_complaints
+from workers.mechanisms.config.histogram import Domain, HistogramConfig, label_complaints
 from workers.mechanisms.mechanism import Guarantee
-from workers.mechanisms.order_statistics.queries import QUERY, QUERY_IN_WORDS, query_complaints
+from workers.runtime.frozen import Frozen, read_only
 
-# Above the distance of any sampler that a column or an update is drawn from: tables hold fewer than
-# 2^27 thresholds, each off by 2^-128.
+QUERY = r"^(max|argmax|min|histogram|quantile:(0\.[0-9]{1,9}|1)|top_k(_select)?:[1-9][0-9]{0,4})\Z"
+"""How a query is written in the settings."""
+QUERY_IN_WORDS = (
+    '"max", "argmax", "min", "quantile:0.5", "top_k:3", "top_k_select:3" or "histogram"'
+)
+
+Sums = NDArray[np.int64]
+
+
+def watched(query: str, columns: int) -> range:
+    """Return the ranks (0: smallest) that watch a query; "histogram" is not allowed."""
+    name, _, parameter = query.partition(":")
+    if name in ("max", "argmax"):
+        return range(columns - 1, columns)
+    if name == "min":
+        return range(1)
+    if name == "quantile":
+        rank = max(1, math.ceil(Fraction(parameter) * columns))
+        return range(rank - 1, rank)
+    return range(max(0, columns - int(parameter)), columns)
+
+
+def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
+    for query in queries:
+        name, _, parameter = query.partition(":")
+        if name.startswith("top_k") and int(parameter) > columns:
+            yield f'query "{query}": the domain has only {columns:,} labels'
+        if name == "quantile" and not Fraction(parameter) > 0:
+            yield f'query "{query}": a quantile is above 0 and at most 1'
+    if len(set(queries)) < len(queries):
+        yield "queries: every one only once"
+
+
+class Queries(Frozen):
+    """The queries of one histogram, watched through k values."""
+
+    def __init__(self, queries: Sequence[str], labels: Sequence[str]) -> None:
+        self.names = tuple(queries)
+        self._labels = tuple(labels)
+        columns = len(self._labels)
+        self.names_labels = any(
+            query == "argmax" or query.startswith("top_k_select") for query in self.names
+        )
+        self._all = "histogram" in self.names
+        ranks = (
+            set()
+            if self._all
+            else {rank for query in self.names for rank in watched(query, columns)}
+        )
+        self._ranks = read_only(np.array(sorted(ranks), dtype=np.int64))
+        self._only_largest = ranks == {columns - 1}
+        self.k = columns if self._all else len(self._ranks)
+
+    def values(self, sums: Sums) -> Sums:
+        if self._all:
+            return sums
+        if self._only_largest:
+            return np.array([sums.max()])
+        return np.partition(sums, self._ranks)[self._ranks]
+
+    def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
+        """Return one published record per query, computed from noisy sums.
+
+        If not `made`, the sums are the zeros before the first update, and no label is named.
+        """
+        return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
+
+    def _answer(self, query: str, sums: Sums, made: bool) -> object:
+        name, _, parameter = query.partition(":")
+        if name == "histogram":
+            return [
+                [label, count] for label, count in zip(self._labels, sums.tolist(), strict=True)
+            ]
+        if name == "argmax":
+            return self._labels[int(np.argmax(sums))] if made else None
+        if name == "top_k":
+            return np.sort(sums)[::-1][: int(parameter)].tolist()
+        if name == "top_k_select":
+            chosen = np.argsort(-sums, kind="stable")[: int(parameter) if made else 0]
+            return [self._labels[row] for row in chosen.tolist()]
+        (rank,) = watched(query, len(sums))
+        return int(np.partition(sums, rank)[rank])
+
+
+# Exceeds the tv of any column or update sampler: tables hold fewer than 2^27 thresholds, each off
+# by 2^-128.
 CELL_TV = 2.0**-100
 Query = Annotated[str, Meta(pattern=QUERY)]
 
@@ -32,9 +145,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
     """A histogram of order statistics, whose error depends on their size and little on the horizon.
 
     Attributes:
-        domain: the labels of the columns, in the order declared.
-        accounting: "zcdp", or "pure" for the paper's own noise.
-        beta: probability that the error passes what is promised at some tick of an epoch.
+        beta: probability that the error exceeds its bound at some tick of an epoch.
     """
 
     domain: Domain
@@ -54,7 +165,7 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Return the queries, however many the mechanism allows."""
+        """Return the configured queries."""
         raise NotImplementedError
 
     @property
@@ -63,7 +174,6 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @property
     def ticks(self) -> int:
-        """Return the horizon, which this mechanism needs."""
         return self.horizon_ticks or 1
 
     @property
@@ -73,14 +183,13 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
 
 class SingleConfig(MaxConfig, frozen=True, kw_only=True):
-    """One query, watched through one value.
-
-    Attributes:
-        query: which.
-    """
+    """One query, watched through one value."""
 
     query: Annotated[
-        Query, Meta(description='"max", "argmax", "min" or "quantile:0.5" (a list of queries needs "two_level_k")')
+        Query,
+        Meta(
+            description='"max", "argmax", "min" or "quantile:0.5" (a list of queries needs "two_level_k")'
+        ),
     ] = "max"
 
     def complaints(self) -> Iterator[str]:
@@ -94,12 +203,6 @@ class SingleConfig(MaxConfig, frozen=True, kw_only=True):
 
 
 class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
-    """Any queries.
-
-    Attributes:
-        queries: which, each once.
-    """
-
     queries: Annotated[
         Annotated[tuple[Query, ...], Meta(min_length=1, max_length=100)],
         Meta(description=f"a list of 1 to 100 of {QUERY_IN_WORDS}"),
@@ -111,32 +214,35 @@ class SeveralConfig(MaxConfig, frozen=True, kw_only=True):
 
 
 def shares_of(config: MaxConfig, weights: Mapping[str, tuple[int, int]]) -> dict[str, Fraction]:
-    """Return what each part of a mechanism may cost: pure epsilon with that accounting, else rho.
+    """Return each part's budget: pure epsilon with that accounting, else rho.
 
-    Args:
-        config: with accounting, epsilon or rho, delta.
-        weights: of each part, in zCDP and, as printed, in pure epsilon.
+    `weights` are (zCDP weight, weight in pure epsilon as printed).
     """
     if config.pure:
         total = Fraction(config.epsilon or 0)
     else:
         conversion = config.delta * (1 - NUMERICAL_SHARE)
-        total = Fraction(config.rho if config.rho is not None else rho_of(config.epsilon or 0.0, conversion))
+        total = Fraction(
+            config.rho if config.rho is not None else rho_of(config.epsilon or 0.0, conversion)
+        )
     weight = {part: pair[config.pure] for part, pair in weights.items()}
     return {part: total * one / sum(weight.values()) for part, one in weight.items()}
 
 
 def settle(
-    config: MaxConfig, unit: str, shares: Mapping[str, Fraction], spent: Mapping[str, Fraction], tv: float
+    config: MaxConfig,
+    unit: str,
+    shares: Mapping[str, Fraction],
+    spent: Mapping[str, Fraction],
+    tv: float,
 ) -> tuple[Guarantee, Cost]:
-    """Return what the parts promise together, now that their noise has been rounded up.
+    """Return the combined guarantee and cost of the parts, after their noise was rounded up.
 
     Args:
-        config: whose budget it is.
-        unit: whose presence is hidden.
-        shares: of `shares_of`.
+        unit: the privacy unit whose presence is hidden.
+        shares: from `shares_of`.
         spent: rho (or pure epsilon) of each part, none above its share.
-        tv: distance from their laws of all noise that an event's true values are under.
+        tv: total variation distance from their laws of all noise covering one event's true values.
 
     Raises:
         ValueError: delta does not cover the samplers, or a part costs more than its share.
@@ -159,5 +265,5 @@ def settle(
 
 
 def domain_hash(domain: tuple[str, ...]) -> str:
-    """Return a name of a domain in its order, which says which column is which."""
+    """Return a hash of a domain that depends on its order, since the order assigns the columns."""
     return hashlib.blake2b(msgspec.json.encode(domain), digest_size=16).hexdigest()

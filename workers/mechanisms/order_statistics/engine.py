@@ -1,52 +1,524 @@
-"""The run of paper 001's mechanisms: segments end, intervals close, answers hold in between.
+"""Paper 001's order statistics: doubling segments, intervals within them, and the run over ticks.
 
-What: one tick of every stream key of a partition. A tick that ends and closes nothing costs a few
-integer comparisons a stream key, and a look at the columns only where one of them changed.
+A tick that ends no segment and closes no interval costs a few integer comparisons per stream key.
+Columns are read only after one of them changed.
+
+Noise cells. Column noise uses the columns' tags; all other noise uses the stream key's tag.
 
     use     noise, hi = use << 56 | ...          lo
     0x30    outer tau                            segment
     0x31    outer mu                             tick
-    0x32    G, of each column                    segment that ends
+    0x32    G, per column                        segment that ends
     0x33    inner tau          | segment         interval
     0x34    inner mu                             tick
-    0x35    N, of each column  | segment << 8 | level of the counter's own cell     its node
+    0x35    N, per column      | segment << 8 | level of the counter's own cell     its node
     0x36    u_i                | segment         interval << 32 | i
 
-Columns' noise is made from the columns' tags, all other from the stream key's.
+Source: 001 Algorithms 2, 3, 5 to 8, 10 to 13, 15 to 17, as corrected below.
 
-Source: 001 Algorithms 2, 5 to 8, 10 to 13, 15 to 17, as corrected in `segments`, `intervals`.
+Intervals (`IntervalRule`) are the inner level: an interval closes when a watched value grew by
+`step`. The paper calls a run of this level a partition; here that word is Kafka's.
+
+What: s = h + G + N, where h are the exact sums, N is the noise of a continual counter H after the
+intervals closed so far (0 before the first) and G is the noise at the start of the segment.
+AboveThreshold compares the watched values g_i(s) with thresholds K_i, with one tau and one mu per
+tick for all of them. When it stops, H takes the interval's counts, s and the answers are
+recomputed, and the thresholds that were reached rise by `step`.
+Why: nothing is paid within an interval, so H runs over intervals only; there are about value / step
+of them.
+
+    Symbol      Here
+    k           number of watched values; with k = 1 the threshold always rises (Algorithms 2, 7)
+    u_i         k > 1: noise on g_i that decides whether K_i rises: g_i(s) + u_i > K_i - C
+                (Algorithms 8, 12, 13, 17)
+    C           `clearance` = low + alpha_U
+    reach       Delta: growth limit of the watched values of h + G; c_max, or by segment
+    n           `capacity`: intervals H has noise for; none closes after that
+    e           error of H over n intervals
+    low, high   bounds of AboveThreshold
+
+Costs, paid once for all intervals (and for all segments, which are disjoint in ticks):
+AboveThreshold; H; and for k > 1 k Dinf^2 / (2 s_U^2) rho, or pure k Dinf / scale.
+
+Error at a tick of one run, with probability 1 - beta: a tick that closes an interval publishes
+g_i(s), off by e. At any other tick g_i(h) <= K_i + high + e. The close that raised K_i had
+g_i(s) > K_i - step - low (k > 1: - C - alpha_U), and values only grow. So
+    k = 1: step + low + high + 3 e    k > 1: step + C + alpha_U + high + 3 e   (segments: + alpha_G)
+and thresholds rise at most (reach + low + e) / step times
+(k > 1: k (reach + C + alpha_U + e) / step).
+
+zCDP: n is the power of two that minimizes this error; step follows from n. Pure: step, C and n as
+printed, step = 3 (e + low (k > 1: C) + alpha_G) and n = reach (k > 1: k reach), with alpha_mu +
+alpha_tau for low.
+
+Segments (`Segments`) are the outer level, whose threshold doubles.
+
+What: AboveThreshold on the largest watched value of s = h + G. When it stops, every column gets
+fresh noise on top of its current noise, G_(j+1) = G_j + new, s is published and the threshold is
+doubled.
+Why: within a segment the value can grow only by about the threshold, so the inner level needs no
+bound known beforehand.
+
+    Symbol      Here
+    D, Dinf     columns an event changes, and the largest change of one
+    j           segment, from 1; threshold K_j = first * 2^(j - 1)
+    s_D         noise added to every column at the end of a segment
+    alpha_G     `column_error(j)`: |G_j| is at most this
+
+Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released
+increments s_(j+1) - s_j are a segment's exact counts plus fresh noise; an event is in one segment.
+
+Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, Lap(4/eps), Lap(8/eps),
+Lap(2d/eps), d replaced by D Dinf. Corrected: Algorithm 15 line 9 would need four times its variance
+for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has 2 d ln(1.25/delta) / (eps/2)^2), and
+line 13 of Algorithm 16 depends on d, not on k; here s_D^2 follows from rho. The test's j < log T
+keeps the last segment, whose threshold is only about T/2, from ending, so the value may grow in it
+by more than the promised 2^(j-1) + 2 alpha_DM (measured at T = 1,000: the promise missed in 8 of 8
+runs); here there are ceil(log2 T) + 1 segments. In zCDP the first threshold is the power of two
+above low + high, since below it noise alone ends segments. log2 T does not limit the number of
+segments there, because a tick may hold any number of events.
+
+Stored state: block "mNNNNNNNN" (stream key index, hexadecimal) holds a stream key's segment and
+interval, and is written only at a tick that ends a segment or closes an interval. A block of
+8 (6 + k + 3 d) bytes that exceeds the message limit (beyond 28,000 columns) continues in
+"mNNNNNNNN.PPPP". k, d and the number of pages never change.
+
+    version, segment, interval, since, k, d     six little-endian int64
+    thresholds    k int64     K_i
+    start         d int64     G: column noise since the segment began
+    noise         d int64     N: column noise since the interval began
+    shown         d int64     noisy sums that the answers are computed from
+
+Everything else a release depends on is the columns' exact counts or a function of noise words.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from workers.arrays.tag_index import Tags
 from workers.mechanisms.accounting import Cost
-from workers.mechanisms.counters.noise_columns import check_tick
-from workers.mechanisms.ledger import Tags
+from workers.mechanisms.counters.levels import check_tick
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Domained, Guarantee, Noise, State, head
+from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.order_statistics.above_threshold import BLOCK_BITS, BLOCK_TICKS, AboveThreshold
-from workers.mechanisms.order_statistics.column_sums import SumNoise
-from workers.mechanisms.order_statistics.config import MaxConfig, domain_hash, settle, shares_of
-from workers.mechanisms.order_statistics.intervals import IntervalRule, Intervals
-from workers.mechanisms.order_statistics.queries import Queries
-from workers.mechanisms.order_statistics.segments import Segments
-from workers.mechanisms.order_statistics.state import KeyState, MaxState
-from workers.mechanisms.tick_rows import Parts
+from workers.mechanisms.order_statistics.above_threshold import (
+    BLOCK_BITS,
+    BLOCK_TICKS,
+    AboveThreshold,
+)
+from workers.mechanisms.order_statistics.column_sums import (
+    LaplaceTree,
+    OneVector,
+    SumNoise,
+    counter_of,
+    gaussian_bound,
+    laplace_sum_bound,
+    laplace_tree,
+    worst_variance,
+)
+from workers.mechanisms.order_statistics.config import (
+    CELL_TV,
+    MaxConfig,
+    Queries,
+    domain_hash,
+    settle,
+    shares_of,
+)
+from workers.runtime.errors import StateRefused
+from workers.runtime.sizes import VALUE_BYTES
+
+BLOCK_VERSION = 1
+_NUMBER = np.dtype("<i8")
+_HEAD = 6
+_HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+@dataclass(slots=True)
+class KeyState:
+    """One stream key's state. Sensitive.
+
+    Attributes:
+        segment: j of the outer level, from 1.
+        interval: from 1; one more than the intervals closed since the segment began.
+        since: tick at which `shown` was made; 0 before the first.
+        gap, outer, tau, outer_tau: derived from the rest when `stale`, or when a run of
+            AboveThreshold begins.
+        answer: the published answer, valid while `shown` is unchanged.
+    """
+
+    segment: int
+    interval: int
+    since: int
+    thresholds: NDArray[np.int64]
+    start: NDArray[np.int64]
+    noise: NDArray[np.int64]
+    shown: NDArray[np.int64]
+    changed: bool = True
+    stale: bool = True
+    gap: int = 0
+    outer: int = 0
+    tau: int | None = None
+    outer_tau: int | None = None
+    answer: Mapping[str, object] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return "KeyState(<sensitive>)"
+
+    def encode(self) -> bytes:
+        head = (
+            BLOCK_VERSION,
+            self.segment,
+            self.interval,
+            self.since,
+            len(self.thresholds),
+            len(self.start),
+        )
+        parts = (np.array(head), self.thresholds, self.start, self.noise, self.shown)
+        return b"".join(part.astype(_NUMBER).tobytes() for part in parts)
+
+    @classmethod
+    def decode(cls, block: bytes) -> KeyState:
+        """Decode a stored block.
+
+        Raises:
+            StateRefused: the block is incomplete or of another version.
+        """
+        if len(block) < 8 * _HEAD or len(block) % 8:
+            raise StateRefused("stored state of a partition is cut short")
+        numbers = np.frombuffer(block, dtype=_NUMBER).astype(np.int64)
+        version, segment, interval, since, k, d = numbers[:_HEAD].tolist()
+        if version != BLOCK_VERSION:
+            raise StateRefused(
+                f"stored state of a partition has version {version}: this one reads {BLOCK_VERSION}"
+            )
+        numbers = numbers[_HEAD:]
+        if k < 0 or d < 0 or len(numbers) != k + 3 * d:
+            raise StateRefused("stored state of a partition has another length than it says")
+        thresholds, start, noise, shown = np.split(numbers, [k, k + d, k + 2 * d])
+        return cls(
+            segment,
+            interval,
+            since,
+            thresholds.copy(),
+            start.copy(),
+            noise.copy(),
+            shown.copy(),
+            changed=False,
+        )
+
+
+class MaxState(State):
+    """The columns, d rows per stream key in key order, and a `KeyState` per stream key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of: list[KeyState | None] = []
+        self._begun: dict[int, bytes] = {}  # incomplete blocks
+
+    def __repr__(self) -> str:
+        return f"MaxState({len(self.of)} keys)"
+
+    def set(self, key: int, value: KeyState) -> None:
+        self.of += [None] * (key + 1 - len(self.of))
+        self.of[key] = value
+
+    def key(self, key: int) -> KeyState:
+        one = self.of[key]
+        if one is None:
+            raise TypeError(f"stream key {key} has no state")
+        return one
+
+    def changed(self) -> Sequence[tuple[str, bytes]]:
+        """Return the blocks of stream keys that changed segment or interval since the last call."""
+        blocks: list[tuple[str, bytes]] = []
+        for key, state in enumerate(self.of):
+            if state is not None and state.changed:
+                state.changed = False
+                block = state.encode()
+                for page, at in enumerate(range(0, len(block), VALUE_BYTES)):
+                    blocks.append(
+                        (
+                            f"m{key:08x}" + (f".{page:04x}" if page else ""),
+                            block[at : at + VALUE_BYTES],
+                        )
+                    )
+        return blocks
+
+    def restore(self, name: str, block: bytes) -> None:
+        """Restore a block; the pages of a block must arrive in order."""
+        of_key, _, number = name[1:].partition(".")
+        if (
+            name[:1] != "m"
+            or len(of_key) != 8
+            or len(number) not in (0, 4)
+            or not set(of_key + number) <= _HEXADECIMAL
+        ):
+            super().restore(name, block)
+        key, page = int(of_key, 16), int(number or "0", 16)
+        before = self._begun.pop(key, b"")
+        if page * VALUE_BYTES != len(before):
+            raise StateRefused(f"stored state: a page of block m{of_key} is missing")
+        whole = before + block
+        if len(block) == VALUE_BYTES and len(whole) < _length(whole):
+            self._begun[key] = whole
+        else:
+            self.set(key, KeyState.decode(whole))
+
+
+def _length(block: bytes) -> int:
+    """Return a block's full length in bytes, as stated by its header."""
+    k, d = np.frombuffer(block, dtype=_NUMBER, count=_HEAD)[4:].tolist()
+    return 8 * int(_HEAD + k + 3 * d)
+
+
+MOST_INTERVALS = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """The public numbers of one run: of a segment, or of the epoch where there are no segments.
+
+    Attributes:
+        clearance: C; 0 where one value is watched.
+        capacity: n.
+        error: promised for this run's values.
+        spread: e + alpha_G, the additional shortfall of the sums of named labels.
+    """
+
+    step: int
+    clearance: int
+    capacity: int
+    error: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalRule:
+    """Public parameters of the inner level.
+
+    Attributes:
+        update: the noise u of the watched values; None where one value is watched.
+        sums: budget of H, in rho or pure epsilon.
+        k: number of watched values.
+    """
+
+    above: AboveThreshold
+    update: OneVector | None
+    sums: Fraction
+    k: int
+    config: MaxConfig
+
+    @classmethod
+    def of(
+        cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None
+    ) -> IntervalRule:
+        """Return the rule for the budgets of the test, of H, and of the updates."""
+        above = AboveThreshold.of(test, config.max_count, pure=config.pure)
+        vector = (
+            None if update is None else OneVector.of(update, k, config.max_count, pure=config.pure)
+        )
+        return cls(above, vector, sums, k, config)
+
+    @property
+    def spent(self) -> dict[str, Fraction]:
+        """Return the cost of each part, in rho or pure epsilon."""
+        updates = {} if self.update is None else {"updates": self.update.spent}
+        return {"test": self.above.spent, "sums": self.sums, **updates}
+
+    @property
+    def tv(self) -> float:
+        """Return the total variation distance of the noise that covers one event's true values."""
+        cells = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
+        return self.above.tv(self.config.ticks) + cells * CELL_TV
+
+    def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
+        """Return the numbers of one run: of a segment, or of the epoch where there are no segments.
+
+        Args:
+            reach: Delta.
+            beta: failure probability of this run's promise.
+            start_error: alpha_G of the sums at the start of the run.
+        """
+        if self.config.pure:
+            return self._numbers(min(self.k * reach, MOST_INTERVALS), reach, beta, start_error)
+        best: Intervals | None = None
+        for exponent in range(MOST_INTERVALS.bit_length()):
+            found = self._numbers(1 << exponent, reach, beta, start_error)
+            if best is None or found.error < best.error:
+                best = found
+            if 1 << exponent >= self.config.ticks:
+                break
+        if best is None:
+            raise ValueError(f"reach = {reach}: no partition found")
+        return best
+
+    def noise(self, capacity: int) -> SumNoise:
+        """Return H, with noise for `capacity` intervals."""
+        if self.config.pure:
+            return self._tree(capacity)
+        return counter_of(self.config.counter, capacity, self._rho_item, self.config.radix)
+
+    def column_variance(self, capacity: int) -> float:
+        """Return the largest variance of one column's noise over `capacity` intervals."""
+        if self.config.pure:
+            tree = self._tree(capacity)
+            return tree.levels * discrete_laplace(tree.scale).variance
+        return worst_variance(self.config.counter, capacity, self._rho_item, self.config.radix)
+
+    def public(self) -> dict[str, object]:
+        """Return every parameter that changes a noise value; `intervals` adds to them."""
+        return {
+            "above_threshold": self.above.public(),
+            "sums": str(self.sums),
+            "counter": "laplace tree" if self.config.pure else self.config.counter,
+            "radix": self.config.radix,
+            "update": None if self.update is None else str(self.update.parameter),
+        }
+
+    @property
+    def _rho_item(self) -> float:
+        return math.nextafter(
+            float(self.sums / (self.config.most_columns * self.config.max_count**2)), 0.0
+        )
+
+    def _tree(self, capacity: int) -> LaplaceTree:
+        return laplace_tree(capacity, self.sums, self.config.most_columns * self.config.max_count)
+
+    def _numbers(self, n: int, reach: int, beta: float, start_error: float) -> Intervals:
+        """Return the numbers for at most n intervals; pure epsilon: step and C as printed."""
+        low, high = self.above.bounds(beta / (6 * (n + 1)), beta / (6 * self.config.ticks))
+        noise = self._sums_error(n, beta / 3)
+        clearance, extra, short = 0, 0.0, low
+        if self.update is not None:
+            extra = self.update.bound(beta / 6 / (self.k * n))
+            least = low + extra
+            if self.config.pure:
+                # 18/eps (k ln(6 k Delta / beta) + ln(6 T / beta)); tau has scale 6/eps.
+                logs = self.k * math.log(6 * n / beta) + math.log(6 * self.config.ticks / beta)
+                least = max(3 * float(self.above.tau_scale) * logs, least)
+            short = clearance = math.ceil(least)
+        wanted = 3 * (short + noise + start_error)
+        if not self.config.pure:
+            wanted = self.k * (reach + short + extra + noise) / n
+        step = math.ceil(wanted)
+        error = step + short + extra + high + 3 * noise + start_error
+        return Intervals(step, clearance, n, error, noise + start_error)
+
+    def _sums_error(self, n: int, beta: float) -> float:
+        """Return e: a bound on |N| of every column after every interval."""
+        each = beta / (len(self.config.domain) * n)
+        if self.config.pure:
+            tree = self._tree(n)
+            return laplace_sum_bound(tree.levels, float(tree.scale), each)
+        return gaussian_bound(self.column_variance(n), each)
+
+
+MOST_SEGMENTS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Public parameters of the outer level.
+
+    Attributes:
+        column: the noise added to the columns at the end of a segment.
+        first: threshold of segment 1.
+        most: number of segments; the last one does not end.
+        columns: d.
+        beta: probability that any bound below fails in an epoch.
+    """
+
+    above: AboveThreshold
+    column: OneVector
+    first: int
+    most: int
+    columns: int
+    ticks: int
+    beta: float
+
+    @classmethod
+    def of(cls, config: MaxConfig, test: Fraction, columns: Fraction, beta: float) -> Segments:
+        """Return the level for the budgets of the test and of the columns' noise."""
+        above = AboveThreshold.of(test, config.max_count, pure=config.pure)
+        column = OneVector.of(columns, config.most_columns, config.max_count, pure=config.pure)
+        most = (config.ticks - 1).bit_length() + 1 if config.pure else MOST_SEGMENTS
+        made = cls(above, column, 1, most, len(config.domain), config.ticks, beta)
+        if config.pure:
+            return made
+        return replace(made, first=1 << math.ceil(math.log2(max(1.0, sum(made.bounds(1))))))
+
+    @property
+    def spent(self) -> dict[str, Fraction]:
+        """Return the cost of each part, in rho or pure epsilon."""
+        return {"outer_test": self.above.spent, "columns": self.column.spent}
+
+    @property
+    def tv(self) -> float:
+        """Return the total variation distance of the noise that covers one event's true values.
+
+        That is one run's threshold and ticks, and the columns that the event changes.
+        """
+        return self.above.tv(self.ticks) + self.column.changed * CELL_TV
+
+    def threshold(self, segment: int) -> int:
+        """Return K_j."""
+        return self.first << (segment - 1)
+
+    def bounds(self, segment: int) -> tuple[float, float]:
+        """Return (low, high) of AboveThreshold: thirds of beta for all segments and all ticks."""
+        return self.above.bounds(self._part(segment), self.beta / (3 * self.ticks))
+
+    def column_error(self, segment: int) -> float:
+        """Return alpha_G: a bound on |s - h| during this segment."""
+        if segment == 1:
+            return 0.0
+        return self.column.sum_bound(segment - 1, self._part(segment) / self.columns)
+
+    def growth(self, segment: int) -> int:
+        """Return Delta_j: a bound on a watched value's growth in h + G before the segment ends.
+
+        The value starts at -alpha_G or above, and a tick that does not stop leaves it at most
+        K_j + high. Printed: 2^(j-1) + 2 alpha_DM, with log2 T for L.
+        """
+        low, high = self.bounds(segment)
+        noise = self.column_error(segment)
+        if self.above.one_sided:
+            return math.ceil(self.threshold(segment) + high + noise)
+        return math.ceil(self.threshold(segment) + 2 * (low + noise + self.most))
+
+    def column_variance(self, segments: int) -> float:
+        """Return the variance of one column's noise in the segment numbered `segments`."""
+        return (segments - 1) * self.column.variance
+
+    def public(self) -> dict[str, object]:
+        """Return every parameter that changes a value."""
+        return {
+            "above_threshold": self.above.public(),
+            "column": str(self.column.parameter),
+            "column_law": "discrete gaussian" if self.above.one_sided else "discrete laplace",
+            "first": self.first,
+            "most": self.most,
+        }
+
+    def _part(self, segment: int) -> float:
+        """Return segment j's part of a third of beta: 1 / (j (j + 1)) adds up to 1."""
+        return self.beta / (3 * segment * (segment + 1))
+
 
 OUTER_TAU, OUTER_MU, OUTER_COLUMNS, INNER_TAU, INNER_MU, INNER_COLUMNS, UPDATES = range(0x30, 0x37)
 _INDEX_BITS = 32
 
 
 class MaxNoise:
-    """The noise of one epoch, by what it is for."""
-
     def __init__(self, mechanism: OrderStatistics, stream: NoiseStream) -> None:
         self._mechanism = mechanism
         self._stream = stream
@@ -56,44 +528,48 @@ class MaxNoise:
         return "MaxNoise(<secret>)"
 
     def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
-        """Raise, as no row has noise at a tick: exact sums are never mistaken for noisy ones."""
-        raise TypeError("this mechanism has no noise of a row at a tick: its columns are noised when an interval closes")
+        """Raise: rows have no noise per tick. Exact sums are never mistaken for noisy ones."""
+        raise TypeError(
+            "this mechanism has no noise of a row at a tick: its columns are noised when an interval closes"
+        )
 
     def outer_tau(self, tag: Tags, segment: int) -> int:
-        """Return the noise of the segment's threshold."""
-        return int(self._mechanism.segments_in_use.above.tau(self._stream, (OUTER_TAU << 56, segment), tag)[0])
+        return int(
+            self._mechanism.segments_in_use.above.tau(
+                self._stream, (OUTER_TAU << 56, segment), tag
+            )[0]
+        )
 
     def outer_mu(self, key: int, tag: Tags, t: int) -> int:
-        """Return the noise of the outer comparison at tick t."""
         return self._mu(self._mechanism.segments_in_use.above, OUTER_MU, key, tag, t)
 
     def outer_columns(self, tags: Tags, segment: int) -> NDArray[np.int64]:
-        """Return what is added to each column's G when the segment ends."""
-        return self._mechanism.segments_in_use.column.draw(self._stream, (OUTER_COLUMNS << 56, segment), tags)
+        return self._mechanism.segments_in_use.column.draw(
+            self._stream, (OUTER_COLUMNS << 56, segment), tags
+        )
 
     def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
-        """Return the noise of the interval's thresholds."""
         test, cell = self._mechanism.inner_in_use.above, (INNER_TAU << 56 | segment, interval)
         return int(test.tau(self._stream, cell, tag)[0])
 
     def inner_mu(self, key: int, tag: Tags, t: int) -> int:
-        """Return the noise of the inner comparison at tick t."""
         return self._mu(self._mechanism.inner_in_use.above, INNER_MU, key, tag, t)
 
     def inner_columns(self, tags: Tags, segment: int, interval: int) -> NDArray[np.int64]:
-        """Return N, the noise of each column after `interval` intervals of the segment."""
+        """Return N, every column's noise after `interval` intervals of the segment."""
         place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
-        # A word is AES(tag XOR cell), so the segment's part of the cell may be on the tag's side.
+        # A word is AES(tag XOR cell), so the segment may be XORed into the tag instead.
         return self._mechanism.sum_noise(segment).draw(self._stream, interval, tags ^ place)
 
     def updates(self, tag: Tags, segment: int, interval: int, k: int) -> NDArray[np.int64]:
-        """Return u, the noise of the watched values when an interval closes."""
         update = self._mechanism.inner_in_use.update
         if update is None:
             return np.zeros(k, dtype=np.int64)
         cells = np.zeros((k, 2), dtype=np.uint64)
         cells[:, 1] = np.arange(k, dtype=np.uint64)
-        return update.draw(self._stream, (UPDATES << 56 | segment, interval << _INDEX_BITS), cells ^ tag)
+        return update.draw(
+            self._stream, (UPDATES << 56 | segment, interval << _INDEX_BITS), cells ^ tag
+        )
 
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
         block, held = t >> BLOCK_BITS, self._blocks.get((use, key))
@@ -104,26 +580,24 @@ class MaxNoise:
 
 
 class OrderStatistics(Domained):
-    """What the order statistics share: up to two levels, as their weights say.
+    """Base class of the order statistics; `weights` decides which of the two levels exist.
 
-    Guarantee: of `guarantee`, for the content of one event, over all ticks of an epoch together, on
-    streams that may react to what was published (zCDP: at integer orders). Nothing of the segments
-    depends on the intervals in them, so the outer level is one mechanism and the inner ones, given
-    its outcome, are disjoint in ticks: their costs add, each taken once.
+    Guarantee: as stated in `guarantee`, for the content of one event, over all ticks of an epoch
+    together, on streams that may react to published answers (zCDP: at integer orders). The segments
+    do not depend on the intervals in them, so the outer level is one mechanism and the inner ones,
+    given its outcome, are disjoint in ticks: their costs add, each counted once.
 
     Args:
-        config: public parameters.
-        unit: whose presence is hidden.
+        unit: the privacy unit whose presence is hidden.
 
     Raises:
-        ValueError: the budget cannot be met, or needs noise that no table has.
+        ValueError: the budget cannot be met, or needs noise for which there is no table.
     """
 
     kind = ""
     law = "sum"
-    # Of each part, its weight in the budget: in zCDP, and as printed in pure epsilon. The parts
-    # also say which levels there are: segments ("outer_test", "columns"), intervals ("test",
-    # "sums").
+    # Budget weight of each part: (zCDP, pure epsilon as printed). The parts also decide which
+    # levels exist: segments ("outer_test", "columns"), intervals ("test", "sums").
     weights: Mapping[str, tuple[int, int]] = MappingProxyType({})
     weights_of_several: Mapping[str, tuple[int, int]] = MappingProxyType({})
     segments: Segments | None = None
@@ -145,13 +619,14 @@ class OrderStatistics(Domained):
             self.inner = IntervalRule.of(config, self.queries.k, test, sums, updates)
             spent, tv = spent | self.inner.spent, tv + self.inner.tv
         self._guarantee, self._cost = settle(config, unit, share, spent, tv)
-        # Every segment's numbers, so that what no table can serve is refused now and not at a tick.
+        # Computed for every segment, so that noise without a table is refused now, not at a tick.
         last = self.segments.most if self.segments is not None else 1
         numbered = range(1, last + 1) if self.inner is not None else ()
-        self._intervals = tuple(self._make_intervals(self.inner_in_use, segment) for segment in numbered)
+        self._intervals = tuple(
+            self._make_intervals(self.inner_in_use, segment) for segment in numbered
+        )
 
     def intervals(self, segment: int) -> Intervals:
-        """Return the inner level's numbers in a segment, from 1."""
         return self._intervals[segment - 1]
 
     def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
@@ -163,16 +638,14 @@ class OrderStatistics(Domained):
     def error(self, segment: int) -> float:
         """Return the bound on this segment's answers, with probability 1 - beta over the epoch.
 
-        For a query of labels: how far the sums it names may fall short of those it should name.
+        For a query of labels it bounds how far the sums of the named labels fall short of those of
+        the correct labels.
         """
         if self.inner is not None:
             numbers = self.intervals(segment)
             return numbers.error + (numbers.spread if self.queries.names_labels else 0.0)
         segments = self.segments_in_use
         return segments.growth(segment) + segments.column_error(segment)
-
-    # ---- what every mechanism has
-    # ----------------------------------------------------------------------------------
 
     @property
     def guarantee(self) -> Guarantee:
@@ -201,7 +674,7 @@ class OrderStatistics(Domained):
         return found
 
     def sd(self, t: int) -> float:
-        """Return a bound on the sd of a column's noise at tick t; `error` adds what closes late."""
+        """Return a bound on a column's noise sd at tick t; `error` also covers late closes."""
         check_tick(self.kind, t, self.config.ticks)
         variance, segment = 0.0, 1
         if self.segments is not None:
@@ -219,12 +692,15 @@ class OrderStatistics(Domained):
         return MaxNoise(self, stream)
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Give every column of the domain its row; all sums are 0."""
         super().meet_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
-        _of(state).set(key, KeyState(1, 1, 0, self._first_thresholds(zeros, 1), zeros, zeros, zeros))
+        _of(state).set(
+            key, KeyState(1, 1, 0, self._first_thresholds(zeros, 1), zeros, zeros, zeros)
+        )
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Answers]:
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Answers]:
         """Answer as of the last segment or interval that ended; see `Mechanism.step`."""
         check_tick(self.kind, t, self.config.ticks)
         own = _of(state)
@@ -235,10 +711,9 @@ class OrderStatistics(Domained):
             columns.merge(part, key_index, add_rows=False)
             for key in key_index[key_index >= 0].tolist():
                 own.key(key).stale = True
-        return state, Answers({key: self._tick(own, key, t, noise) for key in range(len(own.of))}, None)
-
-    # ---- one stream key
-    # --------------------------------------------------------------------------------------------
+        return state, Answers(
+            {key: self._tick(own, key, t, noise) for key in range(len(own.of))}, None
+        )
 
     def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
         one, tag = state.key(key), state.key_tags[key : key + 1]
@@ -259,7 +734,6 @@ class OrderStatistics(Domained):
         return self._answer(one)
 
     def _look(self, state: MaxState, key: int, one: KeyState) -> None:
-        """Work out what the comparisons need, after a column, G, N or a threshold changed."""
         sums = self._sums(state, key) + one.start
         if self.segments is not None:
             one.outer = int(self.queries.values(sums).max())
@@ -267,7 +741,9 @@ class OrderStatistics(Domained):
             one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
         one.stale = False
 
-    def _end_segment(self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise) -> None:
+    def _end_segment(
+        self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise
+    ) -> None:
         one.start = one.start + noise.outer_columns(self._tags(state, key), one.segment)
         one.noise = np.zeros_like(one.noise)
         one.segment, one.interval, one.outer_tau = one.segment + 1, 1, None
@@ -275,14 +751,18 @@ class OrderStatistics(Domained):
         one.thresholds = self._first_thresholds(one.shown, one.segment)
         self._note(one, t)
 
-    def _close_interval(self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise) -> None:
+    def _close_interval(
+        self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise
+    ) -> None:
         numbers, sums = self.intervals(one.segment), self._sums(state, key) + one.start
         if self.queries.k == 1:
             one.thresholds = one.thresholds + numbers.step
         else:
             tag = state.key_tags[key : key + 1]
             update = noise.updates(tag, one.segment, one.interval, self.queries.k)
-            reached = self.queries.values(sums + one.noise) + update > one.thresholds - numbers.clearance
+            reached = (
+                self.queries.values(sums + one.noise) + update > one.thresholds - numbers.clearance
+            )
             one.thresholds = one.thresholds + numbers.step * reached
         one.noise = noise.inner_columns(self._tags(state, key), one.segment, one.interval)
         one.interval += 1
@@ -312,9 +792,6 @@ class OrderStatistics(Domained):
     def _tags(self, state: MaxState, key: int) -> Tags:
         d = len(self._domain)
         return state.ledger.tags[key * d : (key + 1) * d]
-
-    # ---- levels that are in use
-    # ------------------------------------------------------------------------------------
 
     @property
     def segments_in_use(self) -> Segments:

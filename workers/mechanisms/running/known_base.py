@@ -1,4 +1,4 @@
-"""KnownBase: a counter for each item of a declared domain, every one shown at every tick.
+"""KnownBase: a counter for every item of a declared domain, all shown at every tick.
 
 Source: paper 000 Alg. 2, with the counter of the configuration (000's tree, or haar).
 
@@ -6,7 +6,8 @@ Source: paper 000 Alg. 2, with the counter of the configuration (000's tree, or 
     Dinf  max_count    most that one event adds to one item
     rho   zCDP of the whole epoch; each item's counter gets rho / (D0 Dinf^2)
 
-Items outside the domain are never released; nothing depends on which occur: no threshold.
+Items outside the domain are never released. No threshold is needed, since nothing depends on which
+items occur.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from workers.mechanisms.config import KnownBaseConfig
-from workers.mechanisms.counters.budget import OnCounters
+from workers.mechanisms.config.histogram import KnownBaseConfig
+from workers.mechanisms.counters.counter import OnCounters
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
-from workers.mechanisms.tick_rows import Parts
 
 
 class KnownBase(OnCounters, Domained):
@@ -40,11 +41,14 @@ class KnownBase(OnCounters, Domained):
         return {
             **head(self.kind, self.config, self.guarantee),
             "counter": self._counter.public(),
-            "domain": hashlib.blake2b(repr(sorted(self._domain)).encode(), digest_size=16).hexdigest(),
+            "domain": hashlib.blake2b(
+                repr(sorted(self._domain)).encode(), digest_size=16
+            ).hexdigest(),
         }
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
-        """Show all items of the domain with their noisy counts; see `Mechanism.step`."""
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release]:
         columns = state.ledger
         for part, key_index in contributions:
             columns.merge(part, key_index, add_rows=False)

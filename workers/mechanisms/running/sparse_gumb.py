@@ -1,10 +1,10 @@
-"""SparseGumb: the k most frequent items of a declared domain, chosen again at most s times.
+"""SparseGumb: the k most frequent items of a declared domain, reselected at most s times.
 
 Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends while nothing is above
 (here: one test a tick), and its Sparse Vector term is charged 2/tau^2 (here: "accounting").
 
     k        top_k        items shown of each stream key
-    s        switches     most times that the shown are chosen again
+    s        switches     most reselections of the shown items
     Dinf     max_count    most that one event adds to one item, however many items it touches
     tau^2    kappa Dinf^2 / rho, kappa = k + 1/8 (accounting "tight") or k + 2 ("paper")
     tau_1    sqrt(s) tau: threshold noise of scale b_1 = 2 tau_1, test noise of scale b_2 = 4 tau_1
@@ -13,9 +13,10 @@ Source: paper 000 Alg. 8 and Theorem 4. Corrected: its inner loop never ends whi
     eta_t    eta, or the default ceil(2 sd(t) + b_2 ln(d (t + 1))), d the size of the domain
     Y, Z     one-sided geometric noise of scale b_2, b_1 ("tight"); discrete Laplace ("paper")
 
-Tick 1 of a stream key chooses k items by the exponential mechanism. Each later tick, while switches
-are left: is some item outside with count + Y above (the least published count inside) + eta_t + Z?
-Then k are chosen again, a switch is used, and Z drawn again. With none left, counts just go on.
+Tick 1 of a stream key chooses k items by the exponential mechanism. Every later tick, while
+switches are left, tests whether some item outside has count + Y above (the least published count
+inside) + eta_t + Z. If so, k items are chosen again, a switch is used, and Z is redrawn. With no
+switches left, counts just continue.
 
 Cost, each term once for the whole epoch, the content of one event emptied or the reverse (counts
 move one way, by 0..Dinf):
@@ -23,18 +24,30 @@ move one way, by 0..Dinf):
     picks      k Dinf^2 / (2 tau^2): k (s + 1), each (Dinf / b)-bounded range
     tests      Dinf^2 / (8 tau^2): at most s, each stopping time (e_1 + 2 e_2)-bounded range,
                e_i = Dinf / b_i
-The tests: let P be the chance of stopping at one given tick, P' with the event. More counts stop
-earlier: P' <= e^e_2 P, from the test that stops alone; with Z moved by Dinf, every test before
+The tests: let P be the chance of stopping at a given tick, P' with the event. Larger counts stop
+earlier: P' <= e^e_2 P, from the stopping test alone; with Z moved by Dinf, every earlier test
 passes as often and the last at least e^-e_2 as often: P' >= e^-(e_1 + e_2) P.
-(Never to stop: between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this
+(Never stopping: between e^-e_1 and 1.) The loss lies in an interval of length e_1 + 2 e_2. All this
 holds for geometric noise on 0, 1, ... too: P(Y > x - 1) <= e^(1/b) P(Y > x), and
 P(Z = z) e^(-1/b) = P(Z = z + 1) for z >= 0. eps-bounded range is eps^2/8 zCDP.
+
+State of every stream key:
+
+    block "m<key>"   version (1 byte), 2; switches used and number of chosen items (uint32 each);
+                     the chosen places in the domain in the order picked (uint32 each)
+
+Noise cells, apart from those of the counters (whose upper half stays below 2^16):
+    (0x20 << 56, t)            of a row: the noise of its test at tick t
+    (0x21 << 56, n)            of a stream key: the noise of the test's threshold after n switches
+    (0x22 << 56 | i, n)        of a stream key: the word of pick i of its n-th choice, the first is
+                               n = 0
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Literal
@@ -43,11 +56,14 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
+from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, Split, split
-from workers.mechanisms.checked import display
-from workers.mechanisms.config import HistogramConfig, Label, label_complaints
+from workers.mechanisms.config.checked import display
+from workers.mechanisms.config.histogram import HistogramConfig, Label, label_complaints
 from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.levels import Counter
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
 from workers.mechanisms.noise.discrete_laplace import (
     TABLE_VERSION,
@@ -57,10 +73,94 @@ from workers.mechanisms.noise.discrete_laplace import (
     geometric,
     round_up_scale,
 )
+from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, selection_tv
-from workers.mechanisms.running.sparse_state import SparseNoise, SparseState
-from workers.mechanisms.tick_rows import Parts
+from workers.runtime.errors import StateRefused
+
+# 2: includes the number of chosen items, so that truncated blocks are detected.
+STATE_VERSION = 2
+TEST, THRESHOLD, PICK = 0x20 << 56, 0x21 << 56, 0x22 << 56
+
+_HEAD = struct.Struct("<BII")
+
+
+class SparseState(State):
+    """The chosen items of every stream key. Not sensitive: snapshots reveal all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chosen: dict[int, tuple[int, ...]] = {}
+        self.used: dict[int, int] = {}
+        self._changed: set[int] = set()
+
+    def choose(self, key: int, chosen: Sequence[int], used: int) -> None:
+        """Record the chosen places in the domain, and the number of switches used."""
+        self.chosen[key], self.used[key] = tuple(chosen), used
+        self._changed.add(key)
+
+    def changed(self) -> Sequence[tuple[str, bytes]]:
+        blocks = []
+        for key in sorted(self._changed):
+            chosen = self.chosen[key]
+            head = _HEAD.pack(STATE_VERSION, self.used[key], len(chosen))
+            blocks.append((f"m{key:08x}", head + np.array(chosen, dtype="<u4").tobytes()))
+        self._changed = set()
+        return blocks
+
+    def restore(self, name: str, block: bytes) -> None:
+        if len(name) != 9 or name[0] != "m" or not set(name[1:]) <= set("0123456789abcdef"):
+            super().restore(name, block)
+        if len(block) < _HEAD.size:
+            raise StateRefused(f"stored state: block {name!r} of {len(block)} bytes is cut short")
+        version, used, k = _HEAD.unpack_from(block)
+        if version != STATE_VERSION:
+            raise StateRefused(
+                f"stored state has version {version} of sparse_gumb's blocks, this is {STATE_VERSION}"
+            )
+        if len(block) != _HEAD.size + 4 * k:
+            raise StateRefused(
+                f"stored state: block {name!r} of {k} items is cut short or too long"
+            )
+        places = np.frombuffer(block, dtype="<u4", offset=_HEAD.size).tolist()
+        self.chosen[int(name[1:], 16)], self.used[int(name[1:], 16)] = tuple(places), used
+
+
+class SparseNoise:
+    """All noise of one epoch, as functions of the words."""
+
+    def __init__(
+        self, stream: NoiseStream, counter: Counter, test: InversionTable, threshold: InversionTable
+    ) -> None:
+        self._stream, self._counter = stream, counter
+        self._test, self._threshold = test, threshold
+        # A sqrt counter's noise depends on its earlier ticks; other counters draw for chosen rows
+        # only.
+        self._columns = counter.columns(stream) if counter.kind == "sqrt" else None
+
+    def __repr__(self) -> str:
+        return f"SparseNoise({self._counter!r})"
+
+    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+        return self._counter.draw(self._stream, t, tags)
+
+    def chosen(self, t: int, tags: Tags, rows: Rows) -> NDArray[np.int64]:
+        """Return the noise of some rows at tick t, from counters that started at tick 1."""
+        if self._columns is not None:
+            return self._columns.at(t, tags)[rows]
+        return self._counter.draw(self._stream, t, tags.take(rows, axis=0))
+
+    def test(self, t: int, tags: Tags) -> NDArray[np.int64]:
+        return self._test.values(self._stream, (TEST, t), tags)
+
+    def threshold(self, key_tag: Tags, used: int) -> int:
+        """Return the noise of a stream key's threshold after `used` switches."""
+        return int(self._threshold.values(self._stream, (THRESHOLD, used), key_tag)[0])
+
+    def picks(self, key_tag: Tags, choice: int, k: int) -> list[tuple[int, int]]:
+        words = (self._stream.words(key_tag, (PICK | i, choice))[0].tolist() for i in range(k))
+        return [(upper, lower) for upper, lower in words]
+
 
 _UNBOUNDED_TICKS = 1 << 40
 
@@ -71,22 +171,28 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
     Attributes:
         domain: the labels of the domain.
         top_k: items shown of each stream key.
-        switches: most times the shown are chosen again, for each stream key.
-        eta: how far an item outside must lie above the least one shown to cause a switch; None is
-            the default of the module.
+        switches: most reselections per stream key.
+        eta: margin by which an outside item must exceed the least shown one to cause a switch; None
+            is the default of the module.
         accounting: "tight", or "paper" for Theorem 4 as printed.
     """
 
     domain: Annotated[
         tuple[Label, ...],
-        Meta(min_length=2, description='a list of labels such as ["p1", "p2"], at least two, none of them empty'),
+        Meta(
+            min_length=2,
+            description='a list of labels such as ["p1", "p2"], at least two, none of them empty',
+        ),
     ]
     top_k: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
     switches: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
-    eta: Annotated[Annotated[int, Meta(ge=0, le=2**40)] | None, Meta(description="a whole number from 0 to 2^40")] = (
-        None
+    eta: Annotated[
+        Annotated[int, Meta(ge=0, le=2**40)] | None,
+        Meta(description="a whole number from 0 to 2^40"),
+    ] = None
+    accounting: Annotated[Literal["tight", "paper"], Meta(description='"tight" or "paper"')] = (
+        "tight"
     )
-    accounting: Annotated[Literal["tight", "paper"], Meta(description='"tight" or "paper"')] = "tight"
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -98,8 +204,8 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
 class SparseGumb(OnSplit, Domained):
     """Continual top k with at most s switches for each stream key.
 
-    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event,
-    whatever number of items it has, over all ticks of an epoch together.
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event with
+    any number of items, over all ticks of an epoch together.
     """
 
     kind = "sparse_gumb"
@@ -118,13 +224,20 @@ class SparseGumb(OnSplit, Domained):
             config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
         )
         self._pick_scale = round_up_scale(tau_2 / 2)
-        self._threshold_scale, self._test_scale = round_up_scale(2 * tau_1), round_up_scale(4 * tau_1)
+        self._threshold_scale, self._test_scale = (
+            round_up_scale(2 * tau_1),
+            round_up_scale(4 * tau_1),
+        )
         table = geometric if tight else discrete_laplace
         self._threshold_table: Geometric | DiscreteLaplace = table(self._threshold_scale)
         self._test_table: Geometric | DiscreteLaplace = table(self._test_scale)
         counts = k * (s + 1) * Fraction(self._counter.rho_item)
         picks = k * (s + 1) / self._pick_scale**2 / 8
-        tests = s * (1 / self._threshold_scale + 2 / self._test_scale) ** 2 / 8 if tight else 2 / tau_squared
+        tests = (
+            s * (1 / self._threshold_scale + 2 / self._test_scale) ** 2 / 8
+            if tight
+            else 2 / tau_squared
+        )
         self._promise(unit, float_up((counts + picks + tests) * dinf_squared), self._tv())
 
     def public(self) -> Mapping[str, object]:
@@ -137,7 +250,7 @@ class SparseGumb(OnSplit, Domained):
             "scales": [str(self._pick_scale), str(self._threshold_scale), str(self._test_scale)],
             "versions": [TABLE_VERSION, SELECTION_VERSION],
             "counter": self._counter.public(),
-            # In its order: the state names items by their place.
+            # In declared order: the state identifies items by their place.
             "domain": hashlib.blake2b(repr(self._domain).encode(), digest_size=16).hexdigest(),
         }
 
@@ -145,14 +258,16 @@ class SparseGumb(OnSplit, Domained):
         return self._counter.sd(t)
 
     def difference_sd(self, t: int, since: int) -> float:
-        """Return it for an item chosen at both ticks: its counter ran from tick 1."""
+        """Return it for an item chosen at both ticks: its counter started at tick 1."""
         return self._counter.difference_sd(t, since)
 
     def eta(self, t: int) -> int:
-        """Return how far above the least one shown an item outside must lie at tick t."""
+        """Return the margin by which an outside item must exceed the least shown one at tick t."""
         if self.config.eta is not None:
             return self.config.eta
-        return math.ceil(2 * self.sd(t) + float(self._test_scale) * math.log(len(self._domain) * (t + 1)))
+        return math.ceil(
+            2 * self.sd(t) + float(self._test_scale) * math.log(len(self._domain) * (t + 1))
+        )
 
     def init(self) -> State:
         return SparseState()
@@ -160,8 +275,10 @@ class SparseGumb(OnSplit, Domained):
     def noise(self, stream: NoiseStream) -> Noise:
         return SparseNoise(stream, self._counter, self._test_table, self._threshold_table)
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
-        """Show the chosen of each stream key with their noisy counts; see `Mechanism.step`."""
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release]:
+        """Show every stream key's chosen items with their noisy counts; see `Mechanism.step`."""
         if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
             raise TypeError("sparse_gumb: the state and the noise must be its own")
         columns, s = state.ledger, self.config.switches
@@ -172,10 +289,19 @@ class SparseGumb(OnSplit, Domained):
         if testing:
             inside = self._counts(state, t, testing, noise).min(axis=1).tolist()
             outside = (columns.counts + noise.test(t, columns.tags)).reshape(counts.shape)[testing]
-            np.put_along_axis(outside, np.array([state.chosen[key] for key in testing]), np.iinfo(np.int64).min, axis=1)
-            for key, least, highest in zip(testing, inside, outside.max(axis=1).tolist(), strict=True):
+            np.put_along_axis(
+                outside,
+                np.array([state.chosen[key] for key in testing]),
+                np.iinfo(np.int64).min,
+                axis=1,
+            )
+            for key, least, highest in zip(
+                testing, inside, outside.max(axis=1).tolist(), strict=True
+            ):
                 used = state.used[key]
-                if highest > least + self.eta(t) + noise.threshold(state.key_tags[key : key + 1], used):
+                if highest > least + self.eta(t) + noise.threshold(
+                    state.key_tags[key : key + 1], used
+                ):
                     self._choose(state, key, counts[key], used + 1, noise)
         for key in range(len(counts)):
             if key not in state.chosen:
@@ -185,25 +311,31 @@ class SparseGumb(OnSplit, Domained):
         order = np.argsort(shown.reshape(-1))
         return state, Release(shown.reshape(-1)[order], noisy[order], self.sd(t), None)
 
-    def _choose(self, state: SparseState, key: int, counts: NDArray[np.int64], used: int, noise: SparseNoise) -> None:
+    def _choose(
+        self, state: SparseState, key: int, counts: NDArray[np.int64], used: int, noise: SparseNoise
+    ) -> None:
         k = self.config.top_k
         words = noise.picks(state.key_tags[key : key + 1], used, k)
         state.choose(key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used)
 
     def _rows(self, state: SparseState, keys: Sequence[int]) -> NDArray[np.int64]:
-        """Return the chosen's rows, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
-        places = np.array([state.chosen[key] for key in keys], dtype=np.int64).reshape(len(keys), self.config.top_k)
+        """Return the chosen rows, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
+        places = np.array([state.chosen[key] for key in keys], dtype=np.int64).reshape(
+            len(keys), self.config.top_k
+        )
         return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
 
-    def _counts(self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise) -> NDArray[np.int64]:
-        """Return their noisy counts, (keys, k)."""
+    def _counts(
+        self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise
+    ) -> NDArray[np.int64]:
+        """Return the noisy counts of the chosen rows, (keys, k)."""
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
         noisy: NDArray[np.int64] = state.ledger.counts[rows] + drawn
         return noisy
 
     def _tv(self) -> float:
-        """Return the distance from the laws of all draws whose true value one event may change."""
+        """Return the samplers' distance over all draws with a true value one event may change."""
         config, d = self.config, len(self._domain)
         shown = config.top_k * (config.switches + 1)
         tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
@@ -214,17 +346,16 @@ class SparseGumb(OnSplit, Domained):
 
 
 def tau_squared_of(config: SparseGumbConfig, own: Split) -> Fraction:
-    """Return tau^2, what a budget buys."""
+    """Return the tau^2 that a budget allows."""
     kappa = config.top_k + (Fraction(1, 8) if config.accounting == "tight" else Fraction(2))
     return kappa * config.max_count**2 / Fraction(own.rho)
 
 
 def rho_of_item(config: SparseGumbConfig, tau_squared: Fraction) -> float:
-    """Return what one unit of change of one item's counter may cost, rounded down."""
+    """Return the zCDP of a unit change in one item's counter, rounded down."""
     return math.nextafter(float(1 / (2 * (config.switches + 1) * tau_squared)), 0.0)
 
 
 def _root_up(value: Fraction) -> Fraction:
-    """Return the square root, rounded up to 2^-40."""
     root = math.isqrt(math.ceil(value * (1 << 80)))
     return Fraction(root + 1, 1 << 40)

@@ -1,4 +1,4 @@
-"""UnkBase: counters for the items that occur, each shown once its noisy count passed a threshold.
+"""UnkBase: counters for observed items, each shown once its noisy count has passed a threshold.
 
 Source: paper 000 Alg. 3 and App. F (sticky), 004 Thm 11; the threshold per tick is computed from
 the counter's actual standard deviation at that tick (mechanisms.md 3), not a worst case.
@@ -9,12 +9,11 @@ the counter's actual standard deviation at that tick (mechanisms.md 3), not a wo
              all delta_t = delta_discovery
     m_t      threshold: an item is shown at t iff its noisy count is, or was, above m_t
 
-Which ticks may show a new item, and with which m_t, is `threshold` in the settings: at every tick
-with an equal delta_t ("per_tick"), only at every n-th tick ("every"; see `discovery`), or at every
-tick with one m for all ("constant"; see `discovery_schedule`). Every item present is evaluated at
-every such tick, also the ones with no new event: skipping idle items is another mechanism, which
-nobody has analysed. An item's noise is that of a counter from tick 1, whenever the item was first
-seen.
+The setting `threshold` decides which ticks may show a new item, and with which m_t: every tick with
+an equal delta_t ("per_tick"), every n-th tick ("every"), or every tick with one m for all
+("constant"); see `discovery`. Every present item is evaluated at every such tick, also those
+without new events: skipping idle items is another mechanism, which nobody has analysed. An item's
+noise is that of a counter from tick 1, whenever the item was first seen.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from workers.mechanisms.config import UnkBaseConfig
-from workers.mechanisms.counters.budget import OnCounters
+from workers.mechanisms.config.histogram import UnkBaseConfig
+from workers.mechanisms.counters.counter import OnCounters
+from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
-from workers.mechanisms.running.discovery_schedule import make_discovery
-from workers.mechanisms.tick_rows import Parts
+from workers.mechanisms.running.discovery import make_discovery
 
 
 class UnkBase(OnCounters, Domained):
@@ -35,7 +34,7 @@ class UnkBase(OnCounters, Domained):
 
     Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
     delta_numerical)-DP for one event added or removed, over all ticks of an epoch together, on
-    streams that may react to what was released.
+    streams that may react to released values.
     """
 
     kind = "unk_base"
@@ -59,9 +58,11 @@ class UnkBase(OnCounters, Domained):
         """Return m_t; None at a tick that shows no new item (`threshold = "every"`)."""
         return self._discovery.threshold(t) if self._discovery.discovers(t) else None
 
-    def step(self, state: State, t: int, contributions: Parts, noise: Noise) -> tuple[State, Release]:
-        """Show what passed a threshold by now, with noisy counts; see `Mechanism.step`."""
-        from workers.kernels.number_blocks import passed
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release]:
+        """Show items that have passed a threshold, with noisy counts; see `Mechanism.step`."""
+        from workers.arrays.number_blocks import passed
 
         columns = state.ledger
         for part, key_index in contributions:
@@ -69,7 +70,14 @@ class UnkBase(OnCounters, Domained):
         threshold, n = self.threshold(t), columns.n
         new, rows, noisy = (np.empty(n, dtype=np.int64) for _ in range(3))
         fresh, both = passed(
-            columns.counts, noise.at(t, columns.tags), columns.shown, threshold or 0, threshold is not None, new, rows, noisy
+            columns.counts,
+            noise.at(t, columns.tags),
+            columns.shown,
+            threshold or 0,
+            threshold is not None,
+            new,
+            rows,
+            noisy,
         )
         if fresh:
             columns.mark_shown(new[:fresh].copy(), t)

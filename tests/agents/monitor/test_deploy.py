@@ -1,0 +1,225 @@
+"""Dashboard, alerts and documents name metrics and labels that the worker has, in PromQL that parses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+
+from tests import ROOT
+from tests.agents.monitor.scene import NOW_MS, Scene
+from workers.agents.monitor import Health, registry_of
+
+ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
+DASHBOARD = ROOT / "deploy" / "grafana" / "quietcount.json"
+#: What Prometheus or its client add by themselves.
+OTHERS = {
+    "up": {"job", "instance"},
+    "process_resident_memory_bytes": {"instance"},
+    "process_cpu_seconds_total": {"instance"},
+}
+ALWAYS = {"worker", "instance", "job"}
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str, set[str]]]:
+    """Each family of ours: type, help, labels; from what a worker with something of everything shows."""
+    scene = Scene(tmp_path_factory.mktemp("scene"))
+    metrics = scene.handover.metrics
+    metrics.rejects.labels("not JSON").inc()
+    for shard in scene.contribute:
+        shard._intake.watermark = NOW_MS
+    scene.release.merge.histograms[0].start_at(7)
+    health = Health(scene.handover, commit_interval_s=5.0, tick_s=10.0, grace_ms=0)
+    found = {}
+    for family in registry_of(
+        scene.settings, scene.handover, health, {"contribute": 2, "release": 1}
+    ).collect():
+        if family.name.startswith("quietcount_"):
+            assert family.samples, f"{family.name} shows nothing: its labels cannot be checked"
+            labels = set().union(*(sample.labels for sample in family.samples)) - {"le", "worker"}
+            found[family.name] = (family.type, family.documentation, labels)
+    return found
+
+
+@pytest.fixture(scope="module")
+def labels_of(families: Mapping[str, tuple[str, str, set[str]]]) -> dict[str, set[str]]:
+    """Every series that a query may name, with its labels."""
+    found = dict(OTHERS)
+    for name, (kind, _, labels) in families.items():
+        for suffix in SUFFIXES[kind]:
+            found[name + suffix] = labels | ALWAYS | ({"le"} if suffix == "_bucket" else set())
+    return found
+
+
+def alerts() -> list[dict[str, Any]]:
+    return [
+        rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
+    ]
+
+
+def panels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    return found
+
+
+def plain(expression: str) -> str:
+    """A panel's expression with Grafana's variables filled in."""
+    return expression.replace("$__rate_interval", "1m").replace("$worker", ".+")
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """(where, expression) of the alerts and of the dashboard."""
+    for alert in alerts():
+        yield alert["alert"], alert["expr"]
+    for panel in panels():
+        for target in panel.get("targets", ()):
+            yield panel["title"], plain(target["expr"])
+
+
+def nodes(expression: str) -> list[Any]:
+    """Every node of a parsed expression."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> bool:
+        found.append(node)
+        return True
+
+    promql_parser.walk(promql_parser.parse(expression), visit)
+    return found
+
+
+@pytest.mark.parametrize(("where", "expression"), list(queries()))
+def test_queries_parse_and_name_series_and_labels_that_there_are(
+    labels_of: dict[str, set[str]], where: str, expression: str
+) -> None:
+    """An alert on a name that was misspelt never fires, and says nothing about it."""
+    found = nodes(expression)
+    selectors = [node for node in found if isinstance(node, promql_parser.VectorSelector)]
+    selectors += [
+        node.vector_selector for node in found if isinstance(node, promql_parser.MatrixSelector)
+    ]
+    assert selectors
+    for selector in selectors:
+        assert selector.name is not None and selector.name in labels_of, f"{where}: {selector.name}"
+        for matcher in selector.matchers.matchers:
+            assert matcher.name in labels_of[selector.name], f"{where}: {matcher}"
+    there = set().union(*(labels_of[selector.name or ""] for selector in selectors))
+    for node in found:
+        modifier = getattr(node, "modifier", None)
+        matching = getattr(modifier, "matching", None)
+        for labels in (getattr(modifier, "labels", None), getattr(matching, "labels", None)):
+            assert set(labels or ()) <= there, f"{where}: {labels}"
+
+
+def test_the_check_refuses_what_it_is_there_for(labels_of: dict[str, set[str]]) -> None:
+    """A rule that lets everything through tests nothing."""
+    for wrong in (
+        "rate(quietcount_event_total[5m])",
+        "sum by (shop) (quietcount_ready)",
+        'quietcount_ready{stage="release"}',
+    ):
+        with pytest.raises(AssertionError):
+            test_queries_parse_and_name_series_and_labels_that_there_are(labels_of, "here", wrong)
+    with pytest.raises(ValueError, match="parenthesis"):
+        nodes("sum by (worker (quietcount_ready)")
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_an_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on(
+    alert: dict[str, Any],
+) -> None:
+    """It is read at night."""
+    name = alert["alert"]
+    assert re.fullmatch("Quietcount[A-Za-z]+", name)
+    assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
+    assert alert["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
+    # What a template names must have outlived the query.
+    used = set(re.findall(r"\$labels\.(\w+)", " ".join(alert["annotations"].values())))
+    aggregates = [
+        node for node in nodes(alert["expr"]) if isinstance(node, promql_parser.AggregateExpr)
+    ]
+    by = [set(node.modifier.labels) for node in aggregates if node.modifier is not None]
+    assert (
+        not by
+        or used <= set().union(*by)
+        or used <= {"instance", "worker", "histogram", "topic", "partition"}
+    )
+
+
+def test_alerts_have_names_of_their_own_and_a_section_each_in_the_guide() -> None:
+    """Whoever follows the link of an alert must find something there."""
+    names = [alert["alert"] for alert in alerts()]
+    assert len(names) == len(set(names)) > 10
+    guide = (ROOT / "docs" / "operations.md").read_text()
+    headings = {
+        line.lstrip("# ").strip().lower() for line in guide.splitlines() if line.startswith("#")
+    }
+    assert not {name.lower() for name in names} - headings
+
+
+def test_the_dashboard_is_whole() -> None:
+    """Grafana takes nearly anything and shows empty panels for it."""
+    document = json.loads(DASHBOARD.read_text())
+    assert {variable["name"] for variable in document["templating"]["list"]} == {
+        "datasource",
+        "worker",
+    }
+    ids = [panel["id"] for panel in panels()]
+    assert len(ids) == len(set(ids))
+    cells: set[tuple[int, int]] = set()
+    for panel in panels():
+        place = panel["gridPos"]
+        mine = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not mine & cells and max(x for x, _ in mine) < 24, panel["title"]
+        cells |= mine
+        if panel["type"] != "row":
+            assert (
+                panel["fieldConfig"]["defaults"]["unit"]
+                and panel["datasource"]["uid"] == "${datasource}"
+            )
+            for target in panel["targets"]:
+                shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+                assert all(
+                    label in target["expr"] or label in ALWAYS | {"stage"} for label in shown
+                ), panel["title"]
+
+
+def test_every_metric_is_on_the_dashboard(families: dict[str, tuple[str, str, set[str]]]) -> None:
+    """A figure that nobody sees is not worth counting."""
+    text = DASHBOARD.read_text() + ALERTS.read_text()
+    unseen = {name for name in families if name not in text}
+    assert unseen == {"quietcount_records", "quietcount_recovered_records"}, (
+        "by name in docs/metrics.md only"
+    )
+
+
+def test_the_document_lists_every_metric_as_it_is(
+    families: dict[str, tuple[str, str, set[str]]],
+) -> None:
+    """Names are what people build on; a changed one needs a changed line."""
+    rows = re.findall(
+        r"^\| `(quietcount_\w+)` \| (\w+) \|([^|]*)\| (.*) \|$",
+        (ROOT / "docs" / "metrics.md").read_text(),
+        re.MULTILINE,
+    )
+    listed = {
+        name: (kind, text, set(filter(None, labels.strip().split(", "))))
+        for name, kind, labels, text in rows
+    }
+    shown = {
+        name + ("_total" if kind == "counter" else ""): (kind, text, labels)
+        for name, (kind, text, labels) in families.items()
+    }
+    assert listed == shown

@@ -1,0 +1,201 @@
+"""The operator's port: what it answers, and what it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.agents.monitor.scene import Scene
+from workers.agents.monitor import OperatorsPort
+from workers.kafka.handover import Handover
+from workers.runtime.errors import SettingsError
+
+PARTITIONS = {"contribute": 2, "release": 1}
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """A worker's shards, not open."""
+    return Scene(tmp_path)
+
+
+@pytest.fixture
+def port(scene: Scene) -> Iterator[int]:
+    """Where they are watched."""
+    with OperatorsPort(scene.settings, 0) as operator:
+        operator.show(scene.handover, PARTITIONS)
+        assert operator.address is not None and operator.address.startswith("http://127.0.0.1:")
+        yield int(operator.address.rpartition(":")[2])
+
+
+def ask(
+    port: int, path: str, method: str = "GET", **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(method, path, headers=headers)
+    response = connection.getresponse()
+    return response, response.read()
+
+
+def series(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Every sample of an answer, in Prometheus' own parser."""
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+def test_metrics_are_prometheus_text_and_every_series_names_its_worker(
+    scene: Scene, port: int
+) -> None:
+    """Several workers are scraped by one Prometheus."""
+    scene.handover.metrics.events.inc(5)
+    response, body = ask(port, "/metrics")
+    assert (response.status, response.headers["Content-Type"].split(";")[0]) == (200, "text/plain")
+    found = series(body)
+    assert found["quietcount_events_total", frozenset({("worker", "orders")})] == 5
+    ours = [labels for name, labels in found if name.startswith("quietcount_")]
+    assert ours and all(("worker", "orders") in labels for labels in ours)
+    assert not any(name.endswith("_created") for name, _ in found)
+
+
+def test_gauges_of_a_partition_go_with_it(scene: Scene, port: int) -> None:
+    """A watermark that nobody moves any more would look like a stuck partition for ever."""
+
+    def partitions(name: str) -> set[str]:
+        found = series(ask(port, "/metrics")[1])
+        return {
+            value
+            for metric, labels in found
+            if metric == name
+            for key, value in labels
+            if key == "partition"
+        }
+
+    for shard in scene.contribute:
+        shard._intake.watermark = 1
+    assert partitions("quietcount_watermark_lag_seconds") == {"0", "1"}
+    assert partitions("quietcount_ledger_rows") == {"0"}
+    scene.contribute[0].closed = True
+    assert partitions("quietcount_watermark_lag_seconds") == {"1"}
+    scene.handover.shards = {}
+    scene.handover.lags = {}
+    assert (
+        partitions("quietcount_watermark_lag_seconds")
+        == partitions("quietcount_ledger_rows")
+        == set()
+    )
+    assert partitions("quietcount_consumer_lag_records") == set()
+
+
+def test_health_and_readiness_are_json_with_reasons(scene: Scene, port: int) -> None:
+    """Kubernetes reads the status, people the body."""
+    scene.handover.assigned = False
+    response, body = ask(port, "/readyz")
+    assert (response.status, response.headers["Content-Type"]) == (503, "application/json")
+    assert json.loads(body)["reasons"]
+    assert response.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_it_is_read_only(port: int, method: str) -> None:
+    """Nothing here changes anything."""
+    response, _ = ask(port, "/metrics", method)
+    assert (response.status, response.headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_head_has_no_body_other_paths_are_not_there_and_versions_are_not_told(port: int) -> None:
+    """What a scanner sees."""
+    response, body = ask(port, "/healthz", "HEAD")
+    assert body == b"" and int(response.headers["Content-Length"]) > 0
+    response, body = ask(port, "/table/")
+    assert response.status == 404
+    assert response.headers["Server"] == "quietcount"
+
+
+def test_openmetrics_is_spoken_to_who_asks_for_it(port: int) -> None:
+    """Prometheus does."""
+    response, body = ask(port, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert response.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+
+
+def test_without_a_port_nothing_listens(scene: Scene) -> None:
+    """What it shows is exact: nobody gets it who did not ask."""
+    with OperatorsPort(scene.settings, None) as operator:
+        operator.show(scene.handover, PARTITIONS)
+        assert operator.address is None
+
+
+def test_a_port_that_is_taken_is_one_clear_line(scene: Scene) -> None:
+    """Two workers on one machine with one settings file is what one tries first."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        with (
+            OperatorsPort(scene.settings, taken) as operator,
+            pytest.raises(SettingsError, match=f"worker.metrics_port = {taken}.*--metrics-port"),
+        ):
+            operator.show(scene.handover, PARTITIONS)
+
+
+def test_an_address_that_is_not_ours_is_one_clear_line(tmp_path: Path) -> None:
+    """A typing error must not become a traceback."""
+    scene = Scene(tmp_path, 'metrics_host = "192.0.2.1"')
+    with (
+        OperatorsPort(scene.settings, 0) as operator,
+        pytest.raises(SettingsError, match=r"192\.0\.2\.1"),
+    ):
+        operator.show(scene.handover, PARTITIONS)
+
+
+def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, port: int) -> None:
+    """Under one name Prometheus would refuse all that the worker says; and an operator looks for the topic."""
+    places = [("orders-eu", 0), ("orders-us", 0)]
+    handover = scene.handover
+    handover.shards = dict(zip(places, scene.contribute, strict=True))
+    handover.lags = dict(zip(places, handover.lags.values(), strict=False))
+    for shard in scene.contribute:
+        shard._intake.watermark = 1
+    found = series(ask(port, "/metrics")[1])
+    for name in (
+        "watermark_lag_seconds",
+        "consumer_lag_records",
+        "consumer_lag_seconds",
+        "commit_age_seconds",
+    ):
+        shown = [dict(labels) for metric, labels in found if metric == f"quietcount_{name}"]
+        assert sorted((one["topic"], int(one["partition"])) for one in shown) == places, name
+    told = json.loads(ask(port, "/readyz")[1])["partitions"]
+    assert [(one["topic"], one["partition"]) for one in told] == places
+
+
+def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(scene: Scene) -> None:
+    """Kubernetes would end a worker that cannot be asked, and nobody would know what it waits for."""
+    waiting = Handover({})
+    waiting.metrics.away.lost("no broker answers")
+    with OperatorsPort(scene.settings, 0) as operator:
+        operator.show(waiting, {})
+        assert operator.address is not None
+        port = int(operator.address.rpartition(":")[2])
+        assert ask(port, "/healthz")[0].status == 200
+        response, body = ask(port, "/readyz")
+        assert response.status == 503 and "no broker answers" in json.loads(body)["reasons"][0]
+        worker = frozenset({("worker", "orders")})
+        found = series(ask(port, "/metrics")[1])
+        assert found["quietcount_kafka_away_seconds", worker] > 0
+        assert (
+            found["quietcount_kafka_outages_total", worker] == 1
+            and found["quietcount_ready", worker] == 0
+        )
+        operator.show(scene.handover, PARTITIONS)
+        assert operator.address.endswith(f":{port}")
+        found = series(ask(port, "/metrics")[1])
+        assert found["quietcount_kafka_away_seconds", worker] == 0
+        assert ("quietcount_partitions_assigned", worker | {("stage", "release")}) in found

@@ -1,0 +1,130 @@
+"""A number lies in the bucket whose interval holds it, compiled or not."""
+
+from __future__ import annotations
+
+import math
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tests.arrays.uncompiled import WAYS
+from workers.arrays import buckets
+from workers.arrays.texts import fixed
+from workers.events.view_kernels import bucket_of
+
+Floats = NDArray[np.float64]
+EDGES = st.lists(
+    st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=12, unique=True
+).map(sorted)
+
+
+def expected(value: float, edges: list[float]) -> int:
+    """Return the bucket by definition: from `edges[k - 1]` up to, excluding, `edges[k]`."""
+    if math.isnan(value):
+        return -1
+    bounds = [-math.inf, *edges, math.inf]
+    if value == math.inf:
+        return len(edges)
+    return next(k for k in range(len(edges) + 1) if bounds[k] <= value < bounds[k + 1])
+
+
+@settings(max_examples=80, deadline=None)
+@given(EDGES, st.lists(st.floats(), max_size=8))
+@example([0.0, 1.0], [-0.0, math.nan, math.inf, -math.inf])
+def test_each_number_is_in_the_interval_that_holds_it(
+    edges: list[float], values: list[float]
+) -> None:
+    """An edge belongs to the bucket above it; NaN to none."""
+    values = [*values, *edges, *(math.nextafter(edge, -math.inf) for edge in edges)]
+    wanted = [expected(value, edges) for value in values]
+    for way in WAYS:
+        found = np.empty(len(values), dtype=np.int64)
+        with patch.object(buckets, "bucket", way(buckets.bucket)):
+            way(buckets.buckets)(fixed(np.array(values)), fixed(np.array(edges)), found)
+            assert [
+                way(buckets.bucket)(value, fixed(np.array(edges))) for value in values
+            ] == wanted
+        assert found.tolist() == wanted
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.integers(-200, 200), min_size=1, max_size=80, unique=True).map(sorted),
+    st.integers(-201, 201),
+)
+def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(
+    edges: list[int], value: int
+) -> None:
+    """Bisection ends in a linear scan; other views' edges lie around them."""
+    around = fixed(np.array([-9.0, 7.0, *edges, 3.0]))
+    for way in WAYS:
+        assert way(bucket_of)(float(value), around, 2, 2 + len(edges)) == sum(
+            edge <= value for edge in edges
+        )
+
+
+def quantile_in_columns(
+    counts: Floats, sd: float, q: float, normal: float
+) -> tuple[int, float, int, float, int, float]:
+    """Compute the same in whole columns, as `pipeline.snapshots` specifies."""
+    n, below = len(counts) - 1, np.cumsum(counts)
+    total = float(below[-1])
+    if total <= normal * sd * math.sqrt(n + 1):
+        return buckets.OPEN, 0.0, buckets.OPEN, 0.0, buckets.OPEN, 0.0
+    g, edges = below[:-1] - q * total, np.arange(1.0, n + 1)
+    reach = normal * (sd * np.sqrt(edges * ((1 - q) * (1 - q)) + (n - edges + 1) * (q * q)))
+
+    def passes(bucket: int, side: int) -> float:
+        low, high = 0.0, 1.0
+        while high - low > 2.0**-40:
+            f = (low + high) / 2
+            v = bucket * (1 - q) * (1 - q) + (n - bucket) * q * q + (f - q) * (f - q)
+            above = g[bucket - 1] + f * counts[bucket] + side * normal * (sd * math.sqrt(v)) >= 0
+            low, high = (low, f) if above else (f, high)
+        return (low + high) / 2
+
+    upper, lower = g + reach >= 0, g - reach <= 0
+    low = buckets.OPEN if upper[0] else int(np.argmax(upper)) if upper.any() else buckets.EDGE
+    high = (
+        buckets.OPEN
+        if lower[-1]
+        else n - int(np.argmax(lower[::-1]))
+        if lower.any()
+        else buckets.EDGE
+    )
+    ends = low, passes(low, 1) if low > 0 else 0.0, high, passes(high, -1) if high > 0 else 0.0
+    bucket = int(np.argmin(np.concatenate(([0.0], np.cumsum(g)))))
+    if bucket in (0, n):
+        return bucket, 0.0, *ends
+    left = max(float((np.cumsum(g[bucket - 1 :: -1]) / np.arange(1, bucket + 1)).max()), -q * total)
+    right = min(
+        float((np.cumsum(g[bucket:]) / np.arange(1, n - bucket + 1)).min()), (1 - q) * total
+    )
+    return bucket, -left / (right - left) if right > left else 0.0, *ends
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.integers(-50, 500), min_size=3, max_size=14),
+    st.sampled_from([0.0, 0.5, 3.3, 20.123]),
+    st.sampled_from([0.01, 0.25, 0.5, 0.95, 0.999]),
+)
+@example([100, 0, 0, 5], 1.0, 0.01)  # below the first edge
+@example([1, 0, 0, 500], 1.0, 0.95)  # beyond the last
+@example([1, 0, 1], 0.0, 0.5)  # at an edge, exactly
+def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(
+    counts: list[int], sd: float, q: float
+) -> None:
+    """Snapshot bytes must not depend on how quantiles are computed."""
+    column = np.array(counts, dtype=np.float64)
+    wanted = quantile_in_columns(column, sd, q, 1.96)
+    for way in WAYS:
+        parts = {name: way(getattr(buckets, name)) for name in ("root", "sd_below")}
+        with patch.multiple(buckets, **parts):
+            assert (
+                way(buckets.quantile)(fixed(column), sd, q, 1.96, np.empty(len(column) - 1))
+                == wanted
+            )

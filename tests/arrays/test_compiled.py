@@ -1,0 +1,240 @@
+"""Kernels are compiled ahead, cached under all kernels' source, and never reused for another."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from numba.core import event
+from numba.core.caching import IndexDataCacheFile
+from numba.core.compiler import Flags
+
+from tests import ROOT
+from workers.arrays import compiled
+from workers.arrays.texts import fixed
+from workers.commands.compiling import _flags_at_once
+
+COUNTED = """
+import sys
+from numba.core import event
+from workers.commands.compiling import compile_kernels
+compile_kernels()
+with event.install_recorder("numba:compile") as recorder:
+    from workers.cli import execute
+    code = execute(sys.argv[1:])
+late = sorted({str(e.data["dispatcher"].py_func.__qualname__) for _, e in recorder.buffer if e.is_start})
+sys.exit(f"compiled late: {late}" if late else code)
+"""
+
+
+WITHOUT = """
+import sys
+import numpy as np
+from workers.arrays.texts import Texts
+assert list(Texts.of([b"a", b"b"]).take(np.array([1]))) == [b"b"]
+found = sorted(name for name in sys.modules if name.startswith("scipy.linalg"))
+import scipy.linalg
+sys.exit(f"imported: {found}" if found else 0)
+"""
+
+
+def test_a_kernel_needs_no_blas_and_whoever_wants_one_finds_it() -> None:
+    """numba imports an installed SciPy at the first call, half as long as numba's own import."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
+    """Nothing is prebuilt for such calls; a type's result is found once, not on every call."""
+
+    @compiled.kernel_part
+    def last(values: Any) -> Any:
+        return values[len(values) - 1]
+
+    @compiled.kernel
+    def last_but(values: Any, less: Any) -> Any:
+        return last(values) - less
+
+    whole, halves = np.array([3, 8]), np.array([0.25, 0.5])
+    assert last_but(whole, 2) == 6
+    assert (last(whole), last(halves), last(fixed(whole))) == (8, 0.5, 8)
+    with event.install_recorder("numba:compiler_lock") as recorder:
+        assert (last(whole), last(halves), last(fixed(whole))) == (8, 0.5, 8)
+    assert not recorder.buffer
+    assert last_but(halves, 2) == -1.5
+
+
+def kernel_nodes(path: Path) -> Iterator[ast.AST]:
+    decorators = {
+        name
+        for name, each in vars(compiled).items()
+        if callable(each) and "function" in getattr(each, "__annotations__", ())
+    }
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and any(
+            getattr(d, "id", "") in decorators for d in node.decorator_list
+        ):
+            yield from ast.walk(node)
+
+
+def test_no_kernel_counts_from_the_end_of_an_array() -> None:
+    """Disabling numba's wraparound makes a negative index read before the array."""
+    found = []
+    for path in sorted((ROOT / "workers").rglob("*.py")):
+        for node in kernel_nodes(path):
+            if isinstance(node, ast.Subscript):
+                indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+                found += [
+                    f"{path.name}:{node.lineno}"
+                    for index in indices
+                    if isinstance(index, ast.UnaryOp) and isinstance(index.op, ast.USub)
+                ]
+    assert not found
+
+
+def test_an_index_below_0_is_what_it_is_in_python_where_it_is_checked() -> None:
+    """Byte readers that are compared with plain Python must agree with it here, too."""
+
+    @compiled.reads_outside
+    def at(values: Any, index: int) -> Any:
+        return values[index]
+
+    values = np.array([3, 8, 5])
+    assert [at(values, index) for index in range(-3, 3)] == [3, 8, 5, 3, 8, 5]
+    for index in (-4, 3):
+        with pytest.raises(IndexError):
+            at(values, index)
+
+
+def test_flags_are_compared_by_the_values_that_numba_says() -> None:
+    """Functions with other flags must differ, and numba's comparison is restored afterwards."""
+    flags: Any = Flags
+    own = flags.values
+    plain, changed, said = flags(), flags(), flags()
+    changed.boundscheck = True
+    said.boundscheck = plain.boundscheck
+    wanted = [each.values() for each in (plain, changed, said)]
+    with _flags_at_once():
+        assert flags.values is not own
+        assert [each.values() for each in (plain, changed, said)] == wanted
+        assert (plain == said, plain == changed) == (True, False)
+    assert flags.values is own
+
+
+@pytest.mark.parametrize(
+    "example", ["mechanisms/unk_base", "mechanisms/misra_gries", "mechanisms/two_level", "users"]
+)
+def test_nothing_is_compiled_once_counting_has_begun(example: str, tmp_path: Path) -> None:
+    """A late compilation stops a shard for seconds in its first batch."""
+    (tmp_path / "noise.key").write_bytes(bytes(32))
+    (tmp_path / "noise.key").chmod(0o600)
+    text = (ROOT / "examples" / f"{example}.toml").read_text()
+    (tmp_path / "settings.toml").write_text(text)
+    events = [
+        b'{"shop": "s%d", "products": ["a", "b%d"], "ts": %d, "customer": "u%d", "user": "u%d"}\n'
+        % (i % 2 + 1, i % 90, 1_800_000_000_000 + 100 * i, i % 40, i % 40)
+        for i in range(3_000)
+    ]
+    (tmp_path / "events.jsonl").write_bytes(b"".join(events))
+    command = [
+        "replay",
+        "-c",
+        "settings.toml",
+        "--input",
+        "events.jsonl",
+        "--snapshots",
+        "out.jsonl",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, *command],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "PATH": "", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.jsonl").stat().st_size > 10_000
+
+
+def test_the_text_of_every_kernel_names_the_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """numba checks only the outermost function's file; inner loops elsewhere must count too."""
+    for path in Path(compiled.__file__).parent.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path)
+    before = compiled._name()
+    assert compiled._name() == before
+    text = tmp_path / "tallies.py"
+    text.write_text(text.read_text().replace("min(", "max(", 1))
+    assert compiled._name() != before
+
+
+def test_what_other_versions_compiled_stays_up_to_a_number(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two interpreters on one checkout must not evict each other's cache at every start."""
+    monkeypatch.setattr(compiled, "_HERE", tmp_path)
+    others = [tmp_path / "__pycache__" / f"kernels-{number}" for number in range(10)]
+    for number, path in enumerate(others):
+        path.mkdir(parents=True)
+        os.utime(path, (number, number))
+    own = compiled._kept()
+    assert own is not None and own.name == compiled._name()
+    os.utime(own, (0, 0))  # the oldest of all, and it stays all the same
+    assert compiled._kept() == own
+    assert {path.name for path in own.parent.iterdir()} == {
+        own.name,
+        *(path.name for path in others[3:]),
+    }
+
+
+def test_a_complete_directory_need_not_be_writable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In an image root owns the cache, and the worker may not write."""
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
+    monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path / "kept")
+    found: Any = compiled.KeptKernels.from_function
+    py_func = compiled.complete
+    (tmp_path / "kept").write_text("")  # a file: nothing can be made below it
+    assert found(py_func, compiled.__file__) is None
+    (tmp_path / "kept").unlink()
+    (tmp_path / "kept").mkdir()
+    compiled.mark_complete()
+    assert compiled.complete()
+    assert found(py_func, compiled.__file__) is not None
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["complete"]
+
+
+def test_what_cannot_be_kept_costs_the_copy_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk must not stop a worker that only wanted to cache a loop."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(IndexDataCacheFile, "save", full)
+
+    @compiled.kernel
+    def twice(number: int) -> int:
+        return 2 * number
+
+    assert twice(21) == 42

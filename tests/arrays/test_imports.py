@@ -1,0 +1,64 @@
+"""Commands that do not count start without the compiler, which takes half a second and 100 MB."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+RUN = """
+import sys
+from workers.cli import execute
+code = execute(sys.argv[1:])
+found = sorted(name for name in sys.modules if name == "numba" or name == "workers.arrays.compiled")
+sys.exit(f"imported: {found}" if found else code)
+"""
+IMPORT = """
+import sys
+import workers.commands.dashboard, workers.commands.topics, workers.commands.budget
+found = sorted(name for name in sys.modules if name == "numba" or name == "workers.arrays.compiled")
+sys.exit(f"imported: {found}" if found else 0)
+"""
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("example", ["unk_base", "misra_gries_pure", "meta"])
+def test_a_plan_is_made_without_the_compiler(example: str, tmp_path: Path) -> None:
+    """It builds every mechanism, and steps none."""
+    (tmp_path / "noise.key").write_text("00" * 32 + "\n")
+    (tmp_path / "noise.key").chmod(0o600)
+    text = (ROOT / "examples" / "mechanisms" / f"{example}.toml").read_text()
+    (tmp_path / "settings.toml").write_text(text)
+    done = python(RUN, "plan", "-c", str(tmp_path / "settings.toml"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_key_is_made_without_the_compiler(tmp_path: Path) -> None:
+    done = python(RUN, "key", "new", str(tmp_path / "noise.key"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_needs_a_broker_does_not_import_it_either() -> None:
+    """`topics`, `dashboard` and `budget` count nothing."""
+    done = python(IMPORT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_check_sees_a_kernel() -> None:
+    done = python(
+        "import sys; sys.argv = ['-', '--version']\nimport workers.arrays.tag_table" + RUN,
+        "--version",
+    )
+    assert "imported: ['numba'" in done.stderr

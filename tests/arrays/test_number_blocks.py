@@ -1,0 +1,186 @@
+"""Blocks of numbers keep their stored format; look-up, sums and thresholds match arrays."""
+
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.arrays.uncompiled import WAYS
+from workers.arrays.number_blocks import (
+    HEAD_BYTES,
+    add_up,
+    look_up,
+    mark_blocks,
+    pack_blocks,
+    passed,
+    xor,
+)
+from workers.arrays.texts import fixed
+from workers.pipeline.ledger_blocks import pack
+
+EDGES = [0, 1, 255, 256, 65_535, 65_536, 2**31 - 1]
+WIDE = [*EDGES, 2**31, 2**32 - 1, 2**32, 2**63 - 1]
+
+
+@pytest.mark.parametrize(("kind", "numbers"), [(np.int32, EDGES), (np.int64, WIDE)])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_each_block_has_the_bytes_that_it_has_alone(
+    kind: Any, numbers: list[int], data: st.DataObject
+) -> None:
+    """The narrowest width for its largest number, independent of neighbours."""
+    column = np.array(
+        data.draw(st.lists(st.sampled_from(numbers), min_size=1, max_size=30)), dtype=kind
+    )
+    rows = data.draw(st.integers(1, 8))
+    of_column = range(-(-len(column) // rows))
+    blocks = np.array(sorted(data.draw(st.sets(st.sampled_from(of_column)))), dtype=np.int64)
+    parts = [column[block * rows : (block + 1) * rows] for block in blocks.tolist()]
+    expected = [struct.pack("<BBH", 7, pack(part)[0], len(part)) + pack(part)[1] for part in parts]
+    for way in WAYS:
+        ends = np.empty(len(blocks), dtype=np.int64)
+        packed = np.empty((HEAD_BYTES + 8 * rows) * len(blocks), dtype=np.uint8)
+        way(pack_blocks)(column, blocks, rows, 7, ends, packed)
+        starts = [0, *ends.tolist()]
+        assert [
+            packed[start:end].tobytes() for start, end in zip(starts, ends.tolist(), strict=False)
+        ] == expected
+
+
+def test_a_head_says_how_many_rows_a_block_of_more_than_a_byte_of_them_has() -> None:
+    """Two bytes, the lower one first."""
+    for way in WAYS:
+        ends, packed = np.empty(1, dtype=np.int64), np.empty(HEAD_BYTES + 8 * 1000, dtype=np.uint8)
+        way(pack_blocks)(np.zeros(2000, dtype=np.int64), np.array([1]), 1000, 1, ends, packed)
+        assert packed[:HEAD_BYTES].tobytes() == struct.pack("<BBH", 1, 0, 1000)
+        assert ends.tolist() == [HEAD_BYTES + 1000]
+
+
+def test_the_blocks_of_rows_are_marked_and_no_others() -> None:
+    """A block's first and last row belong to it; existing marks stay."""
+    for way in WAYS:
+        blocks = np.array([False, False, False, False, True])
+        way(mark_blocks)(fixed(np.array([8, 15, 24])), 3, blocks)
+        assert blocks.tolist() == [False, True, False, True, True]
+
+
+@pytest.mark.parametrize("kind", [np.int16, np.int32])
+@pytest.mark.parametrize("number", [0, 1, 500])
+def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
+    kind: Any, number: int
+) -> None:
+    """Thresholds with equal upper halves; words at and beside one, and with any upper bits."""
+    rng, mark, lowest = np.random.default_rng(number), int(np.iinfo(kind).min), -7
+    shared = [int(upper) << 64 for upper in rng.integers(1, 2**64, 4, dtype=np.uint64)]
+    edges = sorted(
+        {
+            upper + int(low)
+            for upper in shared
+            for low in (0, *rng.integers(0, 2**64, 3, dtype=np.uint64))
+        }
+    )
+    halves = np.array([(edge >> 64, edge & (1 << 64) - 1) for edge in edges], dtype=np.uint64)
+    guide = np.array(
+        [_decided(edges, lowest, mark, upper << 124) for upper in range(1 << 4)], dtype=kind
+    )
+    drawn = [
+        int(upper) << 64 | int(low)
+        for upper, low in rng.integers(0, 2**64, (number, 2), dtype=np.uint64)
+    ]
+    numbers = (
+        [*drawn, *(edge + beside for edge in edges for beside in (-1, 0, 1))] if number else []
+    )
+    words = np.array(
+        [(each >> 64, each & (1 << 64) - 1) for each in numbers], dtype=np.uint64
+    ).reshape(-1, 2)
+    expected = [lowest + sum(edge <= each for edge in edges) for each in numbers]
+    for way in WAYS:
+        out = np.empty(len(words), dtype=kind)
+        high, low = fixed(halves[:, 0].copy()), fixed(halves[:, 1].copy())
+        way(look_up)(fixed(guide), np.uint64(60), mark, high, low, lowest, fixed(words), out)
+        assert out.tolist() == expected
+
+
+def _decided(edges: list[int], lowest: int, mark: int, first: int) -> int:
+    """Return the words' value from `first` on, by upper four bits; `mark` where it differs."""
+    below, within = (
+        sum(edge <= first for edge in edges),
+        sum(edge < first + (1 << 124) for edge in edges),
+    )
+    return mark if below != within else lowest + below
+
+
+@pytest.mark.parametrize("number", [0, 1, 77])
+def test_words_are_joined_with_each_cell_half_by_half(number: int) -> None:
+    """The same word for two cells would be shared noise."""
+    words = np.random.default_rng(1).integers(0, 2**64, (number, 2), dtype=np.uint64)
+    cells = np.array([(2**64 - 2, 5), (0, 1), (1, 0)], dtype=np.uint64)
+    for way in WAYS:
+        out = np.empty((3 * number, 2), dtype=np.uint64)
+        way(xor)(fixed(words), cells, out)
+        assert out.tolist() == [
+            [int(a) ^ int(upper), int(b) ^ int(lower)] for upper, lower in cells for a, b in words
+        ]
+
+
+@pytest.mark.parametrize("tile", [1, 2, 5, 8])
+@pytest.mark.parametrize("factors", [(60_000, 3, -3, 7), (1 << 45, 5, 1 << 20, -1)])
+def test_sums_of_multiples_of_noise_are_exact_and_carried_into_the_next(
+    tile: int, factors: tuple[int, ...]
+) -> None:
+    """Narrow noise times a large factor needs the wide type; tiles must not leak into the next."""
+    noise = np.array([-32_767, -1, 0, 1, 32_767, 12])
+    narrow, wide = (
+        np.stack((noise[::-1], noise)).astype(np.int16),
+        np.stack((2 * noise, -noise)).astype(np.int32),
+    )
+    a, b, c, d = factors
+    terms = fixed(np.array([(0, 1, a), (1, 0, d), (0, 0, b), (1, 1, c)]))
+    # The first two terms, half of which and more are carried into a sum of 32 bits where the
+    # factors are small.
+    fits = int(a < 1 << 31)
+    sums = fixed(np.array([(2, 5, 17, fits), (4, 1 << 3, 4, fits)]))
+    carried = [(5 + n * a + 2 * n * d) >> 17 for n in noise.tolist()]
+    whole = zip(carried, noise.tolist(), noise[::-1].tolist(), strict=True)
+    expected = [(8 + first + other * b - n * c) >> 4 for first, n, other in whole]
+    for way in WAYS:
+        out = np.full(7, 99)
+        way(add_up)(narrow, wide, terms, sums, np.empty(tile, dtype=np.int32), out[:6])
+        assert out.tolist() == [*expected, 99]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("tests", [True, False])
+def test_a_row_passes_above_the_threshold_once_and_stays(kind: Any, tests: bool) -> None:
+    """Showing at the threshold, or at a tick without a test, would cost more than delta."""
+    counts, noise = np.array([9, 10, 11, 0, 50, 3]), np.array([1, 1, 0, 0, -60, 9])
+    shown = np.array([0, 0, 0, 4, 2, 0], dtype=kind)
+    for way in WAYS:
+        new, rows, noisy = (np.empty(6, dtype=np.int64) for _ in range(3))
+        fresh, both = way(passed)(counts, noise, shown, 10, tests, new, rows, noisy)
+        assert new[:fresh].tolist() == ([1, 2, 5] if tests else [])
+        assert rows[:both].tolist() == ([1, 2, 3, 4, 5] if tests else [3, 4])
+        assert noisy[:both].tolist() == [(counts[row] + noise[row]) for row in rows[:both]]
+        assert shown.tolist() == [0, 0, 0, 4, 2, 0]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 200])
+@pytest.mark.parametrize("tests", [True, False])
+def test_no_row_is_passed_over_wherever_it_is(rows: int, tests: bool) -> None:
+    """Rows come in groups: first and last of one, an empty group, and a partial one."""
+    rng = np.random.default_rng(rows)
+    for share in (0.0, 0.01, 0.3):
+        counts, noise = rng.integers(0, 10, rows), rng.integers(-5, 5, rows)
+        counts[rng.random(rows) < share] = 100
+        shown = np.where(rng.random(rows) < share, 7, 0).astype(np.int32)
+        first = (shown == 0) & (counts + noise > 50) & tests
+        either = np.flatnonzero(first | (shown != 0))
+        for way in WAYS:
+            new, found, noisy = (np.empty(rows, dtype=np.int64) for _ in range(3))
+            fresh, both = way(passed)(counts, noise, shown, 50, tests, new, found, noisy)
+            assert new[:fresh].tolist() == np.flatnonzero(first).tolist()
+            assert found[:both].tolist() == either.tolist()
+            assert noisy[:both].tolist() == (counts + noise)[either].tolist()

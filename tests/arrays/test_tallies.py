@@ -1,0 +1,196 @@
+"""Bounding sets the sensitivity: at most D0 labels of one event, each at most Dinf times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+from random import Random
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.arrays.uncompiled import WAYS
+from workers.arrays import tallies
+
+EVENTS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), unique_by=lambda row: row[0]),
+    ),
+    max_size=12,
+)
+SECRET = np.uint64(0x0123456789ABCDEF)
+
+
+@settings(max_examples=80, deadline=None)
+@given(EVENTS, st.integers(1, 4), st.integers(1, 4), st.booleans())
+def test_an_event_adds_at_most_d0_labels_of_at_most_dinf_each(
+    events: list[tuple[int, list[tuple[int, int]]]], max_items: int, max_count: int, weighted: bool
+) -> None:
+    """l0 and l-infinity sensitivity; the first labels are kept, and every key is reported."""
+    ends = np.cumsum([len(rows) for _, rows in events], dtype=np.int64)
+    labels = np.array([label for _, rows in events for label, _ in rows], dtype=np.int32)
+    amounts = np.array(
+        [n for _, rows in events for _, n in rows] if weighted else [], dtype=np.int64
+    )
+    keys = np.array([key for key, _ in events], dtype=np.int32)
+    expected: Counter[tuple[int, int]] = Counter()
+    for key, rows in events:
+        for label, n in rows[:max_items]:
+            expected[key, label] += min(n, max_count) if weighted else 1
+    for way, tables in product(WAYS, product((-1, 3), repeat=2)):
+        size = len(events) + len(labels) + 1
+        pairs, counts = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64)
+        used, told = 0, np.zeros(4, dtype=np.bool_)
+        # A tally continues across batches, and its table may change between them.
+        for part, bits in zip(np.array_split(np.arange(len(events)), 2), tables, strict=True):
+            slots = np.full(
+                4 << bits if bits >= 0 else 1 << (2 * size - 1).bit_length(), -1, dtype=np.int32
+            )
+            way(tallies.refill)(pairs, used, SECRET, bits, slots)
+            used = way(tallies.count_events)(
+                part,
+                np.empty(0, dtype=np.bool_),
+                keys,
+                ends,
+                labels,
+                amounts,
+                max_items,
+                max_count,
+                told,
+                SECRET,
+                bits,
+                slots,
+                pairs,
+                counts,
+                used,
+            )
+        found = {
+            (int(pair) >> 32, int(pair) & tallies.NO_LABEL): int(n)
+            for pair, n in zip(pairs[:used], counts, strict=False)
+        }
+        assert len(found) == used
+        assert {key for key, label in found if label == tallies.NO_LABEL} == set(keys.tolist())
+        assert {row: n for row, n in found.items() if row[1] != tallies.NO_LABEL} == +expected
+        bounded = np.empty(len(labels), dtype=np.int64)
+        way(tallies.bound_events)(ends, amounts, max_items, max_count, bounded)
+        again: Counter[tuple[int, int]] = Counter()
+        of_row = np.repeat(keys, np.diff(ends, prepend=0))
+        for key, label, n in zip(of_row.tolist(), labels.tolist(), bounded.tolist(), strict=True):
+            again[key, label] += n
+        assert +again == +expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 3)), unique=True, max_size=20),
+    st.lists(st.integers(0, 2), min_size=5, max_size=5),
+    st.randoms(use_true_random=False),
+)
+def test_rows_come_by_owner_and_key_and_within_both_as_they_were_met(
+    rows: list[tuple[int, int]], owner_of: list[int], random: Random
+) -> None:
+    """A label of -1 is the key itself, which precedes its labels."""
+    met = list(dict.fromkeys(key for key, _ in rows))
+    rows = [
+        each
+        for key in met
+        for each in ((key, -1), *(row for row in rows if row[0] == key and row[1] >= 0))
+    ]
+    random.shuffle(rows)
+    rows.sort(key=lambda row: row[1] >= 0)
+    pairs = np.array(
+        [key << 32 | (tallies.NO_LABEL if label < 0 else label) for key, label in rows],
+        dtype=np.uint64,
+    )
+    counts = np.arange(100, 100 + len(rows))
+    met = [key for key, label in rows if label < 0]
+    order = sorted(met, key=owner_of.__getitem__)
+    for way in WAYS:
+        bounds, starts = np.zeros(4, dtype=np.int64), np.zeros(6, dtype=np.int64)
+        places, keys = np.empty(5, dtype=np.int32), np.empty(5, dtype=np.int32)
+        n = len(rows) - len(met)
+        of_rows, labels, sums = (
+            np.empty(n, dtype=np.uint64),
+            np.empty(n, dtype=np.int64),
+            np.empty(n, dtype=np.int64),
+        )
+        k = way(tallies.group_by_owner)(
+            pairs,
+            counts,
+            len(rows),
+            np.array(owner_of, dtype=np.int32),
+            bounds,
+            places,
+            keys,
+            starts,
+            of_rows,
+            labels,
+            sums,
+        )
+        assert keys[:k].tolist() == order
+        assert bounds.tolist() == [sum(owner_of[key] < owner for key in met) for owner in range(4)]
+        found = [
+            (int(pair) >> 32, label, n)
+            for pair, label, n in zip(of_rows, labels.tolist(), sums.tolist(), strict=True)
+        ]
+        of_labels = [
+            (*row, count) for row, count in zip(rows, counts.tolist(), strict=True) if row[1] >= 0
+        ]
+        assert found == [row for key in order for row in of_labels if row[0] == key]
+        assert [int(pair) & tallies.NO_LABEL for pair in of_rows] == labels.tolist()
+        assert starts[: k + 1].tolist() == [
+            sum(row[0] in order[:place] for row in found) for place in range(k + 1)
+        ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=15),
+    st.integers(0, 70),
+    st.integers(0, 9),
+    st.integers(0, 40),
+    st.data(),
+)
+def test_events_count_at_their_time_or_at_the_watermark_in_the_tick_that_holds_it(
+    dated: list[int], latest: int, grace: int, before: int, data: st.DataObject
+) -> None:
+    """By hand, one event at a time; an event dated before tick 1 has none."""
+    start, width = data.draw(st.integers(0, 30)), data.draw(st.integers(1, 12))
+    mark, counted, wanted = before, [], []
+    for time in dated:
+        mark = max(mark, min(time, latest) - grace)
+        counted.append(max(time, mark))
+        wanted.append((counted[-1] - start) // width + 1 if time >= start else 0)
+    begins = [i for i in range(len(dated)) if i == 0 or wanted[i] != wanted[i - 1]]
+    for way in WAYS:
+        times, out = np.array(dated), np.empty(len(dated), dtype=np.int64)
+        assert way(tallies.effective_times)(times, latest, grace, before, out) == mark
+        assert out.tolist() == counted
+        ticks, places = np.empty(len(dated), dtype=np.int64), np.empty(len(dated), dtype=np.int64)
+        found, ascending = way(tallies.ticks_of)(times, out, start, width, ticks, places)
+        assert ticks.tolist() == wanted
+        assert places[:found].tolist() == begins
+        assert ascending is (wanted == sorted(wanted))
+
+
+def test_labels_are_alone_where_each_event_has_its_own_only() -> None:
+    """Then they are used directly; a wrong label would count for another event."""
+    for first, number, alone in (
+        ([], [], True),
+        ([0], [1], True),
+        ([0, 1, 2], [1, 1, 1], True),
+        ([0, 1, 2], [1, 2, 1], False),
+        ([0, 1, 1], [1, 0, 1], False),
+        ([0, 1, 2], [1, 1, -1], False),
+        ([0, 2, 1], [1, 1, 1], False),
+        ([1, 0], [1, 1], False),
+    ):
+        for way in WAYS:
+            assert (
+                way(tallies.are_alone)(
+                    np.array(first, dtype=np.int64), np.array(number, dtype=np.int64)
+                )
+                is alone
+            )

@@ -1,0 +1,60 @@
+"""Kernels as plain Python."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from workers.arrays import words
+
+
+def uncompiled(function: Any) -> Any:
+    """Return a kernel's Python function; the argument itself where the compiler is off."""
+    return getattr(function, "py_func", function)
+
+
+def compiled(function: Any) -> Any:
+    return function
+
+
+WAYS = (compiled, uncompiled)
+# They need wrapping 64-bit numbers, which plain Python lacks, and stay compiled; their own test
+# compares each with its definition.
+IN_WORDS = (words.__name__,)
+
+
+def plain_python(
+    modules: Sequence[ModuleType], old: str = "", new: str = ""
+) -> Mapping[ModuleType, dict[str, Any]]:
+    """Return modules whose kernels are plain Python functions that call each other.
+
+    Args:
+        modules: in the order in which they import each other.
+        old, new: a piece of their source that occurs once, and its replacement.
+    """
+    made: dict[ModuleType, dict[str, Any]] = {}
+    changed = 0
+    for module in modules:
+        namespace = dict(vars(module))
+        for known in made.values():
+            namespace |= {
+                name: each
+                for name, each in known.items()
+                if inspect.isfunction(each) and name in namespace
+            }
+        own = [
+            each
+            for each in vars(module).values()
+            if hasattr(each, "py_func") and each.__module__ == module.__name__
+        ]
+        for kernel in own:
+            _, source = inspect.getsource(kernel.py_func).split("\n", 1)
+            changed += bool(old) and source.count(old)
+            exec(source.replace(old, new) if old else source, namespace)  # noqa: S102  # our own source, a line of it changed
+        left = [each for each in namespace.values() if hasattr(each, "py_func")]
+        assert not [each for each in left if each.__module__ not in IN_WORDS]
+        made[module] = namespace
+    assert changed == bool(old), f"{old!r} occurs {changed} times"
+    return made

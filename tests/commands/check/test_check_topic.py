@@ -1,0 +1,124 @@
+"""`quietcount check` on a real Kafka: the newest records, whatever lies between them, and nothing written."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.worker.harness import Site, unk, until
+from workers.cli import execute
+from workers.commands.check.examine import examine
+from workers.commands.check.sample import of_topics
+from workers.kafka.reading import bounds_of, reader
+
+
+def event(i: int, **changes: object) -> dict[str, object]:
+    return {
+        "key": "k",
+        "items": [f"p{i % 3}"],
+        "ts": time.time_ns() // 1_000_000 - 100_000 + i,
+    } | changes
+
+
+def ends(site: Site) -> dict[str, list[tuple[int, int]]]:
+    """Where every log of the site's topics begins and ends."""
+    found = {}
+    with reader(site.connection) as consumer:
+        for name, topic in site.admin.list_topics(timeout=60).topics.items():
+            if name.startswith(site.name):
+                found[name] = [
+                    bounds_of(consumer, name, partition) for partition in sorted(topic.partitions)
+                ]
+    return found
+
+
+def test_the_newest_records_are_looked_at_and_nothing_is_written(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An equal share of each partition; an old format at the beginning of the topic is nobody's matter any more."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=3)
+    for partition in range(3):
+        site.produce(partition, [b"old"] * 200, flush=False)
+    site.produce(0, [event(i) for i in range(50)])
+    site.produce(1, [event(i) for i in range(300)])
+    site.produce(2, [event(i, items=None) for i in range(40)])
+    before = until(lambda: ends(site), "every log has a leader")
+    capsys.readouterr()
+    assert execute(["check", "-c", str(site.config), "--records", "90"]) == 0
+    shown = capsys.readouterr().out
+    assert ends(site) == before
+    assert (
+        "accepted  60" in shown
+        and "rejected  30" in shown
+        and "field 'items' is not a string" in shown
+    )
+    assert not (tmp_path / "data").exists()
+    assert len(of_topics(site.settings, 100_000)) == 600 + 390
+
+
+def test_records_of_transactions_are_found_between_their_markers_and_aborted_ones_are_not(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """Each transaction of one record takes two offsets, so the newest offsets hold half as many records."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
+    producer = site.connection.producer(f"{site.name}-{uuid.uuid4().hex}")
+    producer.init_transactions(60)
+    for i in range(40):
+        producer.begin_transaction()
+        producer.produce(
+            site.topic, f'{{"key":"k","items":["p{i}"],"ts":{time.time_ns() // 1_000_000}}}'
+        )
+        producer.flush(60)  # the broker refuses to abort what has only just begun to reach it
+        producer.commit_transaction(60) if i % 4 else producer.abort_transaction(60)
+    assert len(of_topics(site.settings, 20)) == 20
+    found = examine(site.settings, of_topics(site.settings, 1_000))
+    assert (found.records, found.accepted) == (30, 30)
+
+
+def test_users_in_the_wrong_partition_are_told(bootstrap: str, tmp_path: Path) -> None:
+    """What depends on where a record lies is looked at too."""
+    users = unk(max_items_per_user=2)
+    site = Site(
+        bootstrap,
+        tmp_path,
+        [users],
+        partitions=2,
+        events={"user": "user"},
+        privacy={"unit": "user"},
+    )
+    site.produce(0, [event(i, user=f"u{i}") for i in range(100)])
+    found = examine(site.settings, of_topics(site.settings, 100))
+    [why] = found.why
+    assert why.reason == "user's records belong in another partition"
+    assert 20 < found.accepted < 80 and found.accepted + why.number == 100
+
+
+@pytest.mark.parametrize("records", [[], [b"broken"] * 5])
+def test_without_any_event_it_is_1(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], records: list[bytes]
+) -> None:
+    """A script that checks before it starts a worker must see it."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
+    site.produce(0, records)
+    capsys.readouterr()
+    assert execute(["check", "-c", str(site.config)]) == 1
+    shown = capsys.readouterr()
+    [line] = shown.err.splitlines()
+    assert ("none of 5 would be accepted" if records else "there are none") in line
+    assert ("not JSON: 5 (100.0 %)" in shown.out) == bool(records)
+
+
+def test_a_missing_topic_and_a_broker_that_is_away_are_2(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with every other command."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
+    assert execute(["check", "-c", str(site.config)]) == 2
+    assert "no such topic" in capsys.readouterr().err
+    site.document["kafka"]["bootstrap"] = "127.0.0.1:1"
+    assert execute(["check", "-c", str(site.write(site.document))]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "no broker answered" in line

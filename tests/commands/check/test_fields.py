@@ -1,0 +1,100 @@
+"""Which paths records have, and which of them are near one that they do not have."""
+
+from __future__ import annotations
+
+import json
+from difflib import SequenceMatcher
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.commands.check.examine import NAMES_MAX, PATHS_MAX, Fields
+from workers.mechanisms.config.views import parse
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+def fields(*records: object) -> Fields:
+    found = Fields()
+    for record in records:
+        found.add(record)
+    return found
+
+
+def test_paths_go_through_objects_and_one_list() -> None:
+    """A path has one [] at most, so what is in a list of lists has none."""
+    found = fields({"order": {"lines": [{"sku": "a", "tags": ["x"]}, {"qty": 2}], "a.b": 1}})
+    for there in (
+        "order",
+        "order.lines",
+        "order.lines[]",
+        "order.lines[].sku",
+        "order.lines[].qty",
+        'order."a.b"',
+    ):
+        assert found.has(parse(there)), there
+    for absent in ("lines", "order.lines.sku", "order.lines[].price"):
+        assert not found.has(parse(absent)), absent
+
+
+def test_the_nearest_is_the_same_name_elsewhere_or_a_slip() -> None:
+    """What people get wrong: where a field is, its case, a letter, an s."""
+    record = {"order": {"shop": "s1"}, "customerId": 7, "products": ["p"], "zzz": 1}
+    found = fields(record, record, {"zzz": 1})
+    for wanted, nearest in (
+        ("shop", "order.shop"),
+        ("customer_id", "customerId"),
+        ("product", "products"),
+        ("oder.shop", "order.shop"),
+    ):
+        assert found.nearest(parse(wanted))[0] == nearest, wanted
+    assert found.nearest(parse("timestamp")) == []
+    assert found.share("products") == 2 / 3
+
+
+@given(st.lists(JSON, max_size=5), st.sampled_from(["a", "a.b[].c", '"x y"']))
+def test_any_record_has_paths_that_can_be_parsed(records: list[Any], wanted: str) -> None:
+    """Whatever is in the topic, the command goes on; and what it names can be written into the settings."""
+    found = fields(*records)
+    for near in found.nearest(parse(wanted)):
+        assert str(parse(near)) == near
+        assert 0 < found.share(near) <= 1
+
+
+def test_objects_with_a_name_for_each_item_do_not_fill_the_memory() -> None:
+    """An object of counts has as many names as there are items."""
+    found = fields(*({f"{row}-{i}": i for i in range(2 * NAMES_MAX)} for row in range(60)))
+    assert len(found._met) == PATHS_MAX
+    assert json.dumps(repr(found)) == f'"Fields({PATHS_MAX})"'
+
+
+def test_a_name_longer_than_a_path_is_passed_over() -> None:
+    """The settings cannot name it; a record with one ended the command."""
+    found = fields({"n" * 1_001: 1, "price": 2, "m" * 500_000: {"price": 3}})
+    assert found.has(parse("price"))
+    assert found.nearest(parse("prices")) == ["price"]
+
+
+def test_long_names_are_compared_only_where_they_may_be_near(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ratio is quadratic in the length: thousands of names of hundreds of letters took minutes."""
+    asked: list[int] = []
+    right = SequenceMatcher.ratio
+
+    def counted(self: SequenceMatcher[str]) -> float:
+        asked.append(1)
+        return right(self)
+
+    monkeypatch.setattr(SequenceMatcher, "ratio", counted)
+    found = fields({"prize": 1} | {f"{'z' * 900}{i}": 1 for i in range(150)})
+    assert found.nearest(parse("price")) == ["prize"]
+    assert len(asked) < 10

@@ -1,0 +1,198 @@
+"""Whatever is in a topic: a file that loads and accepts what it says, with no value of an event in it, or a reason."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path as File
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.commands.init.topics import NOW_MS, events, iso, sample_of
+from workers.commands.init.draft import Answers, Draft, Guess
+from workers.commands.init.formats import NothingToCount, decoded
+from workers.commands.init.pace import pace_of
+from workers.commands.init.sample import Sample
+from workers.commands.init.writing import Place, settings_text
+from workers.events.project import Projection
+from workers.settings.settings import Settings, settings_of
+
+pytestmark = pytest.mark.slow
+
+Json = dict[str, Any]
+# As no name of a field, setting or comment has it.
+MARK = "zqv"
+ANSWERS = [
+    Answers(keys=keys, users=users)
+    for keys in ("none", "public", "declare")
+    for users in (False, True)
+]
+
+names = st.one_of(
+    st.sampled_from(["id", "type", "items", "lines", "qty", "ts", "user", "value", "shop", "sku"]),
+    st.sampled_from(["", "\n", "a b", "a.b", "$all", "é", "[]", '"', "\x7f"]),
+    st.text(max_size=5),
+)
+texts = st.integers(0, 9).map(lambda n: f"{MARK}{n}")
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(0, 9),
+    st.floats(allow_nan=False, allow_infinity=False),
+    texts,
+    st.integers(NOW_MS - 10**7, NOW_MS),
+    st.integers(NOW_MS - 10**7, NOW_MS).map(iso),
+)
+
+
+def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(st.lists(inner, max_size=4), st.dictionaries(names, inner, max_size=4))
+
+
+@st.composite
+def topics(draw: st.DrawFn) -> list[tuple[str | None, Json]]:
+    """Records of a few shapes, each with values of its own: the way topics are, and any other way."""
+    shapes = draw(
+        st.lists(
+            st.dictionaries(names, st.recursive(scalars, nested, max_leaves=6), max_size=6),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    number = draw(st.sampled_from([1, 3, 60]))
+    rng = draw(st.randoms(use_true_random=False))
+    keys = draw(st.sampled_from([lambda i: None, lambda i: f"k{i % 7}", lambda i: f"k{i}"]))
+    return [(keys(i), varied(rng.choice(shapes), rng)) for i in range(number)]
+
+
+def varied(value: Any, rng: Any) -> Any:
+    """The same shape with other values."""
+    if isinstance(value, dict):
+        return {name: varied(inner, rng) for name, inner in value.items() if rng.random() < 0.97}
+    if isinstance(value, list):
+        return [varied(inner, rng) for inner in value for _ in range(rng.randrange(3))]
+    if isinstance(value, str) and value.startswith(MARK):
+        return f"{MARK}{rng.randrange(12)}"
+    if isinstance(value, int) and not isinstance(value, bool) and rng.random() < 0.5:
+        return value + rng.randrange(5)
+    return value
+
+
+def written(sample: Sample, answers: Answers) -> tuple[str, Draft]:
+    """What `init` writes."""
+    draft = Guess(sample, decoded([record.value for record in sample.records]), NOW_MS).draft(
+        answers
+    )
+    place = Place(
+        bootstrap="localhost:9092",
+        topic="events",
+        client={},
+        registry={},
+        file="x.toml",
+        key_file="x.key",
+        key_name="x.key",
+        now=datetime(2026, 11, 22, tzinfo=UTC),
+    )
+    return settings_text(draft, pace_of(draft, NOW_MS), answers, place), draft
+
+
+def loaded(text: str) -> Settings:
+    return settings_of(tomllib.loads(text), File("/nowhere"))
+
+
+def accepted(found: Settings, sample: Sample) -> int:
+    """How many of the records the worker would count."""
+    projection = Projection(found.shape)
+    n = 0
+    for record in sample.records:
+        try:
+            event = projection.event(json.loads(record.value or b"null"))
+        except (ValueError, TypeError):
+            continue
+        n += not isinstance(event, str) and event.views[0] is not None
+    return n
+
+
+@settings(max_examples=250)
+@given(topics(), st.sampled_from(ANSWERS))
+def test_a_file_loads_and_accepts_what_it_says(
+    keyed: list[tuple[str | None, Json]], answers: Answers
+) -> None:
+    """Or nothing is written, with the reason; floats of JSON differ from those read exactly in nothing that counts here."""
+    sample = sample_of(keyed)
+    try:
+        text, draft = written(sample, answers)
+    except NothingToCount:
+        return
+    assert accepted(loaded(text), sample) == draft.accepted > 0
+    if draft.where is None and draft.keys != "declare":
+        assert MARK not in text
+
+
+@given(
+    st.lists(
+        st.one_of(st.none(), st.binary(max_size=40), st.text(max_size=20).map(str.encode)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_bytes_of_any_sort_give_a_reason(values: list[bytes | None]) -> None:
+    """A topic may hold what no format is."""
+    assume(not any(value is not None and value.lstrip()[:1] == b"{" for value in values))
+    with pytest.raises(NothingToCount):
+        written(sample_of((None, value) for value in values), Answers())
+
+
+def test_deep_and_large_records_are_passed_over() -> None:
+    """The worker rejects them too; they must not end the command."""
+    good = list(events("flights", 100))
+    deep = b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    large = json.dumps({"a": "x" * 1_000_001}).encode()
+    values: list[tuple[str | None, object]] = [
+        *good,
+        (None, deep),
+        (None, large),
+        (None, None),
+        (None, b"\x00\x00"),
+    ]
+    text, draft = written(sample_of(values), Answers())
+    assert draft.decoded == draft.accepted == len(good)
+    assert '"dest"' in text
+
+
+@pytest.mark.parametrize("answers", ANSWERS, ids=str)
+@pytest.mark.parametrize("name", ["flights", "orders", "web-log", "sensors", "users"])
+def test_no_value_is_written_unless_the_file_says_so(name: str, answers: Answers) -> None:
+    """Every text of every event is looked for: names of keys only where they were declared, of types only in where."""
+    keyed = list(events(name, 600))
+    try:
+        text, draft = written(sample_of(keyed), answers)
+    except NothingToCount:
+        assert answers.users and name not in ("users", "sensors")
+        return
+    said = set(draft.where.values) if draft.where is not None else set()
+    said |= set(draft.key.values) if draft.keys == "declare" and draft.key is not None else set()
+    values = {value for _, event in keyed for value in strings(event)}
+    assert {value for value in values if f'"{value}"' in text} == said
+    assert ("It holds no value of any event" in " ".join(text.replace("#", " ").split())) == (
+        not said and draft.items.range is None
+    )
+    assert ("(keys)" in text, "(where)" in text) == (
+        draft.keys == "declare",
+        draft.where is not None,
+    )
+
+
+def strings(value: object) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    inner = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    )
+    return [text for one in inner for text in strings(one)]

@@ -1,0 +1,262 @@
+"""The command on a real Kafka: what it reads, asks, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import sys
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+
+from tests.admin import admin_of
+from tests.commands.init.topics import events, partition_of
+from workers.cli import execute
+from workers.commands.init.sample import sample_of
+from workers.kafka.clients import Connection
+from workers.settings.settings import load
+
+
+def made(
+    bootstrap: str,
+    records: Iterable[tuple[str | None, object]],
+    partitions: int = 2,
+    *,
+    abort: bool = False,
+) -> str:
+    """Makes a topic with records, objects as JSON; with `abort` others that were never committed lie around them."""
+    topic = f"init-{uuid.uuid4().hex[:8]}"
+    connection = Connection(bootstrap)
+    admin = admin_of(connection)
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        future.result()
+    producer = connection.producer(f"{topic}-t")
+    producer.init_transactions(30)
+
+    def junk() -> None:
+        producer.begin_transaction()
+        for partition in range(partitions):
+            producer.produce(topic, b'{"zqv": 1}', partition=partition)
+        producer.abort_transaction(30)
+
+    if abort:
+        junk()
+    producer.begin_transaction()
+    for place, (key, value) in enumerate(records):
+        body = value if isinstance(value, bytes) or value is None else json.dumps(value)
+        producer.produce(topic, body, key, partition_of(key, place, partitions))
+    producer.commit_transaction(30)
+    if abort:
+        junk()
+    return topic
+
+
+def test_the_oldest_and_the_newest_committed_records_are_looked_at(bootstrap: str) -> None:
+    """In each partition; offsets that are no records do not make the sample smaller."""
+    topic = made(bootstrap, ((None, {"i": i}) for i in range(2_000)), abort=True)
+    sample = sample_of(Connection(bootstrap), topic, 200)
+    numbers = [json.loads(record.value or b"")["i"] for record in sample.records]
+    assert sorted(numbers) == [*range(100), *range(1_900, 2_000)]
+    assert sample.partitions == 2 and 2_000 <= sample.total <= 2_010 and not sample.stopped
+    whole = sample_of(Connection(bootstrap), topic, 10_000)
+    assert sorted(json.loads(record.value or b"")["i"] for record in whole.records) == [
+        *range(2_000)
+    ]
+
+
+def test_a_file_is_written_once_and_says_what_is_next(
+    bootstrap: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither the file nor anything else is overwritten, and the next commands take what it names."""
+    topic = made(bootstrap, events("orders", 600))
+    monkeypatch.chdir(tmp_path)
+    run = [
+        "init",
+        "--bootstrap",
+        bootstrap,
+        "--topic",
+        topic,
+        "--keys",
+        "public",
+        "--client",
+        "client.id=x.y",
+    ]
+    assert execute(run) == 0
+    out = capsys.readouterr().out
+    assert f"{topic}.toml: written" in out and f"Next: quietcount check -c {topic}.toml" in out
+    settings = load(f"{topic}.toml")
+    assert settings.events.count == "order.lines[].qty" and settings.kafka.client == {
+        "client.id": "x.y"
+    }
+    text = Path(f"{topic}.toml").read_text()
+    assert f"quietcount key new {topic}.key" in text
+    assert execute(run) == 2
+    assert "settings are never overwritten" in capsys.readouterr().err
+    assert Path(f"{topic}.toml").read_text() == text
+    assert execute(["key", "new", f"{topic}.key"]) == 0
+    assert execute(["topics", "-c", f"{topic}.toml", "--create"]) == 0
+    # Its topics are there now: a second file gets another name, so that it cannot meddle with the first.
+    assert execute([*run, "--output", "second.toml"]) == 0
+    assert load("second.toml").worker.name == f"{topic}-2"
+
+
+@pytest.mark.parametrize(
+    ("records", "code", "words"),
+    [
+        ([], 1, "the topic is empty"),
+        ([("k", None)], 1, "without a value"),
+        ([(None, b"\x00\x00\x00\x00\x01abc")] * 20, 1, "framed for a Schema Registry"),
+        ([(None, b"nonsense")] * 20, 1, "0 of 20 sampled values are JSON objects"),
+        (
+            [(None, {"id": f"{i:09}"}) for i in range(40)],
+            1,
+            "no field of the sampled records can be counted",
+        ),
+    ],
+    ids=["empty", "tombstones", "framed", "no JSON", "ids"],
+)
+def test_where_nothing_can_be_guessed_no_file_is_written(
+    records: list[tuple[str | None, object]],
+    code: int,
+    words: str,
+    bootstrap: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    topic = made(bootstrap, records)
+    assert (
+        execute(
+            [
+                "init",
+                "--bootstrap",
+                bootstrap,
+                "--topic",
+                topic,
+                "--output",
+                str(tmp_path / "x.toml"),
+            ]
+        )
+        == code
+    )
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"quietcount: no settings for the topic {topic}: ") and words in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--client", "x"], "--client: NAME=VALUE"),
+        (["--client", "sasl.password=hunter2"], "a secret must not be written here"),
+        (["--client", "group.id=g"], "kafka.client.group.id: cannot be set"),
+        (["--range", "5:1"], "--range 5:1: FROM:TO"),
+        (["--output", "/nowhere/at/all.toml"], "no directory /nowhere/at"),
+        (["--bootstrap", "localhost"], 'kafka.bootstrap = "localhost"'),
+        (["--topic", "none-such"], "--topic none-such: no such topic on"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_2(
+    options: list[str],
+    words: str,
+    bootstrap: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert execute(["init", "--bootstrap", bootstrap, "--topic", "some", *options]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert words in line and "hunter2" not in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_secrets_stay_where_they_are(
+    bootstrap: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The file names the variable; the client gets what is in it."""
+    monkeypatch.setenv("QC_TEST_PASSWORD", "hunter2")
+    topic = made(bootstrap, events("flights", 200))
+    run = ["init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(tmp_path / "x.toml")]
+    assert execute([*run, "--client", "sasl.password=env:QC_TEST_PASSWORD"]) == 0
+    text = (tmp_path / "x.toml").read_text()
+    assert '"sasl.password" = { env = "QC_TEST_PASSWORD" }' in text and "hunter2" not in text
+    assert load(tmp_path / "x.toml").kafka.client == {"sasl.password": "hunter2"}
+
+
+def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
+    """What may be published, whom to protect, and which range; each question says what it is about."""
+    topic = made(bootstrap, events("sensors", 1_000))
+    out, code = on_a_terminal(
+        ["init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(tmp_path / "x.toml")],
+        [
+            ("May the names be published?", "declare"),
+            ("Protect all events of one user", "y"),
+            ("Buckets FROM:TO [0:70]", "-10:90"),
+        ],
+    )
+    assert code == 0, out
+    assert "there are 2 different values: " in out and "The records are placed by sensor" in out
+    settings = load(tmp_path / "x.toml")
+    [histogram] = settings.histograms
+    assert histogram.keys == ("humidity", "temperature")
+    assert settings.privacy.unit == "user" and settings.events.user == "sensor"
+    assert (
+        histogram.buckets is not None
+        and histogram.buckets.edges[0] == -10
+        and histogram.buckets.edges[-1] == 90
+    )
+
+
+def test_with_yes_it_asks_nothing_and_publishes_no_names(bootstrap: str, tmp_path: Path) -> None:
+    topic = made(bootstrap, events("sensors", 1_000))
+    out, code = on_a_terminal(
+        [
+            "init",
+            "--bootstrap",
+            bootstrap,
+            "--topic",
+            topic,
+            "--output",
+            str(tmp_path / "x.toml"),
+            "--yes",
+        ],
+        [],
+    )
+    assert code == 0 and "published?" not in out
+    settings = load(tmp_path / "x.toml")
+    assert settings.events.key == "$all" and settings.privacy.unit == "event"
+
+
+def on_a_terminal(arguments: list[str], answers: list[tuple[str, str]]) -> tuple[str, int]:
+    """Runs the command on a terminal of its own and answers what it asks; returns what was shown, and its exit code."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "workers.cli", *arguments])
+    shown, deadline, waiting = "", time.monotonic() + 60, list(answers)
+    while time.monotonic() < deadline:
+        if not select.select([terminal], [], [], 1.0)[0]:
+            continue
+        try:
+            part = os.read(terminal, 65_536)
+        except OSError:  # Linux says so at the end
+            break
+        if not part:
+            break
+        shown += part.decode(errors="replace")
+        if waiting and waiting[0][0] in shown:
+            os.write(terminal, f"{waiting.pop(0)[1]}\n".encode())
+    os.close(terminal)
+    assert not waiting, shown
+    return shown, os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

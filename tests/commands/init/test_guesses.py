@@ -1,0 +1,283 @@
+"""What is guessed of topics of known shape, and what is not taken for what it is not."""
+
+from __future__ import annotations
+
+import random
+import tomllib
+from decimal import Decimal
+
+import pytest
+
+from tests.commands.init.test_any_topic import written
+from tests.commands.init.topics import NOW_MS, Event, draft_of, events, iso, sample_of
+from workers.commands.init.draft import Answers, Draft
+from workers.commands.init.fields import Form, survey
+from workers.commands.init.formats import NothingToCount
+from workers.commands.init.items import Range, around, range_of
+from workers.commands.init.pace import config_of, pace_of
+from workers.commands.init.times import grace_of
+from workers.commands.init.writing import worker_name
+from workers.mechanisms.registry import build
+
+
+def of(records: list[Event], answers: Answers | None = None) -> Draft:
+    return draft_of(sample_of((None, record) for record in records), answers)
+
+
+def said(draft: Draft) -> dict[str, object]:
+    """The guesses as the settings have them."""
+    found = {
+        "items": str(draft.items.field.path),
+        "count": draft.items.count and str(draft.items.count.path),
+        "key": draft.key and draft.key.setting,
+        "timestamp": draft.time and (str(draft.time.field.path), draft.time.unit),
+        "where": draft.where and (str(draft.where.field.path), draft.where.values),
+        "range": draft.items.range and str(draft.items.range),
+        "empty": draft.empty or None,
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    ("name", "guessed"),
+    [
+        ("flights", {"items": "dest", "key": "origin", "timestamp": ("departed", "iso")}),
+        (
+            "orders",
+            {
+                "items": "order.lines[].sku",
+                "count": "order.lines[].qty",
+                "key": "order.shop",
+                "timestamp": ("created", "s"),
+                "where": ("type", ("purchase",)),
+            },
+        ),
+        ("web-log", {"items": "path", "key": "method", "timestamp": ("ts", "ms")}),
+        (
+            "sensors",
+            {
+                "items": "value",
+                "key": "type",
+                "timestamp": ("at", "us"),
+                "range": "{ from = 0, to = 70, count = 14 }",
+            },
+        ),
+        ("users", {"items": "tags", "key": "action", "timestamp": ("context.when", "iso")}),
+    ],
+)
+def test_topics_as_people_have_them(name: str, guessed: dict[str, object]) -> None:
+    draft = draft_of(sample_of(events(name, 2_000)), Answers(keys="public"))
+    assert said(draft) == guessed
+    assert draft.accepted + draft.skipped == 2_000
+
+
+def test_users_are_found_by_name_and_by_where_their_records_are() -> None:
+    """A session that is the record key lies where its key says; an address that is not needs `rekey`."""
+    draft = draft_of(sample_of(events("users", 2_000)), Answers(users=True))
+    assert draft.user is not None
+    assert (draft.user.setting, draft.user.partitioner) == ("session", "murmur2")
+    assert [
+        (named.setting, named.partitioner)
+        for named in draft_of(sample_of(events("web-log", 2_000))).users
+    ] == [("ip", None)]
+    text, draft = written(sample_of(events("web-log", 2_000)), Answers(users=True))
+    assert draft.user is not None and draft.user.setting == "ip"
+    assert "rekey = true" in text and "partitioner" not in text
+    with pytest.raises(NothingToCount, match="--users: no field"):
+        draft_of(sample_of(events("flights", 2_000)), Answers(users=True))
+
+
+def test_an_object_of_counts_is_one_field_and_its_names_are_no_paths() -> None:
+    """Its names are data: as paths they would get into the file."""
+    rng = random.Random(1)
+    records: list[Event] = [
+        {"basket": {f"zqv{rng.randrange(9)}": rng.randrange(1, 4) for _ in range(3)}}
+        for _ in range(200)
+    ]
+    [field] = survey(records)
+    assert (str(field.path), field.form, field.distinct) == ("basket", Form.MAP, 9)
+    text, draft = written(sample_of((None, record) for record in records), Answers())
+    assert said(draft) == {"items": "basket"}
+    assert "zqv" not in text
+
+
+def test_names_that_vary_like_data_are_not_walked() -> None:
+    """Objects by id are not fields."""
+    records: list[Event] = [
+        {"page": f"p{i % 5}", "by_id": {f"zqv{i}": {"x": "a"}}} for i in range(200)
+    ]
+    assert [str(field.path) for field in survey(records)] == ["page", "by_id"]
+
+
+@pytest.mark.parametrize(
+    ("values", "unit"),
+    [
+        ([iso(NOW_MS - i * 1000) for i in range(60)], "iso"),
+        ([NOW_MS // 1000 - i for i in range(60)], "s"),
+        ([NOW_MS / 1000 - i / 8 for i in range(60)], "s"),
+        ([NOW_MS - i for i in range(60)], "ms"),
+        ([(NOW_MS - i) * 1000 for i in range(60)], "us"),
+        ([(NOW_MS - i) * 1_000_000 for i in range(60)], "ns"),
+        ([NOW_MS + 400_000 + i for i in range(60)], None),
+        ([iso(NOW_MS)[:10]] * 60, None),
+        ([f"{i} o'clock" for i in range(60)], None),
+    ],
+)
+def test_the_unit_of_a_time_is_that_of_its_size(values: list[object], unit: str | None) -> None:
+    draft = of([{"page": f"p{i % 5}", "ts": value} for i, value in enumerate(values)])
+    assert said(draft).get("timestamp") == (None if unit is None else ("ts", unit))
+
+
+def test_the_time_of_an_event_is_not_when_something_ends() -> None:
+    """Both are times that only go up."""
+    records: list[Event] = [
+        {"expires_at": NOW_MS - 10**6 + i, "created_at": NOW_MS - 10**7 + i, "page": f"p{i % 5}"}
+        for i in range(60)
+    ]
+    assert said(of(records))["timestamp"] == ("created_at", "ms")
+
+
+def test_a_number_of_the_size_of_a_time_is_none_if_nothing_else_says_so() -> None:
+    rng = random.Random(1)
+    draft = of(
+        [{"page": f"p{i % 5}", "customer": rng.randrange(10**9, 17 * 10**8)} for i in range(100)]
+    )
+    assert "timestamp" not in said(draft)
+
+
+def test_ids_texts_of_one_event_and_serial_numbers_are_not_counted() -> None:
+    records: list[Event] = [
+        {
+            "id": f"{i:032x}",
+            "seq": i,
+            "user": f"u{i % 7}",
+            "text": f"{'word ' * 30}{i % 9}",
+            "kind": f"k{i % 3}",
+        }
+        for i in range(200)
+    ]
+    assert said(of(records))["items"] == "kind"
+    with pytest.raises(NothingToCount, match="no field of the sampled records can be counted"):
+        of([{"id": f"{i:032x}", "seq": i} for i in range(200)])
+
+
+def test_events_without_items_are_events_where_nothing_tells_them_apart() -> None:
+    records: list[Event] = [{"tags": ["a", "b"][: i % 3]} if i % 4 else {} for i in range(200)]
+    draft = of(records)
+    assert said(draft) == {"items": "tags", "empty": True}
+    assert draft.accepted == 200
+
+
+def test_declared_keys_are_those_of_the_sample_and_none_without_leave() -> None:
+    sample = sample_of(events("flights", 600))
+    for keys, lines in {
+        "none": ['key = "$all"'],
+        "public": ['key = "origin"', 'keys = "public"'],
+        "declare": ['key = "origin"', 'keys = ["EWR", "JFK", "LGA"]'],
+    }.items():
+        text, _ = written(sample, Answers(keys=keys))
+        settings = [
+            line.partition("#")[0].rstrip() for line in text.splitlines() if line.startswith("key")
+        ]
+        assert [line for line in settings if not line.startswith("key_file")] == lines
+
+
+def test_the_record_key_is_a_stream_key_where_no_field_holds_it() -> None:
+    sample = sample_of((f"shop{i % 3}", {"page": f"p{i % 5}", "n": 1}) for i in range(300))
+    assert said(draft_of(sample, Answers(keys="public")))["key"] in ("$key",)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "found"),
+    [
+        ([18.2, 21.0, 23.9], "{ from = 18, to = 24, count = 12 }"),
+        ([0.0, 99.0], "{ from = 0, to = 100, count = 20 }"),
+        ([5.0, 5.0], "{ from = 2.5, to = 8, count = 11 }"),
+        ([-0.004, 0.001], "{ from = -0.004, to = 0.0015, count = 11 }"),
+        (
+            [1.0] * 50 + [2.0] * 40 + [5000.0] * 10,
+            '{ from = 1, to = 10000, count = 12, scale = "log" }',
+        ),
+        ([1e300, 2e300], None),
+        ([float("inf"), 1.0], None),
+    ],
+)
+def test_ranges_are_round_and_hold_the_numbers(numbers: list[float], found: str | None) -> None:
+    made = range_of(numbers)
+    assert (None if made is None else str(made)) == found
+    if made is not None:
+        assert made.edges[0] <= min(numbers) and max(numbers) < made.edges[-1]
+
+
+def test_a_range_that_was_given_is_kept() -> None:
+    assert around(0, 7.5) == Range(Decimal(0), Decimal("7.5"), 20)
+    assert around(3, 3) is None
+    draft = of([{"value": float(i % 10)} for i in range(100)], Answers(range=around(-5, 5)))
+    text, _ = written(
+        sample_of((None, {"value": float(i % 10)}) for i in range(100)),
+        Answers(range=around(-5, 5)),
+    )
+    assert draft.items.range is not None and draft.items.range.edges[0] == -5
+    assert "buckets = { from = -5, to = 5, count = 20 }" in text
+    assert "It holds no value of any event" in " ".join(text.replace("#", " ").split())
+
+
+def test_bounds_are_those_that_nearly_all_events_keep() -> None:
+    """1 of 200 orders has 50 lines: its bound would cost everybody's noise."""
+    records: list[Event] = [
+        {"lines": [{"sku": f"p{j}", "qty": 2} for j in range(50 if i == 7 else 1 + i % 3)]}
+        for i in range(200)
+    ]
+    draft = of(records)
+    assert (draft.max_items, draft.max_count) == (3, 2)
+    assert draft.within[0] == 199 / 200
+
+
+@pytest.mark.parametrize(
+    ("a_second", "tick_ms"),
+    [(2_000, 10_000), (100, 60_000), (0.5, 3_600_000), (0.0001, 86_400_000)],
+)
+def test_a_tick_counts_well_above_its_noise(a_second: float, tick_ms: int) -> None:
+    """More events, shorter ticks; an epoch is whole days."""
+    records: list[Event] = [
+        {"page": f"p{i % 20}", "ts": NOW_MS - 10**3 - int((2_000 - i) / a_second * 1000)}
+        for i in range(2_000)
+    ]
+    draft = of(records)
+    pace = pace_of(draft, NOW_MS)
+    assert pace.tick_ms == tick_ms
+    assert pace.tick_ms * pace.horizon % 86_400_000 == 0
+    if a_second > 0.001:
+        sd = build(config_of(draft, pace.tick_ms, pace.horizon)).sd(1)
+        assert a_second / 20 * tick_ms / 1000 > 2 * sd
+
+
+@pytest.mark.parametrize(("gap_ms", "horizon"), [(500, "1d"), (20_000, "7d"), (86_400, "28d")])
+def test_the_horizon_is_written_as_a_length_of_time(gap_ms: int, horizon: str) -> None:
+    """Whoever tries other ticks then compares epochs of the same length."""
+    records: list[Event] = [
+        {"page": f"p{i % 20}", "ts": NOW_MS - i * gap_ms} for i in range(1, 1_001)
+    ]
+    text, _ = written(sample_of((None, record) for record in records), Answers())
+    assert tomllib.loads(text)["histogram"][0]["horizon"] == horizon
+
+
+def test_old_events_get_ticks_that_do_not_flood_the_output() -> None:
+    """Every tick from the first event to now is published."""
+    start = NOW_MS - 5 * 365 * 86_400_000
+    records: list[Event] = [{"page": f"p{i % 5}", "ts": start + i} for i in range(2_000)]
+    assert (NOW_MS - start) / pace_of(of(records), NOW_MS).tick_ms <= 100_000
+
+
+def test_a_grace_that_lets_late_events_in() -> None:
+    late = {i: NOW_MS + 1000 * i - (4_000 if i % 10 == 0 else 0) for i in range(100)}
+    assert grace_of(late, [0] * 100)[0] == "5s"
+    assert grace_of({i: NOW_MS + i for i in range(100)}, [0] * 100)[0] == "0s"
+
+
+def test_a_worker_is_named_so_that_none_of_its_topics_is_there() -> None:
+    """Kafka takes "." and "_" for the same."""
+    assert worker_name("orders", "sku", ["orders"]) == "orders"
+    assert worker_name("orders", "sku", ["orders", "orders_rejects"]) == "orders-2"
+    assert worker_name("a.sku", "sku", ["a.sku"]) == "a.sku"
+    assert worker_name("_x", "sku", ["_x", "x.sku"]) == "x-2"

@@ -1,0 +1,198 @@
+"""Whole topics with people in them: who the user is, what that means, and that no person is offered as a label."""
+
+from __future__ import annotations
+
+import random
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.commands.init.test_any_topic import loaded, written
+from tests.commands.init.test_command import made, on_a_terminal
+from tests.commands.init.topics import NOW_MS, Keyed, sample_of
+from workers.cli import execute
+from workers.commands.init.draft import Answers
+from workers.commands.init.formats import NothingToCount
+from workers.settings.settings import load
+
+Event = dict[str, Any]
+
+
+def event(rng: random.Random, i: int) -> Event:
+    """A page view, without anybody."""
+    return {
+        "page": rng.choice(["home", "search", "cart", "help"]),
+        "ts": NOW_MS - 3_000_000 + 1_000 * i,
+    }
+
+
+def topic(
+    key: Callable[[Event], str | None],
+    more: Callable[[random.Random, int], Event],
+    number: int = 1_500,
+) -> list[Keyed]:
+    rng = random.Random(1)
+    events = [event(rng, i) | more(rng, i) for i in range(number)]
+    return [(key(one), one) for one in events]
+
+
+def person(rng: random.Random, i: int) -> Event:
+    return {
+        "session_id": f"s{rng.randrange(400)}",
+        "user": {"id": f"u{rng.randrange(150)}", "email": f"e{i % 150}@a.org"},
+    }
+
+
+def order(rng: random.Random, i: int) -> Event:
+    return {
+        "order": {"id": f"o{i}", "customer": {"id": f"c{rng.randrange(200)}"}},
+        "acct": rng.randrange(300),
+    }
+
+
+def request(rng: random.Random, i: int) -> Event:
+    return {
+        "req": f"{rng.getrandbits(64):x}",
+        "who": f"10.0.{rng.randrange(8)}.{rng.randrange(8)}",
+        "deviceId": rng.randrange(90),
+    }
+
+
+#: Records, the field that is the user, whether its events must be brought together, and words of what it means.
+TOPICS: dict[str, tuple[list[Keyed], str, bool, str]] = {
+    "keyed by session": (topic(lambda e: e["session_id"], person), "user.id", True, "one person"),
+    "keyed by user": (topic(lambda e: e["user"]["id"], person), "user.id", False, "one person"),
+    "no key": (topic(lambda _: None, person), "user.id", True, "one person"),
+    "keyed by order": (
+        topic(lambda e: e["order"]["id"], order),
+        "order.customer.id",
+        True,
+        "one person",
+    ),
+    "keyed by customer": (
+        topic(lambda e: e["order"]["customer"]["id"], order),
+        "order.customer.id",
+        False,
+        "one person",
+    ),
+    "devices": (topic(lambda _: None, request), "deviceId", True, "one device"),
+    "only sessions": (
+        topic(lambda e: e["sess"], lambda rng, _: {"sess": f"s{rng.randrange(300)}"}),
+        "sess",
+        False,
+        "one session, NOT of one person",
+    ),
+    "a key that is in no field": (
+        topic(lambda e: f"k{e['ts'] // 1_000 % 100}", lambda *_: {}),
+        "$key",
+        False,
+        "only if it names a person",
+    ),
+}
+#: Fields that identify somebody, or one event.
+PERSONAL = re.compile(r"session_id|sess\b|user\.|order\.|acct|deviceId|\breq\b|\bwho\b")
+
+
+def comments(text: str) -> str:
+    return " ".join(text.replace("#", " ").split())
+
+
+@pytest.mark.parametrize("name", TOPICS)
+def test_the_user_is_the_field_that_names_one_and_the_file_says_what_that_protects(
+    name: str,
+) -> None:
+    """Also where the record key is a session or an order: the worker brings the user's events together."""
+    keyed, user, rekey, means = TOPICS[name]
+    text, draft = written(sample_of(keyed), Answers(users=True))
+    found = loaded(text)
+    assert (found.events.user, found.privacy.unit, found.privacy.rekey) == (user, "user", rekey)
+    assert ("partitioner" in tomllib.loads(text)["events"]) == (not rekey)
+    assert draft.accepted == len(keyed)
+    assert f'"user" protects all events of {means}' in comments(text) or means in comments(text)
+
+
+@pytest.mark.parametrize("name", TOPICS)
+@pytest.mark.parametrize(
+    "answers",
+    [Answers(keys=keys, users=users) for keys in ("none", "public") for users in (False, True)],
+    ids=str,
+)
+def test_no_field_that_identifies_somebody_is_offered_as_a_label_or_a_stream_key(
+    name: str, answers: Answers
+) -> None:
+    """What is counted is published under its name."""
+    text, draft = written(sample_of(TOPICS[name][0]), answers)
+    offered = [str(items.field.path) for items in (draft.items, *draft.other_items)]
+    offered += [] if draft.key is None else [draft.key.setting]
+    offered += [named.setting for named in draft.other_keys]
+    assert not [path for path in offered if PERSONAL.search(path)]
+    assert not [line for line in text.splitlines() if "or items:" in line and PERSONAL.search(line)]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"friends": {"a": 1}},
+        {"users": ["u1", "u2"]},
+        {"people": [{"email": "x@a.org", "qty": 2}]},
+        {"msisdn": 491_700_000},
+        {"contact": "x@a.org"},
+        {"seen_from": "10.1.2.3"},
+    ],
+    ids=lambda field: next(iter(field)),
+)
+def test_people_in_lists_objects_and_numbers_are_no_items(field: Event) -> None:
+    """Whatever form they have, and however often each occurs; addresses also where the name says nothing."""
+    rng = random.Random(2)
+
+    def varied(value: Any) -> Any:
+        n = rng.randrange(8)
+        if isinstance(value, dict) and set(value.values()) == {1}:
+            return {f"f{n}": 1, f"f{n + 1}": 1}
+        if isinstance(value, dict):
+            return {name: varied(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [varied(one) for one in value]
+        return (
+            value + n
+            if isinstance(value, int)
+            else value.replace("x", f"x{n}").replace("3", str(n))
+        )
+
+    records = [(None, {name: varied(value) for name, value in field.items()}) for _ in range(300)]
+    with pytest.raises(NothingToCount, match="can be counted"):
+        written(sample_of(records), Answers())
+
+
+def test_a_key_that_names_one_event_or_what_it_is_about_is_no_user() -> None:
+    """Protecting "one order" or "one page" as a user would promise next to nothing, and be called user."""
+    for key in (lambda e: f"o{e['ts']}", lambda e: e["page"]):
+        with pytest.raises(NothingToCount, match="--users: no field"):
+            written(sample_of(topic(key, lambda *_: {})), Answers(users=True))
+
+
+def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """The way of somebody who has a topic that is keyed by session."""
+    keyed, user, _, means = TOPICS["keyed by session"]
+    name = made(bootstrap, keyed)
+    run = ["init", "--bootstrap", bootstrap, "--topic", name, "--output"]
+    assert execute([*run, str(tmp_path / "x.toml"), "--users"]) == 0
+    found = load(tmp_path / "x.toml")
+    assert (found.events.user, found.privacy.rekey) == (user, True)
+    out, code = on_a_terminal(
+        [*run, str(tmp_path / "y.toml")], [("Protect all events of one user", "y")]
+    )
+    assert code == 0, out
+    shown = " ".join(out.split())
+    assert (
+        f"{user} may name a user" in shown
+        and "privacy.rekey" in shown
+        and f"This would protect all events of {means}" in shown
+    )
+    assert load(tmp_path / "y.toml").privacy.rekey

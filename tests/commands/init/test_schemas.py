@@ -1,0 +1,142 @@
+"""Whole records by the schemas that they name, with a real registry and the serializers that producers use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import Schema as Registered
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import message_factory
+
+from tests.commands.init.topics import sample_of
+from tests.registry_server import RegistryServer, registry_server
+from workers.commands.init import formats
+from workers.commands.init.draft import Answers, Guess
+from workers.commands.init.formats import NothingToCount, decoded
+from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.schemas import Access, Schema
+from workers.runtime.errors import SettingsError
+
+ORDER = """{"type": "record", "name": "Order", "fields": [
+    {"name": "shop", "type": ["null", "string"]},
+    {"name": "lines", "type": {"type": "array", "items": {"type": "record", "name": "Line", "fields": [
+        {"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}]}}}
+]}"""
+PROTO = (
+    'syntax = "proto3"; package shop; message Other { int32 x = 1; } enum Kind { NEW = 0; OLD = 1; }'
+    "message Order { message Line { string sku = 1; int64 qty = 2; } optional string shop = 1; repeated Line lines = 2;"
+    " map<string, int32> counts = 3; Kind kind = 4; Line best = 5; bytes raw = 6; }"
+)
+NOW_MS = 1_795_300_000_000
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    with registry_server(tmp_path_factory.mktemp("registry")) as server:
+        yield server
+
+
+def access(registry: RegistryServer) -> Access:
+    return Access(registry.url, {"timeout": 5.0}, 0.0)
+
+
+def context(topic: str) -> SerializationContext:
+    return SerializationContext(topic, MessageField.VALUE)
+
+
+def order(n: int) -> dict[str, Any]:
+    lines = [{"sku": f"p{(n + i) % 7}", "qty": 1 + i} for i in range(1 + n % 3)]
+    return {"shop": f"s{n % 2}" if n % 10 else None, "lines": lines}
+
+
+@pytest.mark.slow
+def test_avro_is_read_whole_and_what_is_broken_is_passed_over(registry: RegistryServer) -> None:
+    """Cut short, of no schema, of none that the registry knows: each harms itself alone."""
+    serializer = AvroSerializer(SchemaRegistryClient({"url": registry.url}), ORDER)
+    values = [serializer(order(n), context("avro")) for n in range(200)]
+    bad = [(values[0] or b"")[:-1], b"\0\0\0\xff\xffabc", b"{}", b"", None]
+    found = decoded([*bad, *values], access(registry))
+    assert found.format == "avro"
+    assert found.objects == {n + len(bad): order(n) for n in range(200)}
+    sample = sample_of((None, value) for value in values)
+    draft = Guess(
+        sample, decoded([record.value for record in sample.records], access(registry)), NOW_MS
+    ).draft(Answers())
+    assert str(draft.items.field.path) == "lines[].sku" and draft.items.count is not None
+    assert draft.accepted == 200
+
+
+@pytest.mark.slow
+def test_protobuf_is_read_whole_whichever_message_of_the_schema_it_is(
+    registry: RegistryServer,
+) -> None:
+    """Python's index for the first message is one byte, others are counted and listed."""
+    schema_id = SchemaRegistryClient({"url": registry.url}).register_schema(
+        "proto", Registered(PROTO, "PROTOBUF")
+    )
+    frame = b"\0" + schema_id.to_bytes(4, "big")
+    of_schema = ProtobufSchema(Schema("PROTOBUF", PROTO))
+    kind, other = (message_factory.GetMessageClass(of_schema.message([index])) for index in (1, 0))
+    full = kind(
+        shop="s1",
+        lines=[{"sku": "p1", "qty": 2**40}],
+        counts={"a": 3},
+        kind=1,
+        best={"sku": "p2"},
+        raw=b"x",
+    )
+    values = [
+        frame + b"\x02\x02" + full.SerializeToString(),
+        frame + b"\x02\x02" + kind().SerializeToString(),
+        frame + b"\x00" + other(x=5).SerializeToString(),
+        frame + b"\x02\x0a" + b"",
+        frame + b"\x02\x02" + b"\x0a\x05s",
+        frame,
+        frame + b"\xff\xff\xff",
+    ]
+    found = decoded(values[:3] + values, access(registry))
+    assert found.format == "protobuf"
+    whole = {
+        "shop": "s1",
+        "lines": [{"sku": "p1", "qty": 2**40}],
+        "counts": {"a": 3},
+        "kind": "OLD",
+        "best": {"sku": "p2", "qty": 0},
+        "raw": b"x",
+    }
+    empty: dict[str, object] = {"lines": [], "counts": {}, "kind": "NEW", "raw": b""}
+    assert list(found.objects.items()) == [
+        (0, whole),
+        (1, empty),
+        (2, {"x": 5}),
+        (3, whole),
+        (4, empty),
+        (5, {"x": 5}),
+    ]
+
+
+@pytest.mark.slow
+def test_json_behind_a_schema_id_is_json(registry: RegistryServer) -> None:
+    schema = '{"type": "object", "title": "Order", "properties": {"shop": {}, "lines": {"type": "array"}}}'
+    serializer = JSONSerializer(schema, SchemaRegistryClient({"url": registry.url}))
+    found = decoded([serializer(order(n), context("json")) for n in range(20)], access(registry))
+    assert found.format == "json_schema"
+    assert found.objects == {n: order(n) for n in range(20)}
+
+
+def test_what_is_framed_needs_a_registry_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one the message names the option; with one that is away the command ends."""
+    values: list[bytes | None] = [b"\0\0\0\0\1abc"] * 3
+    with pytest.raises(NothingToCount, match="--schema-registry URL"):
+        decoded(values)
+    monkeypatch.setattr(formats, "_PATIENCE_S", 0.5)
+    with pytest.raises(
+        SettingsError,
+        match=r"the schema registry at http://127\.0\.0\.1:1 did not answer within 0\.5 s",
+    ):
+        decoded(values, Access("http://127.0.0.1:1", {"timeout": 0.5}, 0.0))

@@ -1,0 +1,386 @@
+"""`quietcount rejects` on a real Kafka: what it lists, and that each reject is sent back once, as the record that it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import Message
+
+from tests import ROOT
+from tests.worker.harness import Site, command, known, unk, until
+from workers.cli import execute
+from workers.commands import rejects
+from workers.commands.rejects import by_reason, retry_rejects, sent_back
+from workers.kafka.transaction import Transactions
+from workers.pipeline.rejected import read_reject, rejected
+from workers.runtime.errors import Fenced
+
+NOW = time.time_ns() // 1_000_000
+
+
+def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
+    found: Any = message.headers() or []
+    return [(name, value) for name, value in found]
+
+
+def reject(
+    site: Site, partition: int, event: object, reason: str = "missing field 'key'", **changes: Any
+) -> None:
+    """Put a record into the rejects topic, as a worker does."""
+    value = event if isinstance(event, bytes) else json.dumps(event).encode()
+    source = changes.pop("source", (site.topic, partition, changes.pop("offset", 0)))
+    made = rejected(
+        site.settings.rejects_topic,
+        changes.pop("key", None),
+        value,
+        reason=reason,
+        source=source,
+        time_ms=changes.pop("time_ms", NOW),
+        further=changes.pop("further", ()),
+    )
+    headers: Any = [header for header in made.headers if header[0] != changes.get("without")]
+    site._producer.produce(made.topic, made.value, made.key, partition, headers=headers)
+    site._producer.flush()
+
+
+def good(i: int) -> dict[str, object]:
+    return {"key": "k", "items": [f"p{i}"], "ts": NOW + i}
+
+
+def any_reason(_reason: str) -> bool:
+    return True
+
+
+def assert_counted(site: Site, number: int, at: int) -> None:
+    """Run a worker until so many counts are contributed: they stay as many, and audit agrees."""
+    with site.worker() as worker:
+        until(lambda: site.contributed().total() == number, f"{number} counts")
+        site.wait_published(at)
+        assert worker.stop() == 0
+    assert site.contributed().total() == number
+    site.assert_clean()
+
+
+def test_a_worker_with_other_settings_counts_what_it_rejected_before_once(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the mistake to the counts: rejected, settings corrected, sent back, counted, and nothing twice; audit agrees."""
+    site = Site(bootstrap, tmp_path, [known(keys=["other"])], partitions=2, owners=1)
+    at = time.time_ns() // 1_000_000
+    events = [{"key": "k", "items": ["a"], "ts": at + i} for i in range(120)]
+    for partition in range(2):
+        for i, event in enumerate(events):
+            value = json.dumps(event).encode()
+            site._producer.produce(
+                site.topic,
+                value,
+                f"key-{i}",
+                partition,
+                headers=[("trace", b"\x00\xff"), ("empty", None), ("trace", b"2")],
+            )
+        site.produce(partition, [b"broken"])
+    with site.worker() as worker:
+        until(lambda: len(site.rejects()) == 242, "all is rejected")
+        assert worker.stop() == 0
+    site.document["histogram"] = [known(keys=["other", "k"])]
+    site.config = site.write(site.document)
+    capsys.readouterr()
+    for number in (240, 0):
+        assert execute(["rejects", "-c", str(site.config), "--retry"]) == 0
+        shown = capsys.readouterr().out
+        assert f"sent back: {number} records" in shown and "2 would not be accepted now" in shown
+    assert execute(["rejects", "-c", str(site.config)]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "242 rejects" in shown
+        and "key not declared: 240" in shown
+        and "240 sent back" in shown
+        and "not JSON: 2" in shown
+    )
+    # The rejects topic is partitioned by the records' keys, so they come back in another order.
+    both = sorted(
+        site.read(site.topic), key=lambda message: (message.partition(), message.key() or b"")
+    )
+    originals, again = (
+        [m for m in both if m.value() != b"broken" and ("retry" in dict(headers_of(m))) == of_retry]
+        for of_retry in (False, True)
+    )
+    assert len(originals) == len(again) == 240
+    for before, after in zip(originals, again, strict=True):
+        assert (before.key(), before.value(), before.timestamp(), before.partition()) == (
+            after.key(),
+            after.value(),
+            after.timestamp(),
+            after.partition(),
+        )
+        told = f"{site.topic}/{before.partition()}/{before.offset()}".encode()
+        assert headers_of(after) == [*headers_of(before), ("retry", told)]
+    assert_counted(site, 240, at)
+
+
+@pytest.mark.parametrize("key", ["key", "$key"])
+def test_what_was_sent_on_by_user_and_rejected_then_counts_once_too(
+    bootstrap: str, tmp_path: Path, key: str
+) -> None:
+    """It goes back to the topic by user, with the key that it had and its user, and is the same event there."""
+    site = Site(
+        bootstrap,
+        tmp_path,
+        [known(keys=["other"], max_items_per_user=2)],
+        partitions=2,
+        owners=1,
+        events={"key": key, "user": "who"},
+        privacy={"unit": "user", "rekey": True},
+        worker={"user_partitions": 3},
+    )
+    at = time.time_ns() // 1_000_000
+    for i in range(60):
+        event = {"key": "k", "items": ["a", "b", "a"], "ts": at + i, "who": f"user-{i % 20}"}
+        headers: Any = [("trace", b"\x00\xff")] if i % 2 else []
+        site._producer.produce(site.topic, json.dumps(event).encode(), "k", i % 2, headers=headers)
+        site.produce(i % 2, [{"items": ["a"], "ts": at}] if i < 4 else [])
+    with site.worker() as worker:
+        until(lambda: len(site.rejects()) == 64, "all is rejected")
+        assert worker.stop() == 0
+    site.document["histogram"] = [known(keys=["other", "k"], max_items_per_user=2)]
+    site.config = site.write(site.document)
+    outcomes = [retry_rejects(site.settings, site.connection, any_reason) for _ in range(2)]
+    assert [(one.sent, one.refused, one.foreign) for one in outcomes] == [(60, 4, 0), (0, 4, 0)]
+    by_user = [m for m in site.read(site.settings.by_user_topic) if m.value() is not None]
+    before, after = (
+        [m for m in by_user if ("retry" in dict(headers_of(m))) == again] for again in (False, True)
+    )
+    assert sorted(
+        (m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)) for m in before
+    ) == sorted(
+        (m.partition(), m.key(), m.value(), m.timestamp(), *headers_of(m)[:-1]) for m in after
+    )
+    assert_counted(site, 40, at)  # two items of each of 20 users
+
+
+def test_only_what_is_accepted_now_goes_and_the_rest_may_later(
+    bootstrap: str, tmp_path: Path
+) -> None:
+    """A position in the topic would lose those that are not accepted at the first try."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=2)
+    for i in range(6):
+        reject(
+            site, i % 2, good(i) if i < 4 else {"shop": "k", "items": ["x"], "ts": NOW}, offset=i
+        )
+    reject(site, 0, good(9), reason="another reason", offset=9)
+    first = retry_rejects(
+        site.settings, site.connection, lambda reason: reason == "missing field 'key'"
+    )
+    assert (first.sent, first.refused) == (4, 2)
+    assert sent_back(site.connection, site.settings.rejects_topic, 0) == {0, 1}
+    site.document["events"]["key"] = "shop"
+    site.config = site.write(site.document)
+    second = retry_rejects(site.settings, site.connection, any_reason)
+    assert (second.sent, second.refused) == (2, 1)
+    assert sorted(json.loads(m.value() or b"")["items"][0] for m in site.read(site.topic)) == [
+        "p0",
+        "p1",
+        "p2",
+        "p3",
+        "x",
+        "x",
+    ]
+    found = by_reason(site.settings, site.connection, any_reason, lambda *_: None)
+    assert {reason: (one.number, one.sent) for reason, one in found.items()} == {
+        "missing field 'key'": (6, 6),
+        "another reason": (1, 0),
+    }
+
+
+def test_what_cannot_be_sent_back_is_counted_and_left(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half an event is another event; one of another topic is not this worker's; one without its time would lie."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
+    long = json.dumps(good(0) | {"note": "x" * 950_000}).encode()
+    reject(site, 0, long, reason="record too large")
+    reject(site, 0, good(1), key=b"x" * 100_000)
+    reject(site, 0, good(2), further=[("h", b"x" * 20_000)])
+    reject(site, 0, good(3), source=("another-topic", 0, 0))
+    reject(site, 0, good(4), source=(site.topic, 7, 0))
+    reject(site, 0, good(5), without="timestamp")
+    del site.document["events"]["timestamp"]
+    site.config = site.write(site.document)
+    outcome = retry_rejects(site.settings, site.connection, any_reason)
+    assert (outcome.sent, outcome.cut, outcome.foreign, outcome.timeless) == (0, 3, 2, 1)
+    assert list(site.read(site.topic)) == []
+    capsys.readouterr()
+    assert execute(["rejects", "-c", str(site.config), "--retry"]) == 0
+    shown = capsys.readouterr().out
+    for words in (
+        "sent back: 0 records",
+        "3 not whole",
+        "2 of topics or partitions",
+        "1 without their time",
+    ):
+        assert words in shown
+
+
+@pytest.mark.parametrize("where", ["before", "between", "committing", "after"])
+def test_a_run_that_is_killed_anywhere_and_started_again_sends_none_twice(
+    bootstrap: str, tmp_path: Path, where: str
+) -> None:
+    """SIGKILL before, within and after each transaction; what was cut off is sent by the next run."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
+    for i in range(30):
+        reject(site, 0, good(i), offset=i)
+    killing = f"""
+import os, signal, sys
+from workers.commands import rejects
+from workers.kafka.transaction import Transactions
+rejects.RECORDS_MAX = 10
+where, runs = {where!r}, []
+run, insist = Transactions.run, Transactions._insist
+def die(): os.kill(os.getpid(), signal.SIGKILL)
+def watched(self, messages, changes):
+    runs.append(1)
+    if len(runs) == 2 and where == "before": die()
+    found = run(self, messages, changes)
+    if len(runs) == 2 and where == "after": die()
+    return found
+def insisting(self, name, call):
+    if len(runs) == 2 and name == "commit":
+        call.__self__.flush(60)  # the producer's method
+        if where == "between": die()
+        if where == "committing":
+            import threading, time
+            threading.Timer(0.001, die).start()
+    return insist(self, name, call)
+Transactions.run, Transactions._insist = watched, insisting
+from workers.cli import execute
+sys.exit(execute(["rejects", "-c", sys.argv[1], "--retry"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", killing, str(site.config)],
+        cwd=ROOT,
+        capture_output=True,
+        env=dict(os.environ),
+        check=False,
+    )
+    assert done.returncode in (-signal.SIGKILL, 0), done.stderr
+    killed = len(list(site.read(site.topic)))
+    assert (
+        killed
+        in {"before": {10}, "between": {10}, "committing": {10, 20, 30}, "after": {20}}[where]
+    )
+    retry_rejects(site.settings, site.connection, any_reason)
+    labels = [json.loads(m.value() or b"")["items"][0] for m in site.read(site.topic)]
+    assert labels == [f"p{i}" for i in range(30)]
+
+
+def test_a_second_run_fences_the_first(
+    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two operators at once must not send a reject twice."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
+    for i in range(20):
+        reject(site, 0, good(i), offset=i)
+    monkeypatch.setattr(rejects, "RECORDS_MAX", 5)
+    run = Transactions.run
+    other: list[subprocess.CompletedProcess[bytes]] = []
+
+    def slow(self: Any, messages: Any, changes: Any) -> int:
+        if len(other) == 0:
+            other.append(
+                subprocess.run(
+                    command("rejects", "-c", str(site.config), "--retry"), cwd=ROOT, check=False
+                )
+            )
+        return run(self, messages, changes)
+
+    monkeypatch.setattr(Transactions, "run", slow)
+    with pytest.raises(Fenced):
+        retry_rejects(site.settings, site.connection, any_reason)
+    assert other[0].returncode == 0
+    assert len(list(site.read(site.topic))) == 20
+
+
+def test_it_waits_for_what_another_transaction_hides(bootstrap: str, tmp_path: Path) -> None:
+    """A worker's transaction that began earlier and is still open hides the note of what was sent back."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
+    topic = site.settings.rejects_topic
+    reject(site, 0, good(0))
+    slow = site.connection.producer(f"{site.name}-contribute-0")
+    slow.init_transactions(60)
+    slow.begin_transaction()
+    slow.produce(topic, b"{", partition=0)
+    slow.flush(60)
+    told = rejects.note(topic, 0, [0])
+    site._producer.produce(topic, told.value, None, 0, headers=cast(Any, told.headers))
+    site._producer.flush()
+    timer = threading.Timer(2.0, slow.commit_transaction, (60,))
+    timer.start()
+    assert retry_rejects(site.settings, site.connection, any_reason).sent == 0
+    timer.join()
+    assert list(site.read(site.topic)) == []
+
+
+def test_a_topic_that_is_not_there_is_2(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was rejected by a worker that never ran; but the name may be misspelt."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1, create=False)
+    assert execute(["rejects", "-c", str(site.config)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"topic {site.name}.rejects does not exist" in line
+
+
+def test_what_is_shown_is_one_line_each_and_safe(
+    bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rejects are what anybody sent."""
+    site = Site(bootstrap, tmp_path, [unk()], partitions=1)
+    capsys.readouterr()
+    assert execute(["rejects", "-c", str(site.config)]) == 0
+    assert "no rejects" in capsys.readouterr().out
+    reject(site, 0, b"\x1b[2J\xff\r\n" * 100, reason="not JSON", offset=17)
+    reject(site, 0, good(1))
+    assert execute(["rejects", "-c", str(site.config), "--show", "5", "--reason", "JSON"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 reject" in shown and "\\x1b[2J" in shown and f"{site.topic}[0] offset 17" in shown
+    assert all(char.isprintable() or char == "\n" for char in shown)
+    assert execute(["rejects", "-c", str(site.config), "--reason", "nothing"]) == 0
+    assert "no rejects with a reason that holds 'nothing'" in capsys.readouterr().out
+
+
+def test_a_reject_reads_back_as_what_was_rejected() -> None:
+    """Headers of the record's own keep their names, their order, and what they are not allowed to pass for."""
+    own = [("reason", b"mine"), ("truncated", b"x"), ("h", None), ("h", b"\xff")]
+    made = rejected(
+        "r", b"key", b"value", reason="not JSON", source=("t", 3, 7), time_ms=5, further=own
+    )
+    read = read_reject(made.headers, made.key, made.value)
+    assert read is not None
+    assert (read.reason, read.topic, read.partition, read.offset, read.time_ms) == (
+        "not JSON",
+        "t",
+        3,
+        7,
+        5,
+    )
+    assert (read.key, read.value, list(read.headers), read.truncated) == (
+        b"key",
+        b"value",
+        own,
+        False,
+    )
+    assert read_reject([("reason", b"x")], None, None) is None
+    assert (
+        read_reject([*made.headers[:2], ("partition", b"one"), *made.headers[3:]], None, None)
+        is None
+    )
+    assert "value" not in repr(read)

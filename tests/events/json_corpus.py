@@ -1,0 +1,663 @@
+"""Hostile, random and mutated JSON events on which the scanner and the general reader must agree.
+
+`python -m tests.events.json_corpus [--records N] [--seed S]` reads N records with and without the
+scanner and prints the counts; exit 1 at the first difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+
+from tests.events.reading import event_reader
+from workers.events.reader import EventReader, EventSpans, Reject
+from workers.kafka.records import Records
+from workers.mechanisms.config.views import Path
+from workers.settings.settings import EventsSettings
+
+Row = tuple[int, int, bytes | None, bytes | None, list[bytes], list[int]]
+
+BATCH = 4_000
+MAX_BYTES = 4_000
+NAMES = ("key", "items", "ts", "user")
+# Names beyond ASCII, with odd characters, and some that are prefixes of others.
+ODD_NAMES = (
+    ("clé", "c", "cl", "žluťoučký"),
+    ("/", "\x7f", " key", "a b"),
+    ("i", "it", "ite", "item"),
+)
+
+
+def settings() -> list[tuple[EventsSettings, str | None]]:
+    """Return settings of every kind, keyed with their user field."""
+    found: list[tuple[EventsSettings, str | None]] = []
+    kinds: Iterable[tuple[Sequence[str], str, bool, str | None]] = product(
+        [NAMES], ("", "$key", "$all"), (True, False), (None, "", "$key")
+    )
+    for names, key, has_time, user in [*kinds, *((names, "", True, "") for names in ODD_NAMES)]:
+        key_field, items, time_field, user_field = (str(Path((name,))) for name in names)
+        field = None if user is None else user_field if user == "" else user
+        events = EventsSettings(
+            topic="t",
+            key=key or key_field,
+            items=items,
+            timestamp=time_field if has_time else None,
+            max_bytes=MAX_BYTES,
+        )
+        found.append((events, field))
+    return found
+
+
+def readers() -> list[EventReader]:
+    return [event_reader(*each) for each in settings()]
+
+
+# Valid and invalid values, and bytes that resemble values.
+NUMBERS = [
+    b"0",
+    b"-0",
+    b"00",
+    b"01",
+    b"-01",
+    b"1",
+    b"-1",
+    b"7.0",
+    b"1.0",
+    b"-1.5",
+    b"1.",
+    b".5",
+    b"-.5",
+    b"-",
+    b"--1",
+    b"+1",
+    b"1e3",
+    b"1E3",
+    b"1e+3",
+    b"1e-3",
+    b"1e",
+    b"1e+",
+    b"1.5e3",
+    b"0e0",
+    b"0.0",
+    b"0x10",
+    b"1_000",
+    b"1 2",
+    b"1,2",
+    b"1n",
+    b"NaN",
+    b"-NaN",
+    b"Infinity",
+    b"-Infinity",
+    b"inf",
+    b"1e308",
+    b"1e309",
+    b"-1e999",
+    b"1e-999",
+    b"0.1e1",
+    *(b"9" * n for n in (12, 13, 15, 16, 17, 18, 19, 20, 30, 309, 400)),
+    *(b"1" + b"0" * n for n in (11, 12, 15, 16, 17, 18)),
+    *(b"-" + b"9" * n for n in (15, 16, 19, 20)),
+    *(b"0." + b"3" * n for n in (15, 16, 30, 31, 40, 41)),
+    b"1" * 41,
+    b"0.1e+07",
+    b"1e-7",
+    b"2E99",
+    b"2E100",
+    b"1e+",
+    b"-1.5e-05",
+    b"1e1.5",
+    *(str(2**n + d).encode() for n in (31, 32, 40, 53, 62, 63, 64) for d in (-1, 0, 1)),
+    b"1795296236471",
+    b"\xd9\xa1\xd9\xa2",
+    b"\xef\xbc\x91",
+]
+UTF8 = [
+    "é".encode(),
+    "žluť".encode(),
+    "語".encode(),
+    "\U0001f600".encode(),
+    b"\x7f",
+    b"\xc2\x80",
+    b"\xdf\xbf",
+    b"\xe0\xa0\x80",
+    b"\xed\x9f\xbf",
+    b"\xee\x80\x80",
+    b"\xef\xbf\xbf",
+    b"\xf0\x90\x80\x80",
+    b"\xf4\x8f\xbf\xbf",
+    b"\xef\xbb\xbf",
+    b"\xe2\x80\xa8",
+]
+NOT_UTF8 = [
+    b"\x80",
+    b"\xbf",
+    b"\xff",
+    b"\xfe",
+    b"\xc0\x80",
+    b"\xc1\xbf",
+    b"\xc2",
+    b"\xc3(",
+    b"\xdf",
+    b"\xe0\x80\x80",
+    b"\xe0\x9f\xbf",
+    b"\xe1\x80",
+    b"\xe1\x80(",
+    b"\xed\xa0\x80",
+    b"\xed\xbf\xbf",
+    b"\xed\xa0\xbd\xed\xb8\x80",
+    b"\xf0\x80\x80\x80",
+    b"\xf0\x8f\xbf\xbf",
+    b"\xf1\x80\x80",
+    b"\xf4\x90\x80\x80",
+    b"\xf5\x80\x80\x80",
+    b"\xf8\x88\x80\x80\x80",
+    b"\xfc\x84\x80\x80\x80\x80",
+]
+ESCAPES = [
+    rb"\"",
+    rb"\\",
+    rb"\/",
+    rb"\b",
+    rb"\f",
+    rb"\n",
+    rb"\r",
+    rb"\t",
+    rb"\u0061",
+    rb"\u00e9",
+    rb"\u0000",
+    rb"\ud83d\ude00",
+    rb"\ud800",
+    rb"\udc00",
+    rb"\ud800x",
+    rb"\ud800\u0061",
+    rb"\ud83d\ud83d",
+    rb"\ude00\ud83d",
+    rb"\u12",
+    rb"\u",
+    rb"\uzzzz",
+    rb"\U0061",
+    rb"\x61",
+    rb"\a",
+    rb"\v",
+    rb"\0",
+    rb"\'",
+    b"\\",
+    b"\\\n",
+    b"\\\x00",
+    b"\\\xc3\xa9",
+    b"\\\xff",
+    rb"\\\"",
+]
+CONTROLS = [b"\x00", b"\x01", b"\t", b"\n", b"\r", b"\r\n", b"\x0b", b"\x0c", b"\x1f"]
+INSIDE = [
+    b"",
+    b"a",
+    b"a b",
+    b"item17",
+    b"'",
+    b"{",
+    b"}",
+    b"[1]",
+    b",",
+    b":",
+    b"//",
+    b"/* */",
+    b"x" * 1024,
+    b"x" * 1025,
+    "é".encode() * 512,
+    "é".encode() * 512 + b"x",
+    *UTF8,
+    *NOT_UTF8,
+    *ESCAPES,
+    *CONTROLS,
+    *(b"ab" + part + b"cd" for part in [*UTF8[:6], *NOT_UTF8, *ESCAPES, *CONTROLS]),
+]
+STRINGS = [b'"' + inside + b'"' for inside in INSIDE]
+ODD = [
+    b"",
+    b" ",
+    b'"',
+    b'"a',
+    b'a"',
+    b"'a'",
+    b"a",
+    b"true",
+    b"false",
+    b"null",
+    b"True",
+    b"nul",
+    b"nulll",
+    b"tru",
+    b"truee",
+    b"t",
+    b"n",
+    b"f",
+    b"undefined",
+    b"/**/1",
+    b"//\n1",
+    b"\x0b1",
+    b"\xc2\xa01",
+    b"\xef\xbb\xbf1",
+    b" \t\r\n1 \t\r\n",
+    b"1\x00",
+    b"\x001",
+    b'"a""b"',
+    b'"a" "b"',
+]
+NESTED = [
+    b"[]",
+    b"{}",
+    b"[ ]",
+    b"{ }",
+    b"[",
+    b"]",
+    b"{",
+    b"}",
+    b"[]]",
+    b"{}}",
+    b"[}",
+    b"{]",
+    b"[,]",
+    b"{,}",
+    b"[1,]",
+    b"[,1]",
+    b"[1,,2]",
+    b"[1 2]",
+    b"[1]",
+    b"[[]]",
+    b"[[],[]]",
+    b"[[][]]",
+    b"[{}]",
+    b"[{},[]]",
+    b"[{}{}]",
+    b'["a"]',
+    b'["a","b"]',
+    b'["a","a"]',
+    b'["a",]',
+    b'["a" "b"]',
+    b'["a";"b"]',
+    b'["a",1]',
+    b'["a",null]',
+    b'["a",["b"]]',
+    b'[ "a" , "b" ]',
+    b'["a"',
+    b'["a",',
+    b'["a"}',
+    b'{"a":1}',
+    b'{"a":1,}',
+    b'{,"a":1}',
+    b'{"a":1,,"b":2}',
+    b'{"a":1 "b":2}',
+    b'{"a":1;"b":2}',
+    b'{"a" 1}',
+    b'{"a"::1}',
+    b'{"a":}',
+    b'{"a"}',
+    b"{a:1}",
+    b"{'a':1}",
+    b"{1:1}",
+    b"{null:1}",
+    b'{"a":1',
+    b'{"a":1]',
+    b'{"a":1,"a":2}',
+    b'{"a":1,"b":3,"a":2}',
+    b'{"a":1,"\\u0061":2}',
+    b'{ "a" : 1 , "b" : 2 }',
+    b'{"":0}',
+    b'{"a":{}}',
+    b'{"a":[]}',
+    b'{"a":[{"b":[{}]}]}',
+    b'{"a":{"b":{"c":[1,2,{"d":null}]}}}',
+    b'[1,"a",true,null,[{"x":-1.5}]]',
+    *(b"[" * n + b"]" * n for n in (31, 32, 33, 200, 511, 512, 1_500)),
+    *(b'{"a":' * n + b"1" + b"}" * n for n in (31, 32, 33, 400)),
+    *((b'[{"a":' * n + b"1" + b"}]" * n) for n in (15, 16, 17)),
+    b"[" * 1_000,
+    b"]" * 40,
+    b'{"a":' * 300,
+    *(b"{" + b",".join(b'"l%d":%d' % (i, i) for i in range(n)) + b"}" for n in (63, 64, 65, 100)),
+    *(b"[" + b",".join([b'"l"'] * n) + b"]" for n in (63, 64, 65, 300)),
+]
+VALUES = [*NUMBERS, *STRINGS, *ODD, *NESTED]
+
+FIELDS = {
+    b"key": b'"k1"',
+    b"items": b'["item17","item3"]',
+    b"ts": b"1795296236471",
+    b"user": b'"ann"',
+}
+
+
+def record(**values: bytes) -> bytes:
+    fields = FIELDS | {name.encode(): value for name, value in values.items()}
+    return b"{" + b",".join(b'"%b":%b' % pair for pair in fields.items()) + b"}"
+
+
+def corpus() -> list[bytes]:
+    """Return records that once broke some JSON reader, and some valid ones."""
+    good = record()
+    before = (
+        b"\xef\xbb\xbf",
+        b"\x00",
+        b"\x0b",
+        b"\x1e",
+        b"x",
+        b"/**/",
+        b"[",
+        b'"',
+        b" \t\r\n",
+        good,
+        good + b"\n",
+    )
+    behind = (
+        b"\x00",
+        b"}",
+        b"]",
+        b"x",
+        b"\x0c",
+        b"\x1a",
+        b'"',
+        b",",
+        b"\n",
+        b" \t\r\n",
+        b"\xff",
+        b"," + good,
+    )
+    odd = [
+        good,
+        *(part + good for part in before),
+        *(good + part for part in behind),
+        good.replace(b":", b"\n:\r "),
+    ]
+    odd += [b"[" + good + b"]", good.decode().encode("utf-16"), good.decode().encode("utf-32")]
+    odd += [good + b" " * (MAX_BYTES - len(good) + more) for more in (0, 1)]
+    for n in range(len(good)):
+        odd += [good[:n], good[n:]]
+        odd += [
+            good[:n] + byte + good[n:]
+            for byte in (b" ", b"\n", b"\x00", b"\xff", b"\\", b'"', b",")
+        ]
+    for value in VALUES:
+        odd += [record(**{name: value}) for name in (*NAMES, "x", "")]
+        odd += [
+            record(items=b'["a",' + value + b"]"),
+            record(items=b'{"a":' + value + b"}"),
+            record(items=b'{"a":1,"b":' + value + b"}"),
+        ]
+        odd += [record(x=b"[1," + value + b"]"), record(x=b'{"a":' + value + b"}"), value]
+    for inside in INSIDE:
+        odd += [
+            b'{"' + inside + b'":1,' + good[1:],
+            record(items=b'{"' + inside + b'":1}'),
+            record(x=b'{"' + inside + b'":1}'),
+        ]
+    for name, value in FIELDS.items():
+        again = b'"%b":%b' % (name, value)
+        odd += [
+            good[:-1] + b"," + again + b"}",
+            b"{" + again + b"," + good[1:],
+            good[:-1] + b',"%b":null}' % name,
+        ]
+        others = (
+            b"y",
+            b"\\u00%02x" % name[0] + name[1:],
+            name.upper(),
+            name + b"\\n",
+            name[:-1],
+            name + b"s",
+            name + b"\x00",
+        )
+        odd += [good.replace(b'"%b"' % name, b'"%b"' % other) for other in others]
+        odd += [good.replace(b'"%b"' % name, name), good.replace(b'"%b"' % name, b"'%b'" % name)]
+    for names in ODD_NAMES:
+        pairs = zip((name.encode() for name in names), FIELDS.values(), strict=True)
+        whole = b"{" + b",".join(b'"%b":%b' % pair for pair in pairs) + b"}"
+        odd += [whole, whole[:-1] + b',"%b":1}' % names[0].encode(), whole.replace(b"/", b"\\/")]
+    return odd
+
+
+# Tokens that a mutation inserts into a record.
+TOKENS = [
+    *NUMBERS,
+    *STRINGS[:12],
+    *ODD,
+    *NESTED[:40],
+    *UTF8,
+    *NOT_UTF8,
+    *ESCAPES,
+    *CONTROLS,
+    *(b'"%b":' % name for name in FIELDS),
+    b'"x":',
+    b'"":',
+    *(bytes([byte]) for byte in b' \t\n\r"\\{}[]:,0129.-+eEu/\x80\xc3\xed\xff'),
+]
+TOKENS = [token for token in TOKENS if len(token) < 200]
+SPACES = [b""] * 30 + [b" ", b"  ", b"\t", b"\n", b"\r\n"]
+
+
+class Generator:
+    """Generator of mostly plain events of many shapes, and of mutations."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def value(self, depth: int = 0) -> bytes:
+        kind = self._random.random()
+        choice = self._random.choice
+        if kind < 0.3 or depth > 3:
+            return choice(
+                (b"1", b"-2.5", b"true", b"false", b"null", b"0", b'""', b'"x"', b"12345")
+            )
+        if kind < 0.5:
+            return choice(STRINGS[:8])
+        if kind < 0.7:
+            return (
+                b"["
+                + b",".join(self.value(depth + 1) for _ in range(self._random.randrange(4)))
+                + b"]"
+            )
+        if kind < 0.9:
+            pairs = (
+                choice(STRINGS[:8]) + b":" + self.value(depth + 1)
+                for _ in range(self._random.randrange(4))
+            )
+            return b"{" + b",".join(pairs) + b"}"
+        return choice(VALUES)
+
+    def label(self) -> bytes:
+        """Return a quoted label, usually a plain one."""
+        kind = self._random.random()
+        if kind < 0.8:
+            return b'"item%d"' % self._random.randrange(40)
+        if kind < 0.97:
+            return b'"' + self._random.choice(UTF8) + b'"'
+        return self._random.choice(STRINGS)
+
+    def items(self) -> bytes:
+        kind, number = self._random.random(), self._random.randrange(6)
+        if kind < 0.2:
+            return self.label()
+        if kind < 0.6:
+            return b"[" + b",".join(self.label() for _ in range(number)) + b"]"
+        pairs = (
+            self.label() + b":%d" % self._random.randrange(10 ** self._random.randrange(1, 14))
+            for _ in range(number)
+        )
+        return b"{" + b",".join(pairs) + b"}"
+
+    def event(self, names: Sequence[bytes]) -> bytes:
+        """Return an event whose fields have these names."""
+        draw, choice = self._random.random, self._random.choice
+        parts = [
+            (names[0], self.label()),
+            (names[1], self.items()),
+            (names[2], b"%d" % self._random.randrange(10 ** self._random.randrange(1, 18))),
+            (
+                names[3],
+                self.label()
+                if draw() < 0.5
+                else b"%d" % self._random.randrange(10 ** self._random.randrange(1, 20)),
+            ),
+        ]
+        for _ in range(choice((0, 0, 1, 2))):
+            parts.append(
+                (choice((b"x", b"", "é".encode(), b"extra", b"k", b"itemss")), self.value())
+            )
+        if draw() < 0.5:
+            self._random.shuffle(parts)
+        comma, colon, around = (
+            b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b"")
+        )
+        return (
+            around
+            + b"{"
+            + comma.join(b'"%b"%b%b' % (name, colon, value) for name, value in parts)
+            + b"}"
+            + around
+        )
+
+    def mutated(self, event: bytes, other: bytes) -> bytes:
+        """Return an event with one mutation; `other` is spliced in."""
+        pick = self._random.randrange
+        at = pick(len(event) + 1)
+        to = min(len(event), at + 1 + pick(1 + pick(12)))
+        kind = pick(9)
+        if kind == 0 and at < len(event):
+            return event[:at] + bytes([event[at] ^ 1 << pick(8)]) + event[at + 1 :]
+        if kind == 1:
+            return event[:at] + bytes([pick(256)]) + event[at + 1 :]
+        if kind == 2:
+            return event[:at] + event[to:]
+        if kind == 3:
+            return event[:to] + event[at:to] + event[to:]
+        if kind == 4:
+            return event[:at] + other[pick(len(other) + 1) :]
+        if kind == 5:
+            return event[: at if pick(4) == 0 else len(event)]
+        if kind == 6:
+            place = pick(len(other) + 1)
+            return event[:at] + other[place : place + pick(20)] + event[at:]
+        return event[:at] + self._random.choice(TOKENS) + event[at if kind == 7 else to :]
+
+    def batch(self, names: Sequence[bytes], size: int) -> list[bytes]:
+        """Return events: a third unchanged, the rest mutated up to four times."""
+        bases = [self.event(names) for _ in range(size // 4 + 1)]
+        found = []
+        for _ in range(size):
+            event = self._random.choice(bases)
+            for _ in range(self._random.choice((0, 0, 1, 1, 2, 4))):
+                event = self.mutated(event, self._random.choice(bases))
+            found.append(event)
+        return found
+
+
+def read_back(spans: EventSpans) -> list[Row]:
+    """Return events as (record, time, stream key, user, labels, amounts)."""
+    data = spans.data.tobytes()
+    labels = [data[start:stop] for start, stop in spans.columns[0].labels.tolist()]
+    amounts = spans.columns[0].amounts.tolist()
+    n = len(spans)
+    keys, users = (
+        [None] * n if column is None else [data[start:stop] for start, stop in column.tolist()]
+        for column in (spans.keys[0], spans.users)
+    )
+    places = [
+        slice(at, at + more)
+        for at, more in zip(
+            spans.views[0].first.tolist(), spans.views[0].number.tolist(), strict=True
+        )
+    ]
+    return [
+        (index, time, key, user, labels[place], amounts[place])
+        for index, time, key, user, place in zip(
+            spans.index.tolist(), spans.times.tolist(), keys, users, places, strict=True
+        )
+    ]
+
+
+def difference(reader: EventReader, values: Sequence[bytes]) -> tuple[str | None, int, int]:
+    """Read records with and without the scanner.
+
+    Returns:
+        the first record on which the two disagree, with both results; the number of records the
+        scanner read; the number of events.
+    """
+    keys: list[bytes | None] = [
+        None if i % 50 == 0 else value[: i % 7] for i, value in enumerate(values)
+    ]
+    records = Records.of(values, keys, range(len(values)))
+    fast, slow = list(reader.read(records)), list(reader.read_one_by_one(records))
+    scanned, events = (
+        len(values) - sum(spans.declined for spans, _, _ in fast),
+        sum(len(spans) for spans, _, _ in slow),
+    )
+    for spans, _, _ in (*fast, *slow):
+        if len(spans.columns[0].labels) != spans.views[0].number.sum():
+            return "labels that belong to no event", scanned, events
+    (fast_rows, fast_rejects), (slow_rows, slow_rejects) = (
+        (
+            [row for spans, _, _ in parts for row in read_back(spans)],
+            [reject for _, rejects, _ in parts for reject in rejects],
+        )
+        for parts in (fast, slow)
+    )
+    if (fast_rows, fast_rejects) == (slow_rows, slow_rejects):
+        return None, scanned, events
+    said: tuple[dict[int, Row | Reject], ...] = tuple(
+        {row[0]: row for row in rows} | {reject.index: reject for reject in rejects}
+        for rows, rejects in ((fast_rows, fast_rejects), (slow_rows, slow_rejects))
+    )
+    for i, value in enumerate(values):
+        if said[0].get(i) != said[1].get(i):
+            return (
+                f"{value!r}: {said[0].get(i)} with the scanner, {said[1].get(i)} without",
+                scanned,
+                events,
+            )
+    return "the order of the rows", scanned, events
+
+
+def mutations(records: int, seed: int) -> Iterator[tuple[EventReader, list[bytes]]]:
+    """Yield batches, `records` records in total, with the reader for each batch."""
+    makers = [(event_reader(*each), each[0]) for each in settings()]
+    generator, done = Generator(seed), 0
+    while done < records:
+        for number, (reader, _) in enumerate(makers):
+            names = (
+                NAMES if number < len(makers) - len(ODD_NAMES) else ODD_NAMES[number - len(makers)]
+            )
+            size = min(BATCH, records - done)
+            if size:
+                yield reader, generator.batch([name.encode() for name in names], size)
+            done += size
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    begun, scanned, events, records = time.monotonic(), 0, 0, 0
+    for reader, values in mutations(options.records, options.seed):
+        found, more_scanned, more_events = difference(reader, values)
+        scanned, events, records = (
+            scanned + more_scanned,
+            events + more_events,
+            records + len(values),
+        )
+        if found is not None:
+            print(f"seed {options.seed}, after {records:,} records: {found}")
+            return 1
+    print(
+        f"{records:,} records, seed {options.seed}, {time.monotonic() - begun:.0f} s: no difference; "
+        f"{events / records:.1%} are events, and the scanner read {scanned / max(events, 1):.1%} of those"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

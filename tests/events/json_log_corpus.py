@@ -1,0 +1,467 @@
+"""Random records on which the tree scanner must agree with the general reader and `json.loads`.
+
+`python -m tests.events.json_log_corpus [--records N] [--seed S]` reads N records and prints the
+counts; exit 1 at the first difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from tests.events.json_corpus import SPACES, Generator
+from workers.arrays.texts import fixed
+from workers.events import json_scanner
+from workers.events.json import JsonTree
+from workers.events.json_objects import JsonDecoder, decimal
+from workers.events.json_parts import depths
+from workers.events.log import (
+    DECLINED,
+    EXPONENT,
+    FALSE,
+    LIST,
+    MAP,
+    NULL,
+    NUMBER,
+    OTHER,
+    TEXT,
+    TRUE,
+    WHOLE,
+)
+from workers.events.tree import NO_SLOT, Node, Wanted, build
+from workers.kafka.records import Records
+
+Logs = Callable[..., tuple[int, int, int]]
+# A row of a log: slot, kind, and its text, word or number.
+Row = tuple[int, int, str | int | None]
+
+BATCH = 2_000
+NESTED_MAX = 512
+
+
+def tree(*paths: str, many: Sequence[str] = ()) -> Node:
+    """Return the tree of paths without quoted names, in slot order; list slots start at 1,000."""
+    lists: dict[str, int] = {}
+    wanted = []
+    for slot, path in enumerate(paths):
+        before, brackets, _ = path.partition("[]")
+        at = before.count(".") + 1 if brackets else None
+        listed = lists.setdefault(before, 1_000 + len(lists)) if brackets else NO_SLOT
+        wanted.append(
+            Wanted(tuple(path.replace("[]", "").split(".")), at, slot, path in many, listed)
+        )
+    return build(wanted)
+
+
+DOTTED = build(
+    [
+        Wanted(("shop.name", '"'), None, 0),
+        Wanted(("order", "a[]", "é"), 2, 1, False, 2),
+        Wanted(("order.a[]",), None, 3),
+    ]
+)
+TREES = {
+    "flat": tree("key", "items", "ts", "user", many=["items"]),
+    "nested": tree("order.lines[].sku", "order.lines[].qty", "order.id", "order.shop.name", "ts"),
+    "lists": tree("tags[]", "a.b[]", "meta", "meta2.x", many=["meta"]),
+    "itself and within": tree(
+        "order", "order.id", "order.lines", "order.lines[].sku", "order.lines[].sku.x", "ts"
+    ),
+    "several": tree("m", "m.x", "l", "l[].y", "b.c", "b[].c", "ts", many=["m", "l"]),
+    "prefixes": tree(
+        "i",
+        "it",
+        "ite",
+        "item",
+        "items",
+        "smeti",
+        "",
+        "é",
+        "žluťoučký",
+        "a b",
+        "\x7f",
+        many=["items"],
+    ),
+    "names as no TOML has them": DOTTED,
+    "many fields": tree(*(f"field{i}" for i in range(90)), *(f"in.f{i}.x" for i in range(70))),
+    "deep": tree(".".join("abcdefghijklmnop"), "a.b.c.d[].e.f.g"),
+}
+
+
+class Shapes(Generator):
+    """Generator of mostly plain records in the shape of a tree."""
+
+    def object(self, node: Node) -> bytes:
+        """Return an object with most of the wanted fields and some others."""
+        draw, choice = self._random.random, self._random.choice
+        names = list(node.children)
+        if len(names) > 12:
+            names = self._random.sample(names, 5)
+        parts = [(name.encode(), self.at(node.children[name])) for name in names if draw() < 0.85]
+        for _ in range(choice((0, 0, 1, 2))):
+            parts.append(
+                (
+                    choice(
+                        (b"x", b"xs", b"ke", b"field95", *(name.encode() for name in names[:2]))
+                    ),
+                    self.value(),
+                )
+            )
+        if draw() < 0.3:
+            self._random.shuffle(parts)
+        comma, colon, around = (
+            b"%b%b%b" % (choice(SPACES), mark, choice(SPACES)) for mark in (b",", b":", b"")
+        )
+        quoted = (self.quoted(name.decode()) for name, _ in parts)
+        return (
+            b"{"
+            + around
+            + comma.join(
+                name + colon + value for name, (_, value) in zip(quoted, parts, strict=True)
+            )
+            + b"}"
+            + around
+        )
+
+    def at(self, node: Node) -> bytes:
+        """Return a valid value for a node, sometimes null, and sometimes any value."""
+        kind = self._random.random()
+        if kind < 0.03:
+            return b"null"
+        if kind < 0.05:
+            return self.value()
+        if node.children and (node.elements is None or kind < 0.5):
+            return self.object(node)
+        if node.elements is not None:
+            return (
+                b"["
+                + b",".join(
+                    self.at(node.elements) for _ in range(self._random.choice((0, 1, 2, 2, 3, 9)))
+                )
+                + b"]"
+            )
+        return self.items() if node.many else self.scalar()
+
+    def quoted(self, text: str) -> bytes:
+        """Return a string literal: unescaped, in ASCII, or with random escapes."""
+        kind = self._random.random()
+        if kind < 0.93:
+            return json.dumps(text, ensure_ascii=kind > 0.9).encode()
+        choice, digits = self._random.choice, self._random.choice("xX")
+        parts = []
+        for each in text:
+            units = memoryview(each.encode("utf-16-le")).cast("H")
+            plain, short = (json.dumps(each, ensure_ascii=ascii)[1:-1] for ascii in (False, True))
+            parts.append(choice((plain, short, "".join(f"\\u{unit:04{digits}}" for unit in units))))
+        return f'"{"".join(parts)}"'.encode()
+
+    def label(self) -> bytes:
+        made = super().label()
+        try:
+            return made if self._random.random() < 0.8 else self.quoted(json.loads(made))
+        except ValueError:  # it is not JSON, or half a surrogate pair
+            return made
+
+    def scalar(self) -> bytes:
+        pick, kind = self._random.randrange, self._random.random()
+        if kind < 0.4:
+            return self.label()
+        if kind < 0.7:
+            return b"%d" % (pick(10 ** pick(1, 20)) * self._random.choice((1, 1, -1)))
+        if kind < 0.85:
+            return b"%d.%d" % (pick(10 ** pick(1, 17)), pick(10 ** pick(1, 17)))
+        if kind < 0.9:
+            point = b".%d" % pick(10 ** pick(1, 17)) if pick(2) else b""
+            sign = self._random.choice((b"", b"+", b"-"))
+            return b"%d%b%b%b%d" % (
+                pick(10 ** pick(1, 17)),
+                point,
+                self._random.choice((b"e", b"E")),
+                sign,
+                pick(120),
+            )
+        return self._random.choice((b"true", b"false", b"null", b"0", b"1e5", b"-0", b"{}", b"[]"))
+
+    def shaped(self, root: Node, size: int) -> list[bytes]:
+        """Return records: half unchanged, the rest mutated up to four times."""
+        bases = [self.object(root) for _ in range(size // 4 + 1)]
+        found = []
+        for _ in range(size):
+            made = self._random.choice(bases)
+            for _ in range(self._random.choice((0, 0, 0, 1, 2, 4))):
+                made = self.mutated(made, self._random.choice(bases))
+            found.append(made)
+        return found
+
+
+class Whole(str):
+    __slots__ = ()
+
+
+class Number(str):
+    __slots__ = ()
+
+
+class Pairs(list[tuple[str, Any]]):
+    """The pairs of an object, including duplicate names."""
+
+
+class NotPlainError(Exception):
+    """Raised where the scanner must decline."""
+
+
+def refuse(word: str) -> object:
+    """Refuse NaN and similar constants, which Python reads but JSON does not allow."""
+    raise ValueError(word)
+
+
+def rows_of(node: Node, value: object) -> Iterator[Row]:
+    """Yield the rows of a value at a node, as the log specifies; numbers are texts.
+
+    Raises:
+        NotPlainError: no log can express the value.
+    """
+    inner = bool(node.children) or node.elements is not None
+    if node.many and not inner and isinstance(value, list):
+        yield node.slot, MAP if isinstance(value, Pairs) else LIST, len(value)
+        if isinstance(value, Pairs) and len({name for name, _ in value}) < len(value):
+            raise NotPlainError
+        for each in value:
+            if isinstance(value, Pairs):
+                yield node.slot, TEXT, each[0]
+            yield one(node.slot, each[1] if isinstance(value, Pairs) else each)
+        return
+    if node.slot != NO_SLOT:
+        yield one(node.slot, value)
+    if value is None or not inner:
+        return
+    if node.many or (node.children and node.elements is not None):
+        raise NotPlainError
+    if node.elements is not None:
+        if isinstance(value, Pairs) or not isinstance(value, list):
+            raise NotPlainError
+        yield node.list_slot, LIST, len(value)
+        for each in value:
+            if each is None and (node.elements.children or node.elements.elements):
+                raise NotPlainError
+            yield from rows_of(node.elements, each)
+        return
+    yield from rows_of_object(node, value)
+
+
+def rows_of_object(node: Node, value: object) -> Iterator[Row]:
+    """Yield the rows of an object; a record is always an object, whatever fields are wanted."""
+    if not isinstance(value, Pairs):
+        raise NotPlainError
+    names = [name for name, _ in value if name in node.children]
+    if len(set(names)) < len(names):
+        raise NotPlainError
+    for name, each in value:
+        if name in node.children:
+            yield from rows_of(node.children[name], each)
+
+
+def one(slot: int, value: object) -> Row:
+    """Return the row of a single value."""
+    if isinstance(value, Whole):
+        return slot, WHOLE, str(value)
+    if isinstance(value, Number):
+        return slot, EXPONENT if "e" in value.lower() else NUMBER, str(value)
+    if isinstance(value, str):
+        return slot, TEXT, value
+    if value is None or isinstance(value, bool):
+        return slot, NULL if value is None else TRUE if value else FALSE, json.dumps(value)
+    return slot, OTHER, None
+
+
+FORMS = {
+    WHOLE: re.compile(r"(?!-0)-?(0|[1-9][0-9]{0,18})", re.ASCII),
+    NUMBER: re.compile(r"-?(0|[1-9][0-9]{0,14})\.[0-9]{1,30}", re.ASCII),
+    EXPONENT: re.compile(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,30})?[eE][+-]?[0-9]{1,2}", re.ASCII),
+    **{kind: re.compile(word) for kind, word in ((TRUE, "true"), (FALSE, "false"), (NULL, "null"))},
+}
+
+
+class Scanner:
+    """The scanner along one tree, over whole batches."""
+
+    def __init__(self, root: Node, logs: Logs | None = None) -> None:
+        self.root = root
+        self._tree = JsonTree(root)
+        self._stack, self._seen = self._tree.scratch()
+        self._logs = logs or json_scanner.logs
+        self._room = 2
+
+    def read(self, records: Records) -> list[list[Row] | None]:
+        """Return the rows of every record; None where the scanner declines it."""
+        n = len(records)
+        data, values = fixed(records.data), fixed(records.values)
+        number, rows = np.empty(n, dtype=np.int64), np.empty((2, 4), dtype=np.int64)
+        decoded = np.empty(2, dtype=np.uint8)
+        done = used = filled = 0
+        while True:
+            tree = self._tree
+            done, used, filled = self._logs(
+                data,
+                values,
+                tree.nodes,
+                tree.names,
+                done,
+                self._stack,
+                self._seen,
+                number,
+                rows,
+                used,
+                decoded,
+                filled,
+            )
+            if done == n:
+                break
+            self._room = min(2 * self._room, 10_000)
+            rows = np.concatenate([rows, np.empty((len(rows) + self._room, 4), dtype=np.int64)])
+            decoded = np.concatenate([decoded, np.empty(len(decoded) + self._room, dtype=np.uint8)])
+        content, found, at = (
+            records.data.tobytes() + decoded[:filled].tobytes(),
+            iter(rows[:used].tolist()),
+            0,
+        )
+        read: list[list[Row] | None] = []
+        for more in number.tolist():
+            read.append(
+                None
+                if more == DECLINED
+                else [row_back(content, *row) for row in islice(found, more)]
+            )
+            at += max(more, 0)
+        assert at == used
+        return read
+
+
+def row_back(content: bytes, slot: int, kind: int, start: int, stop: int) -> Row:
+    """Return a row with the bytes at its positions; check that they are as the log promises."""
+    if kind in (LIST, MAP):
+        return slot, kind, start
+    if kind == OTHER:
+        return slot, kind, None
+    text = content[start:stop].decode("utf-8", "surrogateescape")
+    if kind in FORMS:
+        assert FORMS[kind].fullmatch(text), f"kind {kind}: {text}"
+    return slot, kind, text
+
+
+def part(node: Node, value: object) -> object:
+    """Return the wanted part of a decoded value, or all of it if it has another shape."""
+    if node.many or (node.children and node.elements is not None):
+        return value
+    if node.children and isinstance(value, dict):
+        return {
+            name: part(child, value[name]) for name, child in node.children.items() if name in value
+        }
+    if node.elements is not None and isinstance(value, list):
+        return [part(node.elements, each) for each in value]
+    return value
+
+
+# Half a surrogate pair: Python reads it, msgspec does not.
+NOT_READ = re.compile(rb"\\u[dD][89a-fA-F]")
+LOADS = json.JSONDecoder(
+    object_pairs_hook=Pairs, parse_int=Whole, parse_float=Number, parse_constant=refuse
+)
+PLAIN_LOADS = json.JSONDecoder(parse_float=decimal, parse_constant=refuse)
+
+
+def difference(
+    scanner: Scanner, decoder: JsonDecoder, values: Sequence[bytes]
+) -> tuple[str | None, int, int]:
+    """Return the first record on which scanner, general reader and `json.loads` disagree, with
+    their results; the number of records the scanner read; and the number it could have read
+    according to the log's specification.
+    """
+    records = Records.of(values)
+    scanned = could = 0
+    for value, depth, rows in zip(
+        values,
+        depths(fixed(records.data), fixed(records.values)),
+        scanner.read(records),
+        strict=True,
+    ):
+        scanned += rows is not None
+        expected: list[Row] | None = None
+        said: object = ValueError
+        try:
+            # Python reads a BOM, and reads deeper JSON not at all.
+            text = value.decode().strip(" \t\r\n")
+            loaded = LOADS.decode(text) if depth <= NESTED_MAX else refuse("too deep")
+            said = PLAIN_LOADS.decode(text)
+            expected = list(rows_of_object(scanner.root, loaded))
+        except (ValueError, NotPlainError, RecursionError):
+            pass
+        could += expected is not None
+        if rows is not None and rows != expected:
+            return f"{value!r}: the scanner says {rows}, json {expected}", scanned, could
+        try:
+            decoded: object = decoder.decode(value) if depth <= NESTED_MAX else ValueError
+        except ValueError:
+            decoded = ValueError
+        same = repr(part(scanner.root, decoded)) == repr(part(scanner.root, said))
+        if (
+            not same
+            and not (decoded is ValueError and NOT_READ.search(value))
+            and not (said is ValueError and skipped(value))
+        ):
+            return f"{value!r}: decoded {decoded}, json says {said}", scanned, could
+        if rows is not None and decoded is ValueError:
+            return f"{value!r}: the scanner says {rows}, and it cannot be decoded", scanned, could
+    return None, scanned, could
+
+
+def skipped(value: bytes) -> bool:
+    """Tell whether msgspec accepts an unwanted field that Python rejects."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return True
+    return bool(re.search(rb"[0-9]{4301}", value))
+
+
+def mutations(records: int, seed: int) -> Iterator[tuple[str, list[bytes]]]:
+    """Yield batches, `records` records in total, with the tree name of each batch."""
+    shapes, done = Shapes(seed), 0
+    while done < records:
+        for name, root in TREES.items():
+            size = min(BATCH, records - done)
+            if size:
+                yield name, shapes.shaped(root, size)
+            done += size
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    readers = {name: (Scanner(root), JsonDecoder(root)) for name, root in TREES.items()}
+    begun, scanned, could, records = time.monotonic(), 0, 0, 0
+    for name, values in mutations(options.records, options.seed):
+        found, more, might = difference(*readers[name], values)
+        scanned, could, records = scanned + more, could + might, records + len(values)
+        if found is not None:
+            print(f"seed {options.seed}, tree {name!r}, after {records:,} records: {found}")
+            return 1
+    print(
+        f"{records:,} records, seed {options.seed}, {time.monotonic() - begun:.0f} s: no difference; a log could say what "
+        f"{could / records:.1%} hold, and the scanner read {scanned / max(could, 1):.1%} of those"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,307 @@
+"""Producers' own serializers, a real Kafka and a real registry: what was sent is what is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # a re-export
+from confluent_kafka.schema_registry import Schema as Registered
+from confluent_kafka.schema_registry import SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import message_factory
+
+from tests.admin import admin_of
+from tests.events.formats.scanning import scanned
+from tests.events.formats.walking import Said
+from tests.events.registry.test_registry import Shard, in_thread
+from tests.kafka.harness import wait_until
+from tests.registry_server import RegistryServer
+from workers.events.formats.avro import AvroFormat
+from workers.events.formats.avro_program import parse
+from workers.events.formats.protobuf import ProtobufFormat
+from workers.events.formats.protobuf_program import ProtobufSchema
+from workers.events.formats.reader import FormatReader, json_payloads
+from workers.events.log import DECLINED
+from workers.events.schemas import Access, Nobody, Reference, Registry, Schema
+from workers.events.tree import Wanted, build
+from workers.kafka.clients import Connection
+from workers.kafka.records import Records
+
+_topics = iter(range(1_000_000))
+ORDER = build(
+    [
+        Wanted(("shop",), None, 0),
+        Wanted(("lines", "sku"), 1, 1, list_slot=3),
+        Wanted(("lines", "qty"), 1, 2, list_slot=3),
+        Wanted(("country",), None, 4),
+    ]
+)
+LINE = '{"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}, {"name": "qty", "type": "int"}]}'
+_SHOP, _STORE = (f'{{"name": "{name}", "type": "string"}}' for name in ("shop", "store"))
+_LINES = '{"name": "lines", "type": {"type": "array", "items": "Line"}}'
+_COUNTRY = '{"name": "country", "type": ["null", "string"], "default": null}'
+# The first version; one with a field more, before the others; one whose shop is called otherwise.
+ORDERS = [
+    f'{{"type": "record", "name": "Order", "fields": [{", ".join(fields)}]}}'
+    for fields in ((_SHOP, _LINES), (_COUNTRY, _SHOP, _LINES), (_STORE, _LINES))
+]
+READER = (
+    '{"type": "record", "name": "Order", "fields": [{"name": "shop", "type": "string", "aliases": ["store"]},'
+    '{"name": "lines", "type": {"type": "array", "items": ' + LINE + "}},"
+    '{"name": "country", "type": "string", "default": "nowhere"}]}'
+)
+PROTO_LINE = 'syntax = "proto3"; package shop; message Line { string sku = 1; int32 qty = 2; }'
+PROTO = (
+    'syntax = "proto3"; package shop; import "line.proto"; message Other { int32 x = 1; }'
+    "message Order { string shop = 1; repeated Line lines = 2; optional string country = 4; }"
+)
+
+
+def through_kafka(bootstrap: str, values: Sequence[bytes | None]) -> Records:
+    """The values as a consumer of a topic finds them."""
+    topic = f"formats-{next(_topics)}-{np.random.default_rng().integers(2**40)}"
+    admin = admin_of(Connection(bootstrap))
+    for future in admin.create_topics([NewTopic(topic, 1, 1)]).values():
+        future.result(30)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    found: list[bytes | None] = []
+    while len(found) < len(values):
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None
+        found.append(message.value())
+    consumer.close()
+    return Records.of(found)
+
+
+def context(topic: str) -> SerializationContext:
+    return SerializationContext(topic, MessageField.VALUE)
+
+
+def opened(registry: RegistryServer) -> Registry:
+    return Registry(Access(registry.url, {"timeout": 5.0}, 0.0))
+
+
+def prepared(reader: FormatReader, records: Records) -> Any:
+    ready = reader.prepare(records.data, records.values)
+    return ready, scanned(reader, ready)
+
+
+def order(n: int, country: str | None = None) -> dict[str, Any]:
+    return {
+        "shop": f"s{n}",
+        "country": country,
+        "lines": [{"sku": f"p{n}", "qty": n}, {"sku": "x", "qty": 1}],
+    }
+
+
+def said(n: int, country: Said | None = None) -> Said:
+    lines: Said = {
+        3: [("list", 2)],
+        1: [("text", f"p{n}"), ("text", "x")],
+        2: [("whole", n), ("whole", 1)],
+    }
+    return {0: [("text", f"s{n}")], **lines, **(country or {})}
+
+
+def avro_serializers(
+    registry: RegistryServer, subject: str
+) -> list[Callable[[object, SerializationContext], bytes]]:
+    """One for each version of the schema, which refer to another one."""
+    client = SchemaRegistryClient({"url": registry.url})
+    client.register_schema("Line", Registered(LINE, "AVRO"))
+    references = [SchemaReference("Line", "Line", 1)]
+    return [
+        AvroSerializer(client, Registered(text, "AVRO", references), lambda value, _: value)
+        for text in ORDERS
+    ]
+
+
+def test_avro_of_several_versions_in_one_batch(bootstrap: str, registry: RegistryServer) -> None:
+    """With what is no Avro between them, which harms nobody beside it."""
+    first, second, third = avro_serializers(registry, "orders")
+    values = [
+        first(order(1), context("orders")),
+        b"no schema id",
+        second(order(2, "de"), context("orders")),
+        second(order(3), context("orders")) + b"more",
+        None,
+        b"",
+        b"\0\0\x0f\xff\xff" + b"x",
+        first(order(4), context("orders"))[:-3],
+        third({**order(5), "store": "s5"}, context("orders")),
+        second(order(6), context("orders")),
+    ]
+    reader = FormatReader(AvroFormat(ORDER), opened(registry), Nobody())
+    ready, found = prepared(reader, through_kafka(bootstrap, values))
+    assert ready.refused == {
+        1: "no schema id",
+        4: "no value",
+        5: "no schema id",
+        6: "unknown schema id",
+    }
+    without_shop = {slot: rows for slot, rows in said(5).items() if slot != 0}
+    null: Said = {4: [("null",)]}
+    text: Said = {4: [("text", "de")]}
+    assert found == [
+        said(1),
+        None,
+        said(2, text),
+        None,
+        None,
+        None,
+        None,
+        None,
+        without_shop,
+        said(6, null),
+    ]
+    # As the reader of events gets it: what the scanner declines is decoded by its place, or refused.
+    [logs] = reader.scan(ready.data, through_kafka(bootstrap, values).values)
+    assert logs.status.tolist() == [0 if row is not None else DECLINED for row in found]
+    for row in np.flatnonzero(logs.status).tolist():
+        with pytest.raises(ValueError, match=f"^{ready.refused.get(row, 'not Avro')}$"):
+            logs.decode(row)
+    assert logs.decode(9) == {**order(6), "country": None}
+
+
+def test_avro_as_a_readers_schema_names_it(bootstrap: str, registry: RegistryServer) -> None:
+    """Every version is read alike: renamed, and filled in from defaults."""
+    first, _, third = avro_serializers(registry, "orders")
+    values = [
+        first(order(1), context("orders")),
+        third({**order(5), "store": "s5"}, context("orders")),
+    ]
+    reader = FormatReader(AvroFormat(ORDER, parse(READER)), opened(registry), Nobody())
+    _, found = prepared(reader, through_kafka(bootstrap, values))
+    default: Said = {4: [("text", "nowhere")]}
+    assert found == [said(1, default), said(5, default)]
+
+
+def test_protobuf_of_java_and_of_python(bootstrap: str, registry: RegistryServer) -> None:
+    """Python registers descriptors, Java text; records say which message of the schema they are."""
+    client = SchemaRegistryClient({"url": registry.url})
+    client.register_schema("line.proto", Registered(PROTO_LINE, "PROTOBUF"))
+    text = client.register_schema(
+        "java", Registered(PROTO, "PROTOBUF", [SchemaReference("line.proto", "line.proto", 1)])
+    )
+    kind = message_factory.GetMessageClass(
+        ProtobufSchema(Schema("PROTOBUF", PROTO, (Reference("line.proto", PROTO_LINE),))).message(
+            [1]
+        )
+    )
+    serializer = ProtobufSerializer(kind, client)
+
+    def message(n: int, country: str | None) -> Any:
+        return kind(shop=f"s{n}", country=country, lines=order(n)["lines"])
+
+    framed = serializer(message(1, "de"), context("protobuf"))
+    assert framed is not None
+    java = b"\0" + text.to_bytes(4, "big") + b"\x02\x02"
+    values = [
+        framed,
+        java + message(2, None).SerializeToString(),
+        java + b"\x0a\x05s",
+        b"\0" + text.to_bytes(4, "big") + b"\x02\x08",
+        b"\0" + text.to_bytes(4, "big"),
+        java + message(3, "fr").SerializeToString(),
+    ]
+    reader = FormatReader(ProtobufFormat(ORDER), opened(registry), Nobody())
+    ready, found = prepared(reader, through_kafka(bootstrap, values))
+    assert ready.refused == {3: "no such message in the schema", 4: "no schema id"}
+    assert found == [
+        said(1, {4: [("text", "de")]}),
+        said(2),
+        None,
+        None,
+        None,
+        said(3, {4: [("text", "fr")]}),
+    ]
+    with pytest.raises(ValueError, match="not Protobuf"):
+        reader.decode(int(ready.numbers[2]), b"\x0a\x05s")
+
+
+def test_a_batch_waits_for_a_schema_that_nobody_has_seen_and_loses_nothing(
+    bootstrap: str, registry: RegistryServer
+) -> None:
+    """The registry is killed and started again; records of known schemas go on meanwhile."""
+    first, second, _ = avro_serializers(registry, "orders")
+    known = through_kafka(bootstrap, [first(order(n), context("orders")) for n in range(3)])
+    new = through_kafka(
+        bootstrap, [first(order(7), context("orders")), second(order(8, "de"), context("orders"))]
+    )
+    shard = Shard()
+    reader = FormatReader(
+        AvroFormat(ORDER), Registry(Access(registry.url, {"timeout": 5.0}, 0.0)), shard
+    )
+    assert prepared(reader, known)[1] == [said(n) for n in range(3)]
+    registry.stop()
+    try:
+        assert prepared(reader, known)[1] == [said(n) for n in range(3)]
+        thread, result = in_thread(lambda: prepared(reader, new))
+        wait_until(lambda: shard.went_on > 2, "it waits")
+        assert not result
+    finally:
+        registry.start()
+    thread.join(120)
+    [(ready, found)] = result
+    assert found == [said(7), said(8, {4: [("text", "de")]})]
+    assert ready.refused == {}
+
+
+def test_json_schema_is_json_behind_an_id(bootstrap: str, registry: RegistryServer) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    schema = json.dumps(
+        {"title": "Order", "type": "object", "properties": {"shop": {"type": "string"}}}
+    )
+    serializer = JSONSerializer(schema, client)
+    framed = [serializer({"shop": f"s{n}"}, context("json")) for n in range(3)]
+    records = through_kafka(bootstrap, [*framed, b'{"shop": "bare"}', None])
+    payloads, refused = json_payloads(records.data, records.values)
+    found = [
+        json.loads(records.data[start:stop].tobytes())
+        for start, stop in payloads.tolist()
+        if start >= 0
+    ]
+    assert found == [{"shop": "s0"}, {"shop": "s1"}, {"shop": "s2"}]
+    assert refused == {3: "no schema id", 4: "no value"}
+
+
+def test_a_schema_that_cannot_be_used_is_said_once_and_rejects_its_events(
+    bootstrap: str, registry: RegistryServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = SchemaRegistryClient({"url": registry.url})
+    wrong = '{"type": "record", "name": "Wrong", "fields": [{"name": "lines", "type": "string"}]}'
+    number = client.register_schema("wrong", Registered(wrong, "AVRO"))
+    other = client.register_schema("other", Registered(PROTO_LINE, "PROTOBUF"))
+    values = [b"\0" + n.to_bytes(4, "big") + b"\x02x" for n in (number, other, number)]
+    reader = FormatReader(AvroFormat(ORDER), opened(registry), Nobody())
+    reason = "field 'lines[].sku': 'lines' is a string in the schema"
+    records = through_kafka(bootstrap, values)
+    for _ in range(2):
+        ready, found = prepared(reader, records)
+        assert ready.refused == {0: reason, 1: "schema of another format", 2: reason}
+        assert found == [None] * 3
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "workers.events.formats.reader"
+    ]
+    assert lines == [
+        f"schema {number}: every event of it is a reject: {reason}",
+        f"schema {other}: every event of it is a reject: schema of another format",
+    ]

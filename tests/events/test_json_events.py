@@ -1,0 +1,197 @@
+"""The compiled reader of JSON agrees with the general one, compiled and uncompiled."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from tests.arrays.uncompiled import plain_python
+from tests.events.json_corpus import (
+    ESCAPES,
+    INSIDE,
+    VALUES,
+    Generator,
+    corpus,
+    difference,
+    mutations,
+    readers,
+    record,
+)
+from tests.events.reading import event_reader, one
+from workers.events import json, json_parts, json_scanner, log, log_values, reader, view_kernels
+from workers.kafka.records import Records
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
+from workers.settings.settings import EventsSettings
+
+EVENTS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
+
+
+def first_difference(records: int, every: int = 1) -> str | None:
+    """Return the first difference between the scanner and the general reader.
+
+    Args:
+        records: number of mutated records read after the corpus.
+        every: 5 reads the corpus with one in five of the settings.
+    """
+    values = corpus()
+    for by in readers()[::every]:
+        found, *_ = difference(by, values)
+        if found:
+            return found
+    return next(
+        (found for found, *_ in (difference(*batch) for batch in mutations(records, 3)) if found),
+        None,
+    )
+
+
+def test_the_readers_agree_about_hostile_json() -> None:
+    """Covers hostile input at every place in an event, with all kinds of settings."""
+    assert first_difference(0) is None
+
+
+def test_the_readers_agree_about_mutated_events() -> None:
+    """The long run is `python -m tests.events.json_corpus --records 10000000`."""
+    scanned = found = 0
+    for by, values in mutations(200_000, 2):
+        said, more, events_found = difference(by, values)
+        assert said is None
+        scanned, found = scanned + more, found + events_found
+    # A scanner that declines everything would agree as well.
+    assert found > 60_000
+    assert scanned > 0.6 * found
+
+
+def test_the_reader_as_plain_python_agrees_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Correctness must not depend on how numba compiles the source."""
+    plain = plain_python((log, json_parts, json_scanner, log_values, view_kernels))
+    monkeypatch.setattr(json, "logs", plain[json_scanner]["logs"])
+    monkeypatch.setattr(reader, "see", plain[view_kernels]["see"])
+    assert first_difference(2_000, every=5) is None
+
+
+PLAIN = [
+    record(),
+    record(items=b'"a"'),
+    record(items=b"[]"),
+    record(items=b"{}"),
+    record(items=b'{"a":1,"b":999999999999}'),
+    record(items=b'["a","a",""]'),
+    record(items='["é","商品","\U0001f600"]'.encode(), key='"žluť"'.encode()),
+    record(user=b"0"),
+    record(user=b"999999999999999999"),
+    record(ts=b"0"),
+    record(ts=b"9007199254740992"),
+    record(key=b'"' + b"x" * 1024 + b'"'),
+    record(x=b'{"a":[1,-0,-1.5,true,false,null,"\\n\\"\\\\",{}],"b":{"c":[]}}'),
+    record(x=b"[" * 32 + b"]" * 32),
+    b' \t\r\n{ "key" : "k" , "items" : [ "a" , "b" ] , "ts" : 1 , "user" : "u" } \n',
+    record(items=b"{" + b",".join(b'"l%d":1' % i for i in range(64)) + b"}"),
+]
+
+
+def test_plain_events_are_not_declined() -> None:
+    """Text beyond ASCII, spaces, other fields and counts are ordinary."""
+    reader = event_reader(EVENTS, "user")
+    for value in PLAIN:
+        spans, rejects = one(reader.read(Records.of([value])))
+        assert (rejects, spans.declined) == ([], 0), value
+
+
+def test_utf8_is_what_cpython_says_it_is() -> None:
+    """Covers every first two bytes, followed by all mixtures of valid and invalid ones."""
+    tails = [
+        b"",
+        b"\x80",
+        b"\x80\x80",
+        b"\xbf\xbf",
+        b"\x80a",
+        b"\xc0\x80",
+        b"\x80\xff",
+        b"a",
+        b"\x7f\x80",
+        b"\xbf\xbf\xbf",
+    ]
+    texts = [
+        bytes([first, second]) + tail
+        for first in range(256)
+        for second in range(256)
+        for tail in tails
+    ]
+    generator = random.Random(1)
+    texts += [
+        bytes(generator.choices(range(0x70, 256), k=generator.randrange(9))) for _ in range(20_000)
+    ]
+    records = Records.of(texts)
+    valid = json_parts.are_texts(records.data, records.values, 1_024)
+    assert valid.tolist() == [is_utf8(text) for text in texts]
+    few = records.values[::97]
+    plain = plain_python([log, json_parts])[json_parts]["are_texts"]
+    assert plain(records.data, few, 1_024).tolist() == valid[::97].tolist()
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def test_a_label_is_no_longer_than_a_label_may_be() -> None:
+    """Both sides of the greatest length, and without a limit."""
+    records = Records.of([b"x" * 1024, b"x" * 1025, None, b"", "é".encode() * 512])
+    assert json_parts.are_texts(records.data, records.values, 1_024).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert log_values.LABEL_BYTES_MAX == LABEL_BYTES_MAX
+    assert len(ESCAPES) > 20
+
+
+def depth_of(value: bytes) -> int:
+    depth = deepest = 0
+    rest = iter(value)
+    inside = False
+    for byte in rest:
+        if byte == ord('"'):
+            inside = not inside
+        elif inside and byte == ord("\\"):
+            next(rest, None)
+        elif not inside:
+            depth += (byte in b"[{") - (byte in b"]}")
+            deepest = max(deepest, depth)
+    return deepest
+
+
+def test_depth_is_that_of_brackets_outside_strings() -> None:
+    """A string may be full of brackets and escaped quotes."""
+    generator = Generator(4)
+    values: list[bytes | None] = [
+        *VALUES,
+        *INSIDE,
+        *generator.batch([b"key", b"items", b"ts", b"user"], 2_000),
+        None,
+    ]
+    records = Records.of(values)
+    expected = [0 if value is None else depth_of(value) for value in values]
+    assert json_parts.depths(records.data, records.values).tolist() == expected
+    assert (
+        plain_python([log, json_parts])[json_parts]["depths"](records.data, records.values).tolist()
+        == expected
+    )
+
+
+def test_an_index_beyond_the_bytes_raises() -> None:
+    """A bug in our record positions must not read memory past the bytes."""
+    records = Records.of([record()])
+    beyond = Records(
+        records.data[:-9], records.keys, records.values, records.times, records.offsets
+    )
+    with pytest.raises(IndexError):
+        one(event_reader(EVENTS).read(beyond))
+    assert np.array_equal(records.values, [[0, len(records.data)]])

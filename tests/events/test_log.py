@@ -1,0 +1,66 @@
+"""Properties of the logs of a batch as a whole."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.arrays.uncompiled import WAYS
+from workers.arrays.texts import fixed
+from workers.events.layout import READ
+from workers.events.log import DECLINED, DECLINED_EACH, ended, longest_log, outcomes, widest
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_logs_end_where_those_before_and_their_own_rows_end(way: Any) -> None:
+    """A declined record has no rows, and one without rows need not be declined."""
+    choose = np.random.default_rng(5)
+    for n in (0, 1, 2, 100):
+        number = choose.integers(-1, 5, n)
+        ends, status = np.empty(n, dtype=np.int64), np.full(n, 7, dtype=np.int8)
+        values = fixed(np.zeros((n, 2), dtype=np.int64))
+        assert way(ended)(number, values, 1 << 40, ends, status) == n
+        assert ends.tolist() == np.cumsum(np.maximum(number, 0)).tolist()
+        assert status.tolist() == [DECLINED if rows == DECLINED else 0 for rows in number.tolist()]
+        assert way(longest_log)(fixed(ends)) == max([0, *number.tolist()])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_part_ends_with_the_declined_record_that_takes_the_last_of_its_room(way: Any) -> None:
+    """Only declined records take room: their bytes, and the objects made from each."""
+    number = np.array([2, DECLINED, 3, DECLINED, DECLINED])
+    values = fixed(np.array([(0, 500), (500, 600), (600, 9_000), (9_000, 9_001), (9_001, 9_900)]))
+    ends, status = np.empty(5, dtype=np.int64), np.empty(5, dtype=np.int8)
+    second = 100 + DECLINED_EACH
+    for room, records in (
+        (1, 2),
+        (second, 2),
+        (second + 1, 4),
+        (second + 1 + DECLINED_EACH, 4),
+        (second + 2 + DECLINED_EACH, 5),
+    ):
+        assert way(ended)(number, values, room, ends, status) == records
+        assert ends[:records].tolist() == [2, 2, 5, 5, 5][:records]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_widest_text_is_found(way: Any) -> None:
+    """A log entry without a value is no wider than an empty one."""
+    for places, most in (
+        ([], 0),
+        ([(-1, -1)], 0),
+        ([(3, 5), (5, 5), (0, 4)], 4),
+        ([(0, 4), (4, 5)], 4),
+        ([(1, 2), (9, 20)], 11),
+    ):
+        assert way(widest)(fixed(np.array(places, dtype=np.int64).reshape(-1, 2))) == most
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_outcomes_are_counted(way: Any) -> None:
+    """Counts show whether all were read, and whether any is left to the general reader."""
+    status = np.array(
+        [READ, DECLINED, 1, READ, READ, DECLINED, DECLINED, DECLINED, 1], dtype=np.int8
+    )
+    assert way(outcomes)(status, READ) == (4, 3)
+    assert way(outcomes)(status[:0], READ) == (0, 0)

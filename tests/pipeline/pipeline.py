@@ -1,0 +1,165 @@
+"""Both stages without Kafka: events in, snapshots out, with crashes wherever a test wants."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tests.bounding import Items, bound
+from tests.events.reading import columns, reader
+from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.registry import build
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.intake import Intake
+from workers.pipeline.merge import Merge, ReleaseProgress
+from workers.pipeline.snapshots import Snapshot
+
+KEY = NoiseKey(bytes(range(32)))
+Event = tuple[str, Items, int]
+
+
+def unk(**changes: object) -> UnkBaseConfig:
+    values: dict[str, object] = {
+        "name": "h",
+        "tick_ms": 10,
+        "horizon": 8,
+        "max_items": 2,
+        "max_count": 1,
+        "epsilon": 40.0,
+        "delta": 0.1,
+        "keys": "public",
+    } | changes
+    return UnkBaseConfig(**values)  # type: ignore[arg-type]  # checked by the record itself
+
+
+def contribute(
+    partitions: Sequence[Sequence[Event]],
+    configs: Sequence[HistogramConfig],
+    *,
+    owners: int,
+    grace: int = 0,
+    step: int = 5,
+    further_ms: int = 1000,
+) -> list[list[bytes]]:
+    """Return every owner partition's messages, sources interleaved `step` events at a time; all
+    ticks close at the end.
+
+    Time continues for `further_ms` after the last event.
+    """
+    lanes = list(dict.fromkeys(config.lane for config in configs))
+    intakes = [Intake(lanes, grace, KEY) for _ in partitions]
+    readers = [reader() for _ in partitions]
+    sequences = [[0] * owners for _ in partitions]
+    out: list[list[bytes]] = [[] for _ in range(owners)]
+    end = (
+        max((time for events in partitions for _, _, time in events), default=0)
+        + further_ms
+        + grace
+    )
+    for at in range(0, max(map(len, partitions), default=0) + step, step):
+        for source, intake in enumerate(intakes):
+            intake.add(columns(partitions[source][at : at + step], readers[source]))
+            if at >= len(partitions[source]):
+                intake.read_to_end(end)
+            for owner, message in intake.commit(
+                source=source, sequences=sequences[source], offset=at
+            ):
+                out[owner].append(message.encoded())
+    return out
+
+
+@dataclass
+class Partition:
+    """Owner partition with a store that survives crashes."""
+
+    configs: Sequence[HistogramConfig]
+    sources: int
+    owner: int = 0
+    owners: int = 1
+    key: NoiseKey = KEY
+    stream: str = "test"
+    store: dict[bytes, bytes] = field(default_factory=dict)
+    waiting_bytes_max: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((k, v) for k, v in self.store.items() if k.startswith(prefix)))
+
+    def restart(self) -> int:
+        """Drop everything uncommitted; return the offset to resume at."""
+        histograms = [
+            Histogram(
+                config,
+                build(config),
+                worker="w",
+                topic=f"w.{config.name}",
+                stream=self.stream,
+                events={"items": "items"},
+                key=self.key,
+                owner=(self.owner, self.owners),
+            )
+            for config in self.configs
+        ]
+        self.merge = Merge(
+            histograms,
+            key=self.key,
+            sources=self.sources,
+            owners=self.owners,
+            waiting_bytes_max=self.waiting_bytes_max,
+        )
+        value = self.store.get(b"progress")
+        if value is None:
+            return 0
+        progress = msgspec.json.decode(value, type=ReleaseProgress)
+        self.merge.restore(progress, self.items)
+        return progress.offset
+
+    def receive(self, messages: Iterable[bytes], start: int) -> int:
+        """Take messages from offset `start` on; return the position after them."""
+        position = start
+        for value in messages:
+            self.merge.receive(value, position)
+            position += 1
+        self.merge.reached(position)
+        return position
+
+    def commit(self, ticks_max: int = 3, *, by_lane: bool = False) -> list[Snapshot] | None:
+        """Release at most `ticks_max` ticks in one transaction; None if no tick was complete."""
+        released = self.merge.release(ticks_max=ticks_max, by_lane=by_lane)
+        if released.ticks:
+            for key, value in self.merge.changes():
+                if value is None:
+                    self.store.pop(key, None)
+                else:
+                    self.store[key] = value
+            self.store[b"progress"] = msgspec.json.encode(self.merge.progress())
+        return released.snapshots if released.ticks else None
+
+    def run(self, messages: Sequence[bytes]) -> list[Snapshot]:
+        self.receive(messages, 0)
+        return self.release_all()
+
+    def release_all(self) -> list[Snapshot]:
+        out: list[Snapshot] = []
+        while (part := self.commit()) is not None:
+            out += part
+        return out
+
+
+def exact(
+    partitions: Sequence[Sequence[Event]], config: HistogramConfig
+) -> dict[int, Counter[tuple[str, str]]]:
+    """Return each global tick's contributions, from events in order within their partition."""
+    out: dict[int, Counter[tuple[str, str]]] = {}
+    for events in partitions:
+        for key, items, time in events:
+            tick = (time - config.start_ms) // config.tick_ms + 1
+            for label, n in bound(items, config.max_items, config.max_count).items():
+                out.setdefault(tick, Counter())[key, label] += n
+    return out

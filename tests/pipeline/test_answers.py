@@ -1,0 +1,120 @@
+"""Answers cut into pages are whole again after joining, in every reader."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from itertools import pairwise
+from types import ModuleType
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import ROOT
+from tests.pipeline.test_snapshots import tick
+from workers.dashboard.snapshots import Pages as DashboardPages
+from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.mechanism import Answers
+from workers.pipeline.snapshots import LabelCache, joined, parts, snapshots
+
+EXAMPLE = ROOT / "examples" / "consumers" / "snapshots.py"
+
+
+def example() -> ModuleType:
+    """Return the example that consumers copy; it belongs to no package."""
+    spec = importlib.util.spec_from_file_location("consumers_snapshots", EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def numbered(values: list[Any]) -> list[dict[str, Any]]:
+    """Return an answer per value, each to a query of its own."""
+    return [{"query": f"q{i}", "value": value} for i, value in enumerate(values)]
+
+
+CONSUMERS = example()
+LABELS = st.lists(st.text(max_size=12), max_size=30)
+ITEMS = st.lists(
+    st.tuples(st.text(max_size=12), st.integers(-(2**53) + 1, 2**53 - 1)).map(list), max_size=30
+)
+VALUE = st.one_of(
+    st.none(),
+    st.integers(-5, 5),
+    st.text(max_size=12),
+    LABELS,
+    ITEMS,
+    st.lists(st.integers(-9, 9), max_size=30),
+)
+FIELDS = st.one_of(
+    st.fixed_dictionaries(
+        {"query": st.just("q"), "value": VALUE, "since": st.integers(0, 9), "error": st.just(1.5)}
+    ),
+    st.fixed_dictionaries(
+        {
+            "query": st.just("top"),
+            "labels": LABELS,
+            "complete": st.booleans(),
+            "labels_left": st.just(3),
+        }
+    ),
+    st.fixed_dictionaries(
+        {"answers": st.lists(VALUE, min_size=2, max_size=6).map(numbered), "since": st.just(0)}
+    ),
+)
+
+
+@given(FIELDS, st.integers(200, 600))
+def test_parts_are_short_enough_and_join_to_what_was_cut(fields: dict[str, Any], room: int) -> None:
+    """A label lost or doubled at a page edge would change the answer under the same guarantee."""
+    cut = parts(fields, room)
+    assert joined(cut) == fields
+    without = {
+        name: [] if name in ("labels", "value", "answers") and isinstance(field, list) else field
+        for name, field in fields.items()
+    }
+    assert all(len(orjson.dumps(part)) <= room + len(orjson.dumps(without)) for part in cut)
+
+
+@pytest.mark.parametrize("max_bytes", [900, 2_000, 900_000])
+@given(fields=FIELDS)
+def test_readers_put_the_pages_of_answers_together(max_bytes: int, fields: dict[str, Any]) -> None:
+    """The dashboard and the consumer examples see the answer of an unlimited page."""
+    whole = orjson.loads(
+        next(
+            iter(snapshots(tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 10**9))
+        )[1]
+    )
+    pages = [
+        value
+        for _, value in snapshots(
+            tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), max_bytes
+        )
+    ]
+    assert all(len(page) <= max_bytes for page in pages)
+    of_dashboard, of_consumers = DashboardPages(), CONSUMERS.Pages()
+    *_, shown = [of_dashboard.receive("products", page) for page in pages]
+    *_, read = [of_consumers.receive(page) for page in pages]
+    assert shown is not None and orjson.loads(shown.json) == whole
+    assert read is not None and read.answer == fields
+
+
+def test_answers_do_take_pages_where_they_are_long() -> None:
+    """Control: the answers joined above were really cut."""
+    fields = {
+        "answers": [{"query": f"q{i}", "value": ["x" * 90] * 20} for i in range(3)],
+        "since": 0,
+    }
+    pages = [
+        orjson.loads(value)
+        for _, value in snapshots(
+            tick(Answers({0: fields}, None)), Ledger(), ["k"], LabelCache(), 900
+        )
+    ]
+    assert len(pages) > 5
+    assert [page["page"] for page in pages] == list(range(1, len(pages) + 1))
+    assert any(a["answers"][-1]["query"] == b["answers"][0]["query"] for a, b in pairwise(pages))

@@ -1,0 +1,164 @@
+"""Stage 1 counts every event once, in a tick that depends only on the partition's order."""
+
+from collections import Counter
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.events.reading import columns
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline import tallies
+from workers.pipeline.contributions import Section
+from workers.pipeline.histogram import owner_of
+from workers.pipeline.intake import Intake
+
+KEY = NoiseKey(bytes(32))
+LANES = [Lane(10, 0, 2, 1), Lane(10, 20, 1, 3), Lane(7, 3, 2, 1)]
+EVENT = st.tuples(
+    st.sampled_from(["k1", "k2", "k3"]),
+    st.one_of(
+        st.lists(st.sampled_from("abc"), max_size=3),
+        st.dictionaries(st.sampled_from("abc"), st.integers(0, 5)),
+    ),
+    st.integers(0, 60),
+)
+
+
+def by_hand(
+    events: list[tuple[str, object, int]], grace: int
+) -> dict[Lane, Counter[tuple[int, str, str]]]:
+    """Process one event at a time: the watermark closes ticks; late events go to the open one."""
+    out: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
+    mark = None
+    for key, items, time in events:
+        mark = time if mark is None else max(mark, time - grace)
+        counts: dict[str, int] = dict(items) if isinstance(items, dict) else Counter(items)  # type: ignore[call-overload]  # a list, as drawn
+        for lane in LANES:
+            if time < lane.start_ms:
+                continue
+            tick = max((max(time, mark) - lane.start_ms) // lane.tick_ms + 1, 1)
+            for label in list(counts)[: lane.max_items]:
+                out[lane][tick, key, label] += min(counts[label], lane.max_count)
+    return {lane: Counter({k: n for k, n in c.items() if n}) for lane, c in out.items()}
+
+
+@settings(deadline=None)
+@given(
+    st.lists(EVENT, max_size=40),
+    st.sampled_from([0, 5, 25]),
+    st.sampled_from([1, 6, tallies.TOGETHER_ROWS]),
+    st.data(),
+)
+def test_where_batches_and_commits_end_changes_nothing(
+    events: list[tuple[str, object, int]], grace: int, together: int, data: st.DataObject
+) -> None:
+    """A restart re-reads from the last commit; its place and batched ticks must not matter."""
+    with patch.object(tallies, "TOGETHER_ROWS", together):
+        check_where_they_end(events, grace, data)
+
+
+def check_where_they_end(
+    events: list[tuple[str, object, int]], grace: int, data: st.DataObject
+) -> None:
+    """Commit wherever the data say, and sum up the owners' messages."""
+    intake, owners = Intake(LANES, grace, KEY), 3
+    sequences = [0] * owners
+    got: dict[Lane, Counter[tuple[int, str, str]]] = {lane: Counter() for lane in LANES}
+    marks: list[int | None] = [None] * owners
+    expected_sequence = [0] * owners
+    at = 0
+    while at < len(events) or not intake.empty:
+        size = data.draw(st.integers(1, 7))
+        intake.add(columns(events[at : at + size]))
+        at += size
+        if at >= len(events) or data.draw(st.booleans()):
+            closes = intake.closes()
+            told = set()
+            for owner, message in intake.commit(source=0, sequences=sequences, offset=at):
+                told.add(owner)
+                assert message.sequence == expected_sequence[owner]
+                expected_sequence[owner] += 1
+                for section in message.sections:
+                    end = section.lane.start_ms + section.tick * section.lane.tick_ms
+                    before = marks[owner]
+                    assert before is None or end > before, "added to a closed tick"
+                    part = section.contributions(KEY)
+                    named = zip(part.key_of_row.tolist(), part.labels, strict=True)
+                    assert part.tags.tolist() == [
+                        KEY.tags(part.keys[key], [label])[0].tolist() for key, label in named
+                    ]
+                    for key, label, n in zip(
+                        part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True
+                    ):
+                        assert owner_of(part.keys[key], owners) == owner
+                        got[section.lane][section.tick, part.keys[key], label.decode()] += n
+                marks[owner] = message.watermark
+            assert not closes or told == {0, 1, 2}
+            again = Intake(LANES, grace, KEY)  # a restart
+            again.restore(intake.watermark, intake.first)
+            intake = again
+    assert got == by_hand(events, grace)
+
+
+def test_the_wall_clock_closes_and_what_comes_after_counts_in_the_open_tick() -> None:
+    """An idle partition must not delay its boards, and a closed tick never changes."""
+    lane = Lane(10, 0, 1, 1)
+    intake = Intake([lane], grace_ms=5, key=KEY)
+    intake.add(columns([("k", ["a"], 12)]))
+    intake.commit(source=0, sequences=[0], offset=1)
+    assert not intake.closes_by_clock(24) and intake.closes_by_clock(25)
+    # A noted end that was not reached closes its ticks once.
+    assert not intake.closes_by_clock(34, noted_ms=25) and intake.closes_by_clock(35, noted_ms=25)
+    intake.read_to_end(47)
+    assert intake.closes() and intake.watermark == 42
+    intake.commit(source=0, sequences=[1], offset=1)
+    intake.add(columns([("k", ["late"], 13), ("k", ["b"], 55)]))
+    [(_, message)] = intake.commit(source=0, sequences=[2], offset=3)
+    assert [(s.tick, s.labels) for s in message.sections] == [(5, b"late"), (6, b"b")]
+
+
+def test_nobody_dated_ahead_moves_another_event_to_a_later_tick() -> None:
+    """One clock must not affect others: the wall clock bounds what a future date closes."""
+    lane = Lane(10, 0, 1, 1)
+    for ahead in (13, 40, 10**9):
+        intake = Intake([lane], grace_ms=0, key=KEY)
+        intake.add(
+            columns([("k", ["a"], 11), ("k", ["ahead"], ahead), ("k", ["b"], 13)]), read_ms=14
+        )
+        assert (intake.watermark, intake.first) == (min(ahead, 14), 11)
+        intake.add(columns([("k", ["c"], 12)]), read_ms=19)
+        [(_, message)] = intake.commit(source=0, sequences=[0], offset=4)
+        ticks = {label: s.tick for s in message.sections for label in _labels(s)}
+        assert ticks == {"a": 2, "b": 2, "c": 2, "ahead": ahead // 10 + 1}
+
+
+def test_a_first_event_dated_ahead_begins_at_the_wall_clock() -> None:
+    """Otherwise present events would precede the beginning and be lost."""
+    intake = Intake([Lane(10, 0, 1, 1)], grace_ms=0, key=KEY)
+    intake.add(columns([("k", ["ahead"], 95)]), read_ms=42)
+    assert (intake.watermark, intake.first) == (42, 42)
+    intake.add(columns([("k", ["b"], 43)]), read_ms=44)
+    [(_, message)] = intake.commit(source=0, sequences=[0], offset=2)
+    assert {s.tick for s in message.sections} == {10, 5}
+
+
+def _labels(section: Section) -> list[str]:
+    lengths = np.frombuffer(section.lengths, dtype="<u2").tolist()
+    ends = np.cumsum(lengths).tolist()
+    return [section.labels[end - n : end].decode() for n, end in zip(lengths, ends, strict=True)]
+
+
+def test_an_empty_partition_closes_ticks_by_the_wall_clock_alone() -> None:
+    """One silent source partition must not stop all histograms."""
+    intake = Intake([Lane(10, 0, 1, 1)], grace_ms=0, key=KEY)
+    intake.read_to_end(100)
+    [(_, message)] = intake.commit(source=2, sequences=[0], offset=0)
+    assert (message.watermark, message.first, message.sections) == (100, None, [])
+
+
+def test_owners_of_stream_keys_never_change() -> None:
+    """The owner is part of the stored format: another hash would split a key's ledger."""
+    assert [owner_of(key, 7) for key in ("s1", "JFK", "é", "")] == [1, 4, 4, 0]

@@ -1,0 +1,185 @@
+"""Ledger blocks restore every row, and a tick writes only the blocks it touched."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.mechanisms.test_ledger import TALLIES, as_dict, contributions
+from workers.arrays.texts import Texts
+from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline import ledger_blocks
+from workers.runtime.errors import StateRefused
+from workers.runtime.sizes import VALUE_BYTES
+
+NAMES = ["a", "b", "shop"]
+
+
+@given(st.lists(TALLIES, max_size=6), st.data())
+def test_what_was_written_block_by_block_is_what_is_loaded(
+    parts: list[dict[str, dict[str, int]]], data: st.DataObject
+) -> None:
+    """Recovery must restore the committed state at every commit."""
+    columns = Ledger()
+    store: dict[str, bytes] = {}
+    for tick, tally in enumerate(parts, 1):
+        part = contributions(tally)
+        columns.merge(
+            part, np.array([NAMES.index(k) for k in part.keys], dtype=np.int32), add_rows=True
+        )
+        if columns.n:
+            columns.mark_shown(np.array([data.draw(st.integers(0, columns.n - 1))]), tick)
+        store.update(ledger_blocks.changes(columns))
+        columns.clean()
+        again = ledger_blocks.load(sorted(store.items()))
+        assert as_dict(again, NAMES) == as_dict(columns, NAMES)
+        assert np.array_equal(again.shown, columns.shown) and np.array_equal(
+            again.tags, columns.tags
+        )
+        assert not list(ledger_blocks.changes(again))
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(2_000, 9_000))
+def test_a_tick_writes_only_the_blocks_that_it_touched(n: int) -> None:
+    """With millions of rows a commit must cost what changed, not what exists."""
+    labels = [b"%d" % i for i in range(n)]
+    columns = Ledger()
+    columns.append(NoiseKey(bytes(32)).tags("k", labels), np.zeros(n, np.int32), Texts.of(labels))
+    assert len([name for name, _ in ledger_blocks.changes(columns) if name[0] == "L"]) == -(
+        -n // ledger_blocks.BLOCK_ROWS
+    )
+    columns.clean()
+    part = contributions({"k": {"1500": 70_000}})
+    key = NoiseKey(bytes(32))
+    part = type(part)(
+        part.keys, part.key_of_row, key.tags("k", [b"1500"]), part.labels, part.counts
+    )
+    columns.merge(part, np.zeros(1, np.int32), add_rows=True)
+    assert [name for name, _ in ledger_blocks.changes(columns)] == ["C00000001"]
+
+
+def test_a_missing_or_newer_block_is_refused() -> None:
+    """Continuing from a damaged ledger would publish wrong counts under used noise."""
+    columns = Ledger()
+    part = contributions({"a": {str(i): i + 1 for i in range(3000)}})
+    columns.merge(part, np.zeros(1, np.int32), add_rows=True)
+    blocks = dict(ledger_blocks.changes(columns))
+    with pytest.raises(StateRefused, match="block before it is missing"):
+        ledger_blocks.load((k, v) for k, v in blocks.items() if k != "L00000000")
+    with pytest.raises(StateRefused, match="label block is missing"):
+        ledger_blocks.load((k, v) for k, v in blocks.items() if k != "L00000002")
+    with pytest.raises(StateRefused, match="upgrade"):
+        ledger_blocks.load({**blocks, "C00000000": b"\x09" + blocks["C00000000"][1:]}.items())
+
+
+def grown(columns: Ledger, lengths: list[int], tick: int) -> None:
+    """Append rows with labels of these lengths, all shown at `tick`."""
+    key, first = NoiseKey(bytes(32)), columns.n
+    labels = [b"%04d" % (first + i) + bytes(n - 4) for i, n in enumerate(lengths)]
+    rows = columns.append(key.tags("k", labels), np.zeros(len(labels), np.int32), Texts.of(labels))
+    columns.counts[rows] = first + 1
+    columns.touched.append(rows)
+    columns.mark_shown(rows, tick)
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.sampled_from([4, 900, 1024]), min_size=1, max_size=700), max_size=6))
+def test_blocks_of_long_labels_grow_by_parts_and_are_loaded_whole(commits: list[list[int]]) -> None:
+    """However a block grows, no stale part remains and none is written needlessly."""
+    columns, store = Ledger(), dict[str, bytes]()
+    for tick, lengths in enumerate(commits, 1):
+        before = columns.clean_rows
+        grown(columns, lengths, tick)
+        written = dict(ledger_blocks.changes(columns))
+        assert all(len(value) <= VALUE_BYTES for value in written.values())
+        store.update(written)
+        columns.clean()
+        again = ledger_blocks.load(sorted(store.items()))
+        assert [again.label(row) for row in range(again.n)] == [
+            columns.label(row) for row in range(columns.n)
+        ]
+        assert np.array_equal(again.tags, columns.tags) and np.array_equal(
+            again.counts, columns.counts
+        )
+        fresh = Ledger()
+        grown(fresh, [len(columns.label(row)) for row in range(columns.n)], tick)
+        assert {n: v for n, v in ledger_blocks.changes(fresh) if n[0] == "L"} == {
+            n: v for n, v in store.items() if n[0] == "L"
+        }
+        assert before // ledger_blocks.BLOCK_ROWS <= min(int(name[1:9], 16) for name in written)
+
+
+def test_a_missing_part_is_refused() -> None:
+    """Lost rows would renumber the rows behind them and so change counts."""
+    columns = Ledger()
+    grown(columns, [1024] * 3000, 1)
+    blocks = dict(ledger_blocks.changes(columns))
+    assert {
+        "L00000000",
+        "L00000000.01",
+        "L00000001",
+        "L00000001.01",
+        "L00000002",
+        "L00000002.01",
+    } <= set(blocks)
+    for lost in [name for name in blocks if name[0] == "L"]:
+        with pytest.raises(StateRefused, match="missing"):
+            ledger_blocks.load((name, value) for name, value in blocks.items() if name != lost)
+
+
+def test_a_block_of_an_older_version_is_read() -> None:
+    """Short blocks are unchanged; a longer one, taken by a broker with a higher limit, is valid."""
+    columns = Ledger()
+    grown(columns, [1024] * 1024, 1)
+    labels = columns.label_column(0, 1024)
+    lengths, text = labels.lengths, labels.text.tobytes()
+    tags, keys = columns.tags.astype("<u8").tobytes(), columns.keys.astype("<u4").tobytes()
+    old = b"\x01\x00\x00\x04" + tags + keys + lengths.astype("<u2").tobytes() + text
+    again = ledger_blocks.load([("L00000000", old)])
+    assert again.n == 1024 and again.label(1023) == columns.label(1023)
+    small = Ledger()
+    grown(small, [20] * 1024, 1)
+    labels = small.label_column(0, 1024)
+    lengths, text = labels.lengths, labels.text.tobytes()
+    tags, keys = small.tags.astype("<u8").tobytes(), small.keys.astype("<u4").tobytes()
+    assert (
+        dict(ledger_blocks.changes(small))["L00000000"]
+        == b"\x01\x00\x00\x04" + tags + keys + lengths.astype("<u2").tobytes() + text
+    )
+
+
+def test_a_long_block_of_an_older_version_is_cut_when_it_is_written_next() -> None:
+    """Appended rows go into a following part, so the block must end where that part begins."""
+    columns, more = Ledger(), [1024] * 40
+    grown(columns, [1024] * 880, 1)
+    labels = columns.label_column(0, 880)
+    lengths, text = labels.lengths, labels.text.tobytes()
+    tags, keys = columns.tags.astype("<u8").tobytes(), columns.keys.astype("<u4").tobytes()
+    old = b"\x01\x00\x70\x03" + tags + keys + lengths.astype("<u2").tobytes() + text
+    assert len(old) > VALUE_BYTES
+    store = {"L00000000": old}
+    again = ledger_blocks.load(store.items())
+    grown(again, more, 2)
+    store.update(ledger_blocks.changes(again))
+    assert all(len(value) <= VALUE_BYTES for value in store.values())
+    whole = ledger_blocks.load(sorted(store.items()))
+    assert [whole.label(row) for row in range(whole.n)] == [
+        again.label(row) for row in range(again.n)
+    ]
+
+
+@pytest.mark.parametrize("tick", [2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40])
+def test_late_ticks_are_noted_and_restored(tick: int) -> None:
+    """An endless epoch passes tick 2^31 after 25 days of ticks of 1 ms and must go on."""
+    columns = Ledger()
+    grown(columns, [10] * 5, 7)
+    narrow = columns.shown.dtype
+    columns.mark_shown(np.array([3]), tick)
+    grown(columns, [10] * 2_000, tick)
+    again = ledger_blocks.load(ledger_blocks.changes(columns))
+    assert columns.shown[:5].tolist() == again.shown[:5].tolist() == [7, 7, 7, tick, 7]
+    assert again.shown[5:].tolist() == [tick] * 2_000
+    assert narrow == np.int32, "four bytes an item as long as they suffice"
+    assert again.shown.dtype == (np.int32 if tick < 2**31 else np.int64)

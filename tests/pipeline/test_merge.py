@@ -1,0 +1,288 @@
+"""Stage 2 is a pure function of its topic: stable bytes, exact counts plus noise, no repeats."""
+
+import json
+from collections import Counter
+from unittest.mock import patch
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.pipeline.pipeline import KEY, Event, Partition, contribute, exact, unk
+from workers.mechanisms.config.histogram import EPOCH, KnownBaseConfig
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.registry import build
+from workers.pipeline import merge
+from workers.pipeline.histogram import Histogram, owner_of
+from workers.runtime.errors import StateRefused
+
+pytestmark = pytest.mark.slow
+
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["k1", "k2", "k3"]),
+        st.lists(st.sampled_from("abcde"), max_size=3),
+        st.integers(0, 150),
+    ),
+    max_size=30,
+).map(lambda events: sorted(events, key=lambda e: e[2]))
+KNOWN = KnownBaseConfig(
+    name="known",
+    tick_ms=20,
+    horizon=4,
+    max_items=1,
+    rho=2.0,
+    delta=1e-6,
+    keys=("k1", "k2"),
+    domain=("a", "zz"),
+    counter="tree",
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(EVENTS, min_size=1, max_size=3), st.data())
+def test_crashes_anywhere_change_no_byte(
+    partitions: list[list[Event]], data: st.DataObject
+) -> None:
+    """A restarted owner must publish its predecessor's bytes, in every histogram's order."""
+    configs = [
+        unk(),
+        KNOWN,
+        unk(name="wide", tick_ms=20, max_items=1, horizon="unbounded", start=EPOCH),
+    ]
+    # An epoch is 80 ms: the last event's epoch ends and another begins, without a thousand ms of
+    # empty ticks behind them.
+    [messages] = contribute(partitions, configs, owners=1, further_ms=100)
+    whole = [(s.topic, s.key, s.value) for s in Partition(configs, len(partitions)).run(messages)]
+    crashing = Partition(
+        configs, len(partitions), waiting_bytes_max=data.draw(st.sampled_from([0, 1 << 20]))
+    )
+    published: list[tuple[str, str, bytes]] = []
+    position = 0
+    for _ in range(200):
+        size = data.draw(st.integers(1, 10)) if position < len(messages) else 1
+        position = crashing.receive(messages[position : position + size], position)
+        while True:
+            with patch.object(merge, "TICKS_IN_A_ROW", data.draw(st.sampled_from([1, 2, 32]))):
+                part = crashing.commit(
+                    ticks_max=data.draw(st.integers(1, 9)), by_lane=data.draw(st.booleans())
+                )
+            published += [(s.topic, s.key, s.value) for s in part or ()]
+            if part is None or data.draw(st.booleans()):
+                break
+        if position >= len(messages) and part is None:
+            break
+        if data.draw(st.booleans()):
+            position = crashing.restart()
+    else:
+        pytest.fail("did not come to an end")
+    assert all(n == 1 for n in Counter(whole).values())
+    # Histograms may interleave, but each publishes its ticks in order.
+    assert sorted(published, key=lambda each: each[0]) == sorted(whole, key=lambda each: each[0])
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(EVENTS, min_size=1, max_size=3), st.integers(1, 3))
+def test_released_minus_noise_is_the_exact_bounded_count(
+    partitions: list[list[Event]], owners: int
+) -> None:
+    """Nothing lost or doubled, and the counter's own noise at every tick."""
+    config = unk()
+    mechanism = build(config)
+    spent = mechanism._counter.rho_item  # type: ignore[attr-defined]  # the counter is rebuilt from what it spent
+    counter = make_counter("haar", config.horizon_ticks, spent)
+    per_tick = exact(partitions, config)
+    messages = contribute(partitions, [config], owners=owners)
+    seen: dict[int, set[str]] = {}
+    for owner in range(owners):
+        running: Counter[tuple[str, str]] = Counter()
+        epoch, last = 0, 0
+        for snapshot in Partition([config], len(partitions), owner, owners).run(messages[owner]):
+            body = json.loads(snapshot.value)
+            tick = body["start"] // config.tick_ms + 1
+            assert (
+                body["end"] - body["start"] == config.tick_ms and body["tick"] == (tick - 1) % 8 + 1
+            )
+            assert owner_of(snapshot.key, owners) == owner
+            seen.setdefault(tick, set()).add(snapshot.key)
+            if (body["epoch"], tick) != (epoch, last):
+                if body["epoch"] != epoch:
+                    running = Counter()
+                epoch, last = body["epoch"], tick
+                running.update(per_tick.get(tick, Counter()))
+            stream = KEY.stream(bytes.fromhex(body["id"]))
+            labels = [label for label, _ in body["items"]]
+            noise = counter.draw(
+                stream, body["tick"], KEY.tags(snapshot.key, [label.encode() for label in labels])
+            )
+            for (label, noisy), z in zip(body["items"], noise.tolist(), strict=True):
+                assert noisy - z == running[snapshot.key, label] > 0
+    ticks = [t for events in partitions for t in [(e[2]) // 10 + 1 for e in events]]
+    if ticks:
+        assert (
+            sorted(seen) == list(range(min(seen), max(seen) + 1))
+            and min(seen) <= min(ticks)
+            and max(seen) >= max(ticks)
+        )
+
+
+def run(
+    events: list[Event], *configs: object, stop: int | None = None
+) -> tuple[Partition, list[bytes]]:
+    [messages] = contribute([events], configs, owners=1, step=1)  # type: ignore[arg-type]  # the records of this file
+    partition = Partition(configs, 1)  # type: ignore[arg-type]  # as above
+    partition.run(messages[:stop])
+    return partition, messages
+
+
+TEN: list[Event] = [("k1", ["a"], 10 * i + 1) for i in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"epsilon": 39.0}, r"\(epsilon = 40.0 became 39.0\)"),
+        ({"max_items": 1}, "max_items = 2 became 1"),
+        ({"tick_ms": 5}, "tick_ms"),
+        ({"horizon": 9}, r"\(horizon = 8 became 9\)"),
+    ],
+)
+def test_a_changed_parameter_without_a_new_generation_is_refused(
+    change: dict[str, object], said: str
+) -> None:
+    """The same noise under other data or scale gives the difference away."""
+    partition, _ = run(TEN, unk())
+    partition.configs = [unk(**change)]
+    with pytest.raises(StateRefused, match=f"{said}.*set generation = 2"):
+        partition.restart()
+
+
+def test_a_new_generation_begins_anew_with_other_noise_and_leaves_nothing_of_the_old_one() -> None:
+    """A deliberate change raises the generation; old state must go and its number stay used."""
+    partition, messages = run(TEN, unk(), stop=6)
+    ids = {json.loads(s.value)["id"] for s in Partition([unk()], 1).run(messages)}
+    partition.configs = [unk(generation=2, epsilon=30.0)]
+    position = partition.restart()
+    partition.receive(messages[position:], position)
+    later = partition.release_all()
+    assert later and not ids & {json.loads(s.value)["id"] for s in later}
+    assert not [k for k in partition.store if k.startswith(b"h/1/")]
+    assert [(name, life.generation) for name, life in partition.merge.progress().retired] == [
+        ("h", 1)
+    ]
+    partition.configs = [unk(generation=1)]
+    with pytest.raises(StateRefused, match="generation 2 was already used|generation = 1"):
+        partition.restart()
+
+
+def test_a_histogram_that_left_the_settings_is_refused_and_goes_on_when_it_is_back() -> None:
+    """Ticks would be missed, so the worker does not start; after restoring it, none were."""
+    whole, messages = run(TEN, unk(), unk(name="other"))
+    partition, _ = run(TEN, unk(), unk(name="other"), stop=5)
+    partition.configs = [unk()]
+    with pytest.raises(
+        StateRefused,
+        match="'other' is not in the settings any more.*: quietcount retire -c FILE other",
+    ):
+        partition.restart()
+    partition.configs = [unk(), unk(name="other")]
+    position = partition.restart()
+    partition.receive(messages[position:], position)
+    partition.release_all()
+    ends = {h.name: h.life for h in partition.merge.histograms}
+    assert (
+        ends == {h.name: h.life for h in whole.merge.histograms} and ends["other"].next is not None
+    )
+
+
+def test_a_histogram_that_published_nothing_may_leave_the_settings() -> None:
+    """A typo in a name, fixed before the first event, costs nothing."""
+    partition = Partition([unk(), unk(name="other")], 1)
+    partition.store[b"progress"] = msgspec.json.encode(partition.merge.progress())
+    partition.configs = [unk()]
+    partition.restart()
+    assert [name for name, _ in partition.merge.progress().retired] == ["other"]
+
+
+def test_a_key_may_be_declared_later_but_not_withdrawn() -> None:
+    """Stream keys are independent, so adding is safe; removing would leave a gap."""
+    partition, messages = run(TEN, unk(keys=("k1",)), stop=5)
+    partition.configs = [unk(keys=("k1", "k2"))]
+    position = partition.restart()
+    partition.receive(messages[position:], position)
+    assert {s.key for s in partition.release_all()} == {"k1", "k2"}
+    partition.configs = [unk(keys=("k2",))]
+    with pytest.raises(StateRefused, match="not declared any more"):
+        partition.restart()
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"key": NoiseKey(bytes(32))}, "key file holds another key"),
+        ({"sources": 2}, "events topic has 2 partitions"),
+        ({"owners": 2}, "contributions topic has 2 partitions"),
+        ({"stream": "created again"}, "internal topics are not those"),
+    ],
+)
+def test_state_of_another_key_or_topic_is_refused(other: dict[str, object], said: str) -> None:
+    """No release is better than an unaccounted one."""
+    partition, _ = run(TEN, unk())
+    for name, value in other.items():
+        setattr(partition, name, value)
+    with pytest.raises(StateRefused, match=said):
+        partition.restart()
+
+
+def test_a_source_that_lost_its_progress_stops_the_release() -> None:
+    """Its events would count twice: the guarantee would be off by a factor."""
+    partition, messages = run(TEN, unk(), stop=5)
+    with pytest.raises(StateRefused, match="sent number 0 where 5 follows"):
+        partition.merge.receive(messages[0], 5)
+    with pytest.raises(StateRefused, match="sent number 6 where 5 follows"):
+        partition.merge.receive(messages[6], 5)
+
+
+def test_a_stated_start_publishes_from_the_first_tick_of_the_epoch() -> None:
+    """Output depends on the configuration; without a start it begins with the first event."""
+    events: list[Event] = [("k1", ["a"], 115), ("k1", ["a"], 175)]
+    for start, first in ((EPOCH, 81), (None, 111)):
+        config = unk(keys=("k1",), start=start)
+        _, messages = run(events, config)
+        body = json.loads(Partition([config], 1).run(messages)[0].value)
+        assert body["start"] + 1 == first
+
+
+def test_a_state_that_was_lost_brings_other_noise() -> None:
+    """Recounting the ticks under the same noise would give the difference away."""
+    partition, messages = run(TEN, unk(), stop=5)
+    partition.configs = [unk(generation=2)]
+    position = partition.restart()
+    partition.receive(messages[position:], position)
+    before = {json.loads(s.value)["id"] for s in partition.release_all()}
+    again = {json.loads(s.value)["id"] for s in Partition([unk(generation=2)], 1).run(messages)}
+    assert before and again and not before & again
+
+
+def test_a_changed_field_or_topic_is_a_changed_mechanism() -> None:
+    """Other items under the same running counts would be another stream under the same noise."""
+    config = unk()
+
+    def histogram(topic: str, items: str) -> Histogram:
+        return Histogram(
+            config,
+            build(config),
+            worker="w",
+            topic=topic,
+            stream="s",
+            events={"items": items},
+            key=KEY,
+            owner=(0, 1),
+        )
+
+    life = histogram("t", "a").life
+    for other in (histogram("t2", "a"), histogram("t", "b")):
+        with pytest.raises(StateRefused, match="topic|events.items"):
+            other.restore(life, [])

@@ -1,0 +1,156 @@
+"""Origin headers of re-keyed records, and the marks between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from tests.arrays.uncompiled import uncompiled
+from tests.kafka.test_decoding import columns
+from workers.events.columns import Coder, Events, Names
+from workers.events.reader import Reject
+from workers.events.user_reader import NO_TIME, origins
+from workers.kafka.records import Records
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.intake import Intake
+from workers.pipeline.rekey_markers import HEADER, Mark, Origins, arrived, header_of, read_headers
+from workers.runtime.errors import StateRefused
+
+Header = tuple[str, bytes | None]
+
+
+def framed(rows: Sequence[tuple[bytes | None, bytes | None, list[Header]]]) -> Records:
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+    for i, (key, value, headers) in enumerate(rows):
+        builder.append(i, 1_000 + i, key, value, headers)
+    [part] = columns(bytes(builder.build())).take(0, len(rows)).parts()
+    return part.records
+
+
+def keys(records: Records) -> list[bytes | None]:
+    return [records.key(i) for i in range(len(records))]
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_headers_are_read_as_they_were_written_and_others_say_nothing(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer's own header of any name or length must not be taken for ours."""
+    if not compiled:
+        monkeypatch.setattr("workers.pipeline.rekey_markers.origins", uncompiled(origins))
+    cases: list[tuple[list[Header], int, bytes | None]] = [
+        ([], NO_TIME, None),
+        ([(HEADER, header_of(NO_TIME, b"session"))], NO_TIME, b"session"),
+        ([(HEADER, header_of(0, b""))], 0, b""),
+        ([(HEADER, header_of(1 << 52, None)), ("trace", b"x" * 300)], 1 << 52, None),
+        ([(HEADER, header_of(NO_TIME, None)), (HEADER, header_of(5, b"forged"))], NO_TIME, None),
+        ([("trace", b"1"), (HEADER, header_of(5, b"forged"))], NO_TIME, None),
+        ([(HEADER, None)], NO_TIME, None),
+        ([(HEADER, b"short")], NO_TIME, None),
+        ([(HEADER[:-1] + "s", header_of(5, b"forged"))], NO_TIME, None),
+        ([(HEADER, header_of(7, b"k" * 5_000))], 7, b"k" * 5_000),
+    ]
+    records = framed([(b"ann", b"{}", headers) for headers, _, _ in cases] + [(b"mark", None, [])])
+    found, late = arrived(records, user_is_key=False)
+    assert keys(found) == [key for _, _, key in cases] + [b"mark"]
+    assert late.tolist() == [time for _, time, _ in cases] + [NO_TIME]
+    assert [read_headers(headers) for headers, _, _ in cases] == [
+        (time, key) for _, time, key in cases
+    ]
+    assert keys(arrived(records, user_is_key=True)[0]) == [b"ann"] * len(cases) + [b"mark"]
+    plain = Records.of([b"{}"], [b"ann"])
+    assert keys(arrived(plain, user_is_key=False)[0]) == [None], (
+        "without Kafka's bytes nothing is known"
+    )
+
+
+def marks(*said: Mark | bytes | None) -> tuple[Records, range, list[Reject]]:
+    records = Records.of(
+        [None] * len(said),
+        [msgspec.json.encode(mark) if isinstance(mark, Mark) else mark for mark in said],
+    )
+    return records, range(len(said)), [Reject(i, "no value") for i in range(len(said))]
+
+
+def test_the_watermark_is_the_least_of_all_origins() -> None:
+    """An origin that lags, or sent no mark, holds every tick open."""
+    known = Origins(2)
+    assert known.watermark is None
+    assert known.take(*marks(Mark(0, 2, 0, 50)), "t[0]") == []
+    assert known.watermark is None
+    known.take(*marks(Mark(0, 2, 1, 70), Mark(1, 2, 0, 20)), "t[0]")
+    assert known.watermark == 20
+    known.take(*marks(Mark(1, 2, 1, 90)), "t[0]")
+    assert known.watermark == 70
+    assert Origins(None).watermark is None
+
+
+def test_marks_that_are_missing_or_come_again_are_refused_and_what_is_none_is_a_reject() -> None:
+    """Marks vouch for the events before them: duplicates or losses would miscount silently."""
+    for bad, word in (
+        (Mark(0, 2, 2, 5), "mark 2 of partition 0 of the events, where 1 follows"),
+        (Mark(0, 2, 0, 5), "mark 0 of partition 0 of the events, where 1 follows"),
+        (Mark(1, 2, 1, 5), "mark 1 of partition 1 of the events, where 0 follows"),
+        (Mark(2, 3, 0, 5), "a mark of 3 partitions of events, of which there are 2"),
+    ):
+        known = Origins(2)
+        known.take(*marks(Mark(0, 2, 0, 1)), "t[0]")
+        with pytest.raises(StateRefused, match=word):
+            known.take(*marks(bad), "t[0]")
+    known = Origins(2)
+    none = (
+        b"",
+        None,
+        b"ann",
+        b'{"origin": 2, "of": 2, "sequence": 0, "watermark": 1}',
+        b'{"origin": 0}',
+    )
+    assert [reject.index for reject in known.take(*marks(*none), "t[0]")] == [0, 1, 2, 3, 4]
+    assert known.all == Origins(2).all
+    late = Origins(None)  # a replay may begin anywhere
+    late.take(*marks(Mark(1, 3, 17, 5)), "t[0]")
+    assert len(late.all) == 3
+    with pytest.raises(StateRefused, match="where 18 follows"):
+        late.take(*marks(Mark(1, 3, 19, 5)), "t[0]")
+
+
+def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_watermark() -> None:
+    """Otherwise a leading origin would make a lagging origin's events late."""
+    lane = Lane(10, 0, 1, 1)
+    intake = Intake([lane], grace_ms=0, key=NoiseKey(bytes(32)))
+
+    def add(*events: tuple[int, int]) -> None:
+        coder = Coder(Names())
+        n = len(events)
+        names = coder.labels.vocabulary
+        codes = names.codes(
+            np.frombuffer(b"a" * n, np.uint8), np.stack((np.arange(n), np.arange(n) + 1), 1)
+        )
+        columns = coder.columns(
+            codes, names, np.arange(n), np.ones(n, np.int64), codes, np.empty(0, np.int64)
+        )
+        times, late = (np.array(column, dtype=np.int64) for column in zip(*events, strict=True))
+        intake.add(Events(np.arange(n), times, None, {"": columns}), None, late)
+
+    add((105, NO_TIME), (25, NO_TIME), (31, 47))
+    assert intake.watermark is None and intake.first == 25 and not intake.closes()
+    intake.told(25)
+    assert intake.closes() and intake.watermark == 25
+    [(_, message)] = intake.commit(source=0, sequences=[0], offset=3)
+    assert sorted((part.tick, len(part.keys)) for part in message.sections) == [
+        (3, 1),
+        (5, 1),
+        (11, 1),
+    ]
+    assert message.first == 25 and message.watermark == 25
+    add((26, NO_TIME), (12, 25), (200, NO_TIME))
+    intake.told(90)
+    intake.told(80)  # never backwards
+    [(_, message)] = intake.commit(source=0, sequences=[1], offset=6)
+    assert sorted(part.tick for part in message.sections) == [3, 21]
+    assert message.watermark == 90 and message.first == 25

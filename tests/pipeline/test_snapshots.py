@@ -1,0 +1,286 @@
+"""The snapshot interface: fields, order, pages, and equal bytes for equal releases."""
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from tests.arrays.uncompiled import WAYS
+from workers.arrays.text_columns import TOO_LONG, UNMET, items_as_numbers, numbers_as_json
+from workers.arrays.texts import Texts, fixed
+from workers.mechanisms.config.buckets import Buckets
+from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.snapshots import LabelCache, Numeric, ReleasedTick, snapshots
+
+
+def tick(release: Any) -> ReleasedTick:
+    return ReleasedTick(
+        histogram="products",
+        epoch=3,
+        tick=42,
+        start_ms=1795219200000,
+        end_ms=1795219210000,
+        guarantee=Guarantee(unit="event", rho=0.021, epsilon=1.0, delta=1e-9),
+        mechanism="unk_base",
+        id="ab" * 16,
+        release=release,
+    )
+
+
+def columns(labels: list[tuple[int, str]]) -> Ledger:
+    out = Ledger()
+    for key, label in labels:
+        text = label.encode()
+        out.append(
+            NoiseKey(bytes(32)).tags(str(key), [text]), np.array([key], np.int32), Texts.of([text])
+        )
+    return out
+
+
+def test_a_snapshot_has_the_fields_of_the_interface_in_their_order() -> None:
+    table = columns([(0, "p1"), (1, "q"), (0, "p2")])
+    release = Release(np.array([0, 2]), np.array([900, 1234]), 17.3, 121)
+    one, other = snapshots(tick(release), table, ["s1", "s2"], LabelCache())
+    assert one == (
+        "s1",
+        (
+            b'{"histogram":"products","key":"s1","epoch":3,"tick":42,"start":1795219200000,"end":1795219210000,'
+            b'"items":[["p2",1234],["p1",900]],"sd":17.3,"threshold":121.0,'
+            b'"guarantee":{"unit":"event","rho":0.021,"epsilon":1.0,"delta":1e-9},'
+            b'"mechanism":"unk_base","id":"abababababababababababababababab","page":1,"pages":1}'
+        ),
+    )
+    assert json.loads(other[1])["items"] == []
+
+
+def test_a_histogram_of_numbers_says_its_edges_and_quantiles() -> None:
+    """They follow the unchanged item order, computed from each stream key's own counts."""
+    labels = Buckets((0, 10, 50)).labels
+    table = columns([(key, label) for key in (0, 1) for label in labels])
+    release = Release(np.arange(8), np.array([1, 900, 50, 7, 2, -3, 1, 4]), 5.0, None)
+    made = replace(tick(release), numeric=Numeric(Buckets((0, 10, 50)), (0.5,)))
+    (_, one), (_, other) = snapshots(made, table, ["s1", "s2"], LabelCache())
+    assert (
+        b'"items":[["[0,10)",900],["[10,50)",50],[">=50",7],["<0",1]],"edges":[0.0,10.0,50.0],'
+        b'"quantiles":[{"q":0.5,"bucket":"[0,10)","value":5.31111,"low":5.21678,"high":5.40551}],"sd":5.0,'
+    ) in one
+    nothing = b'"quantiles":[{"q":0.5,"bucket":null,"value":null,"low":null,"high":null}]'
+    assert nothing in other
+    assert nothing not in one
+
+
+def test_items_stand_largest_first_and_ties_by_label() -> None:
+    """Any other order could reveal the items' order of arrival."""
+    names = ["b", "é", "a", "Z", "\U0001f600", "n", "aa"]
+    table = columns([(0, name) for name in names])
+    counts = np.array([5, 5, 5, 5, 5, -3, 9])
+    [(_, value)] = snapshots(
+        tick(Release(np.arange(7), counts, 1.0, None)), table, ["k"], LabelCache()
+    )
+    expected = sorted(
+        zip(names, counts.tolist(), strict=True), key=lambda item: (-item[1], item[0])
+    )
+    assert json.loads(value)["items"] == [list(item) for item in expected]
+
+
+def test_the_order_is_the_same_however_labels_were_met() -> None:
+    """Labels arrive singly and in bulk, under several stream keys, with counts too wide to pack."""
+    rng = random.Random(3)
+    names = [
+        rng.choice("abcxyzé") * rng.randint(1, 4) + str(rng.randint(0, 30)) for _ in range(400)
+    ]
+    rows = list(dict.fromkeys((rng.randint(0, 2), name) for name in names))
+    table, cache = columns(rows), LabelCache()
+    known: list[int] = []
+    for new, scale in [
+        (1, 1),
+        (200, 1),
+        (0, 1),
+        (0, 1),
+        (3, 1 << 40),
+        (1, 1),
+        (0, 1),
+        (60, 1 << 60),
+        (0, 1 << 60),
+        (2, 1),
+        (0, 1),
+    ]:
+        known = rng.sample(
+            [*known, *range(len(known), min(len(known) + new, len(rows)))],
+            min(len(known) + new, len(rows)),
+        )
+        counts = np.array([rng.randint(-3, 3) * scale for _ in known], dtype=np.int64)
+        release = Release(np.array(known), counts, 1.0, None)
+        for key, value in snapshots(tick(release), table, ["0", "1", "2"], cache):
+            own = [
+                (name, n)
+                for (k, name), n in zip((rows[i] for i in known), counts.tolist(), strict=True)
+                if str(k) == key
+            ]
+            expected = sorted(own, key=lambda item: (-item[1], item[0]))
+            assert json.loads(value)["items"] == [list(item) for item in expected]
+
+
+def test_items_are_written_as_a_json_library_writes_them() -> None:
+    """A custom loop writes them; consumers must not notice, whatever the labels."""
+    names = [
+        "",
+        "a",
+        'quo"te',
+        "back\\slash",
+        "\x00\x1f\x7f\n",
+        "\u00e9\u2028\U0001f600",
+        "x" * 1_000,
+        "\x01" * 1_000,
+    ]
+    numbers = [0, 7, -1, 10, 99, 100, -(2**63 - 1), 2**63 - 1, 1_000_000_007]
+    rows = [(i % 3, name + str(i)) for i, name in enumerate(names * 3)]
+    table, cache = columns(rows), LabelCache()
+    for shown in ([2, 0, 5], list(range(len(rows))), [], [7]):
+        counts = np.array([numbers[row % len(numbers)] for row in shown], dtype=np.int64)
+        for key, value in snapshots(
+            tick(Release(np.array(shown, np.int64), counts, 1.0, None)),
+            table,
+            ["0", "1", "2"],
+            cache,
+        ):
+            own = [
+                (rows[row][1], n)
+                for row, n in zip(shown, counts.tolist(), strict=True)
+                if str(rows[row][0]) == key
+            ]
+            own.sort(key=lambda item: (-item[1], item[0]))
+            assert b'"items":' + orjson.dumps(own) + b',"sd"' in value
+
+
+def test_lists_of_items_are_the_same_uncompiled() -> None:
+    text = np.frombuffer(b'["a",["bc",["",' + bytes(8), dtype=np.uint8)
+    begins, lengths = np.array([0, 5, 11]), np.array([5, 6, 4], dtype=np.int16)
+    key_of, ranks, by_rank = (
+        np.array([0, 2, 0], dtype=np.int32),
+        np.array([1, 2, 0]),
+        np.array([2, 0, 1]),
+    )
+    rows, counts = np.array([1, 0, 2]), np.array([1 << 50, -10, -10])
+    for way in WAYS:
+        numbers, ends, out = (
+            np.empty(3, dtype=np.int64),
+            np.empty(3, dtype=np.int64),
+            np.empty(200, dtype=np.uint8),
+        )
+        of_rows = fixed(key_of), fixed(ranks), fixed(lengths)
+        with np.errstate(over="ignore"):  # the span of counts is a difference without a sign
+            shift, *how, size = way(items_as_numbers)(
+                fixed(rows), fixed(counts), *of_rows, 3, numbers
+            )
+        assert (shift, how, size) == (53, [2, 1 << 50], 15)
+        labels = fixed(text), fixed(begins), fixed(lengths), fixed(by_rank)
+        way(numbers_as_json)(*labels, fixed(np.sort(numbers)), shift, *how, ends, out)
+        parts = [
+            out[start:end].tobytes()
+            for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)
+        ]
+        assert parts == [b'[["",-10],["a",-10]]', b"[]", b'[["bc",1125899906842624]]']
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> None:
+    """Truncated counts would sort wrongly and show a wrong number."""
+    lengths, key_of, ranks = (np.ones(3, dtype=kind) for kind in (np.int16, np.int32, np.int64))
+    key_of[2], ranks[1] = 0, -1
+
+    def made(rows: list[int], counts: list[int], keys: int = 3) -> int:
+        given = (fixed(np.array(each, dtype=np.int64)) for each in (rows, counts))
+        known, numbers = (
+            (fixed(key_of), fixed(ranks), fixed(lengths)),
+            np.empty(len(rows), dtype=np.int64),
+        )
+        with np.errstate(over="ignore"):
+            shift: int = way(items_as_numbers)(*given, *known, keys, numbers)[0]
+        return shift
+
+    assert made([0, 1], [5, 5]) == made([0, 3], [5, 5]) == UNMET
+    assert made([0, 2], [5, 5 + 2**60 - 1]) == 61
+    assert made([0, 2], [5, 5 + 2**60]) == made([0, 2], [5, 5 + 2**60 - 1], keys=4) == TOO_LONG
+    assert made([0, 2], [-(2**63), 2**63 - 1]) == TOO_LONG
+    assert made([], []) == 0
+
+
+def test_a_release_too_long_for_a_message_comes_in_pages_in_its_order() -> None:
+    """A running histogram is written whole first, and cut only then."""
+    names = [f"label-{i:03}" for i in range(200)]
+    table, counts = columns([(0, name) for name in names]), np.arange(200) % 7
+    values = [
+        v
+        for _, v in snapshots(
+            tick(Release(np.arange(200), counts, 1.0, 5)), table, ["k"], LabelCache(), 1_000
+        )
+    ]
+    pages = [json.loads(value) for value in values]
+    assert len(pages) > 3 and max(map(len, values)) <= 1_000
+    assert [(page["page"], page["pages"]) for page in pages] == [
+        (i, len(pages)) for i in range(1, len(pages) + 1)
+    ]
+    expected = sorted(
+        zip(names, counts.tolist(), strict=True), key=lambda item: (-item[1], item[0])
+    )
+    assert [tuple(item) for page in pages for item in page["items"]] == expected
+
+
+@pytest.mark.parametrize("max_bytes", [500, 700, 3_000, 900_000])
+def test_pages_are_short_enough_and_hold_every_item_once(max_bytes: int) -> None:
+    """Messages over Kafka's limit could never be published; items lost at page edges are errors."""
+    labels = [("x" * (i % 90) + '"\n').encode() + b"%d" % i for i in range(300)]
+    release = Items(np.zeros(300, np.int32), labels, np.arange(300, dtype=np.int64), 2.0, 5)
+    pages = [
+        value for _, value in snapshots(tick(release), Ledger(), ["k"], LabelCache(), max_bytes)
+    ]
+    bodies = [json.loads(value) for value in pages]
+    assert all(len(value) <= max_bytes for value in pages)
+    assert [(body["page"], body["pages"]) for body in bodies] == [
+        (i + 1, len(pages)) for i in range(len(pages))
+    ]
+    assert [item for body in bodies for item in body["items"]] == [
+        [labels[i].decode(), i] for i in range(299, -1, -1)
+    ]
+
+
+def test_an_answer_stands_where_the_items_would() -> None:
+    answers = Answers({0: {"query": "max", "value": 12}, 1: {"query": "max", "value": 3}}, None)
+    _, (key, value) = snapshots(tick(answers), Ledger(), ["s1", "s2"], LabelCache())
+    body = json.loads(value)
+    assert (key, body["query"], body["value"], body["sd"], "items" in body) == (
+        "s2",
+        "max",
+        3,
+        None,
+        False,
+    )
+
+
+def test_numbers_without_quantiles_have_their_edges_behind_the_items_in_pages_too() -> None:
+    """Whole and paged snapshots have the same fields in the same order."""
+    labels = Buckets((0, 10, 50)).labels
+    table, release = (
+        columns([(0, label) for label in labels]),
+        Release(np.arange(4), np.array([1, 900, 50, 7]), 5.0, None),
+    )
+    made = replace(tick(release), numeric=Numeric(Buckets((0, 10, 50)), ()))
+    [(_, whole)] = snapshots(made, table, ["s"], LabelCache())
+    assert (
+        b'"items":[["[0,10)",900],["[10,50)",50],[">=50",7],["<0",1]],"edges":[0.0,10.0,50.0],"sd":5.0,'
+        in whole
+    )
+    pages = [
+        json.loads(value)
+        for _, value in snapshots(made, table, ["s"], LabelCache(), len(whole) - 1)
+    ]
+    assert len(pages) > 1
+    assert all(page["edges"] == [0, 10, 50] for page in pages)
+    assert [item for page in pages for item in page["items"]] == json.loads(whole)["items"]

@@ -1,0 +1,394 @@
+"""User-level protection: a user moves at most m pairs of an epoch by `max_count` each."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from aiokafka.partitioner import murmur2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.events import reading
+from tests.events.reading import ANY, event_reader, one
+from workers.events.columns import Events
+from workers.events.source_reader import SourceReader
+from workers.kafka.placement import Placement
+from workers.kafka.records import Records
+from workers.kafka.store import Changelog, Store
+from workers.mechanisms.config.histogram import KnownBaseConfig, Lane, UnkBaseConfig
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.registry import MECHANISMS, PER_ITEM, build, protects_users
+from workers.pipeline import users as module
+from workers.pipeline import users as user_epoch
+from workers.pipeline.contributions import Message
+from workers.pipeline.intake import Intake
+from workers.pipeline.users import Users
+from workers.runtime.errors import StateRefused
+from workers.settings.settings import EventsSettings
+
+KEY = NoiseKey(bytes(32))
+LANE = Lane(10, 0, 3, 1, 2, 4)
+ENDLESS = Lane(10, 0, 3, 1, 2, None)
+WEIGHTED = Lane(10, 0, 3, 3, 2, 4)
+Visit = tuple[str, str, list[str], int]  # user, stream key, items, time
+VISIT = st.tuples(
+    st.sampled_from(["u1", "u2", "u3"]),
+    st.sampled_from(["k1", "k2"]),
+    st.lists(st.sampled_from("abcde"), max_size=4),
+    st.integers(0, 150),
+)
+
+
+def columns(visits: Sequence[Visit]) -> Events:
+    return reading.columns(
+        [(key, items, time, user) for user, key, items, time in visits], reading.reader(users=True)
+    )
+
+
+def tallies(messages: Sequence[tuple[int, Message]]) -> Counter[tuple[Lane, int, str, str]]:
+    total: Counter[tuple[Lane, int, str, str]] = Counter()
+    for _, message in messages:
+        for section in message.sections:
+            found = section.contributions(KEY)
+            for at, label, n in zip(
+                found.key_of_row.tolist(), found.labels, found.counts.tolist(), strict=True
+            ):
+                total[section.lane, section.tick, found.keys[at], label.decode()] += n
+    return total
+
+
+class Source:
+    """Source partition with a store that survives restarts."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.lanes, self.store, self.offset = lanes, Store(None, Changelog("state", 0)).open(), 0
+        self.total: Counter[tuple[Lane, int, str, str]] = Counter()
+        self.watermark: int | None = None
+        self.first: int | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.intake = Intake(self.lanes, 0, KEY, self.store)
+        self.intake.restore(self.watermark, self.first)
+
+    def commit(self) -> None:
+        changes = self.intake.user_changes()
+        self.total += tallies(self.intake.commit(source=0, sequences=[0], offset=0))
+        self.offset += 1
+        self.store.write(changes, self.offset)
+        self.watermark, self.first = self.intake.watermark, self.intake.first
+
+    def run(self, visits: Sequence[Visit]) -> Counter[tuple[Lane, int, str, str]]:
+        self.intake.add(columns(visits))
+        self.commit()
+        return self.total
+
+
+def by_hand(visits: Sequence[Visit], lane: Lane) -> Counter[tuple[Lane, int, str, str]]:
+    total: Counter[tuple[Lane, int, str, str]] = Counter()
+    counted: dict[tuple[int, str], Counter[tuple[str, str]]] = defaultdict(Counter)
+    mark = 0
+    for user, key, items, time in visits:
+        mark = max(mark, time)
+        tick = mark // lane.tick_ms + 1
+        epoch = 0 if lane.horizon is None else (tick - 1) // lane.horizon
+        for label in list(dict.fromkeys(items))[: lane.max_items]:
+            pairs = counted[epoch, user]
+            if (key, label) in pairs or len(pairs) < (lane.max_items_per_user or 0):
+                added = min(items.count(label), lane.max_count - pairs[key, label])
+                pairs[key, label] += added
+                total[lane, tick, key, label] += added
+    return +total
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(VISIT, max_size=40), st.data())
+def test_the_first_m_pairs_of_a_user_count_in_an_epoch_wherever_commits_restarts_and_blocks_end(
+    visits: list[Visit], data: st.DataObject
+) -> None:
+    """A cap lost in a crash counts a user again, once for every crash."""
+    with pytest.MonkeyPatch.context() as patch:
+        tail = data.draw(st.integers(1, 6))
+        patch.setattr(user_epoch, "TAIL_ROWS", tail)
+        patch.setattr(user_epoch, "BLOCK_ROWS", tail + data.draw(st.integers(0, 5)))
+        patch.setattr(user_epoch, "_ROOM", data.draw(st.sampled_from([4, 1_024])))
+        source = Source([LANE, ENDLESS, WEIGHTED])
+        at = 0
+        while at < len(visits):
+            size = data.draw(st.integers(1, 9))
+            source.intake.add(columns(visits[at : at + size]))
+            if data.draw(st.booleans()):
+                source.restart()  # what was added since the last commit is read again
+                continue
+            at += size
+            source.commit()
+            if data.draw(st.booleans()):
+                source.restart()
+    assert source.total == by_hand(visits, LANE) + by_hand(visits, ENDLESS) + by_hand(
+        visits, WEIGHTED
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(VISIT, max_size=40))
+def test_taking_a_user_away_moves_at_most_m_pairs_an_epoch_by_max_count_each(
+    visits: list[Visit],
+) -> None:
+    """Every formula with D0 = m and Dinf = max_count rests on it; times stay, as with events."""
+    for lane in (LANE, ENDLESS, WEIGHTED):
+        whole = Source([lane]).run(visits)
+        without = Source([lane]).run(
+            [v if v[0] != "u1" else (v[0], v[1], [], v[3]) for v in visits]
+        )
+        assert not without - whole
+        moved: Counter[tuple[int, str, str]] = Counter()
+        for (_, tick, key, label), n in (whole - without).items():
+            moved[lane.epoch(tick), key, label] += n
+        assert set(moved.values()) <= set(range(1, lane.max_count + 1))
+        assert all(n <= 2 for n in Counter(epoch for epoch, _, _ in moved).values())
+
+
+def test_a_cap_that_a_restart_forgets_is_found() -> None:
+    """Control: the comparison detects a source that lost its stored users."""
+    visits = [("u", "k", ["a", "b"], 5)] * 2
+    source = Source([LANE])
+    source.run(visits[:1])
+    source.store = Store(None, Changelog("state", 0)).open()
+    source.restart()
+    assert source.run(visits[1:]) != by_hand(visits, LANE)
+
+
+def test_many_users_are_counted_alike_in_memory_and_with_a_store() -> None:
+    """Tables grow many times, and a restored table equals the counted one."""
+    rng = random.Random(5)
+    visits = [
+        (f"u{rng.randrange(900)}", "k", rng.choices("abcdefgh", k=3), i // 20) for i in range(6_000)
+    ]
+    stored, held = Source([WEIGHTED]), Intake([WEIGHTED], 0, KEY)
+    total: Counter[tuple[Lane, int, str, str]] = Counter()
+    for at in range(0, len(visits), 700):
+        stored.run(visits[at : at + 700])
+        stored.restart()
+        held.add(columns(visits[at : at + 700]))
+        total += tallies(held.commit(source=0, sequences=[0], offset=0))
+    assert stored.total == total == by_hand(visits, WEIGHTED)
+    users: Any = held._users  # only those of the epoch that is open
+    assert [epoch for _, epoch in users._epochs] == [7]
+
+
+def test_small_commits_make_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block a commit would be a million names a year, all read by a new owner."""
+    monkeypatch.setattr(user_epoch, "TAIL_ROWS", 10)
+    source = Source([ENDLESS])
+    for i in range(35):
+        source.run([(f"u{i}", "k", ["a"], 5)])
+        if i % 4 == 0:
+            source.restart()
+    assert [len(value) for _, value in source.store.items(b"U")] == [
+        5 + 28 * rows for rows in (10, 10, 10, 5)
+    ]
+    assert sum(source.total.values()) == 35
+
+
+def test_nothing_counts_in_an_epoch_whose_users_are_forgotten() -> None:
+    """Fail closed: users would count again. The intake never asks, as the ticks are closed."""
+    held = Users([LANE])
+    ask: Any = (
+        np.array([0, 1, -1]),
+        np.ones((3, 2), np.uint64),
+        np.arange(3),
+        np.ones(3, np.int64),
+        np.ones(3, np.uint64),
+    )
+    held.committed(40)
+    assert held.take(LANE, *ask).tolist() == [0, 1, 0]
+
+
+def test_blocks_of_epochs_that_are_over_are_deleted_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Unbounded state fills the disk; deleting everything at once exceeds one transaction."""
+    monkeypatch.setattr(module, "FORGOTTEN_AT_ONCE", 4)
+    monkeypatch.setattr(user_epoch, "TAIL_ROWS", 1)
+    source = Source([LANE])
+    for i in range(10):
+        source.run([(f"u{i}", "k", ["a"], 5)])
+    assert len(list(source.store.items(b"U"))) == 10
+    source.run([("v", "k", ["a"], 39)])
+    assert len(list(source.store.items(b"U"))) == 11
+    for left in (8, 4, 1):
+        source.run([("v", "k", ["a"], 40)])
+        assert len(list(source.store.items(b"U"))) == left
+    assert source.total[LANE, 5, "k", "a"] == 1
+    monkeypatch.setattr(module, "FORGOTTEN_BYTES_AT_ONCE", 40)
+    for i in range(4):
+        source.run([(f"u{i}", "k", ["a"], 79)])
+    source.run([("v", "k", [], 80)])
+    assert len(list(source.store.items(b"U"))) == 3  # of five, 33 bytes each, the first two
+
+
+def entry(
+    lane: Lane, epoch: int, user: str, pairs: Sequence[tuple[str, str]]
+) -> tuple[bytes, bytes]:
+    place = (
+        b"u"
+        + blake2b(repr(tuple(lane)[:6]).encode(), digest_size=8, person=b"qc-lane").digest()
+        + epoch.to_bytes(8)
+    )
+    digests = [
+        blake2b(
+            len(key.encode()).to_bytes(4) + key.encode() + label.encode(),
+            digest_size=8,
+            person=b"qc-pair",
+        ).digest()
+        for key, label in pairs
+    ]
+    return place + blake2b(
+        user.encode(), digest_size=16, person=b"qc-user"
+    ).digest(), b"\x01" + b"".join(sorted(digests))
+
+
+def test_users_stored_by_earlier_versions_count_on_and_are_deleted_when_over() -> None:
+    """An upgrade in mid-epoch must not count its users again."""
+    source = Source([LANE])
+    old = [
+        entry(LANE, 0, "ann", [("k", "a"), ("k", "b")]),
+        entry(LANE, 0, "größe", [("köln", "a")]),
+        entry(LANE, 1, "ann", [("k", "c")]),
+    ]
+    source.store.write(old, 0)
+    source.run(
+        [
+            ("ann", "k", ["a", "b", "c"], 5),
+            ("größe", "köln", ["a", "b", "c"], 6),
+            ("bob", "k", ["a"], 7),
+        ]
+    )
+    assert {(key, label): n for (_, _, key, label), n in source.total.items()} == {
+        ("köln", "b"): 1,
+        ("k", "a"): 1,
+    }
+    source.restart()
+    source.run([("größe", "köln", ["d"], 8), ("bob", "k", ["a", "d", "e"], 9)])
+    assert source.total == {
+        (LANE, 1, "köln", "b"): 1,
+        (LANE, 1, "k", "a"): 1,
+        (LANE, 1, "k", "d"): 1,
+    }
+    source.run([("ann", "k", ["c", "d", "e"], 41)])
+    assert source.total[LANE, 5, "k", "d"] == 1 and (LANE, 5, "k", "c") not in source.total
+    assert [name for name, _ in source.store.items(b"u")] == [old[2][0]]
+    source.run([("ann", "k", [], 81)])
+    assert not list(source.store.items(b"u")) and not list(source.store.items(b"U"))
+
+
+def test_pairs_of_another_version_are_refused() -> None:
+    """Misreading them would let a user count again."""
+    source = Source([LANE])
+    source.run([("u", "k", ["a"], 5)])
+    ((name, value),) = source.store.items(b"U")
+    old, of_old = entry(LANE, 0, "u", [("k", "a")])
+    changed = value[:29] + b"\2\0\0\0"
+    for key, broken, says in (
+        (name, b"\x02" + value[1:], "another version"),
+        (name, value[:-1], "another version"),
+        (name, b"", "another version"),
+        (name, changed, "more than their settings allow"),
+        (old, b"\x02" + of_old[1:], "another version"),
+        (old, of_old[:-1], "another version"),
+    ):
+        store = Store(None, Changelog("state", 0)).open()
+        store.write([(key, broken)], 1)
+        with pytest.raises(StateRefused, match=says):
+            Users([LANE], store).restore(5)
+
+
+def test_a_user_is_read_from_its_field_or_the_record_key_and_must_be_in_its_partition() -> None:
+    """A user with records in several partitions would be counted in each."""
+    events = EventsSettings(topic="t", key="shop", items="q", user="who")
+    reader = SourceReader(event_reader(events, "who"), ANY, earliest_ms=0)
+    good = [b'{"shop":"s","q":["a"],"who":"ann"}', b'{"shop":"s","q":["a"],"who":17}']
+    bad = [
+        b'{"shop":"s","q":["a"]}',
+        b'{"shop":"s","q":["a"],"who":1.5}',
+        b'{"shop":"s","q":["a"],"who":true}',
+    ]
+    found, rejects = one(reader.read(Records.of(good + bad)))
+    assert users_of(found) == [digest("ann"), digest("17")]
+    assert [r.reason for r in rejects] == ["missing field 'who'"] + [
+        "field 'who' is not a string or a whole number"
+    ] * 2
+    at = int(murmur2(b"17") & 0x7FFFFFFF) % 64
+    placed = SourceReader(
+        event_reader(events, "who"), ANY, Placement("murmur2", at, 64), earliest_ms=0
+    )
+    found, rejects = one(placed.read(Records.of(good)))
+    assert (users_of(found), [(r.index, r.reason) for r in rejects]) == (
+        [digest("17")],
+        [(0, "user's records belong in another partition")],
+    )
+    long = b'{"shop":"s","q":["a"],"who":"' + b"x" * 1025 + b'"}'
+    assert [r.reason for r in one(reader.read(Records.of([long])))[1]] == ["label too long"]
+    keyed = SourceReader(
+        event_reader(msgspec.structs.replace(events, user="$key"), "$key"), ANY, earliest_ms=0
+    )
+    found, rejects = one(keyed.read(Records.of([good[0], good[0]], [b"ann", None])))
+    assert (users_of(found), [r.reason for r in rejects]) == (
+        [digest("ann")],
+        ["record key is no label"],
+    )
+
+
+def digest(user: str) -> bytes:
+    return blake2b(user.encode(), digest_size=16, person=b"qc-user").digest()
+
+
+def users_of(events: Events) -> list[bytes]:
+    assert events.users is not None
+    return [row.tobytes() for row in events.users]
+
+
+def configs() -> Iterator[KnownBaseConfig | UnkBaseConfig]:
+    for counter in ("haar", "tree"):
+        shared: Any = {
+            "name": "h",
+            "tick_ms": 10,
+            "horizon": 8,
+            "max_items": 1,
+            "max_items_per_user": 7,
+            "epsilon": 1.0,
+            "delta": 1e-6,
+            "keys": "public",
+            "counter": counter,
+        }
+        yield UnkBaseConfig(**shared)
+        yield KnownBaseConfig(domain=("a", "b"), **shared)
+
+
+def test_a_user_with_m_items_costs_what_an_event_with_m_items_costs() -> None:
+    """D0 := m in every formula: noise and thresholds are those of max_items = 7 at event level."""
+    for config in [
+        *configs(),
+        *(msgspec.structs.replace(config, max_count=3) for config in configs()),
+    ]:
+        of_users = build(config, "user")
+        of_events = build(msgspec.structs.replace(config, max_items=7, max_items_per_user=None))
+        assert of_users.guarantee.unit == "user"
+        for t in range(1, 9):
+            assert of_users.sd(t) == of_events.sd(t) > build(config).sd(t)
+            assert of_users.threshold(t) == of_events.threshold(t)
+        assert of_users.public() == {**of_events.public(), "unit": "user"}
+
+
+def test_mechanisms_whose_cost_is_not_a_sum_over_items_do_not_protect_users() -> None:
+    """A user takes part in a top-k pick at every tick with an item of theirs."""
+    known = {name for name, kind in MECHANISMS.items() if kind.__struct_config__.tag in PER_ITEM}
+    assert known == {"known_base", "unk_base", "known_gauss", "positive_gauss", "positive_laplace"}
+    assert all(protects_users(config) for config in configs())

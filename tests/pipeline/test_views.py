@@ -1,0 +1,178 @@
+"""Several views of one stream: a lane counts its own view's events, and all share the clock."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.events.reading import one
+from tests.events.shapes_corpus import document
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
+from workers.kafka.records import Records
+from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.contributions import Message
+from workers.pipeline.factory import declared_keys, lanes
+from workers.pipeline.intake import Intake
+from workers.settings.settings import Settings, settings_of
+
+KEY = NoiseKey(bytes(32))
+EVENTS = {
+    "key": "shop",
+    "items": "lines[].sku",
+    "count": "lines[].qty",
+    "timestamp": "ts",
+    "missing": "empty",
+}
+OWN: list[dict[str, Any]] = [
+    {"max_count": 9},
+    {"items": "country", "where": [{"field": "type", "in": ["purchase"]}]},
+    {"items": "page.type", "key": "$all", "where": [{"field": "type", "in": ["view"]}]},
+    {"items": "total", "buckets": [0, 10, 100], "where": [{"field": "total", "exists": True}]},
+]
+
+
+def worker(
+    own: list[dict[str, Any]], user: str | None = None, **events: Any
+) -> tuple[Settings, SourceReader, Intake]:
+    given = settings_of(document(EVENTS | events, own, user), Path())
+    return (
+        given,
+        SourceReader(EventReader(given.shape), declared_keys(given), earliest_ms=0),
+        Intake(lanes(given), 0, KEY),
+    )
+
+
+def counted(messages: list[tuple[int, Message]], given: Settings) -> list[Counter[tuple[str, str]]]:
+    found = [Counter[tuple[str, str]]() for _ in given.histograms]
+    for _, message in messages:
+        for section in message.sections:
+            contributions = section.contributions(KEY)
+            for histogram, config in enumerate(given.histograms):
+                if config.lane == section.lane:
+                    for row in rows(contributions):
+                        found[histogram][row[0], row[1]] += row[2]
+    return found
+
+
+def rows(part: Contributions) -> list[tuple[str, str, int]]:
+    columns = zip(part.key_of_row.tolist(), part.labels, part.counts.tolist(), strict=True)
+    return [(part.keys[key], label.decode(), count) for key, label, count in columns]
+
+
+def records(*events: dict[str, Any]) -> Records:
+    return Records.of([json.dumps(event).encode() for event in events])
+
+
+ORDER = {
+    "shop": 1,
+    "type": "purchase",
+    "country": "at",
+    "lines": [{"sku": "a", "qty": 2}, {"sku": "b", "qty": 1}],
+    "total": 10,
+    "ts": 5,
+}
+PAGE = {"shop": 2, "type": "view", "page": {"type": "home"}, "ts": 6}
+
+
+def test_each_lane_counts_what_its_own_view_sees() -> None:
+    """One pass over the topic; events excluded by a condition count nowhere and are no rejects."""
+    given, reader, intake = worker(OWN)
+    events, rejects = one(
+        reader.read(
+            records(ORDER, PAGE, ORDER | {"country": "cz", "total": 250.5}, PAGE | {"shop": 1})
+        )
+    )
+    assert not rejects
+    intake.add(events)
+    assert counted(intake.commit(source=0, sequences=[0], offset=4), given) == [
+        {("1", "a"): 4, ("1", "b"): 2},
+        {("1", "at"): 1, ("1", "cz"): 1},
+        {("all", "home"): 2},
+        {("1", "[10,100)"): 1, ("1", ">=100"): 1},
+    ]
+
+
+def test_an_event_is_accepted_whole_or_not_at_all() -> None:
+    """One view must not count an event that another one looking at it cannot."""
+    given, reader, intake = worker(OWN)
+    bad = ORDER | {"country": ["at", 1.5]}
+    events, rejects = one(
+        reader.read(
+            records(bad, bad | {"type": "refund"}, PAGE | {"page": 5}, PAGE | {"country": 1.5})
+        )
+    )
+    assert [(reject.index, reject.reason) for reject in rejects] == [
+        (0, "field 'country' has an item that is not a string, whole number or boolean"),
+        (2, "field 'page' is not an object"),
+    ]
+    intake.add(events)
+    found = counted(intake.commit(source=0, sequences=[0], offset=4), given)
+    assert found == [
+        {("1", "a"): 2, ("1", "b"): 1},
+        {},
+        {("all", "home"): 1},
+        {("1", "[10,100)"): 1},
+    ]
+
+
+def test_a_skipped_event_moves_the_watermark_and_is_told_to_nobody() -> None:
+    """Time advances for all; events without a time, or too far ahead, are ignored."""
+    given, reader, intake = worker(OWN[1:2])
+    other = {"type": "refund", "ts": 25_000}
+    batch = records(
+        {"type": "x", "ts": 3, "country": 1.5}, other, {"type": "refund"}, {"ts": "soon"}
+    )
+    events, rejects = one(reader.read(batch, latest_ms=30_000))
+    assert (rejects, events.times.tolist()) == ([], [3, 25_000])
+    intake.add(events)
+    assert intake.watermark == 25_000 and intake.closes()
+    messages = intake.commit(source=0, sequences=[0], offset=4)
+    assert counted(messages, given) == [{}] and not any(message.sections for _, message in messages)
+    events, rejects = one(
+        reader.read(records(other | {"ts": 30_001}, ORDER | {"ts": 30_001}), latest_ms=30_000)
+    )
+    assert (len(events), [reject.reason for reject in rejects]) == (0, ["dated too far ahead"])
+
+
+def test_each_histogram_serves_its_own_keys() -> None:
+    """Keys of another view do not belong here; unserved keys of a looking view are rejects."""
+    own: list[dict[str, Any]] = [
+        {"keys": ["1", "2"], "where": [{"field": "type", "in": ["purchase"]}]}
+    ]
+    own.append({"items": "page.type", "keys": ["3"]})
+    _, reader, _ = worker(own, missing="empty")
+    events, rejects = one(
+        reader.read(records(ORDER, PAGE | {"shop": 3}, PAGE | {"shop": 4}, ORDER | {"shop": 5}))
+    )
+    assert [(reject.index, reject.reason) for reject in rejects] == [
+        (2, "key not declared"),
+        (3, "key not declared"),
+    ]
+    assert len(events) == 2
+
+
+def test_users_are_bounded_in_each_lane_by_itself() -> None:
+    """Views have separate user bounds; within a view the bound covers all events."""
+    own: list[dict[str, Any]] = [
+        {"max_items_per_user": 2, "max_count": 2},
+        {"items": "country", "max_items_per_user": 1},
+    ]
+    given, reader, intake = worker(own, user="who")
+    of_17 = ORDER | {"who": 17}
+    shopping = records(
+        of_17,
+        of_17 | {"lines": [{"sku": "c", "qty": 5}]},
+        of_17 | {"country": "cz"},
+        of_17 | {"who": "ann", "country": "cz"},
+    )
+    events, rejects = one(reader.read(shopping))
+    assert not rejects
+    intake.add(events)
+    assert counted(intake.commit(source=0, sequences=[0], offset=4), given) == [
+        {("1", "a"): 4, ("1", "b"): 3},
+        {("1", "at"): 1, ("1", "cz"): 1},
+    ]

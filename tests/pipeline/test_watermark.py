@@ -1,0 +1,108 @@
+"""Where a partition's time begins, and which events are too old, in both ways to stage 1."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.events.reading import columns, reader
+from tests.pipeline.pipeline import KEY
+from workers.events.user_reader import NO_TIME
+from workers.mechanisms.config.histogram import Lane
+from workers.pipeline.intake import Intake
+from workers.pipeline.watermark import BACKLOG_TICKS_MAX, Watermark
+
+NOW_MS = 1_795_296_236_000
+DAY_MS = 86_400_000
+# Ticks of a second: the oldest first tick is 115 days before the clock.
+LANE = Lane(1_000, 0, 1, 1)
+OLDEST_MS = NOW_MS - BACKLOG_TICKS_MAX * LANE.tick_ms
+YEARS_AGO_MS = NOW_MS - 25 * 365 * DAY_MS
+
+
+def test_a_first_event_of_years_ago_moves_nothing_and_the_next_one_begins() -> None:
+    """It stopped the worker at every start; before that, ten million empty ticks were published."""
+    intake = Intake([LANE], 0, KEY, max_behind_ms=7 * DAY_MS)
+    assert intake.add(columns([("k", ["a"], YEARS_AGO_MS)]), NOW_MS).tolist() == [0]
+    assert (intake.watermark, intake.first, intake.empty) == (None, None, True)
+    events = columns(
+        [("k", ["a"], YEARS_AGO_MS), ("k", ["b"], NOW_MS - 50), ("k", ["c"], YEARS_AGO_MS)]
+    )
+    assert intake.add(events, NOW_MS).tolist() == [0, 2]
+    assert (intake.watermark, intake.first) == (NOW_MS - 50, NOW_MS - 50)
+    [(_, message)] = intake.commit(source=0, sequences=[0], offset=4)
+    assert [part.labels for part in message.sections] == [b"b"]
+
+
+def test_the_first_tick_is_at_most_ten_million_ticks_back() -> None:
+    """Within `max_behind` of that time an event counts, late; a millisecond earlier it does not."""
+    for behind_ms, refused in ((7 * DAY_MS, []), (7 * DAY_MS + 1, [0])):
+        intake = Intake([LANE], 0, KEY, max_behind_ms=7 * DAY_MS)
+        assert (
+            intake.add(columns([("k", ["a"], OLDEST_MS - behind_ms)]), NOW_MS).tolist() == refused
+        )
+        assert intake.first == intake.watermark == (None if refused else OLDEST_MS)
+    unbounded = Intake([LANE], 0, KEY)
+    assert not len(unbounded.add(columns([("k", ["a"], YEARS_AGO_MS)]), NOW_MS))
+    assert unbounded.first == unbounded.watermark == OLDEST_MS
+
+
+def test_replayed_years_are_kept_where_ticks_are_wide_or_begin_later() -> None:
+    """Few ticks need publishing then; and a file has no clock."""
+    wide, later = Lane(3_600_000, 0, 1, 1), Lane(1_000, NOW_MS - DAY_MS, 1, 1)
+    for lanes, read_ms in (
+        ([wide], NOW_MS),
+        ([later], NOW_MS),
+        ([wide, later], NOW_MS),
+        ([LANE], None),
+    ):
+        intake = Intake(lanes, 0, KEY, max_behind_ms=7 * DAY_MS)
+        years = [("k", ["a"], YEARS_AGO_MS + year * 365 * DAY_MS) for year in range(25)]
+        assert not len(intake.add(columns(years), read_ms))
+        assert intake.first == YEARS_AGO_MS
+    narrowest = Intake([wide, LANE], 0, KEY, max_behind_ms=7 * DAY_MS)
+    assert narrowest.add(columns([("k", ["a"], YEARS_AGO_MS)]), NOW_MS).tolist() == [0]
+
+
+def test_the_clock_moves_the_watermark_that_events_must_not_be_too_far_behind() -> None:
+    """Old events loaded during a run would count in today's tick, epochs later."""
+    intake = Intake([LANE], 0, KEY, max_behind_ms=DAY_MS)
+    intake.read_to_end(NOW_MS)
+    events = columns([("k", ["a"], NOW_MS - DAY_MS - 1), ("k", ["b"], NOW_MS - DAY_MS)])
+    assert intake.add(events, NOW_MS).tolist() == [0]
+    assert (intake.watermark, intake.first) == (NOW_MS, NOW_MS)
+
+
+TIMES = st.lists(st.integers(0, 120), min_size=1, max_size=40)
+CUTS = st.lists(st.integers(0, 40), max_size=5)
+
+
+@given(
+    TIMES, CUTS, CUTS, st.integers(0, 60), st.sampled_from([0, 3]), st.sampled_from([None, 60, 200])
+)
+def test_events_sent_on_by_user_are_refused_as_if_they_were_not(
+    times: list[int], cuts: list[int], other: list[int], most: int, grace: int, read_ms: int | None
+) -> None:
+    """The origin decides and tells with the event; batch cuts of either stage do not matter."""
+    plain = Intake([Lane(10, 0, 1, 1)], grace, KEY, max_behind_ms=most)
+    wanted = plain.add(columns([("k", ["a"], time) for time in times]), read_ms).tolist()
+
+    def bounds(at: list[int]) -> list[int]:
+        return sorted({0, len(times), *(cut % (len(times) + 1) for cut in at)})
+
+    origin, said = Watermark([Lane(10, 0, 1, 1)], grace, most), np.full(len(times), NO_TIME)
+    for start, stop in pairwise(bounds(cuts)):
+        dated = np.array(times[start:stop], dtype=np.int64)
+        counts = origin.pass_by(dated, read_ms)
+        late = counts > dated  # as `RekeyShard` says it
+        said[start:stop][late] = counts[late]
+    intake, by, found = Intake([Lane(10, 0, 1, 1)], grace, KEY, max_behind_ms=most), reader(), []
+    for start, stop in pairwise(bounds(other)):
+        events = columns([("k", ["a"], time) for time in times[start:stop]], by)
+        found += (start + intake.add(events, read_ms, said[start:stop])).tolist()
+    assert found == wanted
+    assert origin.watermark == plain.watermark
+    assert intake.rows == plain.rows

@@ -1,0 +1,128 @@
+"""Both stages of a worker on a real broker, in this process, at times chosen by a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.kafka.harness import settled
+from tests.worker.harness import Site
+from workers.agents.release import ReleaseShard
+from workers.agents.topics import check_topics
+from workers.agents.worker import Factory
+from workers.kafka.offsets import End
+from workers.kafka.reading import read_partition
+from workers.kafka.records import Batch, Records
+from workers.kafka.shard import Shard
+from workers.runtime.errors import CeilingReached, QuietcountError
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+# 2026-01-01, when day 1 begins; nothing happens before.
+FIRST_MS = 1_767_225_600_000
+
+
+def day(number: float) -> int:
+    return FIRST_MS + round((number - 1) * DAY_MS)
+
+
+def daily(name: str = "items", **changes: object) -> dict[str, object]:
+    return {
+        "name": name,
+        "mechanism": "unk_base",
+        "tick": "6h",
+        "horizon": 4,
+        "max_items": 1,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": ["k0", "k1", "k2", "k3"],
+    } | changes
+
+
+class Stages:
+    """Worker with stages that run on demand, taken over afresh each time, as after a restart."""
+
+    def __init__(self, site: Site, data: Path | None = None) -> None:
+        """Keep state copies under `data`; with None every start has lost them."""
+        self.site, self.data = site, data
+
+    def factory(self) -> Factory:
+        """Return the factory of a worker with the site's settings."""
+        site = self.site
+        return Factory(
+            site.settings,
+            site.connection,
+            check_topics(site.settings, site.connection),
+            site.key,
+            self.data,
+        )
+
+    def contribute(self, now_ms: int, events: Iterable[object] = ()) -> None:
+        """Send events to every source partition, and close all ticks up to a time by the clock."""
+        for partition in range(self.site.partitions):
+            self.site.produce(partition, events)
+        factory = self.factory()
+        for number, (topic, partition) in enumerate(self.site.places):
+            shard = factory.contribute(
+                next(t for t in factory.sources.topics if t.name == topic), partition
+            )
+            shard.open()
+            shard.offset = shard.offset or 0
+            self._feed(shard, topic, partition)
+            shard._last_commit_s = -1e9  # it is always time to commit
+            shard.reached(End(now_ms, shard.offset or 0))
+            shard.close()
+            assert shard.partition == number
+
+    def take_over(self, owner: int, factory: Factory | None = None) -> ReleaseShard:
+        shard = (factory or self.factory()).release(owner)
+        try:
+            shard.open()
+        except QuietcountError:
+            shard.close()
+            raise
+        shard.offset = shard.offset or 0
+        return shard
+
+    def release(self, shard: ReleaseShard) -> None:
+        """Publish an owner partition's complete ticks, then release the partition."""
+        try:
+            self._feed(shard, self.site.settings.contributions_topic, shard.partition)
+            shard.idle()
+        finally:
+            shard.close()
+
+    def go(self, now_ms: int, events: Iterable[object] = ()) -> list[str]:
+        """Run both stages as one worker; return each owner partition's refusals."""
+        factory, refused, shards = self.factory(), [], []
+        for owner in range(factory._stream.owners):
+            try:
+                shards.append(self.take_over(owner, factory))
+            except CeilingReached as error:
+                refused.append(str(error))
+        self.contribute(now_ms, events)
+        for shard in shards:
+            try:
+                self.release(shard)
+            except CeilingReached as error:
+                refused.append(str(error))
+        return refused
+
+    def _feed(self, shard: Shard, topic: str, partition: int) -> None:
+        start = shard.offset or 0
+        settled(self.site.connection, topic, partition)
+        records = list(read_partition(self.site.connection, topic, partition, since=start))
+        if records:
+            offsets = [record.offset() or 0 for record in records]
+            found = Records.of(
+                [record.value() for record in records],
+                keys=[record.key() for record in records],
+                times=[record.timestamp()[1] for record in records],
+                offsets=offsets,
+            )
+            shard.feed(Batch(start, offsets[-1] + 1, found))
+
+
+def order(at_ms: int, number: int = 0) -> dict[str, Any]:
+    return {"key": f"k{number % 4}", "items": ["tea"], "user": "u0", "ts": at_ms}

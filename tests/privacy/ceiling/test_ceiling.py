@@ -1,0 +1,405 @@
+"""Ceilings without Kafka: brute-force windows, an independent accountant, and refusals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
+
+from tests import ROOT
+from tests.privacy.ceiling.oracle import epsilon_of
+from tests.privacy.spending.test_spent import life, settings, state
+from workers.cli import execute
+from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.config.ticks import TickGrid
+from workers.privacy.ceiling import EVER, Ceiling, CeilingCharge, charges_of, merged, most_epochs
+from workers.privacy.ceiling_check import check_ceiling
+from workers.privacy.ceiling_guard import overlap
+from workers.privacy.total import Part, epsilon_at, together
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import PrivacySettings, Settings, TopicNames
+
+pytestmark = pytest.mark.slow
+
+PART = Part(rho=0.01, epsilon=0.9, delta=1e-6, failures={"discovery": 5e-7, "sampling": 1e-12})
+
+
+def charge(
+    number: int,
+    start: int,
+    ticks: int,
+    first: int,
+    last: int,
+    *,
+    keys: frozenset[str] | None = None,
+    field: str = "key",
+) -> CeilingCharge:
+    """Return a charge with epochs of `ticks` ticks of 1 ms, or one endless epoch."""
+    return CeilingCharge(
+        worker="w",
+        histogram=f"h{number}",
+        generation=1,
+        identity=b"%d" % number,
+        unit="user",
+        price=PART,
+        key=field,
+        grid=TickGrid(tick_ms=1, start_ms=start, horizon=ticks or None),
+        keys=keys,
+        first=first,
+        last=last,
+    )
+
+
+# ---- windows -------------------------------------------------------------------------------------
+
+
+@st.composite
+def charged(draw: st.DrawFn) -> list[CeilingCharge]:
+    """Return up to three generations with epochs of a few ms, at any offset."""
+    found = []
+    for number in range(draw(st.integers(1, 3))):
+        ticks = draw(st.integers(0, 7))
+        first = draw(st.integers(1, 4)) if ticks else 1
+        last = first + (draw(st.integers(0, 6)) if ticks else 0)
+        found.append(charge(number, draw(st.integers(0, 9)), ticks, first, last))
+    return found
+
+
+@given(
+    charged(),
+    st.none() | st.integers(2, 20),
+    st.sampled_from(["user", "event"]),
+    st.floats(0.1, 3.0),
+)
+@limits(max_examples=60)
+def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
+    charges: list[CeilingCharge], period: int | None, unit: str, most: float
+) -> None:
+    """Every ms is tried as a window's beginning, and every epoch as a window."""
+    charges = [replace(one, unit=unit) for one in charges]
+    ceiling = Ceiling(unit, most, 1e-4, period)
+    for one in charges:
+        for epoch in range(one.first, one.last + 1):
+            begin, end = one.span(epoch)
+            if period is None:
+                windows = [
+                    span for c in charges for span in map(c.span, range(c.first, c.last + 1))
+                ]
+            else:
+                windows = [(t, t + period) for t in range(-30, 80)]
+            touching = [(a, b) for a, b in windows if a < end and begin < b]
+            sums = []
+            for a, b in touching:
+                spans = [[c.span(e) for e in range(c.first, c.last + 1)] for c in charges]
+                counts = [sum(x < b and a < y for x, y in each) for each in spans]
+                parts = [replace(PART, times=1 if unit == "event" else n) for n in counts if n]
+                sums.append(epsilon_at(parts, 1e-4))
+            largest = max(math.inf if epsilon is None else epsilon for epsilon in sums)
+            held = ceiling.fullest(charges, begin, end)
+            assert ceiling.holds(held.epsilon) is (largest <= most)
+            if not ceiling.holds(held.epsilon):
+                assert held.epsilon == (None if math.isinf(largest) else largest)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 12), st.integers(1, 5)), min_size=1, max_size=3
+    )
+)
+@limits(max_examples=25)
+def test_settings_that_are_let_in_are_never_stopped_by_themselves(
+    grids: list[tuple[int, int, int]],
+) -> None:
+    """The arithmetic bound on what an epoch can touch equals what a long run shows."""
+    configs = [
+        UnkBaseConfig(
+            name=f"h{i}",
+            tick_ms=width,
+            horizon=ticks,
+            max_items=1,
+            max_items_per_user=1,
+            epsilon=0.3,
+            delta=1e-9,
+            keys="public",
+            start=None if not start else f"1970-01-01T00:00:00.{start:03d}Z",  # type: ignore[arg-type]
+        )
+        for i, (start, width, ticks) in enumerate(grids)
+    ]
+    given_ = with_ceiling(settings(*configs, unit="user"), 1000.0, 0.4)
+    asked = check_ceiling(given_)
+    assert asked is not None
+    exactly = Ceiling("user", asked, 0.4, None)
+    charges = [
+        replace(one, first=1, last=400 // (width * ticks) + 2, price=replace(one.price))
+        for (_, width, ticks), config in zip(grids, configs, strict=True)
+        for one in charges_of("w", state([(config, 1, 2)], unit="user"))
+    ]
+    for one in charges:
+        for epoch in range(1, 300 // (one.epoch_ms or 1)):
+            assert exactly.holds(exactly.fullest(charges, *one.span(epoch)).epsilon)
+
+
+@given(st.integers(1, 40), st.integers(1, 20))
+def test_a_window_touches_one_epoch_more_than_fit_into_it(window: int, epoch: int) -> None:
+    assert most_epochs(window, epoch) == max(
+        len({(t + i) // epoch for i in range(window)}) for t in range(epoch)
+    )
+
+
+def with_ceiling(given_: Settings, epsilon: float, delta: float, **further: Any) -> Settings:
+    unit = given_.privacy.unit
+    return msgspec.structs.replace(
+        given_, privacy=PrivacySettings(unit=unit, max_epsilon=epsilon, max_delta=delta, **further)
+    )
+
+
+# ---- sums ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [1, 3, 31])
+@pytest.mark.parametrize("delta", [1e-8, 1e-5])
+def test_a_sum_is_what_an_independent_accountant_finds_and_never_below(
+    times: int, delta: float
+) -> None:
+    """zCDP adds up, failures add up, and the remaining delta converts."""
+    parts = [
+        Part(rho=rho, epsilon=50.0, delta=0.4, failures={"discovery": 1e-11}, times=times)
+        for rho in (0.004, 0.02, 0.7)
+    ]
+    expected = epsilon_of(times * 0.724, delta - 3 * times * 1e-11)
+    found = epsilon_at(parts, delta)
+    assert found is not None and expected * (1 - 1e-4) <= found <= expected * (1 + 1e-8)
+
+
+def test_at_the_sum_of_the_deltas_it_is_the_total_that_plan_and_budget_state() -> None:
+    for pure in (False, True):
+        parts = [replace(PART, times=3), replace(PART, rho=0.2, pure=pure)]
+        found = together(parts)
+        assert epsilon_at(parts, found.delta) == found.epsilon
+        # With less delta than the parts were priced at, rho is converted at that smaller delta.
+        less = epsilon_at(parts, 2.5e-6)
+        assert less is not None and found.epsilon is not None and less > found.epsilon
+        assert epsilon_at(parts, 1e-6) is None  # discovery alone has more
+
+
+def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> None:
+    """Histograms that take the key from different fields count one event under two keys at once."""
+    one, two = (charge(i, 0, 0, 1, 1, keys=frozenset({key})) for i, key in enumerate(("s1", "s2")))
+    city = charge(2, 0, 0, 1, 1, keys=frozenset({"berlin"}), field="city")
+    any_key = charge(3, 0, 0, 1, 1)
+
+    def epsilon(unit: str, *charges: CeilingCharge) -> float | None:
+        given_ = [replace(each, unit=unit) for each in charges]
+        return Ceiling(unit, 1.0, 1e-4, None).epsilon_of(given_, [1] * len(given_))
+
+    def times(n: int) -> float | None:
+        return epsilon_at([replace(PART, times=n)], 1e-4)
+
+    assert epsilon("event", one, two) == times(1)
+    assert epsilon("event", one, two, any_key) == times(2)
+    assert epsilon("event", one, city) == times(2)
+    assert epsilon("event", one, two, city, any_key) == times(3)
+    assert epsilon("user", one, two, city, any_key) == times(4)
+    # A promise to events implies nothing for users.
+    assert (
+        Ceiling("user", 9.0, 0.4, None).epsilon_of([one, replace(two, unit="event")], [1, 1])
+        is None
+    )
+    # With more fields and keys than can be enumerated, all count.
+    many = [charge(i, 0, 0, 1, 1, keys=frozenset({f"k{i}"}), field=f"f{i % 10}") for i in range(20)]
+    assert epsilon("event", *many) == times(20)
+
+
+# ---- what is charged -----------------------------------------------------------------------------
+
+
+def daily(name: str = "h", **changes: Any) -> HistogramConfig:
+    values: dict[str, Any] = {
+        "name": name,
+        "tick_ms": 10,
+        "horizon": 10,
+        "max_items": 1,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "keys": "public",
+    } | changes
+    return UnkBaseConfig(**values)
+
+
+def test_charged_is_what_was_published_reserved_or_may_have_been_published() -> None:
+    """An epoch counts from its first tick or reservation; all up to a generation's end count."""
+    config = daily()
+
+    def epochs(progress: Any, beginning: dict[str, int] | None = None) -> list[tuple[int, int]]:
+        return [(one.first, one.last) for one in charges_of("w", progress, beginning=beginning)]
+
+    assert epochs(state([(config, 5, 5)])) == []
+    assert epochs(state([(config, 5, 11)])) == [(1, 1)]
+    assert epochs(state([(config, 5, 12)])) == [(1, 2)]
+    assert epochs(state([(config, 5, 12)]), {"h": 4}) == [(1, 4)]
+    reserved = state([(config, 5, 5)])
+    reserved.histograms["h"].reserved = 1
+    assert epochs(reserved) == [(1, 1)]
+    ended = state([], [(config, 5, 12)])
+    assert epochs(ended) == [(1, 2)]
+    ended.retired[0][1].until = 300
+    assert epochs(ended) == [(1, 3)]
+    ended.retired[0][1].until = 301
+    assert epochs(ended) == [(1, 4)]
+    never = state([], [(config, 5, 5)])
+    never.retired[0][1].until = 301
+    assert epochs(never) == []
+    both = merged(
+        [*charges_of("w", state([(config, 5, 12)])), *charges_of("w", state([(config, 31, 35)]))]
+    )
+    assert [(one.first, one.last) for one in both] == [(1, 4)]
+    other = daily(max_items=2)
+    assert (
+        len(
+            merged(
+                [
+                    *charges_of("w", state([(config, 5, 12)])),
+                    *charges_of("w", state([(other, 5, 12)])),
+                ]
+            )
+        )
+        == 2
+    )
+    assert charge(0, 0, 0, 1, 1).span(1) == (-EVER, EVER)
+
+
+def test_without_a_ceiling_the_stored_state_is_what_it_was() -> None:
+    """Other versions read the state, and a missing field must not look like a stated one."""
+    assert b"reserved" not in msgspec.json.encode(life((daily(), 1, 5)))
+    assert b"until" not in msgspec.json.encode(life((daily(), 1, 5)))
+
+
+@pytest.mark.parametrize(
+    ("counted", "events", "there", "same"),
+    [
+        ({"orders"}, "orders", (), True),
+        ({"orders"}, "visits", (), False),
+        ({"a", "b"}, ("b", "c"), (), True),
+        ({"^orders-.*"}, "orders-eu", (), True),
+        ({"orders-eu"}, "^orders-.*", (), True),
+        ({"^orders-.*"}, "^.*-eu", ("orders-us", "visits-eu"), False),
+        ({"^orders-.*"}, "^.*-eu", ("orders-eu",), True),
+    ],
+)
+def test_workers_count_the_same_events_where_a_topic_is_in_both(
+    counted: set[str], events: Any, there: tuple[str, ...], same: bool
+) -> None:
+    """Only the parts that name a topic are compared: two workers never split its partitions."""
+    assert overlap(counted, TopicNames.of(events), there) is same
+
+
+# ---- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"max_epsilon": 1.0},
+            "privacy.max_delta is missing: a ceiling is both, and max_epsilon is given",
+        ),
+        ({"max_delta": 1e-9}, "privacy.max_epsilon is missing"),
+        ({"max_epsilon": 0.0, "max_delta": 1e-9}, "privacy.max_epsilon = 0.0: a number above 0"),
+        ({"max_epsilon": 1.0, "max_delta": 1.0}, "privacy.max_delta = 1.0: a number from"),
+        (
+            {"max_epsilon": 1.0, "max_delta": 1e-9, "period": "month"},
+            'privacy.period = "month": "epoch", or a duration',
+        ),
+        ({"max_epsilon": 1.0, "max_delta": 1e-9, "period": "9ms"}, 'privacy.period = "9ms"'),
+        ({"period": "30d"}, 'privacy.period = "30d": only with max_epsilon and max_delta'),
+        ({"uncounted_workers": ("a",)}, "privacy.uncounted_workers"),
+    ],
+)
+def test_a_ceiling_that_means_nothing_is_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=r"privacy\.") as caught:
+        PrivacySettings(**values)
+    assert said in str(caught.value)
+
+
+def test_settings_that_exceed_their_ceiling_are_refused_with_epsilons_that_fit() -> None:
+    """The named epsilon fits and a tenth more does not, so it is not needlessly small."""
+    two = settings(daily("a"), daily("b", epsilon=2.0))
+    with pytest.raises(SettingsError) as caught:
+        check_ceiling(with_ceiling(two, 1.5, 1e-5))
+    said = str(caught.value)
+    assert (
+        "max_epsilon = 1.5 with max_delta = 1e-05 in an epoch" in said
+        and "for one event a, b come to epsilon" in said
+    )
+    found = {
+        part.split(":")[0].split()[-1]: float(part.split("=")[1].split()[0])
+        for part in said.split("; ")[1].split(", ")
+    }
+    assert set(found) == {"a", "b"}
+
+    def holds(factor: float) -> bool:
+        fitted = settings(
+            *(daily(name, epsilon=epsilon * factor) for name, epsilon in found.items())
+        )
+        try:
+            return check_ceiling(with_ceiling(fitted, 1.5, 1e-5)) is not None
+        except SettingsError:
+            return False
+
+    assert holds(1.0) and not holds(1.1)
+
+
+def test_where_the_deltas_alone_are_too_much_a_delta_is_named() -> None:
+    """31 daily epochs have 31 times the chance of showing something that must stay hidden."""
+    month = settings(daily("a", max_items_per_user=1, tick_ms=8_640_000), unit="user")
+    with pytest.raises(SettingsError) as caught:
+        check_ceiling(with_ceiling(month, 20.0, 1e-6, period="30d"))
+    said = str(caught.value)
+    assert "a (31 epochs) come to a delta of 1.55e-05 before anything is converted" in said
+    assert "with delta = 3.2e-08 in each, would fit" in said
+
+
+def test_an_epoch_without_end_touches_every_epoch_of_the_others() -> None:
+    endless = daily("a", max_items_per_user=1, horizon="unbounded", start="2026-01-01T00:00:00Z")
+    both = settings(endless, daily("b", max_items_per_user=1), unit="user")
+    with pytest.raises(
+        SettingsError,
+        match=r"b \(epochs without end\) come to .* no epsilon would fit: a higher ceiling",
+    ):
+        check_ceiling(with_ceiling(both, 20.0, 1e-3))
+
+
+@pytest.mark.parametrize("name", ["unk_base", "known_gauss", "pay_what_you_get"])
+def test_commands_refuse_settings_that_exceed_their_ceiling(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line and exit 2, before contacting a broker or reading a key or record."""
+    text = ROOT / f"examples/mechanisms/{name}.toml"
+    section = "[privacy]\nmax_epsilon = 0.001\nmax_delta = 1e-12\n"
+    changed = text.read_text()
+    assert "[privacy]" not in changed
+    config = tmp_path / "settings.toml"
+    config.write_text(changed.replace("[[histogram]]", section + "\n[[histogram]]", 1))
+    for file in text.parent.iterdir():
+        if file.suffix != ".toml":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    for command in ("plan", "topics", "check"):
+        assert execute([command, "-c", str(config)]) == 2
+        out, err = capsys.readouterr()
+        [line] = err.splitlines()
+        assert "these settings exceed it by themselves" in line and not out
+        assert "would fit" in line and len(line) < 1_000
+    config.write_text(config.read_text().replace("0.001", "49.0").replace("1e-12", "0.1"))
+    assert execute(["plan", "-c", str(config)]) == 0
+    out, _ = capsys.readouterr()
+    assert (
+        "ceiling: epsilon 49 at delta 0.1 for one event in an epoch" in out
+        and "come to at most epsilon" in out
+    )

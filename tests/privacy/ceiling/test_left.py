@@ -1,0 +1,180 @@
+"""`budget` output on ceilings and on several workers together."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+
+from tests import ROOT
+from tests.privacy.ceiling.test_ceiling import daily, with_ceiling
+from tests.privacy.spending.test_spent import settings, state, words
+from workers.cli import execute
+from workers.commands.budget import show, show_all
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.registry import build
+from workers.privacy.ceiling import charges_of
+from workers.privacy.spending import budget_of, budget_of_all
+from workers.privacy.total import Built, Part, epsilon_at, together, total_of
+from workers.settings.settings import Settings
+
+ALL: dict[str, Any] = {"max_items_per_user": 1}
+
+
+def part_of(config: HistogramConfig, unit: str, times: int = 1) -> Part:
+    [charge] = charges_of("w", state([(config, 1, 2)], unit=unit))
+    return replace(charge.price, times=times)
+
+
+def text_of(found: Any) -> str:
+    out = io.StringIO()
+    console = Console(file=out, highlight=False)
+    if isinstance(found, tuple):
+        show_all(found[0], console, [one.worker for one in found[0].workers])
+    else:
+        show(found, console, "w.release-state")
+    assert max(map(len, out.getvalue().splitlines())) <= 100
+    return words(out.getvalue())
+
+
+def test_what_is_left_is_what_the_fullest_period_lacks_and_says_whether_the_next_epoch_fits() -> (
+    None
+):
+    """Three of four epochs are charged; with rho_left more the ceiling holds exactly."""
+    config = daily(**ALL)
+    most = epsilon_at([part_of(config, "user", 4)], 1e-4)
+    assert most is not None
+    given = with_ceiling(settings(config, unit="user"), most, 1e-4, period="1d")
+    found = budget_of(given, [state([(config, 1, 31)], unit="user")])
+    left = found.ceiling
+    assert left is not None
+    three = [part_of(config, "user", 3)]
+    assert left.epsilon == epsilon_at(three, 1e-4)
+    for factor, holds in ((1 - 1e-9, True), (1 + 1e-6, False)):
+        more = Part(rho=left.rho_left * factor, epsilon=1e9, delta=0.0)
+        epsilon = epsilon_at([*three, more], 1e-4)
+        assert epsilon is not None and (epsilon <= most) is holds
+    [following] = left.next
+    assert (following.epoch, following.begins, following.epsilon, following.fits) == (
+        4,
+        300,
+        most,
+        True,
+    )
+    assert "next of h: epoch 4, from 1970-01-01T00:00:00Z, which makes epsilon" in text_of(found)
+    # A fourth in another generation: nothing more fits, and the output names its worker.
+    elsewhere = charges_of("old", state([], [(daily(name="gone", **ALL), 5, 12)], unit="user"))
+    other = budget_of(given, [state([(config, 1, 31)], unit="user")], elsewhere)
+    assert other.ceiling is not None and other.ceiling.rho_left == 0
+    assert [one.fits for one in other.ceiling.next] == [False]
+    said = text_of(other)
+    assert (
+        "gone generation 1 of worker old (2 epochs)" in said
+        and "does not fit: the worker ends before it" in said
+    )
+    assert "counted with it, since they count the same events: old" in said
+    nothing = budget_of(given, [])
+    assert (
+        nothing.ceiling is not None
+        and nothing.ceiling.rho_left > 0
+        and "all of it is left" in text_of(nothing)
+    )
+    assert budget_of(settings(config, unit="user"), []).ceiling is None
+
+
+@pytest.mark.parametrize("unit", ["event", "user"])
+def test_several_workers_on_the_same_events_add_up(unit: str) -> None:
+    """An event is in both; a user pays for every epoch of each."""
+    of_users = ALL if unit == "user" else {}
+    one, other = daily("a", **of_users), daily("b", epsilon=2.0, **of_users)
+
+    def named(name: str, config: HistogramConfig) -> Settings:
+        found = settings(config, unit=unit)
+        return msgspec.structs.replace(
+            found, worker=msgspec.structs.replace(found.worker, name=name)
+        )
+
+    found = budget_of_all(
+        [
+            (named("w1", one), [state([(one, 1, 31)], unit=unit)], []),
+            (named("w2", other), [state([(other, 1, 11)], unit=unit), None], []),
+            (named("w3", other), None, []),
+        ]
+    )
+    times = 3 if unit == "user" else 1
+    expected = together([part_of(one, unit, times), part_of(other, unit)])
+    assert found.total is not None and (found.total.epsilon, found.total.delta) == (
+        expected.epsilon,
+        expected.delta,
+    )
+    assert [(p.worker, p.histogram, p.epochs) for p in found.total.parts] == [
+        ("w1", "a", times),
+        ("w2", "b", 1),
+    ]
+    said = text_of((found,))
+    assert (
+        f"workers w1, w2, w3, all together, for one {unit}" in said
+        and "b generation 1 of worker w2" in said
+    )
+    assert "workers whose settings were not given" in said
+    mixed = budget_of_all(
+        [
+            (named("w1", one), [state([(one, 1, 31)], unit=unit)], []),
+            (
+                named("w2", other),
+                [state([(other, 1, 11)], unit="user" if unit == "event" else "event")],
+                [],
+            ),
+        ]
+    )
+    assert (mixed.total, mixed.not_in_total) == (
+        None,
+        ("w2",),
+    ) and "w2 protected another unit" in text_of((mixed,))
+
+
+def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> None:
+    """One event has a shop and a city; counting only one made the totals too low."""
+    shop, city = daily("shop", keys=("s1",)), daily("city", keys=("berlin",), key="city")
+    given = settings(shop, city)
+    built = [Built(config, build(config)) for config in (shop, city)]
+    both = together([one.part for one in built])
+    assert total_of(built).epsilon == both.epsilon and total_of(built).histograms == (
+        "shop",
+        "city",
+    )
+    # Of one field only the costlier counts.
+    alone = [Built(config, build(config)) for config in (shop, daily("b", keys=("s2",)))]
+    assert len(total_of(alone).histograms) == 1
+    stored = state([(shop, 1, 5), (city, 1, 5)])
+    for name in ("shop", "city"):
+        stored.histograms[name].description["events"] = {"key": name}
+    spent = budget_of(given, [stored, None])
+    assert spent.total is not None and spent.total.epsilon == both.epsilon
+
+
+def test_settings_of_workers_that_count_other_events_are_not_added_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "examples/mechanisms/unk_base.toml").read_text()
+    topic = next(line for line in text.splitlines() if line.startswith("topic = "))
+    name = next(line for line in text.splitlines() if line.startswith("name = "))
+    (tmp_path / "a.toml").write_text(text)
+    (tmp_path / "b.toml").write_text(
+        text.replace(topic, 'topic = "elsewhere"', 1).replace(name, 'name = "b"', 1)
+    )
+    a, b = str(tmp_path / "a.toml"), str(tmp_path / "b.toml")
+    assert execute(["budget", "-c", a, "-c", b]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert (
+        "no event is in both, so nothing adds up" in line
+        and json.dumps("elsewhere").strip('"') in line
+    )
+    assert execute(["budget", "-c", a, "-c", a]) == 2
+    assert "is in two of the settings files" in capsys.readouterr().err

@@ -1,0 +1,161 @@
+"""`quietcount plan`: text that fits a terminal, documented JSON, and one-line refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests import ROOT
+from workers.cli import execute
+from workers.privacy.plan import model
+from workers.privacy.plan.model import Bucket, Plan, Record
+from workers.privacy.plan.text import ROWS, band
+
+EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
+EXAMPLE = ROOT / "examples" / "mechanisms" / "unk_base.toml"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_text_fits_a_hundred_columns_and_states_the_guarantee(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Users read it in terminals and paste it into tickets."""
+    assert execute(["plan", "-c", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    assert execute(["plan", "-c", str(path), "--json"]) == 0
+    plan = msgspec.json.decode(capsys.readouterr().out, type=Plan)
+    for one in plan.histograms:
+        promise = one.guarantee
+        assert f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}" in out
+        assert f"{one.name}: {one.mechanism}" in out
+        for sentence in one.advice:
+            assert sentence.split()[0] in out
+
+
+def test_windows_are_a_table_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Users choose a window by the changes visible in it."""
+    path = tmp_path / "windows.toml"
+    text = EXAMPLE.read_text(encoding="utf-8")
+    path.write_text(
+        text.replace("horizon =", 'windows = ["1m", "5m"]\nhorizon =', 1), encoding="utf-8"
+    )
+    assert execute(["plan", "-c", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert execute(["plan", "-c", str(path), "--json"]) == 0
+    plan = msgspec.json.decode(capsys.readouterr().out, type=Plan)
+    assert max(map(len, out.splitlines())) <= 100
+    lines = [line.split() for line in out.splitlines()]
+    start = lines.index(["window", "ticks", "least", "most", "rms", "last", "tick", "apart"])
+    for line, row in zip(
+        lines[start + 1 : start + 3], plan.histograms[0].noise.windows, strict=True
+    ):
+        sds = (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)
+        assert line == [f"{row.ms // 60_000}m", str(row.ticks), *(f"{sd:.4g}" for sd in sds)]
+
+
+def test_json_has_numbers_and_every_field_of_it_is_documented(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Scripts read it: quoted numbers and undocumented names are traps."""
+    assert execute(["plan", "-c", str(EXAMPLE), "--json"]) == 0
+    body = json.loads(capsys.readouterr().out)
+    documented = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+    for record in vars(model).values():
+        if isinstance(record, type) and issubclass(record, Record):
+            for field in record.__struct_fields__:
+                assert f"`{field}`" in documented, f"{record.__name__}.{field}"
+    [one] = body["histograms"]
+    assert one["guarantee"] == {
+        "unit": "event",
+        "rho": one["guarantee"]["rho"],
+        "epsilon": 4.0,
+        "delta": 1e-6,
+    }
+    assert isinstance(one["guarantee"]["rho"], float)
+    assert all(
+        isinstance(tick["sd"], float) and isinstance(tick["threshold"], float)
+        for tick in one["noise"]["ticks"]
+    )
+    assert body["total"]["epsilon"] == 4.0
+
+
+def test_nothing_but_the_settings_is_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It runs before a key, directory or cluster exists, and leaves no files."""
+    path = tmp_path / "orders.toml"
+    path.write_text(
+        EXAMPLE.read_text(encoding="utf-8").replace("localhost:9092", "nowhere.invalid:1"),
+        encoding="utf-8",
+    )
+    assert execute(["plan", "-c", str(path)]) == 0
+    assert capsys.readouterr().err == ""
+    assert [p.name for p in tmp_path.iterdir()] == ["orders.toml"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "parts"),
+    [
+        ("epsilon = 4.0", "epsilon = -1", ["epsilon = -1", "above 0"]),
+        ("delta = 1e-6", "delta = 1e-40", ["'unk_base'", "delta = 1e-40", "sampler"]),
+        ("epsilon = 4.0", "epsilon = 1e-9", ["'unk_base'", "sigma_squared"]),
+        ('mechanism = "unk_base"', 'mechanism = "unk"', ["mechanism", "unk_base"]),
+    ],
+)
+def test_settings_that_cannot_be_met_are_one_line_and_2(
+    old: str, new: str, parts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(EXAMPLE.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+    for more in ([], ["--json"]):
+        assert execute(["plan", "-c", str(path), *more]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        [line] = captured.err.splitlines()
+        for part in parts:
+            assert part in line
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("horizon = 64", "horizon = 1073741824"),
+        ("horizon = 64", 'horizon = "unbounded"\nstart = 2026-11-21T00:00:00Z'),
+        ("horizon = 64", "horizon = 1"),
+    ],
+)
+def test_any_horizon_has_a_plan(
+    old: str, new: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Iterating 2^30 ticks would take hours."""
+    path = tmp_path / "long.toml"
+    text = (
+        EXAMPLE.read_text(encoding="utf-8")
+        .replace(old, new)
+        .replace('threshold = "constant"', "")
+        .replace("1e-6", "1e-9")
+    )
+    path.write_text(text, encoding="utf-8")
+    assert execute(["plan", "-c", str(path)]) == 0
+    assert "guarantee" in capsys.readouterr().out
+
+
+def test_the_plot_shows_the_band_and_falls_back_to_plain_characters() -> None:
+    """A terminal without blocks must not break the command; more noise must plot higher."""
+    buckets = [Bucket(first=i, last=i, least=float(i), most=float(i)) for i in range(1, 41)]
+    for unicode in (True, False):
+        lines = band(buckets, unicode=unicode)
+        assert len(lines) == ROWS + 1
+        heights = [
+            sum(line[12 + i : 13 + i].strip() != "" for line in lines[:ROWS]) for i in range(40)
+        ]
+        assert heights == sorted(heights) and heights[-1] == ROWS and heights[0] <= 1
+    assert "".join(band(buckets, unicode=False)).isascii()
+    shaded = band([Bucket(first=1, last=9, least=1.0, most=4.0)] * 40, unicode=True)
+    assert "░" in shaded[0] and "█" in shaded[ROWS - 1]

@@ -1,0 +1,333 @@
+"""Other figures of a plan: totals, memory, formulas, counters, mechanisms and wording."""
+
+from __future__ import annotations
+
+import io
+import math
+import random
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from msgspec import structs
+from rich.console import Console
+from scipy.stats import norm
+
+from tests.privacy.plan.test_noise import LABELS, START, config
+from workers.arrays.texts import Texts
+from workers.mechanisms.accounting import compose, epsilon_of
+from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.order_statistics.engine import OrderStatistics
+from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.privacy.plan.make import plan_of
+from workers.privacy.plan.memory import memory_of
+from workers.privacy.plan.model import HistogramPlan, Plan
+from workers.privacy.plan.text import show
+from workers.privacy.total import Built, total_of
+
+pytestmark = pytest.mark.slow
+
+
+def planned(own: HistogramConfig) -> HistogramPlan:
+    return plan_of(own, build(own), "topic", "event")
+
+
+def said(own: HistogramConfig, plan: HistogramPlan) -> str:
+    text = io.StringIO()
+    show(
+        Plan(worker="w", histograms=(plan,), total=total_of(built(own))),
+        Console(width=100, file=text),
+    )
+    return text.getvalue()
+
+
+def built(*configs: HistogramConfig) -> list[Built]:
+    return [Built(own, build(own)) for own in configs]
+
+
+def test_two_histograms_cost_what_they_cost_composed_and_converted_once() -> None:
+    """The figures of docs/guarantee.md: 1.41 at 2e-9, where the sum of the parts says 2."""
+    one = config(UnkBaseConfig, epsilon=1.0, delta=1e-9)
+    found = total_of(built(one, structs.replace(one, name="other")))
+    cost = compose(build(one).cost() for _ in range(2))
+    assert (
+        found.epsilon
+        == epsilon_of(cost.rho, found.delta - cost.delta)
+        == pytest.approx(1.41, abs=0.005)
+    )
+    assert found.delta == pytest.approx(2e-9)
+    assert found.epsilon_of_the_sum == 2.0
+    assert (found.key, found.histograms) == (None, ("h", "other"))
+
+
+def test_composition_adds_up_by_name_and_rounds_up() -> None:
+    """Ten times a float tenth exceeds one in exact arithmetic; the report must not be less."""
+    one = config(UnkBaseConfig, epsilon=None, rho=0.1, delta=1e-9)
+    found = total_of(built(*(structs.replace(one, name=f"h{i}") for i in range(10))))
+    assert Fraction(found.rho) >= 10 * Fraction(build(one).cost().rho)
+    costs = dict(build(one).cost().deltas)
+    assert {share.name for share in found.deltas} == costs.keys()
+    assert all(Fraction(share.delta) >= 10 * Fraction(costs[share.name]) for share in found.deltas)
+
+
+def test_deltas_that_add_up_to_one_or_more_are_stated_as_one() -> None:
+    """Nothing converts at a delta of 1 or more; then only the sum of the epsilons can be stated."""
+    own = config(UnkBaseConfig, epsilon=1.0, delta=0.5)
+    found = total_of(built(*(structs.replace(own, name=name) for name in ("a", "b", "c"))))
+    assert (found.epsilon, found.delta, found.epsilon_printed) == (3.0, 1.0, None)
+
+
+def test_one_histogram_costs_its_own_guarantee() -> None:
+    """Rounding twice must not raise one histogram's total above its snapshots' figure."""
+    for accounting in ("zcdp", "pure"):
+        own = config(MECHANISMS["two_level"], domain=LABELS, accounting=accounting)
+        found, promise = total_of(built(own)), build(own).guarantee
+        assert (found.epsilon, found.delta) == (promise.epsilon, promise.delta)
+
+
+def test_histograms_of_different_stream_keys_do_not_add_up() -> None:
+    """An event has one stream key, so only histograms that serve it count it."""
+    own = config(UnkBaseConfig, keys=("s1",))
+    apart = total_of(built(own, structs.replace(own, name="b", keys=("s2",), epsilon=1.0)))
+    assert (apart.epsilon, apart.histograms, apart.key) == (2.0, ("h",), "s1")
+    shared = total_of(built(own, structs.replace(own, name="b", keys=("s2", "s1"))))
+    assert shared.epsilon > 2.0 and shared.histograms == ("h", "b") and shared.key == "s1"
+    public = total_of(built(own, structs.replace(own, name="b", keys="public", epsilon=1.0)))
+    assert public.histograms == ("h", "b")
+
+
+def test_a_user_pays_for_all_histograms_whatever_their_stream_keys() -> None:
+    """A user may appear under every key; a total per key would be too small."""
+    own = config(UnkBaseConfig, max_items_per_user=5)
+    other = structs.replace(own, name="b", keys=("s2",))
+    found = total_of([Built(one, build(one, "user")) for one in (own, other)])
+    assert (found.unit, found.histograms, found.key) == ("user", ("h", "b"), None)
+    assert found.epsilon > 2.0
+
+
+def test_a_pure_epsilon_is_added_where_that_is_less_than_converting_it() -> None:
+    """Half of a large pure epsilon squared is a poor rho; either way of adding is valid."""
+    pure = config(MECHANISMS["two_level"], domain=LABELS, accounting="pure", epsilon=0.1)
+    other = config(UnkBaseConfig, name="b", epsilon=1.0)
+    found = total_of(built(pure, other))
+    assert found.epsilon <= 1.1 + 1e-12
+    assert found.epsilon == min(found.epsilon, found.epsilon_of_the_sum)
+    assert found.delta >= pure.delta + other.delta
+
+
+@pytest.mark.parametrize("rows", [1_024, 5_000, 100_000])
+def test_real_columns_stay_within_the_memory_stated(rows: int) -> None:
+    """Operators size machines by it: rows are really appended, in batches of any size."""
+    own = config(UnkBaseConfig, keys="public")
+    stated = memory_of(build(own), own)
+    rng, columns, key = random.Random(rows), Ledger(), NoiseKey(bytes(32))
+    text = b"%016d"
+    while columns.n < rows:
+        n = min(rng.randint(1, rows), rows - columns.n)
+        labels = [text % (columns.n + i) for i in range(n)]
+        tags = key.tags("s1", labels)
+        columns.append(tags, np.zeros(n, dtype=np.int32), Texts.of(labels))
+    least = rows * (stated.columns_per_row + stated.index_per_row)
+    most = rows * (2 * stated.columns_per_row + 11)
+    assert least <= columns.nbytes <= most
+    noise = build(own).noise(key.stream(bytes(16)))
+    noise.at(1, columns.tags)
+    assert 0 < stated.noise_per_row == getattr(noise, "bytes_per_row", None)
+
+
+def test_memory_follows_what_is_declared_and_what_is_bounded() -> None:
+    """A declared domain has its rows at once, per key; a sketch's bound ignores the item count."""
+    known = config(KnownBaseConfig, domain=LABELS, keys=("s1", "s2", "s3"))
+    assert [size.rows for size in memory_of(build(known), known).sizes] == [12]
+    assert memory_of(build(known), known).label_bytes == 4
+    sqrt = config(KnownBaseConfig, domain=LABELS, counter="sqrt")
+    assert memory_of(build(sqrt), sqrt).noise_per_row == 8 * 64
+    sketch = config(MisraGriesConfig, size=50)
+    mechanism = build(sketch)
+    assert memory_of(mechanism, sketch).rows_most == getattr(mechanism, "counters_max", None)
+
+
+def test_our_figures_stand_on_the_better_side_of_the_printed_ones() -> None:
+    """Conversion, haar and exact quantiles only gain; a better printed figure means an error."""
+    for own in (
+        config(KnownBaseConfig, domain=LABELS),
+        config(UnkBaseConfig, max_count=3),
+        config(MECHANISMS["positive_gauss"]),
+        config(MECHANISMS["positive_laplace"]),
+        config(MECHANISMS["unk_gauss"], kbar=10),
+        config(MECHANISMS["limit_dom_laplace"], kbar=10),
+        config(MECHANISMS["limit_dom"], k=3, kbar=10),
+        config(MECHANISMS["meta"], algorithm="unk_gauss", kbar=10),
+        config(MECHANISMS["sparse_gumb"], domain=LABELS, top_k=2, switches=3),
+        config(MECHANISMS["two_level"], domain=LABELS),
+    ):
+        rows = {row.name: row for row in planned(own).printed}
+        assert rows["epsilon_for_this_rho"].ours < rows["epsilon_for_this_rho"].printed
+        assert rows.pop("rho_for_this_epsilon").ours > planned(own).guarantee.rho * 0.999
+        assert len(rows) >= 2
+        for row in rows.values():
+            # An integer threshold may be rounded up by one.
+            assert row.ours <= row.printed + 1, row
+
+
+def test_the_papers_threshold_is_its_formula_computed_by_hand() -> None:
+    """tau L_r sqrt(r - 1) PhiInv(1 - delta/T) + 1, T = 64: r = 3, L_r = 4; two items: delta/2."""
+    own = config(UnkBaseConfig, epsilon=4.0)
+    plan = planned(own)
+    row = next(row for row in plan.printed if row.name == "worst_threshold")
+    tau = math.sqrt(2 / (2 * plan.guarantee.rho))
+    assert row.printed == pytest.approx(
+        1 + tau * 4 * math.sqrt(2) * norm.isf(1e-6 / 2 / 2 / 64), rel=1e-9
+    )
+
+
+def test_the_counter_in_use_comes_first_and_better_ones_are_named() -> None:
+    """haar after tree, sqrt only where it is possible; readers decide by the ratio."""
+    plan = planned(config(KnownBaseConfig, domain=LABELS, counter="tree", horizon=1024))
+    assert [row.chosen for row in plan.counters] == [True] + [False] * (len(plan.counters) - 1)
+    ratios = {(row.counter, row.radix): row.times_worst for row in plan.counters if row.possible}
+    assert ratios["haar", None] == pytest.approx(4.22 / 8.49, rel=0.01)
+    assert ratios["sqrt", None] == pytest.approx(3.27 / 8.49, rel=0.02)
+    assert any('counter = "sqrt"' in sentence for sentence in plan.advice)
+    unknown = {row.counter: row for row in planned(config(UnkBaseConfig)).counters}
+    assert not unknown["sqrt"].possible and "declared" in unknown["sqrt"].reason
+    endless = planned(config(KnownBaseConfig, domain=LABELS, horizon="unbounded", start=START))
+    assert next(row for row in endless.counters if row.counter == "sqrt").worst_sd is None
+
+
+EXTRA: dict[str, dict[str, object]] = {
+    "known_base": {"domain": LABELS},
+    "sparse_gumb": {"domain": LABELS, "top_k": 2, "switches": 2},
+    "meta": {"algorithm": "positive_gauss"},
+    "misra_gries": {"size": 5},
+    "known_gauss": {"domain": LABELS},
+    "known_gumbel": {"domain": LABELS, "k": 2},
+    "unk_gauss": {"kbar": 4},
+    "limit_dom_laplace": {"kbar": 4},
+    "limit_dom": {"k": 2, "kbar": "private"},
+    "pay_what_you_get": {"k": 2, "kbar": 4, "labels": 9, "queries": 3},
+    "bounded_max": {"domain": LABELS, "c_max": 99},
+    "doubling": {"domain": LABELS},
+    "two_level": {"domain": LABELS},
+    "two_level_k": {"domain": LABELS, "queries": ("max", "histogram")},
+}
+"""What each mechanism needs beside the shared settings."""
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_a_horizon_of_one_tick_can_be_planned(name: str) -> None:
+    """There is no tick 2, so sparse_gumb never tests and has no distance to state."""
+    own = config(MECHANISMS[name], horizon=1, epsilon=20.0, **EXTRA.get(name, {}))
+    plan = planned(own)
+    assert plan.noise.ticks_looked_at == 1 and [row.tick for row in plan.noise.ticks] == [1]
+    assert "eta_first" not in {figure.name for figure in plan.error.figures}
+    assert said(own, plan)
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_a_rho_that_delta_alone_covers_can_be_planned(name: str) -> None:
+    """Epsilon is then 0: the papers' pure-epsilon algorithms promise no error, ours still do."""
+    own = config(MECHANISMS[name], epsilon=None, rho=0.005, delta=0.3, **EXTRA.get(name, {}))
+    plan = planned(own)
+    assert plan.guarantee.epsilon == 0
+    for row in plan.error.theorems:
+        assert math.isfinite(row.ours)
+        assert (row.printed is None) is (
+            name in ("bounded_max", "doubling", "two_level", "two_level_k")
+        )
+    assert "inf" not in said(own, plan).split()
+
+
+def test_the_other_accounting_is_shown_whatever_the_counter() -> None:
+    """The papers' own accounting has its own tree, so it takes no counter setting."""
+    errors = []
+    for counter in ({"counter": "haar"}, {"counter": "tree"}, {"counter": "tree", "radix": 3}):
+        plan = planned(config(MECHANISMS["two_level"], epsilon=20.0, domain=LABELS, **counter))
+        errors.append(next(row.printed for row in plan.printed if row.name == "error_in_segment_1"))
+    assert errors[0] == errors[1] == errors[2]
+
+
+@pytest.mark.parametrize("horizon", [64, "unbounded"])
+def test_every_mechanism_compares_itself_with_others_that_fit(horizon: int | str) -> None:
+    """Every row is a figure or a reason; none is dropped because it could not be built."""
+    for name, kind in MECHANISMS.items():
+        if horizon == "unbounded" and name in (
+            "meta",
+            "misra_gries",
+            "bounded_max",
+            "doubling",
+            "two_level",
+            "two_level_k",
+        ):
+            continue
+        plan = planned(
+            config(kind, horizon=horizon, start=START, epsilon=20.0, **EXTRA.get(name, {}))
+        )
+        assert plan.mechanisms[0].chosen and plan.mechanisms[0].mechanism == name
+        assert len(plan.mechanisms) >= 4
+        for row in plan.mechanisms[1:]:
+            assert not row.chosen and row.answers
+            assert row.possible or row.reason
+            assert (
+                not row.possible or row.error is not None or row.mechanism == "pay_what_you_get"
+            ), row
+        assert plan.advice or name == "pay_what_you_get"
+
+
+def test_order_statistics_are_called_worth_it_exactly_where_their_error_is_below_a_counters() -> (
+    None
+):
+    """docs/mechanisms.md: only where values stay tiny against the horizon."""
+    small = planned(config(MECHANISMS["two_level"], domain=LABELS))
+    assert any("Not worth it" in sentence for sentence in small.advice)
+    own = config(
+        BoundedMaxConfig,
+        domain=tuple(f"p{i}" for i in range(2000)),
+        c_max=5,
+        horizon=2**30,
+        max_items=1,
+    )
+    mechanism, plan = build(own), planned(own)
+    assert isinstance(mechanism, OrderStatistics)
+    counts = next(row for row in plan.mechanisms if row.mechanism == "known_base")
+    assert counts.error is not None
+    worth = mechanism.error(1) < counts.error
+    assert any(sentence.startswith("Worth it") for sentence in plan.advice) is worth
+
+
+def test_a_pure_release_is_planned_with_its_own_delta_and_offered_where_there_is_a_list() -> None:
+    """Nothing is converted or discovered; its tags count towards memory; and rho cannot buy it."""
+    own = config(MisraGriesConfig, size=3, release="pure", domain=LABELS)
+    plan = planned(own)
+    assert [(part.name, part.delta) for part in plan.deltas] == [("numerical", own.delta)]
+    assert plan.noise.law == "laplace" and plan.thresholds is None
+    assert plan.memory.per_key >= 40 * len(LABELS) and "labels" in plan.memory.note
+    offered = {
+        str(row.assumed.get("release")): row
+        for row in planned(config(KnownBaseConfig, domain=LABELS)).mechanisms
+    }
+    assert (
+        offered["pure"].mechanism == "misra_gries"
+        and offered["pure"].possible
+        and offered["pure"].threshold is None
+    )
+    rho = planned(config(KnownBaseConfig, domain=LABELS, epsilon=None, rho=0.1)).mechanisms
+    assert not any(
+        row.assumed.get("release") == "pure"
+        for row in [*rho, *planned(config(UnkBaseConfig)).mechanisms]
+    )
+
+
+def test_what_does_not_protect_users_is_not_offered_to_them() -> None:
+    """A top k paid for k picks an event would cost a user many releases."""
+    own = config(UnkBaseConfig, max_items_per_user=5)
+    plan = plan_of(own, build(own, "user"), "topic", "user")
+    assert (plan.guarantee.unit, plan.max_items) == ("user", 5)
+    rows = {row.mechanism: row for row in plan.mechanisms}
+    assert not rows["misra_gries"].possible and "user" in rows["misra_gries"].reason
+    assert rows["misra_gries"].error is None
+    assert rows["unk_base"].possible

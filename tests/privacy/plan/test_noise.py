@@ -1,0 +1,219 @@
+"""Plan noise: worst tick and mean against brute force, errors against noise really drawn."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.one_shot.config import PositiveLaplaceConfig
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.privacy.plan.noise import (
+    HaarCurve,
+    curve,
+    curve_of,
+    half_width_95,
+    mean_absolute_error,
+    mean_over_ticks,
+    noise_of,
+    rho_item_of,
+    sqrt_curve,
+    thresholds_of,
+    worst_of_all,
+)
+
+SHARED: dict[str, object] = {
+    "name": "h",
+    "tick_ms": 1000,
+    "max_items": 2,
+    "epsilon": 2.0,
+    "delta": 1e-6,
+    "keys": ("s1",),
+}
+START = datetime(2026, 11, 21, tzinfo=UTC)
+LABELS = ("tea", "cup", "pot", "spoon")
+
+
+def config(kind: type[HistogramConfig], **changes: object) -> HistogramConfig:
+    return kind(**(SHARED | {"horizon": 64} | changes))  # type: ignore[arg-type]  # checked by the record itself
+
+
+@pytest.mark.parametrize(("kind", "end_share"), [("haar", None), ("haar", 0.6), ("tree", None)])
+@pytest.mark.parametrize("horizon", [1, 2, 3, 5, 64, 100, 4097, 9999, 20000])
+def test_worst_tick_and_mean_are_those_of_all_ticks_one_by_one(
+    kind: str, end_share: float | None, horizon: int
+) -> None:
+    """A horizon of 2^30 cannot be scanned; the shortcut must match a full scan."""
+    counter = make_counter(kind, horizon, 0.01, end_share=end_share)
+    found = curve_of(counter.public())
+    ticks = np.arange(1, horizon + 1)
+    variances = found.variance(ticks)
+    for t in {1, horizon, horizon // 2 + 1, horizon // 3 + 1}:
+        assert math.sqrt(variances[t - 1]) == pytest.approx(counter.sd(t), rel=1e-9)
+    loudest = found.loudest(horizon)
+    assert loudest.min() >= 1 and loudest.max() <= horizon
+    # Beyond 4,096 ticks at most 2^-12 of one level's variance may be missed.
+    assert variances[loudest[0] - 1] >= variances.max() * (1 - 2**-12)
+    assert found.mean(horizon) == pytest.approx(variances.mean(), rel=1e-9)
+
+
+def test_worst_noise_of_long_horizons_is_that_of_the_design() -> None:
+    """Worst sd times sqrt(2 rho), as docs/mechanisms.md states it for an endless epoch."""
+    expected = {"haar": (5.6, 8.3, 10.1, 14.9), "tree": (11.9, 18.3, 21.8, 32.0)}
+    for kind, figures in expected.items():
+        found = curve_of(make_counter(kind, None, 0.5).public())
+        for exponent, figure in zip((10, 16, 20, 30), figures, strict=True):
+            worst = found.variance(found.loudest(1 << exponent)[:1])[0]
+            assert math.sqrt(worst) == pytest.approx(figure, abs=0.1)
+
+
+def test_a_curve_of_other_variances_has_another_worst_tick() -> None:
+    """The search must follow the levels' variances, not a known pattern of ticks."""
+    ticks = np.arange(1, 129)
+    for heavy in range(8):
+        found = HaarCurve([1.0 if level == heavy else 0.001 for level in range(8)])
+        assert found.loudest(128)[0] == ticks[found.variance(ticks).argmax()]
+
+
+@pytest.mark.parametrize("horizon", [1, 7, 500, 4096])
+def test_the_sqrt_counter_is_within_a_forty_eighth_of_its_closed_form(horizon: int) -> None:
+    """The comparison does not build the counter, which takes seconds on long horizons."""
+    counter = make_counter("sqrt", horizon, 0.001)
+    found = sqrt_curve(horizon, rho_item_of(counter.public()))
+    for t in {1, horizon // 2 + 1, horizon}:
+        sd = math.sqrt(found.variance(np.array([t]))[0])
+        assert sd == pytest.approx(counter.sd(t), rel=0.03)
+
+
+def drawn(mechanism: Mechanism, ticks: range, rows: int) -> NDArray[np.int64]:
+    key = NoiseKey(bytes(range(32)))
+    noise = mechanism.noise(key.stream(bytes(16)))
+    tags = key.tags("s1", [b"%d" % row for row in range(rows)])
+    return np.array([noise.at(t, tags) for t in ticks])
+
+
+def is_right(stated: float, found: float, rows: int) -> bool:
+    """Return whether a stated mean of |noise| agrees with the mean over `rows` independent rows.
+
+    |noise| has a standard deviation of at most 1.05 of its mean (Laplace: 1, Gaussian: 0.76), rows
+    are independent, and averaging over ticks of one row does not widen that: 5 standard errors are
+    exceeded once in a million runs. 1 % more for the closed form.
+    """
+    return abs(found / stated - 1) < 5 * 1.05 / math.sqrt(rows) + 0.01
+
+
+@pytest.mark.parametrize(
+    "own",
+    [config(KnownBaseConfig, domain=LABELS), config(PositiveLaplaceConfig)],
+    ids=["known_base", "positive_laplace"],
+)
+def test_the_mean_error_and_the_half_width_are_those_of_noise_really_drawn(
+    own: HistogramConfig,
+) -> None:
+    """Half and double the error must be detected."""
+    mechanism, rows = build(own), 20_000
+    noise = drawn(mechanism, range(1, 65), rows)
+    stated = mean_over_ticks(mechanism, 64)
+    assert stated is not None
+    found = float(np.abs(noise).mean())
+    assert is_right(stated, found, rows)
+    assert not is_right(stated / 2, found, rows) and not is_right(stated * 2, found, rows)
+    for tick in noise_of(mechanism, own).ticks:
+        width = half_width_95(mechanism.law, tick.noise_sd)
+        assert width is not None and width == tick.half_width_95
+        # For integers the mass at the edge may lie on either side: 5 standard errors of a share of
+        # 20,000, 0.77 %.
+        errors = np.abs(noise[tick.tick - 1])
+        assert float((errors < width - 0.5).mean()) < 0.95 + 0.0077
+        assert float((errors < width + 0.5).mean()) > 0.95 - 0.0077
+        assert float((errors < width / 2).mean()) < 0.85
+
+
+def test_small_noise_has_no_more_error_than_its_variance() -> None:
+    """A normal law overstates noise that is mostly 0; for integers the variance is a bound."""
+    for variance in (0.05, 0.3, 1.0, 4.0):
+        exact = np.exp(-(np.arange(-40, 41) ** 2) / (2 * variance))
+        exact /= exact.sum()
+        sd = math.sqrt(float(exact @ np.arange(-40, 41) ** 2))
+        found = float(exact @ np.abs(np.arange(-40, 41)))
+        assert mean_absolute_error("gaussian", sd) == pytest.approx(found, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [config(KnownBaseConfig, domain=LABELS), config(PositiveLaplaceConfig)],
+    ids=["known_base", "positive_laplace"],
+)
+def test_no_count_of_an_epoch_is_off_by_more_than_stated_but_with_probability_beta(
+    own: HistogramConfig,
+) -> None:
+    """The bound covers all items and ticks at once, holds in 95 % of epochs, and is not loose."""
+    mechanism, epochs, items = build(own), 1_000, 8
+    noise = np.abs(drawn(mechanism, range(1, 65), epochs * items)).reshape(64, epochs, items)
+    worst = noise.max(axis=(0, 2))
+    bound = worst_of_all(mechanism.law, noise_of(mechanism, own).worst_sd, 64 * items, 0.05)
+    # P(more than 85 of 1,000 | p = 0.05) < 1e-6; the union bound itself is loose where ticks share
+    # noise.
+    assert (worst > bound).sum() <= 85
+    assert (worst > bound / 2).sum() > 900
+
+
+@pytest.mark.parametrize("name", sorted(set(MECHANISMS) & {"unk_base"}))
+@pytest.mark.parametrize("threshold", ["per_tick", "constant", "every"])
+def test_the_highest_threshold_is_that_of_all_ticks(name: str, threshold: str) -> None:
+    """An item visible at every tick needs the highest one; up to 1,024 ticks all are checked."""
+    own = config(
+        MECHANISMS[name],
+        horizon=100,
+        threshold=threshold,
+        every=8 if threshold == "every" else None,
+    )
+    mechanism = build(own)
+    found = thresholds_of(mechanism, own, noise_of(mechanism, own))
+    every = [value for t in range(1, 101) if (value := mechanism.threshold(t)) is not None]
+    assert found is not None
+    assert (found.least, found.most, found.ticks_computed) == (min(every), max(every), len(every))
+    assert mechanism.threshold(found.most_tick) == found.most
+    shown = [
+        math.erfc((m - found.likely_from) / mechanism.sd(t) / math.sqrt(2)) / 2
+        for t in range(1, 101)
+        if (m := mechanism.threshold(t)) is not None
+    ]
+    assert 0.95 <= min(shown) < 0.98
+
+
+def test_a_plan_of_a_long_or_endless_epoch_looks_at_its_last_ticks() -> None:
+    """2^30 ticks are not scanned, and an endless epoch is stated for its first year."""
+    long = config(UnkBaseConfig, horizon=2**30)
+    found = noise_of(build(long), long)
+    assert (
+        found.ticks[-1].tick == 2**30 and found.curve[-1].last == 2**30 and len(found.curve) <= 64
+    )
+    assert found.worst_sd >= max(tick.noise_sd for tick in found.ticks)
+    endless = config(UnkBaseConfig, horizon="unbounded", start=START, tick_ms=60_000)
+    assert noise_of(build(endless), endless).ticks_looked_at == 525_600
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"release": "pure", "domain": ("a", "b", "c")}], ids=["pmg", "pure"]
+)
+def test_blocks_have_the_noise_of_their_digits(changes: dict[str, object]) -> None:
+    """One noise per digit of t, rounded once; the curve must use the mechanism's own base."""
+    own = config(MECHANISMS["misra_gries"], size=10, radix=4, horizon=100, **changes)
+    mechanism = build(own)
+    ticks = np.arange(1, 101)
+    variances = curve(mechanism, 100).variance(ticks)
+    assert np.allclose(np.sqrt(variances), [mechanism.sd(t) for t in range(1, 101)])
+    found = noise_of(mechanism, own)
+    assert Fraction(found.worst_sd) == max(Fraction(mechanism.sd(t)) for t in range(1, 101))
+    assert found.rms_sd**2 == pytest.approx(np.mean(variances)) and found.law == (
+        "laplace" if changes else "gaussian"
+    )

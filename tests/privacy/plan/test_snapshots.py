@@ -1,0 +1,133 @@
+"""Guarantee, sd and threshold in `plan` equal those of real snapshots."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests import ROOT
+from tests.pipeline.pipeline import Event, Partition, contribute
+from workers.mechanisms.config.histogram import EPOCH, HistogramConfig
+from workers.mechanisms.registry import MECHANISMS
+from workers.privacy.plan.make import make_plan
+from workers.privacy.plan.noise import chosen_ticks
+from workers.settings.settings import Settings, load
+
+EXAMPLES = sorted((ROOT / "examples").rglob("*.toml"))
+LABELS = ["tea", "cup", "pot", "spoon", "kettle", "sugar", "milk", "lemon"]
+TICKS = 64
+
+
+def events(ticks: int) -> list[Event]:
+    rng = random.Random(7)
+    return [
+        (
+            rng.choice(["s1", "s2"]),
+            rng.choices(LABELS, [2.0**-i for i in range(len(LABELS))], k=2),
+            10 * tick + order,
+        )
+        for tick in range(ticks)
+        for order in range(5)
+    ]
+
+
+def snapshots(config: HistogramConfig, ticks: int) -> list[dict[str, object]]:
+    """Return a configuration's published snapshots, on ticks of 10 ms from an epoch's beginning."""
+    [messages] = contribute([events(ticks)], [config], owners=1, step=40)
+    found: list[dict[str, object]] = [
+        json.loads(s.value) for s in Partition([config], 1).run(messages)
+    ]
+    return [body for body in found if body["epoch"] == 1]
+
+
+@pytest.mark.parametrize("name", [*MECHANISMS, "misra_gries_pure"])
+def test_a_snapshot_carries_the_guarantee_sd_and_threshold_of_the_plan(name: str) -> None:
+    """Users decide by the plan; every tick it lists is compared."""
+    settings = load(ROOT / "examples" / "mechanisms" / f"{name}.toml")
+    [config] = settings.histograms
+    [planned] = make_plan(settings).histograms
+    assert planned.mechanism == name.removesuffix("_pure")
+    listed = {tick.tick: tick for tick in planned.noise.ticks}
+    compared = set()
+    for body in snapshots(
+        msgspec.structs.replace(config, tick_ms=10, start=None, keys="public"), TICKS
+    ):
+        tick = body["tick"]
+        assert isinstance(tick, int)
+        assert body["guarantee"] == msgspec.to_builtins(planned.guarantee)
+        if tick in listed:
+            assert (body["sd"], body["threshold"]) == (listed[tick].sd, listed[tick].threshold)
+            compared.add(tick)
+    assert compared == set(listed) >= {1, 16, 48, TICKS}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_has_a_plan_with_the_guarantee_of_its_snapshots(path: Path) -> None:
+    """People start from the examples; the text checked is a real snapshot's."""
+    settings = load(path)
+    plan = make_plan(settings)
+    assert [one.name for one in plan.histograms] == [config.name for config in settings.histograms]
+    for config, planned in zip(settings.histograms, plan.histograms, strict=True):
+        assert _published(config, settings) == msgspec.to_builtins(planned.guarantee)
+        deltas = sum(share.delta for share in planned.deltas)
+        assert deltas == pytest.approx(planned.guarantee.delta, rel=1e-12)
+
+
+def _published(config: HistogramConfig, settings: Settings) -> object:
+    """Return a snapshot's guarantee; D0 replaces the user cap, which is stage 1's."""
+    # These events carry labels, even where a histogram is numeric.
+    own = msgspec.structs.replace(
+        config, tick_ms=10, start=EPOCH, keys="public", items=None, buckets=None, quantiles=None
+    )
+    if config.max_items_per_user is not None:
+        own = msgspec.structs.replace(
+            own, max_items=config.max_items_per_user, max_items_per_user=None
+        )
+    guarantee = snapshots(own, 1)[0]["guarantee"]
+    assert isinstance(guarantee, dict)
+    return guarantee | {"unit": settings.privacy.unit}
+
+
+def test_ticks_of_every_schedule_and_horizon_lie_in_it() -> None:
+    [config] = load(ROOT / "examples" / "mechanisms" / "unk_base.toml").histograms
+    for last in (1, 2, 3, 64, 1000, 2**30):
+        own = msgspec.structs.replace(
+            config, horizon=last, threshold="every", every=max(1, last // 3)
+        )
+        ticks = chosen_ticks(own, last, last)
+        assert ticks[0] == 1 and ticks[-1] == last
+        assert len(ticks) <= 16
+        assert ticks == sorted(set(ticks))
+
+
+@pytest.mark.parametrize("name", ["known_base", "unk_base", "sparse_gumb"])
+def test_what_the_plan_says_of_windows_is_what_snapshots_say(name: str) -> None:
+    """At ticks preceded by a whole window; `apart` is the wrong figure."""
+    settings = load(ROOT / "examples" / "mechanisms" / f"{name}.toml")
+    [config] = settings.histograms
+    config = msgspec.structs.replace(
+        config, tick_ms=10, start=None, keys="public", horizon=TICKS, windows=(10, 200, 640)
+    )
+    [planned] = make_plan(msgspec.structs.replace(settings, histograms=(config,))).histograms
+    bodies: dict[object, dict[str, Any]] = {body["tick"]: body for body in snapshots(config, TICKS)}
+    assert [(row.ms, row.ticks) for row in planned.noise.windows] == [(10, 1), (200, 20), (640, 64)]
+    for number, row in enumerate(planned.noise.windows):
+        sds = [bodies[tick]["windows"][number]["sd"] for tick in range(row.ticks, TICKS + 1)]
+        assert len(sds) == row.ticks_computed
+        assert (round(row.least_sd, 4), round(row.most_sd, 4), round(row.last_sd, 4)) == (
+            min(sds),
+            max(sds),
+            sds[-1],
+        )
+        assert row.rms_sd == pytest.approx((sum(sd * sd for sd in sds) / len(sds)) ** 0.5, rel=1e-4)
+        apart = [
+            bodies[t]["sd"] ** 2 + (bodies[t - row.ticks]["sd"] ** 2 if t > row.ticks else 0)
+            for t in range(row.ticks, TICKS + 1)
+        ]
+        assert row.apart_sd == pytest.approx((sum(apart) / len(apart)) ** 0.5, rel=1e-4)
+    assert not make_plan(settings).histograms[0].noise.windows

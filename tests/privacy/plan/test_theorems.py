@@ -1,0 +1,209 @@
+"""Theorem bounds against measured errors, the papers' formulas by hand, and brute force."""
+
+import dataclasses
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from bench.utility import rows_of, tail
+from bench.utility_cases import Case, cases, config, labels
+from workers.mechanisms.accounting import paper_epsilon
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.privacy.theorems import Data, most_blocks, paper_rho, promises, worst_variance
+
+SHORT = cases(128)
+# A union over many noises, or several bounds in a row, leaves more slack between promise and
+# measurement.
+LOOSE = ("meta", "misra_gries", "sparse_gumb", "bounded_max", "two_level")
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "known_base": {"domain": labels(50)},
+    "unk_base": {},
+    "meta": {"algorithm": "unk_gauss", "kbar": 50},
+    "sparse_gumb": {"domain": labels(50), "top_k": 5, "switches": 10},
+    "bounded_max": {"domain": labels(50), "c_max": 1_000},
+    "doubling": {"domain": labels(50)},
+    "two_level": {"domain": labels(50)},
+    "two_level_k": {"domain": labels(50), "queries": ("max", "min")},
+    "misra_gries": {"size": 100},
+    "known_gauss": {"domain": labels(50)},
+    "known_gumbel": {"domain": labels(50), "k": 5},
+    "unk_gauss": {"kbar": 50},
+    "limit_dom": {"k": 5, "kbar": 50},
+    "limit_dom_laplace": {"kbar": 50},
+    "positive_laplace": {},
+    "positive_gauss": {},
+    "pay_what_you_get": {"k": 5, "kbar": 50, "labels": 50, "queries": 20},
+}
+BOUNDED_ONLY = ("meta", "misra_gries", "bounded_max", "doubling", "two_level", "two_level_k")
+
+
+@pytest.mark.parametrize("case", SHORT, ids=[case.name for case in SHORT])
+def test_measured_errors_keep_within_what_is_promised_and_use_much_of_it(case: Case) -> None:
+    """A bound exceeded more often than beta is wrong; one nothing comes near says nothing.
+
+    Two seeds: none may exceed it, as a promise that fails with probability 0.05 and is this loose
+    will not. Where a bound is nearly exact there are twenty, and the binomial law limits how many
+    may exceed it. Seeds are fixed.
+    """
+    floor = 0.1 if case.name.startswith(LOOSE) else 0.4
+    for row in rows_of(case, 2):
+        assert row.holds and (case.times > 1 or row.passed == 0), row.promise
+        assert floor < row.worst / row.promise.ours, row.promise
+        assert row.promise.ours < row.promise.printed, row.promise
+
+
+@pytest.mark.parametrize(
+    "name", ["known_gauss", "positive_laplace", "unk_gauss", "limit_dom_laplace"]
+)
+def test_a_promise_a_third_too_low_is_seen(name: str) -> None:
+    """Negative control: count bounds are the noise's quantile; two thirds fails far too often."""
+    [case] = [case for case in SHORT if case.name == name]
+    row = rows_of(case, 4)[0]
+    assert row.holds
+    assert not dataclasses.replace(
+        row, promise=dataclasses.replace(row.promise, ours=2 / 3 * row.promise.ours)
+    ).holds
+
+
+def test_every_mechanism_has_a_case_and_a_promise() -> None:
+    assert {case.config.mechanism for case in SHORT} == set(MECHANISMS) == set(EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "horizon"),
+    [
+        (mechanism, horizon)
+        for mechanism in EXAMPLES
+        for horizon in (1, 1_000, 1 << 30, "unbounded")
+        if horizon != "unbounded" or mechanism not in BOUNDED_ONLY
+    ],
+)
+def test_promises_are_finite_at_every_horizon(mechanism: str, horizon: int | str) -> None:
+    """2^30 ticks must not be iterated, and one tick is a valid horizon."""
+    made = config(
+        mechanism, horizon=horizon, start=datetime(2026, 1, 1, tzinfo=UTC), **EXAMPLES[mechanism]
+    )
+    for promise in promises(made):
+        assert 0 < promise.ours < math.inf and 0 < promise.printed < math.inf
+
+
+@pytest.mark.parametrize(
+    ("kind", "horizon"),
+    [
+        (kind, horizon)
+        for kind in ("haar", "tree", "sqrt")
+        for horizon in (1, 2, 3, 7, 64, 100, 1_000, 1_024, "unbounded")
+        if (kind, horizon) != ("sqrt", "unbounded")
+    ],
+)
+def test_the_worst_variance_is_not_below_any_and_not_far_above(kind: str, horizon: Any) -> None:
+    """The haar bound uses a telescoping sum; every tick's own variance checks it."""
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    made = config("known_base", horizon=horizon, start=start, rho=0.05, domain=("a",), counter=kind)
+    ticks = 1_500 if horizon == "unbounded" else horizon
+    counter = make_counter(kind, None if horizon == "unbounded" else horizon, 0.05)
+    variances = [float(counter.variance(t)) for t in range(1, ticks + 1)]
+    assert (
+        max(variances) * (1 - 1e-9)
+        <= worst_variance(build(made), ticks)
+        < 1.25 * max(variances) + 1 / 6
+    )
+
+
+def test_most_blocks_is_the_largest_sum_of_digits() -> None:
+    for radix in (2, 3, 10):
+        worst = 0
+        for t in range(1, 400):
+            digits, rest = 0, t
+            while rest:
+                rest, digit = divmod(rest, radix)
+                digits += digit
+            worst = max(worst, digits)
+            assert most_blocks(t, radix) == worst
+
+
+def test_printed_counts_are_theorem_2_with_a_union_bound() -> None:
+    """000 Theorem 2 by hand: r = 4 at T = 64 has four digits, so (r - 1) L^2 = 48; tau^2 = D0
+    Dinf^2 / (2 rho) = 2 * 9 / 1.
+    """
+    made = config(
+        "known_base",
+        horizon=64,
+        rho=0.5,
+        max_items=2,
+        max_count=3,
+        domain=labels(8),
+        counter="tree",
+        radix=4,
+    )
+    assert promises(made)[0].printed == pytest.approx(
+        math.sqrt(2 * 48 * 18 * math.log(2 * 8 * 64 / 0.05))
+    )
+
+
+def test_printed_thresholds_are_theorem_7() -> None:
+    """004 Theorem 7 by hand, with its noise: b = sqrt(D0 / (2 rho)) = 2, delta for discovery is
+    half of 1e-6.
+    """
+    made = config("positive_laplace", horizon=10, rho=0.5, max_items=4)
+    threshold, noise = 1 + 2 * math.log(4 / (2 * 5e-7)), 2 * math.log(100 * 10 / 0.05)
+    hidden = promises(made, data=Data(items=100))[1]
+    assert hidden.printed == pytest.approx(threshold + noise)
+
+
+def test_the_papers_budget_is_the_one_whose_conversion_gives_epsilon() -> None:
+    """Printed figures are for the same epsilon and delta, not for the same rho."""
+    for epsilon in (0.1, 1.0, 8.0):
+        made = config("known_base", horizon=10, epsilon=epsilon, domain=("a",))
+        assert paper_epsilon(paper_rho(made, discovers=False), 1e-6) == pytest.approx(epsilon)
+        assert paper_epsilon(paper_rho(made, discovers=True), 5e-7) == pytest.approx(epsilon)
+
+
+def test_a_promise_follows_what_is_taken_for_granted_about_the_data() -> None:
+    """More labels, larger values or more weight must change the promise."""
+    for mechanism, name in (
+        ("unk_base", "items"),
+        ("two_level", "value"),
+        ("misra_gries", "weight"),
+    ):
+        made = config(mechanism, horizon=256, **EXAMPLES[mechanism])
+        small, large = (
+            promises(made, data=Data(**{name: number}))[0] for number in (2_000, 2_000_000)
+        )
+        assert small.ours < large.ours and small.printed < large.printed
+        assert small.assumes != large.assumes
+
+
+def test_a_rarer_failure_is_promised_at_a_larger_error() -> None:
+    """beta must reach every part of a bound."""
+    for mechanism, values in EXAMPLES.items():
+        if "beta" not in MECHANISMS[mechanism].__struct_fields__:
+            made = config(mechanism, horizon=256, **values)
+            for often, rarely in zip(promises(made), promises(made, beta=1e-6), strict=True):
+                assert often.ours < rarely.ours and often.printed < rarely.printed
+
+
+def test_users_are_promised_what_their_items_cost() -> None:
+    """With a user as the unit, D0 is the user's items, so noise and promise grow with them."""
+    made = config("known_base", horizon=64, domain=labels(8), max_items_per_user=9)
+    assert promises(made, unit="user")[0].ours > 2 * promises(made)[0].ours
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, -1.0, math.nan])
+def test_a_probability_of_failure_lies_inside_0_to_1(beta: float) -> None:
+    with pytest.raises(ValueError, match="beta"):
+        promises(config("known_base", horizon=64, domain=("a",)), beta=beta)
+
+
+def test_data_below_one_are_refused() -> None:
+    """A promise for no labels would be minus infinity."""
+    with pytest.raises(ValueError, match="items = 0"):
+        Data(items=0)
+
+
+def test_the_verdict_is_the_binomial_tail() -> None:
+    """3 of 4 heads or more has probability 5/16."""
+    assert tail(4, 0.5, 3) == pytest.approx(5 / 16) and tail(20, 0.05, 0) == pytest.approx(1)

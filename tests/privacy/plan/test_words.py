@@ -1,0 +1,114 @@
+"""The words of a promise hold for every epsilon and delta; see dashboard/test_page_words.py."""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+import pytest
+
+from workers.privacy.phrasing import (
+    cautions,
+    factor,
+    grade,
+    is_void,
+    measures,
+    one_in,
+    times_right,
+    verdict,
+)
+
+EPSILONS = sorted(
+    {1e-3, 0.1, 0.5, 1.0, 1.41, 4.0, 5.0, 20.0, 1e3, *(10 ** (i / 16) for i in range(-48, 49))}
+)
+DELTAS = sorted(
+    {1e-9, 1e-5, 0.01, 0.05, 0.5, 0.999, 1.0, 1.5, *(10 ** (i / 8) for i in range(-96, 3))}
+)
+GRID = [(epsilon, delta) for epsilon in EPSILONS for delta in DELTAS]
+WHETHER = "any one event was counted"
+NAMES = {"million": 6, "billion": 9, "trillion": 12, "quadrillion": 15}
+
+
+def number(text: str) -> Fraction:
+    if text.startswith("10^"):
+        return Fraction(10) ** int(text[3:])
+    first, _, name = text.partition(" ")
+    value = Fraction(1) if first == "a" else Fraction(first.replace(",", ""))
+    return value * 10 ** NAMES[name] if name else value
+
+
+def e_to(epsilon: float) -> Fraction:
+    """Return e^epsilon, rounded up by less than one part in 1e14."""
+    whole = math.floor(epsilon)
+    e = Fraction(271828182845904524, 10**17)
+    return e**whole * Fraction(math.exp(epsilon - whole)) * (1 + Fraction(1, 10**15))
+
+
+def test_no_figure_promises_more_than_holds_and_none_much_less() -> None:
+    """Rounding e^epsilon or 1/delta to the nearest would state a false promise."""
+    for epsilon in EPSILONS:
+        said, true = number(factor(epsilon)), e_to(epsilon)
+        assert true * (1 - Fraction(1, 10**12)) <= said, epsilon
+        assert said <= true * Fraction(102, 100) or factor(epsilon).startswith("10^"), epsilon
+        assert said <= true * 11
+    for delta in (delta for delta in DELTAS if delta < 1):
+        above, _, below = one_in(delta).partition(" in ")
+        said = Fraction(above) / number(below)
+        assert Fraction(delta) * (1 - Fraction(1, 10**8)) <= said <= Fraction(delta) * 11, delta
+    for epsilon, delta in GRID:
+        right = times_right(epsilon, min(delta, 0.9999))
+        bound = 1 - (1 - min(delta, 0.9999)) / (1 + math.exp(min(epsilon, 700.0)))
+        assert right is None or bound * 100 <= float(right) * (1 + 1e-9)
+        assert right is not None or bound > 0.9999
+        assert right is None or float(right) <= bound * 100 + 0.1
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.1, 0.0), (1.0, 1e-3), (3.0, 0.2)])
+def test_the_share_of_right_guesses_is_that_of_the_worst_mechanism(
+    epsilon: float, delta: float
+) -> None:
+    """Randomised response with full disclosure of chance delta attains it; half and double fail."""
+    # Two of the four answers reveal all; the best guess takes each answer's likelier world.
+    told = Fraction(delta)
+    truth = Fraction(math.exp(epsilon) / (1 + math.exp(epsilon)))
+    best = told + (1 - told) * truth
+    said = 1 - (1 - delta) / (1 + math.exp(epsilon))
+    assert float(best) == pytest.approx(said, abs=1e-12)
+    if delta:
+        for wrong in (delta / 2, delta * 2):
+            assert abs(1 - (1 - wrong) / (1 + math.exp(epsilon)) - float(best)) > 1e-5
+
+
+def test_every_sentence_is_one_that_its_figures_bear_out() -> None:
+    """At epsilon 20 and delta a half the page once claimed that nobody could tell."""
+    for epsilon, delta in GRID:
+        words, figures = verdict(epsilon, delta, WHETHER), " ".join(measures(epsilon, delta))
+        warned = " ".join(cautions(epsilon, delta, "event"))
+        weak = epsilon > 5 or delta > 1e-5
+        assert bool(warned) == weak == (grade(epsilon, delta) in ("weak", "void", "none"))
+        assert ("nothing is promised, as delta is 1 or more" in words) == (delta >= 1)
+        if delta >= 1:
+            assert not figures and "delta is 1 or more: nothing is promised" in warned
+            continue
+        assert ("only a little" in words) == (epsilon <= 1)
+        assert ("cannot become sure" in words) == (1 < epsilon <= 5)
+        assert ("nearly sure" in words) == (5 < epsilon <= 20)
+        assert ("may be sure" in words) == (epsilon > 20)
+        # A large chance comes first, and the remaining promise covers the other cases alone.
+        assert words.startswith(f"may, with a chance of up to {one_in(delta)}, ") == (delta > 1e-5)
+        assert ("Otherwise" in words) == (delta > 1e-5)
+        promised = "next to nothing is promised" in words
+        assert promised == (epsilon > 20 or delta >= 0.01) == is_void(epsilon, delta)
+        if not weak:
+            # "Little": right at most three times in four. "Not sure": wrong once in 200 at least.
+            assert float(times_right(epsilon, delta) or 100) <= (75 if epsilon <= 1 else 99.5)
+        assert f"{factor(epsilon)} times" in figures and f"chance of {one_in(delta)}." in figures
+        assert re.search(r"nearly every time|at most \d+(\.\d+)? times in 100", figures)
+
+
+def test_no_epsilon_at_all_is_no_promise() -> None:
+    for delta in (1e-9, 1.0):
+        assert grade(None, delta) == "none" and is_void(None, delta)
+        assert "nothing is promised" in verdict(None, 1.0, WHETHER) and not measures(None, delta)
+    assert grade(math.inf, 1e-9) == "none"

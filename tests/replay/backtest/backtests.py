@@ -1,0 +1,97 @@
+"""Backtests for the tests: events that are easy to count by hand, and what was measured of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.replay.site import T0
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.replay.backtest.grid import make_grid, runs_of
+from workers.replay.backtest.results import Results
+from workers.replay.backtest.sweep import Backtest
+from workers.replay.offline import Summary
+from workers.replay.sources_lines import JsonLines
+from workers.settings.settings import Settings
+
+KEY = NoiseKey(bytes(range(32)))
+LABELS = [f"i{i:02}" for i in range(30)]
+
+
+def events(
+    number: int, *, seconds: float = 40.0, keys: str = "ab", seed: int = 1, most: int = 5
+) -> list[dict[str, object]]:
+    """Events in order of time, of up to `most` items each, some of them twice; the first items are frequent."""
+    rng = random.Random(seed)
+    weights = [1 / (i + 1) for i in range(len(LABELS))]
+    return [
+        {
+            "key": rng.choice(keys),
+            "items": rng.choices(LABELS, weights=weights, k=rng.randrange(most + 1)),
+            "ts": T0 + int(i * seconds * 1000 / number),
+        }
+        for i in range(number)
+    ]
+
+
+def text_of(some: Sequence[object]) -> bytes:
+    """One a line."""
+    return b"".join(json.dumps(event).encode() + b"\n" for event in some)
+
+
+def backtest(
+    settings: Settings,
+    directory: Path,
+    some: Sequence[object],
+    *varies: str,
+    seeds: int = 1,
+    top: int = 5,
+    snapshots: list[dict[str, Any]] | None = None,
+) -> Results:
+    """Runs the combinations over the events; `snapshots` takes those of the first seed."""
+    grid = make_grid(settings, directory / "settings.toml", varies)
+    runs = Backtest(runs_of(grid.combinations, seeds), KEY, top)
+    for one in runs.watches():
+        one.histogram.written = snapshots is not None and one.run.seed == 0
+    content = text_of(some)
+    source = JsonLines(settings, "text", io.BytesIO(content), total=len(content))
+    write = (
+        None if snapshots is None else lambda snapshot: snapshots.append(json.loads(snapshot.value))
+    )
+    summary: Summary = runs.run(settings, source, write, lambda summary: None)
+    return runs.results(summary, "line", grid.left_out)
+
+
+def numbers(
+    results: Results,
+    metric: str,
+    *,
+    run: int = 1,
+    seed: int = 0,
+    key: str = "",
+    rank: int = 0,
+    size: int = 0,
+) -> dict[int, float]:
+    """Value by tick; 0 is the whole run."""
+    found = [
+        one
+        for one in results.series
+        if (one.run, one.seed, one.metric, one.key, one.rank, one.size)
+        == (run, seed, metric, key, rank, size)
+    ]
+    assert len(found) <= 1, "more than one series of the same name"
+    return (
+        dict(zip(found[0].ticks.tolist(), found[0].values.tolist(), strict=True)) if found else {}
+    )
+
+
+def bounded(event: dict[str, object], max_items: int, max_count: int) -> Iterator[tuple[str, int]]:
+    """What of an event counts, said once more and simply."""
+    items = event["items"]
+    assert isinstance(items, list)
+    for label in list(dict.fromkeys(items))[:max_items]:
+        yield label, min(items.count(label), max_count)

@@ -1,0 +1,284 @@
+"""`--vary` gives the combinations that a user expects, or one clear line before anything is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.replay.site import settings_of
+from tests.worker.harness import Bare, unk
+from workers.replay.backtest.grid import COMBINATIONS_MAX, COUNTED, Grid, make_grid, settings_text
+from workers.runtime.errors import SettingsError
+
+
+def grid_of(
+    directory: Path, *varies: str, histograms: list[dict[str, object]] | None = None
+) -> Grid:
+    settings = settings_of(directory, histograms)
+    return make_grid(settings, directory / "settings.toml", varies)
+
+
+def test_every_value_goes_with_every_other(tmp_path: Path) -> None:
+    """In the order given, the last one changing fastest; numbered from 1."""
+    grid = grid_of(tmp_path, "items.epsilon=0.5,1,2", "items.max_items=1,3")
+    assert [(one.run, one.config.epsilon, one.config.max_items) for one in grid.combinations] == [
+        (1, 0.5, 1),
+        (2, 0.5, 3),
+        (3, 1.0, 1),
+        (4, 1.0, 3),
+        (5, 2.0, 1),
+        (6, 2.0, 3),
+    ]
+    assert dict(grid.combinations[1].varied) == {"items.epsilon": "0.5", "items.max_items": "3"}
+    assert not grid.left_out
+
+
+def test_values_are_toml_or_bare_words(tmp_path: Path) -> None:
+    """A duration, a word, a date, a list and a quoted text are written as in the file, but for the quotes of a word."""
+    grid = grid_of(tmp_path, "tick=1s,5m", "horizon=100,unbounded", "start=2026-01-01T00:00:00Z")
+    assert [(one.config.tick_ms, one.config.horizon) for one in grid.combinations] == [
+        (1_000, 100),
+        (1_000, "unbounded"),
+        (300_000, 100),
+        (300_000, "unbounded"),
+    ]
+    grid = grid_of(tmp_path, 'mechanism="known_base"', 'domain=["a","b,c"],["d"]')
+    assert [getattr(one.config, "domain", None) for one in grid.combinations] == [
+        ("a", "b,c"),
+        ("d",),
+    ]
+
+
+def test_ticks_are_varied_within_epochs_of_the_same_length(tmp_path: Path) -> None:
+    """An epsilon buys one epoch: with 15 times the length it would be another promise."""
+    own = unk(tick="1m", horizon=60)
+    grid = grid_of(tmp_path, "tick=1m,5m,15m", histograms=[own])
+    assert [(one.config.tick_ms, one.config.horizon) for one in grid.combinations] == [
+        (60_000, 60),
+        (300_000, 12),
+        (900_000, 4),
+    ]
+    (note,) = grid.notes
+    assert "horizon = 60 is not" in note and "1h" in note
+    refusal = r'items\.tick=7m: .*horizon = "1h": no whole number of ticks of 7m'
+    with pytest.raises(SettingsError, match=refusal):
+        grid_of(tmp_path, "epsilon=1,2", "tick=5m,7m", histograms=[own])
+
+
+@pytest.mark.parametrize("horizon", ["1h", "unbounded"])
+def test_a_horizon_that_is_no_number_of_ticks_stays_as_it_is(tmp_path: Path, horizon: str) -> None:
+    """It says how long an epoch is whatever the tick."""
+    own = unk(tick="1m", horizon=horizon, start=Bare("2026-01-01T00:00:00Z"))
+    grid = grid_of(tmp_path, "tick=1m,5m", histograms=[own])
+    expected = ["unbounded"] * 2 if horizon == "unbounded" else [60, 12]
+    assert [one.config.horizon for one in grid.combinations] == expected and not grid.notes
+
+
+def test_a_horizon_that_is_varied_beside_the_tick_is_taken_at_its_word(tmp_path: Path) -> None:
+    """It says which epochs to compare; the recommendation says that they differ."""
+    grid = grid_of(tmp_path, "tick=1s,3s", "horizon=9,64")
+    assert [one.config.horizon for one in grid.combinations] == [9, 64, 9, 64] and not grid.notes
+
+
+def test_histograms_are_varied_each_by_itself(tmp_path: Path) -> None:
+    """They do not influence one another; what is not varied runs once."""
+    grid = grid_of(
+        tmp_path, "a.epsilon=1,2,3", "b.max_items=1,2", histograms=[unk("a"), unk("b"), unk("c")]
+    )
+    assert [one.config.name for one in grid.combinations] == ["a"] * 3 + ["b"] * 2 + ["c"]
+
+
+def test_epsilon_takes_the_place_of_rho(tmp_path: Path) -> None:
+    """The file states one of the two, and the other is what is tried."""
+    histogram = unk(rho=0.1)
+    del histogram["epsilon"]
+    grid = grid_of(tmp_path, "epsilon=1,2", histograms=[histogram])
+    assert [(one.config.epsilon, one.config.rho) for one in grid.combinations] == [
+        (1.0, None),
+        (2.0, None),
+    ]
+
+
+SPARSE: dict[str, Any] = {
+    "mechanism": "sparse_gumb",
+    "domain": ["p", "q", "r"],
+    "top_k": 1,
+    "switches": 2,
+}
+
+
+def test_a_mechanism_takes_the_settings_that_it_has(tmp_path: Path) -> None:
+    """One file and one command line serve all mechanisms; combinations that become the same are one."""
+    grid = grid_of(
+        tmp_path,
+        "mechanism=unk_base,sparse_gumb",
+        "top_k=1,2",
+        "threshold=constant",
+        histograms=[unk(**SPARSE, horizon=100)],
+    )
+    assert [
+        (one.config.mechanism, getattr(one.config, "top_k", None)) for one in grid.combinations
+    ] == [("unk_base", None), ("sparse_gumb", 1), ("sparse_gumb", 2)]
+    assert dict(grid.combinations[0].varied) == {
+        "items.mechanism": "unk_base",
+        "items.top_k": None,
+        "items.threshold": "constant",
+    }
+    assert dict(grid.combinations[1].varied)["items.threshold"] is None
+
+
+def test_values_that_are_the_same_are_run_once(tmp_path: Path) -> None:
+    """However they are written."""
+    grid = grid_of(tmp_path, "epsilon=1,1.0,1,2", "tick=60s,1m", histograms=[unk(horizon=3_600)])
+    assert [dict(one.varied) for one in grid.combinations] == [
+        {"items.epsilon": "1", "items.tick": "60s"},
+        {"items.epsilon": "2", "items.tick": "60s"},
+    ]
+    assert [one.run for one in grid.combinations] == [1, 2] and not grid.left_out
+
+
+def test_what_is_missing_may_be_varied_in(tmp_path: Path) -> None:
+    """A file that was written for unk_base has no domain."""
+    (tmp_path / "domain.txt").write_text("x\ny\nz\n")
+    with pytest.raises(SettingsError, match=r"--vary items\.mechanism=sparse_gumb: .*domain"):
+        grid_of(tmp_path, "mechanism=unk_base,sparse_gumb")
+    grid = grid_of(
+        tmp_path,
+        "mechanism=unk_base,sparse_gumb",
+        "domain_file=domain.txt",
+        "top_k=1",
+        "switches=3",
+    )
+    assert [one.config.mechanism for one in grid.combinations] == ["unk_base", "sparse_gumb"]
+
+
+def test_a_domain_goes_to_the_values_that_have_one(tmp_path: Path) -> None:
+    """With `misra_gries` and `meta` a setting decides about it; a file with a domain must serve the other values too."""
+    domain = 'domain=["x","y","z"]'
+    grid = grid_of(
+        tmp_path, "mechanism=known_base,misra_gries", domain, "size=2", "release=pmg,pure"
+    )
+    found = [
+        (one.config.mechanism, getattr(one.config, "domain", None) is not None)
+        for one in grid.combinations
+    ]
+    assert (
+        found == [("known_base", True), ("misra_gries", False), ("misra_gries", True)]
+        and not grid.left_out
+    )
+    assert [one.varied["items.domain"] is None for one in grid.combinations] == [False, True, False]
+    grid = grid_of(tmp_path, "mechanism=meta", domain, "algorithm=positive_gauss,known_gauss")
+    assert [getattr(one.config, "domain", None) is not None for one in grid.combinations] == [
+        False,
+        True,
+    ]
+
+
+def test_an_end_share_goes_to_the_mechanisms_that_can_have_one(tmp_path: Path) -> None:
+    """A file with one must serve the others too; and it can be varied like any setting."""
+    own = [unk(horizon=100, end_share=0.6)]
+    grid = grid_of(tmp_path, "mechanism=unk_base,positive_gauss", histograms=own)
+    assert [(one.config.mechanism, one.config.end_share) for one in grid.combinations] == [
+        ("unk_base", 0.6),
+        ("positive_gauss", None),
+    ]
+    assert not grid.left_out
+    grid = grid_of(tmp_path, "end_share=0.3,0.6", histograms=[unk(horizon=100)])
+    assert [one.config.end_share for one in grid.combinations] == [0.3, 0.6]
+
+
+def test_a_combination_that_cannot_be_is_left_out_and_named(tmp_path: Path) -> None:
+    """One that works with other values of each is not the user's mistake."""
+    grid = grid_of(
+        tmp_path,
+        "mechanism=unk_base,known_base",
+        "counter=haar,sqrt",
+        'domain=["a"]',
+        "horizon=100",
+    )
+    assert [(one.config.mechanism, one.config.counter) for one in grid.combinations] == [
+        ("unk_base", "haar"),
+        ("known_base", "haar"),
+        ("known_base", "sqrt"),
+    ]
+    (reason,) = grid.left_out
+    assert (
+        "items.mechanism=unk_base, items.counter=sqrt" in reason
+        and "only with a declared domain" in reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("vary", "words"),
+    [
+        ("items.epsilom=1", r"items\.epsilom: unknown setting; did you mean 'epsilon'"),
+        ("item.epsilon=1", r"no histogram 'item': did you mean 'items'"),
+        ("items.epsilon=1,100", r"items\.epsilon=100: .*at most 50"),
+        ("items.epsilon=1,,2", "a value is missing"),
+        ("items.epsilon", r"such as items\.epsilon=0\.5,1,2"),
+        ("=1", "HISTOGRAM.SETTING=VALUE"),
+        ("items.epsilon=lots", r"items\.epsilon=lots: .*a number above 0"),
+        ("items.mechanism=unk_bass", r'items\.mechanism=unk_bass: .*"unk_bass": one of'),
+        ("items.top_k=3", "top_k: unknown name"),
+        ("items.name=x", "name cannot be varied"),
+        *((f"items.{name}=x", f"{name} cannot be varied: it decides what is") for name in COUNTED),
+        ("items.tick=5x", r"items\.tick=5x: .*a duration"),
+        ("items.delta=1e-9\nepsilon = 3", r"items\.delta="),
+        (
+            "items.max_items=" + ",".join(map(str, range(1, COMBINATIONS_MAX + 2))),
+            "1,001 combinations: at most 1,000",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(tmp_path: Path, vary: str, words: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(SettingsError, match=words) as refused:
+        grid_of(tmp_path, vary)
+    assert "\n" not in str(refused.value) and str(refused.value).startswith("--vary")
+
+
+def test_a_name_without_histogram_needs_a_single_one(tmp_path: Path) -> None:
+    """Which of two it means is not guessed."""
+    with pytest.raises(SettingsError, match=r"of which histogram\? One of a\.epsilon, b\.epsilon"):
+        grid_of(tmp_path, "epsilon=1", histograms=[unk("a"), unk("b")])
+    with pytest.raises(SettingsError, match="given twice"):
+        grid_of(tmp_path, "epsilon=1", "items.epsilon=2")
+
+
+def test_settings_are_told_as_they_stand_in_a_file(tmp_path: Path) -> None:
+    """runs.parquet says what was run, without a domain of a million labels."""
+    histogram = unk(mechanism="known_base", tick="90s", domain=[f"l{i}" for i in range(50)])
+    (config,) = settings_of(tmp_path, [histogram]).histograms
+    found = json.loads(settings_text(config))
+    assert (
+        found["tick"] == "90s"
+        and found["mechanism"] == "known_base"
+        and found["domain_labels"] == 50
+    )
+    assert "domain" not in found and "rho" not in found
+
+
+def test_buckets_are_told_by_their_edges_and_can_be_varied(tmp_path: Path) -> None:
+    """Their labels follow; and where the mechanism has no domain, it has neither buckets nor quantiles."""
+    histogram = unk(mechanism="known_base", buckets=[0, 10], quantiles=[0.5, 0.9])
+    (config,) = settings_of(tmp_path, [histogram]).histograms
+    found = json.loads(settings_text(config))
+    assert (found["buckets"], found["quantiles"]) == ([0, 10], [0.5, 0.9])
+    assert "domain" not in found
+    grid = make_grid(
+        settings_of(tmp_path, [histogram]), tmp_path / "settings.toml", ["buckets=[0,5],[0,5,10]"]
+    )
+    assert [json.loads(settings_text(one.config))["buckets"] for one in grid.combinations] == [
+        [0, 5],
+        [0, 5, 10],
+    ]
+    grid = make_grid(
+        settings_of(tmp_path, [histogram]),
+        tmp_path / "settings.toml",
+        ["mechanism=known_base,unk_base"],
+    )
+    assert [one.config.mechanism for one in grid.combinations] == ["known_base", "unk_base"]
+    assert grid.left_out == []

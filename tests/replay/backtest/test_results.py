@@ -1,0 +1,167 @@
+"""A results directory is written whole, read back as it was, the same to the byte, and never over somebody's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workers.replay.backtest.results import (
+    BOARDS,
+    REJECTS,
+    RESULTS,
+    RUNS,
+    BoardRow,
+    Input,
+    Results,
+    RunRow,
+    Series,
+    prepare,
+    read,
+    write,
+)
+from workers.runtime.errors import SettingsError
+
+
+def some() -> Results:
+    """Two runs with different varied settings, one of them without measurements."""
+    found = Results(
+        Input(
+            complete=True,
+            events=7,
+            late=1,
+            outside=0,
+            first_ms=5,
+            last_ms=9,
+            word="line",
+            counts={"not JSON": 2},
+            first=[(0, 3, "not JSON"), (0, 4, "not JSON")],
+            top=10,
+            left_out=["a: b"],
+        )
+    )
+    for run, varied in ((1, {"h.epsilon": "0.5"}), (2, {"g.tick": None})):
+        found.runs.append(
+            RunRow(
+                run=run,
+                seed=0,
+                histogram="h",
+                mechanism="unk_base",
+                varied=varied,
+                settings="{}",
+                rho=0.1,
+                epsilon=0.5,
+                delta=1e-9,
+                unit="event",
+                tick_ms=1000,
+                first_tick=3,
+                ticks=4,
+                epochs=1,
+                events=7,
+                complete=True,
+            )
+        )
+    found.series.append(
+        Series(1, 0, "h", "", "recall", 0, 0, np.array([0, 3, 4]), np.array([0.5, 0.25, 0.75]))
+    )
+    found.series.append(Series(1, 0, "h", "ключ", "found", 0, 100, np.array([0]), np.array([1.0])))
+    found.boards.append(
+        BoardRow(1, 0, "h", "", 4, 4000, 1, "<b>\u202e🍵", 12, 13, True, -3, 2.5, None)
+    )
+    found.boards.append(BoardRow(1, 0, "h", "", 4, 4000, 2, "tea", 11, None, False, None, None, 7))
+    return found
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    """Names, numbers, and what there is none of."""
+    write(tmp_path, some())
+    tables = read(tmp_path)
+    assert tables.input == some().input
+    rows = tables.results.to_pylist()
+    assert [(row["tick"], row["value"]) for row in rows if row["metric"] == "recall"] == [
+        (0, 0.5),
+        (3, 0.25),
+        (4, 0.75),
+    ]
+    assert rows[-1] == {
+        "run": 1,
+        "seed": 0,
+        "histogram": "h",
+        "key": "ключ",
+        "tick": 0,
+        "rank": 0,
+        "size": 100,
+        "metric": "found",
+        "value": 1.0,
+    }
+    runs = tables.runs.to_pylist()
+    assert [(row["run"], row["set.h.epsilon"], row["set.g.tick"]) for row in runs] == [
+        (1, "0.5", None),
+        (2, None, None),
+    ]
+    boards = tables.boards.to_pylist()
+    assert [BoardRow(**row) for row in boards] == some().boards
+    assert {path.name for path in tmp_path.iterdir()} == {RUNS, RESULTS, BOARDS, REJECTS}
+
+
+def test_the_same_results_are_the_same_bytes(tmp_path: Path) -> None:
+    """No clock, no name of a machine."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, some())
+    for name in (RUNS, RESULTS, BOARDS, REJECTS):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_results_of_nothing_are_results(tmp_path: Path) -> None:
+    """Ctrl-C at once."""
+    write(tmp_path, Results(some().input))
+    tables = read(tmp_path)
+    assert (tables.runs.num_rows, tables.results.num_rows, tables.boards.num_rows) == (0, 0, 0)
+    assert {"run", "metric", "value"} <= set(tables.results.column_names)
+
+
+def test_somebodys_files_are_not_overwritten(tmp_path: Path) -> None:
+    """A directory that holds anything is refused; --force takes it, and touches nothing but results."""
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(SettingsError, match=r"not empty: choose another directory, or use --force"):
+        prepare(tmp_path, force=False)
+    prepare(tmp_path, force=True)
+    write(tmp_path, some())
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+    prepare(tmp_path / "new" / "deep", force=False)
+    assert (tmp_path / "new" / "deep").is_dir()
+
+
+def test_a_file_in_the_place_of_the_directory_is_one_line(tmp_path: Path) -> None:
+    """And so is a place that cannot be."""
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(SettingsError, match="--report .*: (File exists|Not a directory)"):
+            prepare(place, force=True)
+
+
+@pytest.mark.parametrize("missing", ["pyarrow", "matplotlib", "jinja2"])
+def test_without_the_extra_one_line_says_what_to_install(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before hours of work, not after them."""
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == missing else object()
+    )
+    with pytest.raises(
+        SettingsError, match=rf"--report needs {missing}: install quietcount\[replay\]"
+    ):
+        prepare(tmp_path / "new", force=False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_directory_that_is_none_is_one_line(tmp_path: Path) -> None:
+    """Whatever it lacks, or holds instead."""
+    with pytest.raises(SettingsError, match="not a results directory"):
+        read(tmp_path)
+    write(tmp_path, some())
+    (tmp_path / RESULTS).write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(SettingsError, match="not a results directory"):
+        read(tmp_path)

@@ -1,0 +1,178 @@
+"""A histogram of numbers in a backtest: all its buckets, in order, and how far its quantiles were off."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT, numbers
+from workers.cli import execute
+from workers.mechanisms.config.buckets import Buckets, parse_buckets
+from workers.pipeline.snapshots import Numeric
+from workers.replay.backtest import results
+from workers.replay.backtest.results import BoardRow
+from workers.replay.report.numbers import counted_of, holds, numeric_of, quantile_table
+from workers.replay.report.runs import measured
+from workers.settings.settings import load
+
+EXAMPLE = ROOT / "examples" / "latencies.toml"
+START = 1_794_787_200_000  # 2026-11-16
+BUCKETS = Buckets((0, 10, 50))
+NUMERIC = Numeric(BUCKETS, (0.5,))
+
+
+def row(label: str, exact: int, released: int | None, tick: int = 1, seed: int = 0) -> BoardRow:
+    return BoardRow(
+        1, seed, "h", "web", tick, 60_000, 1, label, exact, exact, True, released, 5.0, None
+    )
+
+
+def test_a_board_is_put_in_the_order_of_its_buckets() -> None:
+    """Boards are ranked by count; a bucket that a board does not name is empty."""
+    found = counted_of(NUMERIC, [row("[10,50)", 9, 11), row("<0", 2, -1), row(">=50", 1, 3)])
+    assert (found.exact.tolist(), found.published.tolist(), found.sd) == (
+        [2, 0, 9, 1],
+        [-1, 0, 11, 3],
+        5.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("truth", "low", "high", "expected"),
+    [
+        (5.0, 4.0, 6.0, True),
+        (5.0, 5.5, 6.0, False),
+        (5.0, None, 4.5, False),
+        (5.0, 4.5, None, True),
+        (None, None, 3.0, False),
+        (None, 40.0, None, True),
+    ],
+)
+def test_an_open_interval_holds_what_lies_beyond(
+    truth: float | None, low: float | None, high: float | None, expected: bool
+) -> None:
+    """The exact quantile here lies in the last bucket where it has no value."""
+    bucket = ">=50" if truth is None else "[0,10)"
+    assert (
+        holds(NUMERIC, {"value": truth, "bucket": bucket}, {"low": low, "high": high}) is expected
+    )
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the example's settings, over 4,000 events of two services in 6 ticks, with 8 seeds."""
+    directory = tmp_path_factory.mktemp("latencies")
+    (directory / "settings.toml").write_text(EXAMPLE.read_text())
+    (directory / "noise.key").write_bytes(bytes(range(32)))
+    (directory / "noise.key").chmod(0o600)
+    buckets = load(directory / "settings.toml").histograms[0].buckets
+    assert buckets is not None
+    rng = random.Random(1)
+    with (directory / "events.jsonl").open("w") as file:
+        for i in range(4_000):
+            place = min(24, max(1, round(rng.gauss(12, 3))))
+            event = {
+                "service": rng.choice(["web", "api"]),
+                "latency_ms": numbers.number_in(buckets, place),
+                "ts": START + i * 90,
+            }
+            file.write(json.dumps(event) + "\n")
+    out = directory / "out"
+    command = [
+        "replay",
+        "-c",
+        f"{directory / 'settings.toml'}",
+        "--input",
+        f"{directory / 'events.jsonl'}",
+    ]
+    assert execute([*command, "--report", f"{out}", "--seeds", "8"]) == 0
+    return out
+
+
+def test_all_buckets_are_on_the_boards_and_drawn(report: Path) -> None:
+    """Also those that nobody was in: a histogram with holes is another one."""
+    [of] = measured(results.read(report))
+    [run] = of.runs
+    numeric = numeric_of(run)
+    assert numeric is not None
+    assert numeric.quantiles == (0.5, 0.95)
+    for ticks in of.board(run).values():
+        for rows in ticks.values():
+            assert {one.label for one in rows} == set(numeric.labels)
+            assert all(one.released is not None for one in rows)
+    pictures = {path.name for path in (report / "plots").glob("*.png")}
+    assert {"latency-numbers_1.png", "latency-numbers_2.png"} <= pictures
+    assert not [name for name in pictures if "board" in name]
+
+
+def test_it_says_how_far_the_quantiles_were_off(report: Path) -> None:
+    """Each row against the boards themselves; 95 of 100 intervals hold, as far as that can be seen here."""
+    [of] = measured(results.read(report))
+    [run] = of.runs
+    numeric = numeric_of(run)
+    assert numeric is not None
+    table = quantile_table(of, run, numeric)
+    assert [line[0] for line in table.rows] == ["0.5", "0.95"]
+    boards = {(one.seed, one.key, one.tick) for one in of.boards}
+    for line in table.rows:
+        assert line[1] == f"{len(boards)}"
+        mean, most, hold = (float((cell or "nan").split()[0]) for cell in line[3:])
+        assert 0 < mean < most
+        assert 80 <= hold <= 100
+    page = (report / "report.html").read_text()
+    text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
+    assert "Quantiles of run 1" in text
+    assert "interval holds the exact one" in text
+    # The table of a board, which says the picture in words, is in the order of the buckets.
+    labels = re.findall(r"<bdi>(&lt;1|\[[^<]*\)|&gt;=10000)</bdi>", page)[: len(numeric.labels)]
+    assert [label.replace("&lt;", "<").replace("&gt;", ">") for label in labels] == list(
+        numeric.labels
+    )
+
+
+def test_numbers_are_counted_in_their_buckets(tmp_path: Path) -> None:
+    """From events with numbers to snapshots: as many events as were made lie, but for noise, in each bucket."""
+    (tmp_path / "settings.toml").write_text(
+        EXAMPLE.read_text().replace("epsilon = 1.0", "epsilon = 20.0")
+    )
+    (tmp_path / "noise.key").write_bytes(bytes(range(32)))
+    (tmp_path / "noise.key").chmod(0o600)
+    values: list[float] = [0.5, 1, 2, 2.5, 99.99, 100, 9_999, 10_000, 1e9, -3] * 200
+    events = tmp_path / "events.jsonl"
+    events.write_text(
+        "".join(
+            json.dumps({"service": "web", "latency_ms": value, "ts": START + i}) + "\n"
+            for i, value in enumerate(values)
+        )
+    )
+    out = tmp_path / "snapshots.jsonl"
+    assert (
+        execute(
+            [
+                "replay",
+                "-c",
+                f"{tmp_path / 'settings.toml'}",
+                "--input",
+                f"{events}",
+                "--snapshots",
+                f"{out}",
+            ]
+        )
+        == 0
+    )
+    [web] = [
+        one
+        for one in map(json.loads, out.read_text().splitlines())
+        if one["key"] == "web" and one["tick"] == 1
+    ]
+    edges = parse_buckets({"from": 1, "to": 10_000, "count": 24, "scale": "log"}).edges
+    assert web["edges"] == list(edges)
+    counted = dict(web["items"])
+    bounds = [float("-inf"), *edges, float("inf")]
+    for k, label in enumerate(Buckets(edges).labels):
+        exact = sum(bounds[k] <= value < bounds[k + 1] for value in values)
+        assert abs(counted[label] - exact) <= 6 * web["sd"] + 1

@@ -1,0 +1,150 @@
+"""Kafka outages: log lines, waiting, and errors that are not outages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from workers.kafka import outages
+from workers.kafka.clients import Connection
+from workers.kafka.outages import wait_for, without_outages
+from workers.runtime.availability import Away
+from workers.runtime.errors import KafkaAway, KafkaRefuses, SettingsError
+from workers.runtime.logs import log_to_stderr
+
+
+def test_an_outage_is_two_lines_however_often_it_is_noticed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A hundred clients notice it, repeatedly."""
+    clock = [100.0]
+    away = Away(lambda: clock[0])
+    assert (away.is_so, away.seconds, away.outages) == (False, 0.0, 0)
+    away.found()
+    away.lost("no broker answers.", since_s=95.0)
+    clock[0] = 130.0
+    away.lost("a commit failed")
+    assert (away.is_so, away.seconds, away.outages, away.reason) == (
+        True,
+        35.0,
+        1,
+        "a commit failed",
+    )
+    away.found()
+    away.found()
+    assert (away.is_so, away.seconds, away.outages) == (False, 0.0, 1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "Kafka is away: no broker answers. Waiting for it; nothing is lost",
+        "Kafka is back: it was away for 35 s",
+    ]
+    away.lost("again")
+    assert away.outages == 2
+
+
+def answers(*given: object) -> Callable[[], str]:
+    left = list(given)
+
+    def ask() -> str:
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return str(found)
+
+    return ask
+
+
+def test_it_waits_for_a_kafka_that_is_away_and_for_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Waiting on a wrong setting would never end."""
+    monkeypatch.setattr(outages, "LOOK_S", 0.0)
+    away, waited = Away(), list[bool]()
+    silent = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    assert (
+        wait_for(
+            answers(KafkaAway("no broker"), silent, "topics"),
+            away,
+            lambda: waited.append(away.is_so),
+        )
+        == "topics"
+    )
+    assert waited == [True, True] and not away.is_so and away.outages == 1
+    for refused in (
+        SettingsError("no such topic"),
+        KafkaRefuses("wrong password"),
+        KafkaException(KafkaError(29)),
+    ):
+        with pytest.raises(type(refused)):
+            wait_for(answers(refused, "topics"), Away())
+
+
+def test_a_refusal_after_an_outage_is_believed_when_it_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fresh broker may not know its users yet; a repeated refusal must end the retries."""
+    monkeypatch.setattr(outages, "LOOK_S", 0.0)
+    away = Away()
+    away.lost("no broker answers")
+    refuses = KafkaRefuses("wrong password")
+    assert wait_for(answers(refuses, SettingsError("no such topic"), "topics"), away) == "topics"
+    assert wait_for(answers(KafkaAway("no broker"), refuses, "topics"), Away()) == "topics"
+    away.lost("no broker answers")
+    monkeypatch.setattr(outages, "REFUSED_S", 0.0)
+    with pytest.raises(KafkaRefuses):
+        wait_for(answers(refuses, "topics"), away)
+
+
+def test_a_broker_that_nobody_reaches_is_named_by_its_address() -> None:
+    with (
+        pytest.raises(KafkaAway, match=r"127\.0\.0\.1:1.*refused"),
+        Connection("127.0.0.1:1").introduce(0.5),
+    ):
+        pass
+
+
+@pytest.fixture
+def _logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    logging.captureWarnings(False)
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.mark.usefixtures("_logging")
+def test_what_clients_say_of_each_attempt_is_held_back_and_what_a_broker_refuses_is_not(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """An outage is two lines, but a wrong password must be visible."""
+    log_to_stderr(debug=False)
+    without_outages()
+    said = {
+        "librdkafka": (
+            "FAIL [rdkafka#producer-4] [thrd:x]: Connect to ipv4#127.0.0.1:9092 failed: Connection refused",
+            "FAIL [rdkafka#producer-4] [thrd:x]: SASL authentication error: Authentication failed",
+            "something else",
+        ),
+        "aiokafka.conn": (
+            "Unable connect to node with id 1: refused",
+            "Topic x is not authorized for this client",
+        ),
+        "workers.kafka.clients": (
+            "Kafka client: _TRANSPORT: refused",
+            "Kafka client: _AUTHENTICATION: no",
+        ),
+        "workers.runtime.availability": ("Kafka is away: x. Waiting", "Kafka is away: x. Waiting"),
+    }
+    for name, texts in said.items():
+        for text in texts:
+            logging.getLogger(name).error("%s", text)
+    lines = [line.split(" ERROR   ")[-1] for line in capfd.readouterr().err.splitlines()]
+    assert lines == [
+        said["librdkafka"][1],
+        "something else",
+        said["aiokafka.conn"][1],
+        said["workers.kafka.clients"][1],
+        *said["workers.runtime.availability"],
+    ]

@@ -1,0 +1,86 @@
+"""The worker's log reports every fact once, without Faust internals."""
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from workers.runtime.errors import StateRefused, describe
+from workers.runtime.logs import about, log_to_stderr
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    hooks = threading.excepthook, sys.excepthook
+    yield
+    threading.excepthook, sys.excepthook = hooks
+    logging.captureWarnings(False)
+    root.handlers[:], root.level = handlers, level
+
+
+def test_a_line_is_not_repeated_at_once_and_what_ends_the_worker_is_one_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A missing broker would fill the disk; the stop reason reads as in all commands."""
+    log_to_stderr(debug=False)
+    for _ in range(3):
+        logging.getLogger("librdkafka").warning("the broker is away")
+    logging.getLogger("workers.kafka.transport").info("[^--Consumer]: Starting...")
+    logging.getLogger("workers.kafka.handover").critical("state\nrefused")
+    lines = capfd.readouterr().err.splitlines()
+    assert [line.split(" WARNING ")[-1] for line in lines] == [
+        "the broker is away",
+        "quietcount: state refused",
+    ]
+
+
+def test_json_is_one_object_a_line_with_what_it_is_about_and_no_message_of_a_strange_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Collectors split at line ends; an exception's message may quote an event."""
+    log_to_stderr(debug=False, json_lines=True)
+    log = logging.getLogger("workers.kafka.handover")
+    log.info("took\nover", extra=about(event="acquired", partitions=3))
+    try:
+        raise KeyError("Planted")
+    except KeyError:
+        log.exception("failed")
+    first, second = (json.loads(line) for line in capfd.readouterr().err.splitlines())
+    assert (first["message"], first["event"], first["partitions"]) == ("took\nover", "acquired", 3)
+    assert first["time"].endswith("Z") and first["level"] == "info"
+    assert "KeyError at test_logs.py" in second["error"]["kind"]
+    assert "raise KeyError" in second["error"]["traceback"]
+    assert "KeyError: " not in second["error"]["traceback"]
+
+
+def test_an_error_that_nobody_caught_in_a_thread_is_a_line_of_the_log(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Python's own report would show its message, and break the JSON."""
+
+    def fail() -> None:
+        raise ValueError("Pl" + "anted")
+
+    log_to_stderr(debug=True, json_lines=True)
+    thread = threading.Thread(target=fail, name="shard-0")
+    thread.start()
+    thread.join()
+    [line] = capfd.readouterr().err.splitlines()
+    assert "shard-0" in json.loads(line)["message"] and "Planted" not in line
+
+
+def test_errors_about_kafka_files_and_settings_keep_their_message() -> None:
+    """An operator can act on these."""
+    assert (
+        describe(FileNotFoundError(2, "No such file", "key"))
+        == "FileNotFoundError: [Errno 2] No such file: 'key'"
+    )
+    assert describe(StateRefused("topic\n was cut")) == "StateRefused: topic was cut"
+    assert "timed out" in describe(KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out")))
+    assert describe(KeyError("Planted")) == "KeyError"

@@ -1,0 +1,73 @@
+"""[schema_registry]: what it takes, what it refuses in one line, and that it shows no secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import SchemaRegistrySettings, _section, registry_values
+
+URL = "https://registry.example:8081/apis/ccompat/v7"
+
+
+def read(base: Path, **values: Any) -> SchemaRegistrySettings:
+    """The section as the settings file has it."""
+    return _section(SchemaRegistrySettings, registry_values(values, base), "schema_registry.")
+
+
+def test_secrets_come_from_files_and_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "password").write_text("pass:word\n")
+    (tmp_path / "ca.pem").write_text("-")
+    monkeypatch.setenv("REGISTRY_TOKEN", "abc")
+    made = read(
+        tmp_path, url=URL, user="me", password={"file": "password"}, ca="ca.pem", timeout="2s"
+    )
+    assert made.client() == {
+        "timeout": 2.0,
+        "basic.auth.user.info": "me:pass:word",
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+    }
+    token = read(tmp_path, url=URL, token={"env": "REGISTRY_TOKEN"}, unknown_wait="1m")
+    assert token.client()["bearer.auth.token"] == "abc"
+    assert token.unknown_wait_ms == 60_000
+    for text in (repr(made), repr(token), str(made.__rich_repr__())):
+        assert "pass" not in text
+        assert "abc" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "schema_registry.url is missing: "),
+        ({"url": "registry:8081"}, 'schema_registry.url = "registry:8081": "http://host:port"'),
+        (
+            {"url": "http://me:secret@registry"},
+            "schema_registry.url: must name no user: use user and password",
+        ),
+        ({"password": "secret"}, "schema_registry.password: a secret must not be written here"),
+        (
+            {"token": {"env": "NOT_SET_ANYWHERE"}},
+            "schema_registry.token: the environment variable NOT_SET_ANYWHERE is not set",
+        ),
+        ({"token": {"file": "nowhere"}}, "schema_registry.token: .*no such file"),
+        ({"ca": "nowhere.pem"}, "schema_registry.ca: .*no such file"),
+        ({"ca": 5}, "schema_registry.ca = 5: a file name in quotes"),
+        ({"user": "me"}, "schema_registry.user and password: give both or neither"),
+        ({"timeout": "1ms"}, "schema_registry.timeout = .*: a duration from 100ms to 5m"),
+        ({"unknown_wait": 5}, "schema_registry.unknown_wait = 5: a duration from 0ms to 10m"),
+        ({"tokens": 1}, 'schema_registry.tokens: unknown name; did you mean "token"'),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    given = values if "url" in values or not values else {"url": URL, **values}
+    with pytest.raises((SettingsError, ValueError), match=f"^{message}") as caught:
+        read(tmp_path, **given)
+    assert "\n" not in str(caught.value)
+    assert "secret@" not in str(caught.value)

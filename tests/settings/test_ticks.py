@@ -1,0 +1,82 @@
+"""Durations where settings count ticks: the same histogram as with the number, or one line that says what is near."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.settings.test_settings import GOOD, changed, loaded, refusal
+from workers.dashboard.config import load_dashboard
+from workers.settings.durations import MILLISECONDS, count_ticks, parse_duration
+
+EVERY = 'keys = ["s1", "s2"]', 'keys = ["s1", "s2"]\nthreshold = "every"\nevery = '
+
+
+@given(
+    st.integers(1, 10**6),
+    st.sampled_from(sorted(MILLISECONDS)),
+    st.integers(1, 10**6),
+    st.sampled_from(sorted(MILLISECONDS)),
+)
+def test_a_duration_is_its_number_of_ticks_or_refused(
+    tick: int, tick_unit: str, many: int, unit: str
+) -> None:
+    """A rounded horizon would be another promise than the one that was written."""
+    values: dict[str, Any] = {"tick": f"{tick}{tick_unit}", "horizon": f"{many}{unit}"}
+    whole, rest = divmod(parse_duration(values["horizon"]), parse_duration(values["tick"]))
+    if rest or not whole:
+        with pytest.raises(ValueError, match="no whole number of ticks") as caught:
+            count_ticks(values, "")
+        near = [
+            parse_duration(text)
+            for text in str(caught.value).partition("nearest: ")[2].split('"')[1::2]
+        ]
+        assert near == [n * parse_duration(values["tick"]) for n in (whole, whole + 1) if n]
+    else:
+        count_ticks(values, "")
+        assert values["horizon"] == whole
+
+
+def test_the_histogram_is_that_of_the_number(tmp_path: Path) -> None:
+    """So are its id, its noise and its bytes: they are made from nothing else."""
+    by_number = loaded(tmp_path, GOOD.replace(EVERY[0], EVERY[1] + "30"))
+    by_duration = loaded(
+        tmp_path, changed("horizon = 8640", 'horizon = "1d"').replace(EVERY[0], EVERY[1] + '"5m"')
+    )
+    assert by_number == by_duration
+    unbounded = changed("horizon = 8640", 'horizon = "unbounded"\nstart = 2026-01-01T00:00:00Z')
+    assert loaded(tmp_path, unbounded).histograms[0].horizon == "unbounded"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('"15s"', 'horizon = "15s": no whole number of ticks of 10s; nearest: "10s" and "20s"'),
+        ('"1s"', 'horizon = "1s": no whole number of ticks of 10s; nearest: "10s"'),
+        (
+            '"a day"',
+            'horizon = "a day": a whole number of ticks, "unbounded", or a duration: a whole number and a unit',
+        ),
+        ('"400000d"', "horizon = 3456000000: a whole number of ticks from 1 to 1,073,741,824"),
+        ("0", "horizon = 0: a whole number of ticks from 1 to 1,073,741,824"),
+    ],
+)
+def test_what_is_no_number_of_ticks_is_refused_with_what_is_allowed(
+    tmp_path: Path, value: str, said: str
+) -> None:
+    """One line, with the setting, its value and what is allowed."""
+    assert refusal(tmp_path, changed("horizon = 8640", f"horizon = {value}")).startswith(
+        f"histogram 'products': {said}"
+    )
+
+
+def test_the_page_reads_the_horizon_as_the_worker_does(tmp_path: Path) -> None:
+    """It says how far an epoch is, and reads the same file."""
+    (tmp_path / "x.toml").write_text(GOOD.replace("horizon = 8640", 'horizon = "1d"'))
+    assert load_dashboard(tmp_path / "x.toml").histograms[0].horizon == 8640
+    (tmp_path / "x.toml").write_text(GOOD.replace("horizon = 8640", 'horizon = "15s"'))
+    assert load_dashboard(tmp_path / "x.toml").histograms[0].horizon is None

@@ -1,0 +1,433 @@
+"""Operator's port: metrics, health and readiness over HTTP, from a thread of its own.
+
+The thread answers even when the worker is stuck. GET and HEAD only. The figures are exact, so it
+listens on 127.0.0.1 by default. Gauges describe what this worker owns when Prometheus asks, so none
+outlives its partition. They are read while other threads work: every number is right, but not all
+are of one moment.
+
+    alive   the event loop turns, and no shard's thread has spent too long on one piece of work
+            (else a restart helps)
+    ready   partitions assigned and taken over, their logs read up to now, stage 1 commits in time
+            (else wait before the next worker is stopped), and most records are accepted
+
+A worker without partitions, because there are more workers than partitions, is ready. An
+unreachable broker makes a worker unready, never dead. Reasons name topics, partitions and seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import Self
+
+import confluent_kafka
+import prometheus_client
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from workers.agents.contribute import ContributeShard
+from workers.agents.rekey import RekeyShard
+from workers.agents.release import ReleaseShard
+from workers.kafka.handover import KAFKA_AWAY, Handover
+from workers.runtime.errors import SettingsError
+from workers.runtime.metrics import CONTRIBUTE, PREFIX, REKEY, RELEASE, OfWorker
+from workers.runtime.process import version
+from workers.runtime.serving import InThread, listening, url_of
+from workers.settings.settings import Settings
+
+#: Name without prefix, labels, help; in display order.
+GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
+    {
+        "build_info": (("version", "python", "librdkafka"), "What runs here; always 1"),
+        "ready": ((), "1 when /readyz says so"),
+        "partitions_assigned": (("stage",), "Partitions that this worker owns"),
+        "topic_partitions": (
+            ("stage",),
+            "Partitions of the stage's input topics; the workers together must own all",
+        ),
+        "tick_seconds": (("histogram",), "Width of a tick"),
+        "grace_seconds": (
+            (),
+            "How long a tick stays open for late events: what always lies between clock and watermark",
+        ),
+        "rejecting": (
+            ("topic",),
+            "1 while nearly all records of a topic are rejected; /readyz says the commonest reason",
+        ),
+        "watermark_lag_seconds": (
+            ("topic", "partition"),
+            "Seconds from the time up to which a source partition closed its ticks to now",
+        ),
+        "release_lag_seconds": (
+            ("histogram", "partition"),
+            "Seconds from the end of the last tick that an owner partition released to now",
+        ),
+        "consumer_lag_records": (
+            ("stage", "topic", "partition"),
+            "Records in the log that are not processed",
+        ),
+        "consumer_lag_seconds": (
+            ("stage", "topic", "partition"),
+            "Seconds for which the log has had records that are not processed",
+        ),
+        "commit_age_seconds": (
+            ("stage", "topic", "partition"),
+            "Seconds since the last commit, or since the partition was taken over",
+        ),
+        "copy_missing": (
+            ("stage", "topic", "partition"),
+            "1 while the local copy of the state cannot be on disk, and is in memory",
+        ),
+        "ledger_rows": (("histogram", "partition"), "Rows of the ledger: items of all stream keys"),
+        "ledger_bytes": (("histogram", "partition"), "Bytes of the ledger's columns in memory"),
+        "waiting_bytes": (
+            ("partition", "place"),
+            "Bytes of contributions that wait for a slower source partition",
+        ),
+    }
+)
+
+
+class Partitions(Collector):
+    """Gauges of a hand-over's shards."""
+
+    def __init__(
+        self,
+        handover: Handover,
+        health: Health,
+        topic_partitions: Mapping[str, int],
+        ticks_ms: Mapping[str, int],
+        grace_ms: int,
+    ) -> None:
+        """`topic_partitions` are those of every stage's input topics."""
+        self._handover, self._health, self._topic_partitions = handover, health, topic_partitions
+        self._ticks_ms, self._grace_ms = ticks_ms, grace_ms
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(_families().values())
+
+    def collect(self) -> Iterator[Metric]:
+        families = _families()
+        now_s, now_ms = time.monotonic(), time.time_ns() // 1_000_000
+
+        def show(name: str, value: float, *labels: object) -> None:
+            families[name].add_metric([str(label) for label in labels], value)
+
+        show(
+            "build_info",
+            1,
+            version() or "unknown",
+            platform.python_version(),
+            confluent_kafka.libversion()[0],
+        )
+        show("ready", 0 if self._health.not_ready(now_s, now_ms) else 1)
+        shards = list(self._handover.shards.items())
+        for stage, kind in (
+            (REKEY, RekeyShard),
+            (CONTRIBUTE, ContributeShard),
+            (RELEASE, ReleaseShard),
+        ):
+            if stage not in self._topic_partitions:
+                continue
+            show("partitions_assigned", sum(isinstance(shard, kind) for _, shard in shards), stage)
+            show("topic_partitions", self._topic_partitions[stage], stage)
+        show("grace_seconds", self._grace_ms / 1000)
+        for name, tick_ms in self._ticks_ms.items():
+            show("tick_seconds", tick_ms / 1000, name)
+        for topic in topics_read(self._handover):
+            show(
+                "rejecting",
+                self._handover.metrics.rejecting.reason(topic, now_s) is not None,
+                topic,
+            )
+        for tp, shard in shards:
+            if shard.closed:  # taken over by another worker, which shows it
+                continue
+            if (lag := self._handover.lags.get(tp)) is not None:
+                show("consumer_lag_records", lag.records, shard.stage, *tp)
+                show("consumer_lag_seconds", lag.seconds(now_s), shard.stage, *tp)
+            if shard.stats.last_commit_s:
+                show("commit_age_seconds", now_s - shard.stats.last_commit_s, shard.stage, *tp)
+            show("copy_missing", shard.store.in_memory, shard.stage, *tp)
+            if isinstance(shard, ContributeShard | RekeyShard) and shard.watermark is not None:
+                show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, *tp)
+            elif isinstance(shard, ReleaseShard):
+                for histogram in shard.merge.histograms:
+                    name, tick = histogram.name, histogram.next
+                    if tick is not None:
+                        lag_s = (now_ms - histogram.grid.end(tick - 1)) / 1000
+                        show("release_lag_seconds", lag_s, name, shard.partition)
+                    show("ledger_rows", histogram.columns.n, name, shard.partition)
+                    show("ledger_bytes", histogram.columns.nbytes, name, shard.partition)
+                show("waiting_bytes", shard.merge.waiting.held_bytes, shard.partition, "memory")
+                show("waiting_bytes", shard.merge.waiting.spilled_bytes, shard.partition, "file")
+        yield from families.values()
+
+
+def _families() -> dict[str, GaugeMetricFamily]:
+    return {
+        name: GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
+        for name, (labels, text) in GAUGES.items()
+    }
+
+
+#: The loop turns every 0.2 s.
+LOOP_S = 30.0
+#: Waiting for Kafka does not count as stuck, and a mechanism's longest step takes seconds.
+SHARD_S = 600.0
+#: Reading counts as behind once a record has waited in the log for longer than this.
+BEHIND_S = 30.0
+#: Allowed beyond the longest time between two commits of stage 1.
+COMMIT_MARGIN_S = 60.0
+
+
+class Health:
+    """Liveness and readiness of a hand-over and its shards. Thread-safe."""
+
+    def __init__(
+        self, handover: Handover, *, commit_interval_s: float, tick_s: float, grace_ms: int
+    ) -> None:
+        """`tick_s` is the narrowest tick."""
+        self._handover, self._grace_ms = handover, grace_ms
+        # Closing a tick is a commit, even when nothing was read.
+        self._idle_s, self._tick_s = commit_interval_s + COMMIT_MARGIN_S, tick_s
+
+    def not_alive(self, now_s: float) -> list[str]:
+        """Return the reasons to restart the worker, if any; `now_s` is monotonic."""
+        found = []
+        still_s = now_s - self._handover.beat_s
+        if still_s > LOOP_S:
+            found.append(f"the event loop has stood still for {still_s:.0f} s")
+        for shard in list(self._handover.shards.values()):
+            since_s = shard.busy_since_s
+            if since_s is not None and now_s - since_s > SHARD_S:
+                found.append(
+                    f"{shard.transactional_id} has been at one piece of work for {now_s - since_s:.0f} s"
+                )
+        return found
+
+    def not_ready(self, now_s: float, now_ms: int) -> list[str]:
+        """Return why the worker is not ready, if so; `now_s` is monotonic, `now_ms` wall clock."""
+        handover = self._handover
+        if handover.exit_status not in (None, KAFKA_AWAY):
+            return ["stopping"]
+        found: list[str] = []
+        away = handover.metrics.away
+        if away.is_so:
+            found.append(f"Kafka has been away for {away.seconds:.0f} s: {away.reason}")
+            return found
+        if not handover.assigned:
+            return ["no partitions are assigned, or they are still being taken over"]
+        for topic in topics_read(handover):
+            reason = handover.metrics.rejecting.reason(topic, now_s)
+            if reason is not None:
+                found.append(
+                    f"{topic}: nearly all records are rejected, most of them: {reason}: `quietcount check -c FILE` says why"
+                )
+        for tp, shard in list(handover.shards.items()):
+            name = f"{tp[0]}[{tp[1]}]"
+            if shard.closed:
+                found.append(f"{name}: taken over by a newer owner, and not reassigned yet")
+                continue
+            lag = handover.lags.get(tp)
+            if lag is None or not lag.reached:
+                found.append(f"{name}: not read yet up to where it ended when it was taken over")
+            elif (behind_s := lag.seconds(now_s)) > BEHIND_S:
+                found.append(f"{name}: {behind_s:.0f} s behind")
+            if isinstance(shard, ContributeShard | RekeyShard):
+                age_s = now_s - shard.stats.last_commit_s
+                if age_s > self._longest_s(shard, now_ms):
+                    found.append(f"{name}: no commit for {age_s:.0f} s")
+        return found
+
+    def _longest_s(self, shard: ContributeShard | RekeyShard, now_ms: int) -> float:
+        """Return the seconds within which a shard that reads events must commit."""
+        if shard.offset != shard.committed:
+            return self._idle_s
+        # Ticks close by the clock; events dated ahead closed some of them early.
+        ahead_ms = (
+            0 if shard.watermark is None else max(0, shard.watermark + self._grace_ms - now_ms)
+        )
+        return self._idle_s + self._tick_s + ahead_ms / 1000
+
+
+def topics_read(handover: Handover) -> list[str]:
+    return list(
+        dict.fromkeys(
+            tp[0]
+            for tp, shard in list(handover.shards.items())
+            if isinstance(shard, ContributeShard | RekeyShard)
+        )
+    )
+
+
+Answer = tuple[int, dict[str, object]]
+
+
+def answers(health: Health, handover: Handover) -> dict[str, Callable[[], Answer]]:
+    def healthz() -> Answer:
+        reasons = health.not_alive(time.monotonic())
+        return 503 if reasons else 200, {"alive": not reasons, "reasons": reasons}
+
+    def readyz() -> Answer:
+        now_s = time.monotonic()
+        reasons = health.not_ready(now_s, time.time_ns() // 1_000_000)
+        shards = []
+        for tp, shard in list(handover.shards.items()):
+            lag, committed_s = handover.lags.get(tp), shard.stats.last_commit_s
+            shards.append(
+                {
+                    "stage": shard.stage,
+                    "topic": tp[0],
+                    "partition": tp[1],
+                    "behind_seconds": None if lag is None else round(lag.seconds(now_s), 1),
+                    "commit_age_seconds": round(now_s - committed_s, 1) if committed_s else None,
+                }
+            )
+        return 503 if reasons else 200, {
+            "ready": not reasons,
+            "reasons": reasons,
+            "partitions": shards,
+        }
+
+    return {"/healthz": healthz, "/readyz": readyz}
+
+
+logger = logging.getLogger(__name__)
+
+CLOSING_S = 1.0
+HEADERS = MappingProxyType(
+    {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "quietcount"}
+)
+
+
+def registry_of(
+    settings: Settings, handover: Handover, health: Health, partitions: Mapping[str, int]
+) -> CollectorRegistry:
+    # Creation times would double the number of series.
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no types
+    ticks_ms = {config.name: config.tick_ms for config in settings.histograms}
+    gauges = Partitions(handover, health, partitions, ticks_ms, settings.events.grace_ms)
+    for name in ticks_ms:
+        handover.metrics.expect_histogram(name)
+    for stage in (CONTRIBUTE, RELEASE):
+        handover.metrics.stage(stage)
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(OfWorker(handover.metrics.registry, settings.worker.name))
+    registry.register(OfWorker(gauges, settings.worker.name))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+class OperatorsPort:
+    """Port of one worker, open from the first `show` to the end of the `with` block."""
+
+    def __init__(self, settings: Settings, port: int | None) -> None:
+        """Port 0 is any free one, None disables it."""
+        self._settings, self._port = settings, port
+        self._shown = _Shown()
+        self._open = ExitStack()
+        #: URL; None if the port is not open.
+        self.address: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def show(self, handover: Handover, partitions: Mapping[str, int]) -> None:
+        """Show a hand-over from now on; raise SettingsError if the port cannot be opened.
+
+        `partitions` are those of every stage's input topics.
+        """
+        settings = self._settings
+        if self._port is None:
+            return
+        health = Health(
+            handover,
+            commit_interval_s=settings.worker.commit_interval_ms / 1000,
+            tick_s=min(config.tick_ms for config in settings.histograms) / 1000,
+            grace_ms=settings.events.grace_ms,
+        )
+        self._shown.registry = registry_of(settings, handover, health, partitions)
+        self._shown.states = answers(health, handover)
+        if self.address is None:
+            self._listen(self._port)
+
+    def _listen(self, port: int) -> None:
+        host = self._settings.worker.metrics_host
+        try:
+            listener = listening(host, port)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise SettingsError(
+                f"worker.metrics_port = {port}: cannot listen on {host}:{port}: {reason}. Each worker of a machine "
+                "needs a port of its own: `quietcount run -c FILE --metrics-port PORT`"
+            ) from error
+        app = _application(self._shown)
+
+        async def run(stopped: asyncio.Event, ready: Callable[[], None]) -> None:
+            runner = web.AppRunner(
+                app, handle_signals=False, access_log=None, shutdown_timeout=CLOSING_S
+            )
+            await runner.setup()
+            try:
+                await web.SockSite(runner, listener).start()
+                ready()
+                await stopped.wait()
+            finally:
+                await runner.cleanup()
+
+        self._open.enter_context(listener)
+        self._open.enter_context(InThread(run, "monitor"))
+        self.address = url_of(listener.getsockname()[0], listener)
+        logger.info(
+            "metrics, health and readiness (exact: for the operator only): %s/metrics", self.address
+        )
+
+
+class _Shown:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.states: Mapping[str, Callable[[], Answer]] = {}
+
+
+def _application(shown: _Shown) -> web.Application:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+            response: web.StreamResponse = web.Response(
+                status=405, text="GET or HEAD\n", headers={hdrs.ALLOW: "GET, HEAD"}
+            )
+        elif request.match_info.http_exception is not None:
+            response = web.Response(status=404, text="/metrics, /healthz or /readyz\n")
+        else:
+            response = await handler(request)
+        response.headers.update(HEADERS)
+        return response
+
+    async def metrics(request: web.Request) -> web.Response:
+        encode, kind = choose_encoder(request.headers.get(hdrs.ACCEPT) or "")
+        return web.Response(body=encode(shown.registry), headers={hdrs.CONTENT_TYPE: kind})
+
+    async def state(request: web.Request) -> web.Response:
+        status, body = shown.states[request.path]()
+        text = json.dumps(body).encode() + b"\n"
+        return web.Response(status=status, body=text, content_type="application/json")
+
+    app = web.Application(middlewares=[guard])
+    app.router.add_get("/metrics", metrics)
+    for path in shown.states:
+        app.router.add_get(path, state)
+    return app

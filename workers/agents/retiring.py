@@ -1,0 +1,115 @@
+"""Retire a histogram that left the settings, for good.
+
+Retiring takes one transaction per owner partition, by its owner: the histogram's life joins the
+retired ones, where `budget` counts it and no generation can be reused, and its stored pairs are
+deleted. Repeating it changes nothing, so another call completes what a crash interrupted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from workers.agents.state import members_of
+from workers.kafka.clients import Connection
+from workers.kafka.shard import Shard
+from workers.kafka.store import Changelog, Store
+from workers.kafka.topics import describe as describe_topics
+from workers.pipeline.ledger_blocks import joined, pages
+from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.progress import PROGRESS, complete_ms, read_progress, read_states
+from workers.runtime.errors import SettingsError
+from workers.runtime.sizes import Change
+from workers.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """The generation that was running, and the number of owner partitions that had it."""
+
+    generation: int
+    owners: int
+
+
+def retire(settings: Settings, connection: Connection, name: str) -> Retired:
+    """End the running generation of a histogram that the settings lack.
+
+    Raises:
+        SettingsError: the settings have it, the state does not, or workers of this name run.
+        StateRefused: another version wrote the state.
+        KafkaException: it cannot be read or written.
+    """
+    if name in (config.name for config in settings.histograms):
+        raise SettingsError(
+            f"histogram {name!r} is in the settings: take its [[histogram]] out first, for every worker of this name"
+        )
+    states = read_states(connection, settings.worker.name) or []
+    found = {
+        owner: state
+        for owner, state in enumerate(states)
+        if state is not None and name in state.histograms
+    }
+    if not found:
+        there = sorted(
+            {known for state in states if state is not None for known in state.histograms}
+        )
+        raise SettingsError(
+            f"histogram {name!r}: the state of worker {settings.worker.name!r} has no such histogram running; "
+            f"{'it has ' + ', '.join(there) if there else 'it has none'}"
+        )
+    _refuse_running(settings, connection)
+    topic = settings.release_state_topic
+    topic_id = describe_topics(connection, [topic])[topic].topic_id
+    for owner in found:
+        one = _Owner(
+            connection,
+            f"{settings.worker.name}-release-{owner}",
+            owner,
+            topic,
+            Store(None, Changelog(topic, owner, topic_id)),
+        )
+        try:
+            one.open()
+            one.retire(name, settings.contributions_topic)
+        finally:
+            one.close()
+    return Retired(max(state.histograms[name].generation for state in found.values()), len(found))
+
+
+class _Owner(Shard):
+    """An owner partition, taken over for one transaction."""
+
+    stage = "retire"
+    _progress: ReleaseProgress | None = None
+
+    def restore(self) -> None:
+        value = joined(PROGRESS, self.store.get)
+        self._progress = None if value is None else read_progress(value)
+
+    def retire(self, name: str, contributions: str) -> None:
+        """Move a histogram's life to the retired ones, and delete its stored pairs."""
+        progress = self._progress
+        if progress is None or (life := progress.histograms.pop(name, None)) is None:
+            return
+        # An owner that died before a commit may have published up to here to uncommitted readers.
+        until = complete_ms(self.connection, contributions, self.partition, progress)
+        if until is not None:
+            life.until = until
+        progress.retired.append((name, life))
+        kept = self.store.items(f"{name}/{life.generation}/".encode())
+        changes: list[Change] = [(key, None) for key, _ in kept]
+        self.transact(
+            [], [*changes, *pages(PROGRESS, msgspec.json.encode(progress))], progress.offset
+        )
+
+
+def _refuse_running(settings: Settings, connection: Connection) -> None:
+    """Refuse while workers of this name run: they would be fenced, and refuse to restart."""
+    group = settings.worker.name
+    members = members_of(connection, group)
+    if members:
+        raise SettingsError(
+            f"workers of {group!r} are running ({members} of them): stop all first, and start all with the new settings after it "
+            "(one that was killed counts for 10 s more)"
+        )

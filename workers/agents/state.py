@@ -1,0 +1,155 @@
+"""The stored state: checks against the settings before start.
+
+Every owner repeats the check when it takes over its partition. But by then stage 1 of another
+partition could have committed without the contributions to a histogram that left the settings.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from confluent_kafka import KafkaError, KafkaException
+
+from workers.kafka.clients import Connection, forbidden
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.histogram import left_out, refusal_of_left_out
+from workers.pipeline.merge import Merge, ReleaseProgress
+from workers.pipeline.progress import read_states
+from workers.runtime.errors import QuietcountError, SettingsError, describe
+from workers.settings.files import read_key
+from workers.settings.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+# Time for a cluster to create the topic of all groups, at the first start of any group.
+_ANSWER_S = 30.0
+# Must not expire before we release the client: if librdkafka's own timeout expires while it looks
+# for a coordinator, it ends the process ("Assertion `eonce->refcnt > 0' failed", 2.16.1).
+_NEVER_S = 3_600.0
+_AGAIN_S = 0.2
+#: A coordinator that is still being found, or is loading.
+_SOON = (
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+)
+
+
+def members_of(connection: Connection, group: str) -> int:
+    """Return the size of a consumer group, once it has a coordinator; 0 if it is unknown.
+
+    Raises:
+        SettingsError: this principal may not ask.
+        KafkaException: no broker answers.
+    """
+    deadline = time.monotonic() + _ANSWER_S
+    with connection.admin() as admin:
+        while True:
+            try:
+                [asked] = admin.describe_consumer_groups([group], request_timeout=_NEVER_S).values()
+                return len(asked.result(timeout=_ANSWER_S).members)
+            except TimeoutError:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                    return 0
+                if (reason := forbidden(error)) is not None:
+                    raise SettingsError(f"the consumer group {group}: {reason}") from None
+                if error.args[0].code() not in _SOON or time.monotonic() > deadline:
+                    raise
+            time.sleep(_AGAIN_S)
+
+
+def await_coordinator(connection: Connection, group: str) -> None:
+    """Wait until a group can be joined.
+
+    A cluster's first group waits for the topic of all groups to be created. Meanwhile Faust's
+    consumer would log errors that are harmless.
+    """
+    try:
+        members_of(connection, group)
+    except (SettingsError, KafkaException) as error:
+        # The consumer meets the same error and reports it.
+        logger.debug("the coordinator of %s did not answer: %s", group, describe(error))
+
+
+def key_of(settings: Settings, connection: Connection) -> NoiseKey:
+    """Return the worker's key.
+
+    Raises:
+        SettingsError: it is missing or unusable; if the file is missing and the cluster holds
+            state, the message gives the fingerprint of the key that the state was made with.
+    """
+    path = settings.worker.key_file
+    try:
+        return NoiseKey(read_key(path))
+    except SettingsError:
+        if path.exists() or connection.embedded is not None:
+            raise
+        wanted = _fingerprints(_known(settings, connection))
+        if not wanted:
+            raise
+        raise SettingsError(
+            f"{path}: no such key file, and the state of worker {settings.worker.name!r} was made with the key of fingerprint "
+            f"{' or '.join(wanted)}: bring that file, a new key cannot go on (what a file has is shown by: quietcount key fingerprint FILE)"
+        ) from None
+
+
+def check_states(
+    settings: Settings, connection: Connection, key: NoiseKey, merge_of: Callable[[int], Merge]
+) -> None:
+    """Refuse to start if these settings cannot resume from the state.
+
+    `merge_of` returns the histograms of an owner partition, before any tick.
+
+    Raises:
+        SettingsError: the state was made with another key.
+        StateRefused: it belongs to other settings.
+    """
+    try:
+        states = read_states(connection, settings.worker.name) or []
+    except KafkaException as error:
+        # Still safe: every owner checks its own state when it takes over its partition.
+        logger.info("the state could not be looked at before the start: %s", describe(error))
+        return
+    own, path = key.fingerprint.hex(), settings.worker.key_file
+    for wanted in _fingerprints(states):
+        if wanted != own:
+            raise SettingsError(
+                f"{path}: the key file holds another key (fingerprint {own}) than the one this state was made with "
+                f"(fingerprint {wanted}): restore the old key file"
+            )
+    for owner, progress in enumerate(states):
+        if progress is None:
+            continue
+        merge = merge_of(owner)
+        # Both stages check partition counts, and stage 1's message is more specific.
+        if (len(progress.watermarks), progress.owners) == (len(merge.watermarks), merge.owners):
+            merge.check(progress)
+
+
+def announcements(settings: Settings, connection: Connection) -> list[str]:
+    """Return refusals of a start that need no key; empty if the state cannot be read."""
+    names = [config.name for config in settings.histograms]
+    gone = {
+        name: None
+        for state in _known(settings, connection)
+        if state
+        for name in left_out(state.histograms, names)
+    }
+    return [refusal_of_left_out(name) for name in gone]
+
+
+def _known(settings: Settings, connection: Connection) -> Sequence[ReleaseProgress | None]:
+    """Return readable states; callers report missing ones."""
+    try:
+        return read_states(connection, settings.worker.name) or []
+    except (QuietcountError, KafkaException) as error:
+        logger.debug("the state cannot be looked at: %s", describe(error))
+        return []
+
+
+def _fingerprints(states: Iterable[ReleaseProgress | None]) -> list[str]:
+    return list(dict.fromkeys(state.key for state in states if state is not None))

@@ -1,0 +1,348 @@
+"""The worker's topics on the cluster: which are needed, which exist, and which are wrong.
+
+A worker's first commit fixes the topics that a regular expression matches, by storing them
+(`pipeline/sources.py`). Later matches are reported, and never counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from confluent_kafka import KafkaException
+
+from workers.kafka.clients import Connection
+from workers.kafka.reading import bounds_of, reader, take
+from workers.kafka.topics import (
+    Existing,
+    Topic,
+    checked_id,
+    describe,
+    missing,
+    names_on,
+    plan_topics,
+    problems,
+    stream_name,
+)
+from workers.pipeline.ledger_blocks import joined
+from workers.pipeline.sources import SOURCES, Sources, SourceTopic, stored_set
+from workers.runtime.errors import QuietcountError, SettingsError
+from workers.runtime.errors import describe as describe_error
+from workers.runtime.metrics import Metrics
+from workers.settings.settings import Settings, internal_topics, rekey_topics
+
+logger = logging.getLogger(__name__)
+
+#: Interval between checks for matching topics that are not counted.
+LOOK_S = 60.0
+FIXED = "the set of topics is fixed by the first start; a new worker name takes it in (a new stream, charged again)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topics:
+    """The worker's topics on the cluster.
+
+    Attributes:
+        others: topics that also match the regular expression, but are not counted.
+        existing: those in `plan` that exist.
+        plain: whether the settings name one events topic.
+        by_user: topic of the re-keyed events, which stage 1 reads; None: it reads the events
+            topics.
+    """
+
+    events: tuple[str, ...]
+    others: tuple[str, ...] = ()
+    plan: list[Topic]
+    existing: dict[str, Existing]
+    plain: bool = True
+    by_user: str | None = None
+    embedded: bool = False
+
+    def partitions(self, name: str) -> int:
+        return self.existing[name].partitions
+
+    def id(self, name: str) -> str | None:
+        """Return the broker's id of a topic, None only on the embedded cluster.
+
+        Raise SettingsError if a real cluster gave none.
+        """
+        return None if self.embedded else checked_id(name, self.existing[name].topic_id)
+
+    def stream(self, *names: str) -> str:
+        """Return topics and their incarnations in the mechanism id's format."""
+        return stream_name(*((name, self.id(name)) for name in names))
+
+    @property
+    def origins(self) -> Sources:
+        """Partitions of the events topics, which must all exist."""
+        return Sources(tuple(map(self._source, self.events)), self.plain)
+
+    @property
+    def sources(self) -> Sources:
+        """Source partitions: those that stage 1 reads."""
+        return self.origins if self.by_user is None else Sources((self._source(self.by_user),))
+
+    def _source(self, name: str) -> SourceTopic:
+        return SourceTopic(name, self.partitions(name), self.id(name))
+
+
+def connection_of(settings: Settings, embedded: str | None = None) -> Connection:
+    return Connection(settings.kafka.bootstrap, settings.kafka.client, embedded=embedded)
+
+
+def look_at_topics(
+    settings: Settings, connection: Connection, events_partitions: int | None = None
+) -> Topics:
+    """Return the needed topics, and those of them that exist.
+
+    A missing events topic is planned with `events_partitions`, unless another setting or topic
+    gives its partition count.
+
+    Raises:
+        SettingsError: no broker answers, or the topics contradict the settings.
+    """
+    events, others = events_topics(settings, connection)
+    outputs = [settings.output_topic(config) for config in settings.histograms]
+    existing = describe(connection, [*events, *settings.internal_topics, *outputs])
+    worker, rekey = settings.worker, settings.privacy.rekey
+    plan = plan_topics(
+        worker.name,
+        events,
+        events_partitions,
+        worker.owner_partitions,
+        outputs,
+        existing,
+        rekey=rekey,
+        user_partitions=worker.user_partitions,
+    )
+    return Topics(
+        events=events,
+        others=others,
+        plan=plan,
+        existing=existing,
+        plain=settings.events.topics.one,
+        by_user=settings.by_user_topic if rekey else None,
+        embedded=connection.embedded is not None,
+    )
+
+
+class SourcePartition(NamedTuple):
+    """A partition of an events topic, and that topic's partition count."""
+
+    topic: str
+    partition: int
+    partitions: int
+
+    @property
+    def log(self) -> tuple[str, int]:
+        return self.topic, self.partition
+
+
+def source_partitions(settings: Settings, connection: Connection) -> list[SourcePartition]:
+    """Return the partitions of the events topics that producers write.
+
+    The topics must exist; no other topic need.
+
+    Raises:
+        SettingsError: one is missing, or no broker answers.
+    """
+    sources = check_events(settings, connection, as_produced=True)
+    return [
+        SourcePartition(place.topic.name, place.partition, place.topic.partitions)
+        for place in sources
+    ]
+
+
+def partitions_by_user(settings: Settings, connection: Connection) -> list[SourcePartition]:
+    """Return the by-user topic's partitions; empty without `privacy.rekey` or before it exists."""
+    if not settings.privacy.rekey:
+        return []
+    name = settings.by_user_topic
+    found = describe(connection, [name]).get(name)
+    return (
+        []
+        if found is None
+        else [SourcePartition(name, p, found.partitions) for p in range(found.partitions)]
+    )
+
+
+def check_topics(settings: Settings, connection: Connection) -> Topics:
+    """Return the worker's topics; raise SettingsError if one is missing or unusable."""
+    topics = look_at_topics(settings, connection)
+    absent = [topic.name for topic in missing(topics.plan, topics.existing)]
+    for name in topics.events:
+        if name in absent:
+            raise _no_such_topic(settings, name)
+    if absent:
+        raise _missing(absent)
+    wrong = problems(topics.plan, topics.existing)
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    return topics
+
+
+def check_events(
+    settings: Settings, connection: Connection, *, as_produced: bool = False
+) -> Sources:
+    """Return the source partitions; raise SettingsError if one is missing.
+
+    No other topic need exist. They belong to the by-user topic with `privacy.rekey`, unless
+    `as_produced`.
+    """
+    by_user = settings.privacy.rekey and not as_produced
+    if by_user:
+        names: tuple[str, ...] = (settings.by_user_topic,)
+        plain = True
+    else:
+        names, plain = events_topics(settings, connection)[0], settings.events.topics.one
+    existing = describe(connection, names)
+    for name in names:
+        if name not in existing:
+            if by_user:
+                raise _missing([name])
+            raise _no_such_topic(settings, name)
+    embedded = connection.embedded is not None
+    return Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded).sources
+
+
+# ---- a regular expression ------------------------------------------------------------------------
+
+
+def events_topics(
+    settings: Settings, connection: Connection
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the events topics, and other matching topics that are not counted.
+
+    Asks the cluster only if the settings have a regular expression.
+
+    Raises:
+        SettingsError: nothing matches, or a topic that the state was made with is gone.
+    """
+    wanted = settings.events.topics
+    if wanted.pattern is None:
+        return wanted.names, ()
+    there = names_on(connection)
+    found = matching(settings, there)
+    state = (
+        settings.rekey_state_topic if settings.privacy.rekey else settings.contribute_state_topic
+    )
+    stored = _stored(connection, state) if state in there else None
+    if stored is None:
+        if not found:
+            raise SettingsError(
+                f"events.topic = {wanted.pattern!r}: matches no topic on {settings.kafka.bootstrap}; create one first, "
+                "or allow this worker to see it (deploy/acls.md)"
+            )
+        return tuple(found), ()
+    for topic in stored:
+        if topic.name not in there:
+            raise _no_such_topic(settings, topic.name)
+    names = tuple(topic.name for topic in stored)
+    return names, tuple(name for name in found if name not in names)
+
+
+def matching(settings: Settings, there: Collection[str]) -> list[str]:
+    """Return the cluster's topics that the regular expression selects, sorted.
+
+    A worker's own topics never count as events: neither this worker's topics nor the internal
+    topics of another.
+    """
+    own = {
+        *settings.internal_topics,
+        *(settings.output_topic(config) for config in settings.histograms),
+    }
+    for name in there:
+        worker = name.rpartition(".")[0]
+        internal = internal_topics(worker)
+        if name in (*internal, *rekey_topics(worker)) and all(topic in there for topic in internal):
+            own.add(name)
+    return [
+        name for name in sorted(there) if name not in own and settings.events.topics.matches(name)
+    ]
+
+
+@contextmanager
+def watching(
+    settings: Settings, connection: Connection, topics: Topics, metrics: Metrics
+) -> Iterator[None]:
+    """Check periodically, while the block runs, for matching topics that are not counted.
+
+    Each one is logged once, and their number is a metric.
+    """
+    told: set[str] = set()
+
+    def tell(names: Collection[str]) -> None:
+        for name in names:
+            if name not in told:
+                logger.warning(
+                    "topic %s matches events.topic = %r too, but is not counted: %s",
+                    name,
+                    settings.events.topics.pattern,
+                    FIXED,
+                )
+        told.update(names)
+        metrics.unread_topics.set(len(names))
+
+    def look() -> None:
+        while not ended.wait(LOOK_S):
+            try:
+                tell(
+                    [
+                        name
+                        for name in matching(settings, names_on(connection))
+                        if name not in topics.events
+                    ]
+                )
+            except (KafkaException, QuietcountError) as error:
+                logger.debug("the topics could not be looked at: %s", describe_error(error))
+
+    tell(topics.others)
+    if settings.events.topics.pattern is None:
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(target=look, name="topics", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | None:
+    """Return the events topics that the state was made with; None before the first commit.
+
+    Every source partition's first commit stores them, so they are at the beginning of its
+    changelog.
+    """
+    partitions = describe(connection, [state])[state].partitions
+    with reader(connection) as consumer:
+        for partition in range(partitions):
+            low, high = bounds_of(consumer, state, partition)
+            if low == high:
+                continue
+            found: dict[bytes, bytes | None] = {}
+            for taken in take(consumer, {(state, partition): (low, high)}):
+                found |= {message.key() or b"": message.value() for message in taken.messages}
+                if SOURCES in found:  # the head follows its pages
+                    break
+            if (value := joined(SOURCES, found.get)) is not None:
+                return stored_set(value)
+    return None
+
+
+def _missing(names: Sequence[str]) -> SettingsError:
+    return SettingsError(
+        f"missing topics: {', '.join(names)}: create them with `quietcount topics -c FILE --create`"
+    )
+
+
+def _no_such_topic(settings: Settings, name: str) -> SettingsError:
+    return SettingsError(
+        f"events.topic = {name!r}: no such topic on {settings.kafka.bootstrap}; if the name is right, create it "
+        "(`quietcount topics -c FILE --create --events-topic`), or allow this worker to read it (deploy/acls.md)"
+    )

@@ -1,0 +1,149 @@
+"""Kernels for buckets (`mechanisms.config.buckets`) and quantiles (`pipeline/snapshots.py`)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.compiled import kernel, kernel_part
+
+
+@kernel_part
+def bucket(value: float, edges: NDArray[np.float64]) -> int:
+    """Return the number of edges at or below a number; -1 if it is not a number.
+
+    Args:
+        value: any; infinities lie in the first and the last bucket.
+        edges: (n,), ascending.
+    """
+    if math.isnan(value):
+        return -1
+    low, high = 0, len(edges)
+    while low < high:
+        middle = (low + high) >> 1
+        if edges[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def buckets(
+    values: NDArray[np.float64], edges: NDArray[np.float64], found: NDArray[np.int64]
+) -> None:
+    """Find the bucket of every number in a column.
+
+    Args:
+        values: (m,).
+        edges: (n,), ascending.
+        found: (m,), the result: 0..n, or -1 where it is not a number.
+    """
+    for i in range(len(values)):
+        found[i] = bucket(values[i], edges)
+
+
+# Halvings of a bucket: more would change nothing after rounding.
+HALVINGS = 40
+# Returned for an end of an interval in place of a bucket.
+OPEN, EDGE = -1, -2
+
+
+@kernel_part
+def sd_below(edge: int, edges: int, sd: float, q: float) -> float:
+    """Return the sd of G at an edge: of 1 + edge buckets below it, edges - edge above."""
+    below = edge + 1.0
+    return sd * math.sqrt(below * ((1 - q) * (1 - q)) + (edges - below + 1) * (q * q))
+
+
+@kernel_part
+def root(
+    bucket: int, start: float, count: float, others: int, times: float, sd: float, q: float
+) -> float:
+    """Return the fraction of a bucket at which G + times sqrt(V) passes 0, from below.
+
+    Args:
+        bucket: its number, and that of buckets below it.
+        start: G at its lower edge.
+        count: of the bucket.
+        others: number of buckets above it.
+        times: number of standard deviations added.
+        sd: of each count.
+        q: the quantile's level.
+    """
+    fixed = bucket * (1 - q) * (1 - q) + others * q * q
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        f = (low + high) / 2
+        off = f - q
+        if start + f * count + times * (sd * math.sqrt(fixed + off * off)) < 0:
+            low = f
+        else:
+            high = f
+    return (low + high) / 2
+
+
+@kernel
+def quantile(
+    counts: NDArray[np.float64], sd: float, q: float, normal: float, g: NDArray[np.float64]
+) -> tuple[int, float, int, float, int, float]:
+    """Find a quantile and both ends of its interval, each as a bucket and a fraction of its width.
+
+    Args:
+        counts: (n + 1,), of the buckets in their order.
+        sd: of each count.
+        q: above 0 and below 1.
+        normal: how many standard deviations the interval reaches.
+        g: (n,), scratch.
+
+    Returns:
+        bucket of the quantile, OPEN where too little is counted, and fraction; bucket of the lower
+        end, OPEN where there is none and EDGE where it is the last edge, and fraction; bucket of
+        the upper end, OPEN likewise and EDGE where it is the first edge, and fraction.
+    """
+    n, total = len(g), 0.0
+    for i in range(n):
+        total += counts[i]
+        g[i] = total
+    total += counts[n]
+    if total <= normal * sd * math.sqrt(n + 1):
+        return OPEN, 0.0, OPEN, 0.0, OPEN, 0.0
+    first, last = n, -1  # the first edge at which G may be at least 0, the last at which at most
+    for i in range(n):
+        g[i] -= q * total
+        reach = normal * sd_below(i, n, sd, q)
+        if first == n and g[i] + reach >= 0:
+            first = i
+        if g[i] - reach <= 0:
+            last = i
+    low, low_at, high, high_at = OPEN, 0.0, OPEN, 0.0
+    if first == n:
+        low = EDGE
+    elif first > 0:
+        # Upper is convex within a bucket, from below 0 to at least 0: it passes 0 once.
+        low, low_at = first, root(first, g[first - 1], counts[first], n - first, normal, sd, q)
+    if last == -1:
+        high = EDGE
+    elif last < n - 1:
+        # Lower is concave within a bucket, from at most 0 to above 0: it passes 0 once.
+        high = last + 1
+        high_at = root(high, g[last], counts[high], n - high, -normal, sd, q)
+    bucket, least, below = 0, 0.0, 0.0
+    for i in range(n):
+        below += g[i]
+        if below < least:
+            bucket, least = i + 1, below
+    if bucket == 0 or bucket == n:
+        return bucket, 0.0, low, low_at, high, high_at
+    left, right = -q * total, (1 - q) * total
+    below = 0.0
+    for i in range(bucket):
+        below += g[bucket - 1 - i]
+        left = max(left, below / (i + 1))
+    below = 0.0
+    for i in range(n - bucket):
+        below += g[bucket + i]
+        right = min(right, below / (i + 1))
+    return bucket, -left / (right - left) if right > left else 0.0, low, low_at, high, high_at

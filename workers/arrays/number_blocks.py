@@ -1,0 +1,236 @@
+"""Columns of numbers: noise lookup and sums, threshold tests, and blocks as bytes.
+
+As bytes, a block uses the narrowest width that holds its largest number, little-endian.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.compiled import kernel
+
+Integers = NDArray[np.int64]
+# Noise in as few bytes as hold it, and sums of it.
+Narrow = NDArray[np.int16] | NDArray[np.int32]
+Sums = NDArray[np.int32] | NDArray[np.int64]
+
+# Rows checked together for any that is shown.
+LOOKED_AT_ONCE = 64
+# Of a block of numbers: version, width, rows.
+HEAD_BYTES = 4
+# Rows added up together: their sums take 12 KiB of a nearest cache of 32.
+TILE_ROWS = 1024
+
+
+@kernel
+def xor(words: NDArray[np.uint64], others: NDArray[np.uint64], out: NDArray[np.uint64]) -> None:
+    """Write the exclusive or of every 128-bit word with every one of some others.
+
+    Args:
+        words: uint64 (n, 2).
+        others: uint64 (k, 2).
+        out: (k n, 2), the result: all words with the first of the others, then with the second, ...
+    """
+    n = len(words)
+    for j in range(len(others)):
+        upper, lower = others[j, 0], others[j, 1]
+        for i in range(n):
+            out[j * n + i, 0] = words[i, 0] ^ upper
+            out[j * n + i, 1] = words[i, 1] ^ lower
+
+
+@kernel
+def look_up(
+    guide: Narrow,
+    shift: np.uint64,
+    open_mark: int,
+    high: NDArray[np.uint64],
+    low: NDArray[np.uint64],
+    lowest: int,
+    words: NDArray[np.uint64],
+    out: Narrow,
+) -> None:
+    """Write `lowest` plus the number of thresholds at or below each word: all 128 bits count.
+
+    Args:
+        guide: the value of each upper bits, or `open_mark` where they do not decide it.
+        shift: how far the upper bits of a word's first half are shifted.
+        open_mark: no value.
+        high, low: (k,), the halves of the thresholds, ascending.
+        lowest: the value of a word below all of them.
+        words: uint64 (n, 2), column 0 the more significant half.
+        out: (n,), of the guide's type; the result.
+    """
+    for i in range(len(words)):
+        value = guide[words[i, 0] >> shift]
+        if value == open_mark:
+            first, last = 0, len(high)
+            while first < last:
+                middle = (first + last) >> 1
+                equal = high[middle] == words[i, 0]
+                if high[middle] < words[i, 0] or (equal and low[middle] <= words[i, 1]):
+                    first = middle + 1
+                else:
+                    last = middle
+            value = lowest + first
+        out[i] = value
+
+
+@kernel
+def add_up(
+    narrow: NDArray[np.int16],
+    wide: NDArray[np.int32],
+    terms: Integers,
+    sums: Integers,
+    short: NDArray[np.int32],
+    out: Integers,
+) -> None:
+    """Sum multiples of noise columns in a chain of sums, each shifted and carried into the next.
+
+    No sum overflows its type. Rows are taken in tiles with sums that stay in the nearest cache for
+    all terms.
+
+    Args:
+        narrow, wide: (columns, n or more), noise.
+        terms: int64 (k, 3), those of all sums: 0 for a narrow column and 1 for a wide one, the
+            column, and its factor.
+        sums: int64 (m, 4): the number of terms up to its last one, a constant to add, the right
+            shift, and 1 where 32 bits suffice for it.
+        short: room for the sums of a tile.
+        out: (n,), the result: the last sum.
+    """
+    out[:] = 0
+    for first in range(0, len(out), len(short)):
+        rows, term = min(len(short), len(out) - first), 0
+        for s in range(len(sums)):
+            addend, shift, fits = sums[s, 1], sums[s, 2], sums[s, 3] != 0
+            for i in range(rows):
+                out[first + i] += addend
+            if fits:
+                for i in range(rows):
+                    short[i] = out[first + i]
+            while term < sums[s, 0]:
+                is_wide, column, factor = terms[term, 0] != 0, terms[term, 1], terms[term, 2]
+                if fits and is_wide:
+                    for i in range(rows):
+                        short[i] += np.int64(wide[column, first + i]) * factor
+                elif fits:
+                    for i in range(rows):
+                        short[i] += np.int64(narrow[column, first + i]) * factor
+                elif is_wide:
+                    for i in range(rows):
+                        out[first + i] += np.int64(wide[column, first + i]) * factor
+                else:
+                    for i in range(rows):
+                        out[first + i] += np.int64(narrow[column, first + i]) * factor
+                term += 1
+            if fits:
+                for i in range(rows):
+                    out[first + i] = short[i] >> shift
+            else:
+                for i in range(rows):
+                    out[first + i] >>= shift
+
+
+@kernel
+def passed(
+    counts: Integers,
+    noise: Integers,
+    shown: Sums,
+    threshold: int,
+    tests: bool,
+    new: Integers,
+    rows: Integers,
+    noisy: Integers,
+) -> tuple[int, int]:
+    """Find the rows that pass a threshold for the first time, and all rows shown before or now.
+
+    Most of a large ledger's rows are never shown: checking that a group of rows has none takes half
+    the time of going through them.
+
+    Args:
+        counts, noise: (n,).
+        shown: (n,), 0 for a row that was not shown before.
+        threshold: a noisy count must be above it.
+        tests: whether new rows may be shown at all.
+        new, rows: (n,), the results, ascending.
+        noisy: (n,), the result: noisy counts of `rows`.
+
+    Returns:
+        The lengths of `new` and `rows`.
+    """
+    fresh, both = 0, 0
+    for begin in range(0, len(counts), LOOKED_AT_ONCE):
+        stop, found = min(begin + LOOKED_AT_ONCE, len(counts)), 0
+        for row in range(begin, stop):  # several at a time
+            found += (shown[row] != 0) | (tests & (counts[row] + noise[row] > threshold))
+        if found == 0:
+            continue
+        for row in range(begin, stop):
+            count, before = counts[row] + noise[row], shown[row] != 0
+            first = tests and not before and count > threshold
+            new[fresh] = row
+            fresh += first
+            rows[both] = row
+            noisy[both] = count
+            both += before or first
+    return fresh, both
+
+
+@kernel
+def mark_blocks(rows: Integers, block_bits: int, blocks: NDArray[np.bool_]) -> None:
+    """Mark the blocks, of 2^block_bits rows each, that contain any of `rows`."""
+    for i in range(len(rows)):
+        blocks[rows[i] >> block_bits] = True
+
+
+@kernel
+def pack_blocks(
+    column: Integers | NDArray[np.int32],
+    blocks: Integers,
+    block_rows: int,
+    version: int,
+    ends: Integers,
+    packed: NDArray[np.uint8],
+) -> None:
+    """Write some blocks of a column end to end, each behind its head of `HEAD_BYTES`.
+
+    The head has a byte for the version, one for the width, 0 to 3 for numbers of 1, 2, 4 or 8
+    bytes, and two for the number of rows.
+
+    Args:
+        column: (n,), numbers of at least 0.
+        blocks: (m,), non-empty blocks: block b begins at row b * block_rows.
+        block_rows: rows of a block, below 2^16; the last one of the column may have fewer.
+        version: of the head.
+        ends: (m,), the result: end of each block in `packed`.
+        packed: the result, with room for a head a block and 8 bytes a row.
+    """
+    at = 0
+    for i in range(len(blocks)):
+        first = blocks[i] * block_rows
+        stop = min(first + block_rows, len(column))
+        largest = 0
+        for row in range(first, stop):
+            largest = max(largest, column[row])
+        width = 0
+        while width < 3 and largest >> (8 << width):
+            width += 1
+        packed[at] = version
+        packed[at + 1] = width
+        packed[at + 2] = (stop - first) & 255
+        packed[at + 3] = (stop - first) >> 8
+        at += HEAD_BYTES
+        if width == 0:  # most blocks, and several rows at a time
+            for row in range(first, stop):
+                packed[at + row - first] = column[row]
+            at += stop - first
+            first = stop
+        for row in range(first, stop):
+            number = column[row]
+            for _ in range(1 << width):
+                packed[at] = number & 255
+                number >>= 8
+                at += 1
+        ends[i] = at

@@ -1,0 +1,86 @@
+"""Index from tags to rows, beside a growing column of tags.
+
+It holds only row numbers and part of each tag; the tags themselves are in a column of its owner.
+`workers/arrays/tag_table.py` explains the slot format, and why tags may be trusted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.texts import fixed
+
+Tags = NDArray[np.uint64]
+Rows = NDArray[np.int64]
+
+_FIRST_SLOTS = 2048
+# A slot holds a row's number in 32 bits.
+_SLOTS_MAX = 1 << 32
+
+
+class TagIndex:
+    """Tag -> row. At most three quarters full, 4 bytes a slot: 5 to 11 bytes a row."""
+
+    def __init__(self) -> None:
+        self._slots: NDArray[np.uint32] = np.zeros(_FIRST_SLOTS, dtype=np.uint32)
+        self._used = 0
+
+    def find(self, tags: Tags, of_rows: Tags) -> Rows:
+        """Return the rows of `tags` (n, 2), -1 where absent; `of_rows` has every row's tag."""
+        from workers.arrays.tag_table import find_rows
+
+        rows = np.empty(len(tags), dtype=np.int64)
+        find_rows(self._slots, of_rows, fixed(tags), rows)
+        return rows
+
+    def add(
+        self, totals: NDArray[np.int64], of_rows: Tags, tags: Tags, counts: NDArray[np.int64]
+    ) -> tuple[Rows, int]:
+        """Add counts to the totals of the rows of `tags`.
+
+        Args:
+            totals: int64, of every row; changed.
+            of_rows: uint64 (rows, 2), the tag of every row.
+            tags: uint64 (n, 2).
+            counts: int64 (n,).
+
+        Returns:
+            The rows, -1 where absent, and the number of absent ones.
+        """
+        from workers.arrays.tag_table import AT_ONCE, add_to_rows
+
+        if len(counts) != len(tags):
+            raise ValueError(f"counts: {len(counts)} of {len(tags)} tags")
+        rows, room = np.empty(len(tags), dtype=np.int64), np.empty(AT_ONCE, dtype=np.int64)
+        unknown = add_to_rows(self._slots, of_rows, totals, fixed(tags), fixed(counts), rows, room)
+        return rows, unknown
+
+    def enter(self, n: int, of_rows: Tags) -> None:
+        """Enter all rows up to n - 1 not yet in the index; their tags must be new and distinct."""
+        from workers.arrays.tag_table import enter_rows
+
+        self.reserve(n, of_rows)
+        enter_rows(self._slots, of_rows, self._used, n)
+        self._used = n
+
+    def reserve(self, n: int, of_rows: Tags) -> None:
+        """Make room for n rows.
+
+        Raises:
+            OverflowError: a slot cannot hold such a row number.
+        """
+        from workers.arrays.tag_table import enter_rows
+
+        slots = len(self._slots)
+        while 4 * n > 3 * slots:
+            slots *= 2
+        if slots > _SLOTS_MAX:
+            raise OverflowError(f"{n:,} rows: an index holds at most {3 * _SLOTS_MAX // 4:,}")
+        if slots > len(self._slots):
+            self._slots = np.zeros(slots, dtype=np.uint32)
+            enter_rows(self._slots, of_rows, 0, self._used)
+
+    @property
+    def nbytes(self) -> int:
+        return self._slots.nbytes

@@ -1,0 +1,366 @@
+"""Tallies of events: bounding, and counts by pair of stream key and label.
+
+A *pair* is a uint64: the code of the stream key in the upper 32 bits, the code of the label in the
+lower 32. The label NO_LABEL represents the key itself: keys whose events bring no items are
+recorded too. A tally is a table from pairs to rows, in order of first occurrence. With few possible
+pairs it has a slot for each. Otherwise it is a hash table, probed linearly and at most half full;
+its hash is mixed with a secret of this process, since events choose the pairs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.compiled import kernel, kernel_part
+
+Codes = NDArray[np.int32]
+Flags = NDArray[np.bool_]
+Longs = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+NO_LABEL = (1 << 32) - 1
+# Up to this many labels of an event are compared pairwise; longer events look up each label's last
+# occurrence.
+PAIRWISE_MAX = 16
+
+
+@kernel
+def effective_times(times: Longs, latest: int, grace: int, mark: int, out: Longs) -> int:
+    """Write the effective time of every event, and return the watermark after them.
+
+    Args:
+        times: int64 (n,), the events' own.
+        latest: upper limit of times that move the watermark.
+        grace: the watermark's lag.
+        mark: the watermark before them.
+        out: int64 (n,), written: an event's time, or the watermark at it if that is later.
+    """
+    for i in range(len(times)):
+        mark = max(mark, min(times[i], latest) - grace)
+        out[i] = max(times[i], mark)
+    return mark
+
+
+@kernel
+def ticks_of(
+    times: Longs, effective: Longs, start: int, width: int, ticks: Longs, begins: Longs
+) -> tuple[int, bool]:
+    """Write the tick that holds each event's effective time.
+
+    Args:
+        times, effective: int64 (n,), own and effective times; effective ones are not earlier.
+        start: start of tick 1. width: of a tick.
+        ticks: int64 (n,), written; 0 for an event dated before tick 1.
+        begins: int64 (n,), written: where the tick differs from the one before, the first event
+            included.
+
+    Returns:
+        The number of such places, and whether ticks never decrease.
+    """
+    runs, ascending = 0, True
+    tick, first, stop = 0, 0, 0
+    for i in range(len(times)):
+        if times[i] < start:
+            ticks[i] = 0
+        else:
+            # Most events share the previous event's tick: a division takes longer than all else.
+            if not first <= effective[i] < stop:
+                tick = (effective[i] - start) // width + 1
+                first = start + (tick - 1) * width
+                stop = first + width
+            ticks[i] = tick
+        if i == 0 or ticks[i] != ticks[i - 1]:
+            begins[runs] = i
+            runs += 1
+            ascending &= i == 0 or ticks[i] > ticks[i - 1]
+    return runs, bool(ascending)
+
+
+@kernel
+def distinct_labels(
+    first: Longs,
+    number: Longs,
+    labels: Codes,
+    amounts: Longs,
+    amount_max: int,
+    last: bool,
+    met: Longs,
+    ends: Longs,
+    seen: Flags,
+    out_labels: Codes,
+    out_amounts: Longs,
+) -> tuple[bool, bool]:
+    """Write each event's distinct labels in order of first occurrence, with their summed amounts.
+
+    Args:
+        first, number: int64 (n,): event i brings labels[first[i] : first[i] + number[i]];
+            number[i] < 0: it is not seen, and brings none.
+        labels: int32 (m,), codes.
+        amounts: int64 (m,), or (0,): all 1.
+        amount_max: limit on the amount for one label of one event.
+        last: whether the last amount of a repeated label counts, instead of the sum.
+        met: int64 (labels' codes,), last position of each code; scratch, -1 before and after.
+        ends: int64 (n,), written: end of each event's labels in `out_labels`.
+        seen: bool (n,), written.
+        out_labels, out_amounts: int32 and int64 (total of all events,), written; amounts only if
+            any of them is not 1.
+
+    Returns:
+        Whether any amount is not 1, and whether all events are seen.
+    """
+    at = 0
+    uneven, all_seen = False, True
+    weighted = len(amounts) > 0
+    for i in range(len(first)):
+        begin = at
+        seen[i] = number[i] >= 0
+        all_seen &= number[i] >= 0
+        if number[i] <= 1 and not weighted:
+            if number[i] == 1:
+                out_labels[at] = labels[first[i]]
+                if uneven:
+                    out_amounts[at] = 1
+                at += 1
+            ends[i] = at
+            continue
+        short = number[i] <= PAIRWISE_MAX
+        for k in range(first[i], first[i] + number[i]):
+            label = labels[k]
+            amount = min(int(amounts[k]), amount_max) if weighted else 1
+            found = -1
+            if short:
+                for j in range(begin, at):
+                    if out_labels[j] == label:
+                        found = j
+                        break
+            else:
+                found = int(met[label])
+            if not uneven and (found >= 0 or amount != 1):
+                uneven = True
+                for j in range(at):
+                    out_amounts[j] = 1
+            if found >= 0:
+                out_amounts[found] = (
+                    amount if last else min(out_amounts[found] + amount, amount_max)
+                )
+                continue
+            if not short:
+                met[label] = at
+            out_labels[at] = label
+            if uneven:
+                out_amounts[at] = amount
+            at += 1
+        if not short:
+            for j in range(begin, at):
+                met[out_labels[j]] = -1
+        ends[i] = at
+    return uneven, all_seen
+
+
+@kernel_part
+def pair_slot(pair: np.uint64, secret: np.uint64, mask: np.uint64) -> np.uint64:
+    """Return the first slot to probe for a pair."""
+    mixed = (pair ^ secret) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ mixed >> np.uint64(32)) * np.uint64(0xD6E8FEB86659FD93)
+    return mixed >> np.uint64(29) & mask
+
+
+@kernel_part
+def row_of(pair: np.uint64, secret: np.uint64, slots: Codes, pairs: Words, used: int) -> int:
+    """Return the row of a pair, or enter it as row `used` and return that."""
+    mask = np.uint64(len(slots) - 1)
+    slot = pair_slot(pair, secret, mask)
+    while True:
+        row = int(slots[slot])
+        if row < 0:
+            slots[slot] = used
+            pairs[used] = pair
+            return used
+        if pairs[row] == pair:
+            return row
+        slot = slot + np.uint64(1) & mask
+
+
+@kernel
+def count_events(
+    events: Longs,
+    seen: Flags,
+    keys: Codes,
+    ends: Longs,
+    labels: Codes,
+    amounts: Longs,
+    max_items: int,
+    max_count: int,
+    told: Flags,
+    secret: np.uint64,
+    bits: int,
+    slots: Codes,
+    pairs: Words,
+    counts: Longs,
+    used: int,
+) -> int:
+    """Add bounded events to a tally: each one's first `max_items` labels, at most `max_count` each.
+
+    Args:
+        events: int64 (k,), the events to add, in order.
+        seen: bool (n,), others add nothing, not even their stream key; (0,): all are.
+        keys: int32 (n,), code of each event's stream key.
+        ends: int64 (n,), end of each event's labels, which are distinct.
+        labels, amounts: int32 and int64 (m,); amounts may be (0,): all 1.
+        max_items, max_count: D0 and Dinf.
+        told: bool (codes of keys,), which stream keys have a row of their own; advanced.
+        secret: of the hash.
+        bits: of a label in the number of a pair's slot; below 0: slots are found by the hash.
+        slots: int32, -1 where free: one per possible pair, or (a power of two, at least twice the
+            possible rows,).
+        pairs, counts: uint64 and int64 (possible rows,).
+        used: number of rows.
+
+    Returns:
+        The number of rows, new ones included.
+    """
+    weighted, all_seen = len(amounts) > 0, len(seen) == 0
+    for i in events:
+        if not all_seen and not seen[i]:
+            continue
+        key = np.uint64(keys[i]) << np.uint64(32)
+        if not told[keys[i]]:
+            told[keys[i]] = True
+            pairs[used] = key | np.uint64(NO_LABEL)
+            counts[used] = 0
+            used += 1
+        begin = ends[i - 1] if i else 0
+        for k in range(begin, min(ends[i], begin + max_items)):
+            amount = min(int(amounts[k]), max_count) if weighted else 1
+            if amount > 0:
+                pair = key | np.uint64(labels[k])
+                if bits >= 0:
+                    slot = np.int64(keys[i]) << bits | labels[k]
+                    row = int(slots[slot])
+                    if row < 0:
+                        slots[slot] = row = used
+                        pairs[row] = pair
+                else:
+                    row = row_of(pair, secret, slots, pairs, used)
+                if row == used:
+                    counts[row] = 0
+                    used += 1
+                counts[row] += amount
+    return used
+
+
+@kernel
+def bound_events(ends: Longs, amounts: Longs, max_items: int, max_count: int, out: Longs) -> None:
+    """Write the bounded amount of every label, as `count_events` would add it.
+
+    Args:
+        ends: int64 (n,), end of each event's labels.
+        amounts: int64 (m,), or (0,): all 1.
+        max_items, max_count: D0 and Dinf.
+        out: int64 (m,), written.
+    """
+    weighted = len(amounts) > 0
+    begin = 0
+    for i in range(len(ends)):
+        for k in range(begin, ends[i]):
+            out[k] = (
+                0 if k >= begin + max_items else (min(amounts[k], max_count) if weighted else 1)
+            )
+        begin = ends[i]
+
+
+@kernel
+def refill(pairs: Words, used: int, secret: np.uint64, bits: int, slots: Codes) -> None:
+    """Enter the rows of labels into an empty table; see `count_events`."""
+    mask = np.uint64(len(slots) - 1)
+    for row in range(used):
+        label = pairs[row] & np.uint64(NO_LABEL)
+        if label == np.uint64(NO_LABEL):
+            continue
+        if bits >= 0:
+            slots[pairs[row] >> np.uint64(32) << np.uint64(bits) | label] = row
+            continue
+        slot = pair_slot(pairs[row], secret, mask)
+        while slots[slot] >= 0:
+            slot = slot + np.uint64(1) & mask
+        slots[slot] = row
+
+
+@kernel
+def group_by_owner(
+    pairs: Words,
+    counts: Longs,
+    used: int,
+    owner_of: Codes,
+    bounds: Longs,
+    places: Codes,
+    met: Codes,
+    starts: Longs,
+    out_pairs: Words,
+    out_labels: Longs,
+    out_counts: Longs,
+) -> int:
+    """Write a tally's label rows by stream key, and the keys by owner partition.
+
+    An owner's keys, and a key's labels, are in order of first occurrence.
+
+    Args:
+        pairs, counts: uint64 and int64 (used or more,).
+        used: number of rows, those of keys included.
+        owner_of: int32 (codes of keys or more,), the owner partition of each key.
+        bounds: int64 (owners + 1,), zeros; written: start of each owner's keys.
+        places: int32 (codes of keys,), scratch.
+        met: int32 (possible keys,), written: the codes of the keys.
+        starts: int64 (possible keys + 1,), zeros; written: start of each key's rows.
+        out_pairs, out_labels, out_counts: uint64, int64 and int64 (rows of labels or more,),
+            written: pair, code of the label and count of each row.
+
+    Returns:
+        The number of keys.
+    """
+    keys = 0
+    for row in range(used):
+        if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
+            bounds[owner_of[pairs[row] >> np.uint64(32)] + 1] += 1
+            keys += 1
+    for owner in range(1, len(bounds)):
+        bounds[owner] += bounds[owner - 1]
+    for row in range(used):
+        if pairs[row] & np.uint64(NO_LABEL) == np.uint64(NO_LABEL):
+            code = pairs[row] >> np.uint64(32)
+            places[code] = bounds[owner_of[code]]
+            met[places[code]] = code
+            bounds[owner_of[code]] += 1
+    for owner in range(len(bounds) - 1, 0, -1):
+        bounds[owner] = bounds[owner - 1]
+    bounds[0] = 0
+    for row in range(used):
+        if pairs[row] & np.uint64(NO_LABEL) != np.uint64(NO_LABEL):
+            starts[places[pairs[row] >> np.uint64(32)] + 1] += 1
+    for key in range(1, keys + 1):
+        starts[key] += starts[key - 1]
+    for row in range(used):
+        label = pairs[row] & np.uint64(NO_LABEL)
+        if label != np.uint64(NO_LABEL):
+            place = places[pairs[row] >> np.uint64(32)]
+            at = starts[place]
+            out_pairs[at], out_labels[at], out_counts[at] = pairs[row], label, counts[row]
+            starts[place] += 1
+    for key in range(keys, 0, -1):
+        starts[key] = starts[key - 1]
+    starts[0] = 0
+    return keys
+
+
+@kernel
+def are_alone(first: Longs, number: Longs) -> bool:
+    """Return whether every event i brings exactly one label, the i-th.
+
+    Args:
+        first, number: int64 (n,): event i brings `number[i]` labels, starting at first[i].
+    """
+    i = 0
+    while i < len(first) and number[i] == 1 and first[i] == i:
+        i += 1
+    return bool(i == len(first))

@@ -1,0 +1,288 @@
+"""Loops over text columns (`text`: texts end to end; `ends`: their ends), counts and keys."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.compiled import kernel, kernel_part
+from workers.arrays.words import ONES, WORD, first_marked, put_word, word_at
+
+# Of an item in JSON, behind its label: the longest int64, a bracket and a comma.
+ITEM_BYTES = 20 + 2
+# Of a number that says an item's list, count and rank; and what is said where there is none.
+NUMBER_BITS = 63
+UNMET, TOO_LONG = -1, -2
+# Of the largest int64.
+_DIGITS = 19
+_NEWLINE = 10
+_NEWLINES = np.uint64(_NEWLINE) * ONES
+_LOWER_BITS = np.uint64(0x7F) * ONES
+
+
+@kernel
+def taken_ends(ends: NDArray[np.int64], rows: NDArray[np.int64], taken: NDArray[np.int64]) -> int:
+    """Write the ends of the chosen texts once they lie end to end.
+
+    Args:
+        ends: (n,), end of each text.
+        rows: (m,), which texts, each from 0 to n - 1.
+        taken: (m,), the result.
+
+    Returns:
+        The bytes of the chosen texts, or -1 where a row is out of range.
+    """
+    at = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        if row < 0 or row >= len(ends):
+            return -1
+        at += ends[row] - (ends[row - 1] if row else 0)
+        taken[i] = at
+    return at
+
+
+@kernel
+def take_text(
+    text: NDArray[np.uint8],
+    ends: NDArray[np.int64],
+    rows: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    """Copy the chosen texts, end to end.
+
+    Texts of eight bytes or more are copied eight bytes at a time, the last eight at the end.
+
+    Args:
+        text: (bytes,), of all texts.
+        ends: (n,), end of each text.
+        rows: (m,), which texts: those that `taken_ends` accepted.
+        out: the result, with room for them.
+    """
+    at = 0
+    for i in range(len(rows)):
+        row = rows[i]
+        start = ends[row - 1] if row else 0
+        length = ends[row] - start
+        if length >= WORD:
+            for place in range(0, length - WORD, WORD):
+                put_word(out, at + place, word_at(text, start + place))
+            put_word(out, at + length - WORD, word_at(text, start + length - WORD))
+        else:
+            for place in range(length):
+                out[at + place] = text[start + place]
+        at += length
+
+
+@kernel
+def columns_of(
+    lengths: NDArray[np.uint16],
+    packed: NDArray[np.uint8],
+    width: int,
+    rows_of_key: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    key_of_row: NDArray[np.int32],
+) -> bool:
+    """Write the label end, the count and the stream key of every row.
+
+    Args:
+        lengths: (n,), bytes of each label.
+        packed: (n << width,), the counts.
+        width: 0 to 3 for counts of 1, 2, 4 or 8 bytes, the lowest first.
+        rows_of_key: (k,), number of rows of each stream key.
+        ends, counts, key_of_row: (n,), the results.
+
+    Returns:
+        Whether the stream keys have n rows; otherwise nothing is written.
+    """
+    n, end = len(lengths), 0
+    for i in range(n):
+        end += lengths[i]
+        ends[i] = end
+    if width == 0:  # nearly always, and several rows at a time
+        for i in range(n):
+            counts[i] = packed[i]
+    else:
+        for i in range(n):
+            count = np.uint64(0)
+            for place in range(1 << width):
+                count |= np.uint64(packed[(i << width) + place]) << np.uint64(8 * place)
+            counts[i] = np.int64(count)
+    rows = 0
+    for key in range(len(rows_of_key)):
+        if rows_of_key[key] < 0 or rows_of_key[key] > n - rows:
+            return False
+        rows += rows_of_key[key]
+    if rows != n:
+        return False
+    row = 0
+    for key in range(len(rows_of_key)):
+        for _ in range(rows_of_key[key]):
+            key_of_row[row] = key
+            row += 1
+    return True
+
+
+@kernel_part
+def bits_of(number: np.uint64) -> int:
+    """Return the bit length of a number."""
+    bits = 0
+    while number:
+        number >>= np.uint64(1)
+        bits += 1
+    return bits
+
+
+@kernel
+def items_as_numbers(
+    rows: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    key_of: NDArray[np.int32],
+    ranks: NDArray[np.int64],
+    lengths: NDArray[np.int16],
+    keys: int,
+    numbers: NDArray[np.int64],
+) -> tuple[int, int, int, int]:
+    """Encode items as numbers that sort by list, then descending count, then rank.
+
+    Args:
+        rows, counts: (n,), the items.
+        key_of: (all rows,), the list of each row, from 0 to keys - 1.
+        ranks: (known rows,), the rank of each row, -1 where it has none.
+        lengths: (known rows,), bytes of each row's text.
+        keys: number of lists.
+        numbers: (n,), the result.
+
+    Returns:
+        How far the list is shifted in a number, or UNMET where a row has no rank, TOO_LONG where
+        numbers of 63 bits do not suffice; the bits of a rank; the largest count; the bytes of all
+        texts.
+    """
+    if not len(rows):
+        return 0, 0, 0, 0
+    largest, least, highest, size = counts[0], counts[0], 0, 0
+    for i in range(len(rows)):
+        row = rows[i]
+        if row >= len(ranks) or ranks[row] < 0:
+            return UNMET, 0, 0, 0
+        largest, least, highest = (
+            max(largest, counts[i]),
+            min(least, counts[i]),
+            max(highest, ranks[row]),
+        )
+        size += lengths[row]
+    rank_bits = bits_of(np.uint64(highest))
+    # Their difference may have 64 bits; a number without a sign holds it.
+    shift = rank_bits + bits_of(np.uint64(largest) - np.uint64(least))
+    if shift + bits_of(np.uint64(keys)) > NUMBER_BITS:
+        return TOO_LONG, 0, 0, 0
+    for i in range(len(rows)):
+        row = rows[i]
+        numbers[i] = (
+            (np.int64(key_of[row]) << shift) | ((largest - counts[i]) << rank_bits) | ranks[row]
+        )
+    return shift, rank_bits, largest, size
+
+
+@kernel
+def numbers_as_json(
+    text: NDArray[np.uint8],
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int16],
+    by_rank: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    shift: int,
+    rank_bits: int,
+    largest: int,
+    ends: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> None:
+    """Write lists of items as JSON, end to end: [["a",3],["b",-1]], one list after the other.
+
+    Labels are copied eight bytes at a time, and what is written beyond one is overwritten (18 ns an
+    item, byte by byte 45).
+
+    Args:
+        text: what stands before the count of each row, ["a", with its bracket and comma; and
+            `WORD` bytes more.
+        begins, lengths: (rows,), where each row's begins in `text`, and its bytes.
+        by_rank: the row of each rank.
+        numbers: (n,), the items in their order, as `items_as_numbers` made them.
+        shift, rank_bits, largest: what it said.
+        ends: (k,), the result: where each list ends in `out`.
+        out: the result, with room for 2 bytes a list, ITEM_BYTES and its text an item, and `WORD`
+            bytes more.
+    """
+    ten = np.uint64(10)
+    of_rank, of_list = (np.int64(1) << rank_bits) - 1, (np.int64(1) << shift) - 1
+    at, k = 0, 0
+    for i in range(len(ends)):
+        out[at] = 91  # [
+        at += 1
+        first = k
+        while k < len(numbers) and numbers[k] >> shift == i:
+            row, count = (
+                by_rank[numbers[k] & of_rank],
+                largest - ((numbers[k] & of_list) >> rank_bits),
+            )
+            begin, length = begins[row], lengths[row]
+            for place in range(0, length, WORD):
+                put_word(out, at + place, word_at(text, begin + place))
+            at += length
+            if count < 0:
+                out[at] = 45  # -
+                at += 1
+            left = np.uint64(abs(count))
+            digits, power = 1, ten
+            while left >= power and digits < _DIGITS:
+                power *= ten
+                digits += 1
+            for place in range(at + digits - 1, at - 1, -1):
+                out[place] = np.uint8(48 + left % ten)
+                left //= ten
+            at += digits
+            out[at] = 93  # ]
+            out[at + 1] = 44  # ,
+            at += 2
+            k += 1
+        if k > first:
+            at -= 1  # no comma behind the last one
+        out[at] = 93
+        at += 1
+        ends[i] = at
+
+
+@kernel
+def find_lines(data: NDArray[np.uint8], places: NDArray[np.int64]) -> int:
+    """Find the lines of a text, each up to its newline, eight bytes at a time.
+
+    Args:
+        data: (n,), the text.
+        places: (room, 2), the result: start and stop of each line, as far as there is room.
+
+    Returns:
+        The number of lines.
+    """
+    n, found, start = len(data), 0, 0
+    whole = n - n % WORD
+    for at in range(0, whole, WORD):
+        # The highest bit of each byte that is a newline, and of no other.
+        other = word_at(data, at) ^ _NEWLINES
+        marks = ~((other & _LOWER_BITS) + _LOWER_BITS | other | _LOWER_BITS)
+        while marks != 0:
+            stop = at + first_marked(marks)
+            if found < len(places):
+                places[found, 0] = start
+                places[found, 1] = stop
+            found += 1
+            start = stop + 1
+            marks &= marks - np.uint64(1)
+    for at in range(whole, n):
+        if data[at] == _NEWLINE:
+            if found < len(places):
+                places[found, 0] = start
+                places[found, 1] = at
+            found += 1
+            start = at + 1
+    return found

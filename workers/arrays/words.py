@@ -1,0 +1,145 @@
+"""Eight bytes of a text at a time, as one unsigned number; the first byte is the lowest.
+
+Marks are numbers too: the highest bit of every matching byte, and possibly of bytes after the first
+match. So only the first mark is meaningful.
+
+Places are checked only against the array's ends; callers check the rest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.compiled import kernel_in_place
+
+Bytes = NDArray[np.uint8]
+
+WORD = 8
+ONES = np.uint64(0x0101010101010101)
+HIGHEST = np.uint64(0x8080808080808080)
+QUOTES = np.uint64(0x2222222222222222)
+BACKSLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+SPACES = np.uint64(0x2020202020202020)
+ZEROS = np.uint64(0x3030303030303030)
+# What makes 128 and more of all bytes but those from 0 to 9.
+BEYOND_NINE = np.uint64(0x7676767676767676)
+# Times one in byte k, its highest byte is k.
+PLACES = np.uint64(0x0001020304050607)
+
+
+@kernel_in_place
+def word_at(data: Bytes, at: int) -> np.uint64:
+    """Return data[at : at + 8] as a little-endian number: one load, once it is compiled."""
+    # Without a sign an index is an address at once, and the eight bytes are read as one.
+    i = np.uint64(at)
+    return (
+        np.uint64(data[i])
+        | np.uint64(data[i + np.uint64(1)]) << np.uint64(8)
+        | np.uint64(data[i + np.uint64(2)]) << np.uint64(16)
+        | np.uint64(data[i + np.uint64(3)]) << np.uint64(24)
+        | np.uint64(data[i + np.uint64(4)]) << np.uint64(32)
+        | np.uint64(data[i + np.uint64(5)]) << np.uint64(40)
+        | np.uint64(data[i + np.uint64(6)]) << np.uint64(48)
+        | np.uint64(data[i + np.uint64(7)]) << np.uint64(56)
+    )
+
+
+@kernel_in_place
+def put_word(out: Bytes, at: int, word: np.uint64) -> None:
+    """Write a word to out[at : at + 8]: one store, once it is compiled."""
+    i = np.uint64(at)
+    out[i] = np.uint8(word)
+    out[i + np.uint64(1)] = np.uint8(word >> np.uint64(8))
+    out[i + np.uint64(2)] = np.uint8(word >> np.uint64(16))
+    out[i + np.uint64(3)] = np.uint8(word >> np.uint64(24))
+    out[i + np.uint64(4)] = np.uint8(word >> np.uint64(32))
+    out[i + np.uint64(5)] = np.uint8(word >> np.uint64(40))
+    out[i + np.uint64(6)] = np.uint8(word >> np.uint64(48))
+    out[i + np.uint64(7)] = np.uint8(word >> np.uint64(56))
+
+
+@kernel_in_place
+def first_marked(marks: np.uint64) -> int:
+    """Return the index of a word's first marked byte; one must be marked."""
+    lowest = marks & (~marks + np.uint64(1))
+    return int(np.int64(((lowest >> np.uint64(7)) * PLACES) >> np.uint64(56)))
+
+
+@kernel_in_place
+def not_plain(word: np.uint64) -> np.uint64:
+    """Mark the quotes, the backslashes, the control characters and the bytes beyond ASCII."""
+    quotes, backslashes = word ^ QUOTES, word ^ BACKSLASHES
+    return ((quotes - ONES) | (backslashes - ONES) | (word - SPACES) | word) & HIGHEST
+
+
+@kernel_in_place
+def past_plain(data: Bytes, at: int, stop: int) -> int:
+    """Return where the plain ASCII that begins at `at` ends: there, or at most eight bytes before.
+
+    It goes on to `stop` at most. Plain is all that `not_plain` does not mark.
+    """
+    last = len(data) - WORD
+    if at < 0:
+        return at
+    while at < stop and at <= last:
+        marks = not_plain(word_at(data, at))
+        if marks != 0:
+            return min(at + first_marked(marks), stop)
+        at += WORD
+    return min(at, stop)
+
+
+@kernel_in_place
+def past_digits(data: Bytes, at: int, stop: int) -> int:
+    """Return where the digits that begin at `at` end: there, or at most eight bytes before.
+
+    It goes on to `stop` at most.
+    """
+    last = len(data) - WORD
+    if at < 0:
+        return at
+    while at < stop and at <= last:
+        digits = word_at(data, at) ^ ZEROS
+        marks = (digits | (digits + BEYOND_NINE)) & HIGHEST
+        if marks != 0:
+            return min(at + first_marked(marks), stop)
+        at += WORD
+    return min(at, stop)
+
+
+@kernel_in_place
+def digits_at(data: Bytes, at: int, number: int) -> int:
+    """Return the number that the 1 to 8 digits at `at` write; eight bytes are there."""
+    # What is behind the digits is shifted out, and zeros come before them.
+    digits = (word_at(data, at) ^ ZEROS) << np.uint64(8 * (WORD - number))
+    # Two, four and eight digits at a time, each in the lower half of its bytes.
+    pairs = (digits * np.uint64(10) + (digits >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+    fours = (pairs * np.uint64(100) + (pairs >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+    return int(
+        np.int64((fours * np.uint64(10_000) + (fours >> np.uint64(32))) & np.uint64(0xFFFFFFFF))
+    )
+
+
+@kernel_in_place
+def same_bytes(data: Bytes, start: int, other: Bytes, begin: int, length: int) -> bool:
+    """Return whether data[start : start + length] and as much of `other` are equal.
+
+    Both lie within their arrays.
+    """
+    while length >= WORD:
+        if word_at(data, start) != word_at(other, begin):
+            return False
+        start += WORD
+        begin += WORD
+        length -= WORD
+    if length <= 0:
+        return True
+    if start + WORD <= len(data) and begin + WORD <= len(other):
+        # What is behind the texts is shifted out.
+        behind = np.uint64(8 * (WORD - length))
+        return bool(((word_at(data, start) ^ word_at(other, begin)) << behind) == 0)
+    same = 0
+    while same < length and data[np.uint64(start + same)] == other[np.uint64(begin + same)]:
+        same += 1
+    return same == length

@@ -1,0 +1,329 @@
+"""Recompute every snapshot from the contributions and compare byte for byte (`quietcount audit`).
+
+The audit proves that every published snapshot is the exact sum of the contributions plus the noise
+derived from the key, that no tick is missing or published twice, and that the contributions have no
+gap. It needs the operator's key and access to exact data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import orjson
+from confluent_kafka import Message
+
+from workers.agents.topics import check_topics, connection_of
+from workers.commands.compiling import ensure_compiled
+from workers.kafka.reading import read_partition
+from workers.kafka.store import Changelog, Store
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.factory import histograms, mechanisms
+from workers.pipeline.histogram import Histogram
+from workers.pipeline.ledger_blocks import joined
+from workers.pipeline.merge import Merge
+from workers.pipeline.progress import PROGRESS, read_progress
+from workers.pipeline.snapshots import Snapshot
+from workers.runtime.errors import SettingsError
+from workers.runtime.progress import ProgressLine
+from workers.settings.files import read_key
+from workers.settings.settings import Settings
+
+EXIT_DIFFERENCE = 1
+# Cannot match inside a label: its quotes are escaped, and no colon follows an item's label.
+_WINDOWS = re.compile(rb',"windows":\[[^\]]*\]')
+
+
+class Difference(Exception): ...
+
+
+@dataclass(slots=True)
+class Tally:
+    snapshots: int = 0
+    ticks: set[int] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
+
+
+class Repeated(Histogram):
+    def repeat(self, first: int, since: Mapping[str, int]) -> None:
+        """Start at tick `first`; serve every stream key from its tick in `since`."""
+        self.start_at(first)
+        self._public, self._declared = False, dict(since)
+
+
+class Auditor:
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._key = settings, NoiseKey(read_key(settings.worker.key_file))
+        self._connection = connection_of(settings)
+        self._topics = check_topics(settings, self._connection)
+        self._outputs = [settings.output_topic(config) for config in settings.histograms]
+        self._owners = self._topics.partitions(settings.contributions_topic)
+        self._built = mechanisms(settings)
+        self._published: Counter[bytes] = Counter()
+        # Digests of whole snapshots that have windows: windows may change while a histogram runs.
+        self._windowed: set[bytes] = set()
+        self._ids: set[str] = set()
+        # By (histogram, stream key): start of the first tick that the state does not cover.
+        self._next: dict[tuple[str, str], int] = {}
+        self.tallies: dict[str, Tally] = {config.name: Tally() for config in settings.histograms}
+        self.messages = 0
+        self.others = 0
+        self.other_windows = 0
+
+    def run(self, progress: ProgressLine, exact: IO[bytes] | None) -> None:
+        """Compare everything; write a line to `exact` for every snapshot.
+
+        Raises:
+            Difference: at the first difference.
+        """
+        self._progress, self._exact = progress, exact
+        # Read the states before the published snapshots: the worker may be running.
+        states = [self._state(owner) for owner in range(self._owners)]
+        for topic in self._outputs:
+            for message in self._all(topic):
+                key, value = message.key() or b"", message.value() or b""
+                self._published[_digest(topic, key, _plain(value))] += 1
+                if _plain(value) != value:
+                    self._windowed.add(_digest(topic, key, value))
+        for owner, state in enumerate(states):
+            if state is not None:
+                self._recompute(owner, *state)
+        if self._published.total():
+            self._explain_rest()
+
+    def _all(self, topic: str) -> Iterator[Message]:
+        for partition in range(self._topics.partitions(topic)):
+            yield from read_partition(self._connection, topic, partition)
+
+    def _state(self, owner: int) -> tuple[Merge, dict[str, int], int] | None:
+        """Return histograms that repeat the published ticks, their next ticks, and the offset."""
+        topic = self._settings.release_state_topic
+        store = Store(None, Changelog(topic, owner, self._topics.id(topic)))
+        store.load(self._connection)
+        value = joined(PROGRESS, store.get)
+        if value is None:
+            return None
+        stored = read_progress(value)
+        known, again = self._merge(owner), self._merge(owner)
+        known.restore(stored, store.items)  # refuses state of another key, topic or mechanism
+        ends = {h.name: h.next for h in known.histograms if h.next is not None}
+        for before, histogram in zip(known.histograms, again.histograms, strict=True):
+            first = before.life.first
+            if first is not None and isinstance(histogram, Repeated):
+                histogram.repeat(first, before.served())
+        return again, ends, stored.position
+
+    def _merge(self, owner: int) -> Merge:
+        stream = self._topics.stream(
+            self._settings.contributions_topic, self._settings.release_state_topic
+        )
+        fresh = histograms(
+            Repeated,
+            self._settings,
+            self._built,
+            key=self._key,
+            stream=stream,
+            owner=owner,
+            owners=self._owners,
+        )
+        return Merge(fresh, key=self._key, sources=len(self._topics.sources), owners=self._owners)
+
+    def _recompute(self, owner: int, merge: Merge, ends: dict[str, int], position: int) -> None:
+        """Release an owner partition's ticks again; drop matches from the published snapshots."""
+        for message in read_partition(
+            self._connection, self._settings.contributions_topic, owner, whole=True
+        ):
+            offset = message.offset() or 0
+            if offset >= position:
+                break
+            merge.receive(message.value() or b"", offset)
+            merge.reached(offset + 1)
+            self.messages += 1
+            self._compare(merge, ends)
+        merge.reached(position)
+        self._compare(merge, ends)
+        for histogram in merge.histograms:
+            end = ends.get(histogram.name)
+            if end is None:
+                continue
+            if (histogram.next or 0) < end:
+                raise Difference(
+                    f"histogram {histogram.name!r}: ticks up to {end - 1} were released, "
+                    f"but the contributions cover only those before {histogram.next}"
+                )
+            for name in histogram.served():
+                self._next[histogram.name, name] = histogram.grid.start(end)
+
+    def _compare(self, merge: Merge, ends: dict[str, int]) -> None:
+        by_topic = {h.topic: h for h in merge.histograms}
+        # A worker stopped while catching up has released fewer ticks than the contributions allow.
+        while (
+            any(
+                (histogram.next or 0) < ends.get(histogram.name, 0)
+                for histogram in merge.histograms
+            )
+            and (released := merge.release(ticks_max=50 if self._exact is None else 1)).ticks
+        ):
+            merge.changes()
+            for snapshot in released.snapshots:
+                histogram = by_topic[snapshot.topic]
+                if snapshot.end_ms <= histogram.grid.end(ends.get(histogram.name, 0) - 1):
+                    self._strike_off(histogram, snapshot)
+                    if self._exact is not None:
+                        self._exact.write(_with_exact(histogram, snapshot))
+            self._progress.update(
+                f"{sum(t.snapshots for t in self.tallies.values()):,} snapshots compared"
+            )
+
+    def _strike_off(self, histogram: Histogram, snapshot: Snapshot) -> None:
+        plain = _plain(snapshot.value)
+        digest = _digest(snapshot.topic, snapshot.key.encode(), plain)
+        tally = self.tallies[histogram.name]
+        if digest not in self._published:
+            raise Difference(self._unlike(snapshot))
+        if self._published[digest] > 1:
+            raise Difference(f"{_name(snapshot.value)}: published {self._published[digest]} times")
+        del self._published[digest]
+        if self._windowed or plain != snapshot.value:
+            whole = _digest(snapshot.topic, snapshot.key.encode(), snapshot.value)
+            self.other_windows += whole not in self._windowed
+        self._ids.add(histogram.id)
+        tally.snapshots += 1
+        tally.ticks.add(snapshot.end_ms)
+        tally.keys.add(snapshot.key)
+
+    def _unlike(self, snapshot: Snapshot) -> str:
+        wanted = orjson.loads(snapshot.value)
+        for message in self._all(snapshot.topic):
+            if message.key() == snapshot.key.encode():
+                found = orjson.loads(message.value() or b"null")
+                if isinstance(found, dict) and all(
+                    found.get(k) == wanted[k] for k in ("start", "id", "page")
+                ):
+                    fields = [k for k in wanted if found.get(k) != wanted[k] and k != "windows"]
+                    return f"{_name(snapshot.value)}: published {_cut(found, fields)}, computed {_cut(wanted, fields)}"
+        return f"{_name(snapshot.value)}: missing"
+
+    def _explain_rest(self) -> None:
+        """Check that unmatched snapshots are of an earlier generation or newer than the state."""
+        for topic in self._outputs:
+            for message in self._all(topic):
+                value = message.value() or b""
+                if _digest(topic, message.key() or b"", _plain(value)) not in self._published:
+                    continue
+                try:
+                    found = orjson.loads(value)
+                    known = found["id"] in self._ids
+                    newer = (
+                        found["start"]
+                        >= self._next.get((found["histogram"], found["key"]), -1)
+                        >= 0
+                    )
+                except (ValueError, KeyError, TypeError):
+                    raise Difference(
+                        f"{topic}[{message.partition()}] offset {message.offset()}: not a snapshot"
+                    ) from None
+                if known and not newer:
+                    raise Difference(
+                        f"{_name(value)}: published, but it does not follow from the contributions"
+                    )
+                self.others += not newer
+
+
+def _with_exact(histogram: Histogram, snapshot: Snapshot) -> bytes:
+    """Return an operator's line: the snapshot with [label, released, exact] for every item."""
+    body = orjson.loads(snapshot.value)
+    counts = histogram.exact(snapshot.key)
+    # Mechanisms without running counts have no exact counts to show.
+    items = [[label, released, counts.get(label)] for label, released in body.get("items", [])]
+    return (
+        orjson.dumps(
+            {**{k: body[k] for k in ("histogram", "key", "epoch", "tick", "page")}, "items": items}
+        )
+        + b"\n"
+    )
+
+
+def audit(settings: Settings, exact: Path | None = None) -> int:
+    """Run the audit and print its findings.
+
+    Args:
+        exact: new file for every snapshot with its exact counts, which must never be published.
+
+    Returns:
+        0 if there is no difference, 1 after the first one.
+
+    Raises:
+        SettingsError: the audit is not possible.
+    """
+    auditor = Auditor(settings)
+    ensure_compiled()
+    with ProgressLine() as progress, _new_file(exact) as file:
+        try:
+            auditor.run(progress, file)
+        except Difference as difference:
+            print(f"audit: difference: {difference}")
+            return EXIT_DIFFERENCE
+    for name, tally in auditor.tallies.items():
+        print(
+            f"audit: {name}: {tally.snapshots:,} snapshots of {len(tally.ticks):,} ticks and "
+            f"{len(tally.keys):,} stream keys, equal byte for byte"
+        )
+    if auditor.other_windows:
+        print(
+            f"audit: {auditor.other_windows:,} snapshots with other windows than now, compared without them"
+        )
+    if auditor.others:
+        print(
+            f"audit: {auditor.others:,} snapshots of earlier generations or settings, not recomputed"
+        )
+    print(f"audit: {auditor.messages:,} contributions, no gap and none twice: clean")
+    return 0
+
+
+@contextmanager
+def _new_file(path: Path | None) -> Iterator[IO[bytes] | None]:
+    """Open a new file that only the operator can read."""
+    if path is None:
+        yield None
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise SettingsError(
+            f"--exact {path}: {error.strerror}; give the name of a new file"
+        ) from error
+    with open(descriptor, "wb") as file:
+        yield file
+
+
+def _digest(topic: str, key: bytes, value: bytes) -> bytes:
+    return hashlib.blake2b(
+        b"%d %d " % (len(topic), len(key)) + topic.encode() + key + value, digest_size=16
+    ).digest()
+
+
+def _plain(value: bytes) -> bytes:
+    """Return a snapshot without its windows; no label can look like one."""
+    return _WINDOWS.sub(b"", value, count=1)
+
+
+def _name(value: bytes) -> str:
+    body = orjson.loads(value)
+    return (
+        f"histogram {body['histogram']!r}, key {body['key']!r}, epoch {body['epoch']}, "
+        f"tick {body['tick']}, page {body['page']}"
+    )
+
+
+def _cut(body: dict[str, object], fields: list[str]) -> str:
+    text = msgspec.json.encode({k: body.get(k) for k in fields}).decode()
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -1,0 +1,680 @@
+"""Examine a sample under the settings: accepted records, reject reasons, and expected results.
+
+The worker's own readers decide. The findings are exact: for the operator only.
+
+They include field paths that no record has, with similar existing paths, and what the first ticks
+of a histogram would show if events continued as in the sample. That estimate extrapolates every
+sampled item at its rate and finds where its expected count passes the threshold. It ignores items
+that are not in the sample, and the per-user bounds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.commands.check.sample import Part, Sample
+from workers.events.columns import EventColumns, Events, rows_of
+from workers.events.forms import Forms
+from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
+from workers.events.reader import AHEAD, EARLY, Reject
+from workers.events.source_reader import SourceReader
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.views import CHARACTERS_MAX, STEPS_MAX, UNITS, Path, Shape, parse
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.one_shot.config import OneShotConfig
+from workers.mechanisms.registry import build
+from workers.pipeline.factory import lanes, reader_of, source_reader_of
+from workers.pipeline.watermark import Watermark, behind_rejects
+from workers.privacy.plan.noise import (
+    KINDS,
+    blocks_of,
+    curve,
+    discovery_step,
+    last_tick,
+    worst_and_rms,
+)
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
+
+# Per object: an object of counts has a name for every item.
+NAMES_MAX = 200
+# Per list, from its beginning.
+ELEMENTS_MAX = 20
+# For all records together.
+PATHS_MAX = 5_000
+NEAREST = 3
+_NEAR = 0.6
+# The last name alone is weaker evidence than the whole path, and short names match by chance.
+_LAST_NAME, _NEAR_LAST = 0.95, 0.75
+
+
+class Fields:
+    """Number of records per path. Its repr shows none: names of fields may be data."""
+
+    def __init__(self) -> None:
+        self._met: Counter[str] = Counter()
+        self._records = 0
+
+    def __repr__(self) -> str:
+        return f"Fields({len(self._met)})"
+
+    def add(self, record: object) -> None:
+        self._records += 1
+        for path in set(_paths(record, (), None)):
+            text = str(path)
+            if text in self._met or (len(self._met) < PATHS_MAX and len(text) <= CHARACTERS_MAX):
+                self._met[text] += 1
+
+    def has(self, path: Path) -> bool:
+        return str(path) in self._met
+
+    def nearest(self, wanted: Path) -> list[str]:
+        """Return the paths most similar to `wanted`, best first, without `wanted` itself."""
+        scores = {text: _likeness(wanted, text) for text in self._met if text != str(wanted)}
+        good = sorted(
+            (text for text, score in scores.items() if score >= _NEAR),
+            key=lambda text: (-scores[text], text),
+        )
+        return good[:NEAREST]
+
+    def share(self, path: str) -> float:
+        return self._met[path] / self._records if self._records else 0.0
+
+
+def wanted_paths(shape: Shape) -> dict[str, Path]:
+    """Return the paths that the settings read, keyed by setting and path."""
+    found: dict[str, Path] = {}
+    for view in shape.views.values():
+        for name, path in view.paths().items():
+            found[f"{name} {path}"] = path
+        for condition in view.where:
+            found[f"where {condition.field}"] = parse(condition.field)
+    for name, place in (("timestamp", shape.time), ("user", shape.user)):
+        if isinstance(place, Path):
+            found[f"{name} {place}"] = place
+    return found
+
+
+def _paths(value: object, steps: tuple[str, ...], list_at: int | None) -> Iterator[Path]:
+    if steps:
+        yield Path(steps, list_at)
+    if isinstance(value, Mapping) and len(steps) < STEPS_MAX:
+        for name in list(value)[:NAMES_MAX]:
+            if isinstance(name, str) and name:
+                yield from _paths(value[name], (*steps, name), list_at)
+    elif isinstance(value, list) and steps and list_at is None:
+        for element in value[:ELEMENTS_MAX]:
+            yield from _paths(element, steps, len(steps))
+
+
+def _likeness(wanted: Path, text: str) -> float:
+    whole = _ratio(str(wanted), text)
+    last = _ratio(wanted.steps[-1], parse(text).steps[-1])
+    return max(whole, _LAST_NAME * last if last >= _NEAR_LAST else 0.0)
+
+
+def _ratio(one: str, other: str) -> float:
+    one, other = (text.casefold().replace("_", "").replace("-", "") for text in (one, other))
+    matcher = difflib.SequenceMatcher(None, one, other)
+    # Cheap upper bounds first; the ratio itself is quadratic in the length.
+    likely = min(matcher.real_quick_ratio(), matcher.quick_ratio()) >= _NEAR
+    return matcher.ratio() if likely else 0.0
+
+
+Pair = tuple[str, str]
+"""A stream key and a label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passing:
+    tick: int
+    threshold: int
+    shown: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Expected results of a histogram's ticks.
+
+    Attributes:
+        counts: whether counts are published, with noise of this sd.
+        sd_first, sd_worst: after the first tick and at its worst.
+        last: the epoch's last tick, or that of the first year.
+        events: expected in a tick.
+        largest, median: expected counts of the sampled items in a tick; 0 without items.
+        items: number of (stream key, item) pairs in the sample.
+        passing: after the first tick and at the horizon; empty if no threshold applies.
+        declared: share of the contributions in the declared domain; None without a domain.
+    """
+
+    counts: bool
+    sd_first: float
+    sd_worst: float
+    last: int
+    events: float
+    largest: float
+    median: float
+    items: int
+    passing: tuple[Passing, ...]
+    declared: float | None
+
+
+def expected(
+    config: HistogramConfig,
+    mechanism: Mechanism,
+    events_s: float,
+    pairs_s: Mapping[Pair, float],
+    sd_worst: float,
+) -> Expected:
+    """Return the expected results of a histogram's ticks.
+
+    Args:
+        mechanism: built from `config`; only its figures are used.
+        events_s: matching events per second.
+        pairs_s: contributions per item and second, within the bounds of an event.
+    """
+    tick_s = config.tick_ms / 1000
+    a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
+    domain = {label.decode() for label in mechanism.domain()}
+    inside = None
+    if domain:
+        known = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
+        total = sum(a_tick.values())
+        inside = sum(known.values()) / total if total else 0.0
+        a_tick = known
+    last, first = last_tick(config), discovery_step(config) or 1
+    return Expected(
+        counts=KINDS[mechanism.kind].counts,
+        sd_first=mechanism.sd(min(first, last)),
+        sd_worst=sd_worst,
+        last=last,
+        events=events_s * tick_s,
+        largest=max(a_tick.values(), default=0.0),
+        median=statistics.median(a_tick.values()) if a_tick else 0.0,
+        items=len(a_tick),
+        passing=tuple(
+            _passing(config, mechanism, a_tick, tick) for tick in _looked_at(mechanism, first, last)
+        ),
+        declared=inside,
+    )
+
+
+def _looked_at(mechanism: Mechanism, first: int, last: int) -> list[int]:
+    """Return the first and last ticks after which a threshold decides what is shown."""
+    ticks = sorted({min(first, last), last // first * first or last})
+    return [tick for tick in ticks if mechanism.threshold(tick) is not None]
+
+
+def _passing(
+    config: HistogramConfig, mechanism: Mechanism, a_tick: Mapping[Pair, float], tick: int
+) -> Passing:
+    kind, threshold = KINDS[mechanism.kind], mechanism.threshold(tick) or 0
+    # Number of ticks whose counts one decision uses.
+    ticks = 1 if kind.family == "tick" else tick
+    if (blocks := blocks_of(mechanism)) is not None:
+        ticks = max(
+            blocks.radix**level for level in range(blocks.levels) if blocks.radix**level <= tick
+        )
+    counts = {pair: count * ticks for pair, count in a_tick.items()}
+    shown = sum(counts[pair] > threshold + bar for pair, bar in _bars(config, counts).items())
+    return Passing(tick=tick, threshold=threshold, shown=shown)
+
+
+def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, float]:
+    """Return the count to which every item's threshold is added.
+
+    It is 0, or for one-shot mechanisms with `kbar` the (kbar + 1)-th largest count of the key.
+    """
+    algorithm = config.parameters() if isinstance(config, OneShotConfig) else None
+    of_key: dict[str, list[float]] = {}
+    for (key, _), count in counts.items():
+        of_key.setdefault(key, []).append(count)
+    bars = dict.fromkeys(of_key, 0.0)
+    if algorithm is not None and algorithm.kbar:
+        bars = {
+            key: sorted([*found, 0.0], reverse=True)[min(algorithm.kbar, len(found))]
+            for key, found in of_key.items()
+        }
+    return {pair: bars[pair[0]] for pair in counts}
+
+
+Longs = NDArray[np.int64]
+UserEpoch = tuple[bytes, int]
+"""A user's digest and an epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nearest:
+    path: str
+    nearest: tuple[tuple[str, float], ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Why:
+    """Records rejected for one reason.
+
+    Attributes:
+        example: the first of them. Exact.
+        fields: what all of them have.
+        absent: the field that the reason names, if none of them has it.
+        empty: how many of them `missing = "empty"` would accept, as events without items.
+    """
+
+    reason: str
+    number: int = 0
+    example: str = ""
+    fields: Fields = field(default_factory=Fields)
+    absent: Nearest | None = None
+    hint: str = ""
+    empty: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Distribution of a quantity: median, 99 % quantile, maximum, and how many exceed the bound."""
+
+    median: float
+    most_of_99: float
+    most: int
+    above: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfUsers:
+    """Contributions of the sample's users in an epoch; in a full epoch they may contribute more.
+
+    Attributes:
+        users: per epoch, summed over epochs.
+        pairs: of stream key and item per user, compared with max_items_per_user.
+        amounts: per such pair, compared with max_count.
+    """
+
+    users: int
+    pairs: Spread
+    amounts: Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfHistogram:
+    """A histogram's view of the sample.
+
+    Attributes:
+        looked_at: events that its `where` matches.
+        keys, served: stream keys in them, and how many of these it serves.
+        unserved: events of the other keys, which do not count here.
+        early: events dated before its start, which do not count either.
+        items: per event, compared with max_items.
+        amounts: per item in an event, compared with max_count.
+        of_users: contributions of the sample's users in an epoch; None if events are protected.
+        absent: its own paths that no record has.
+        expected: None if the sample gives no rate.
+    """
+
+    config: HistogramConfig
+    looked_at: int
+    keys: int
+    served: int
+    unserved: int
+    without_items: int
+    early: int
+    labels: int
+    items: Spread
+    amounts: Spread
+    of_users: OfUsers | None
+    absent: tuple[Nearest, ...]
+    expected: Expected | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examined:
+    """Findings on a sample.
+
+    Attributes:
+        skipped: records that no histogram's `where` matches.
+        why: reasons of the rejected ones, most common first.
+        time_hint: possible problem with the times.
+    """
+
+    records: int
+    accepted: int
+    skipped: int
+    why: tuple[Why, ...]
+    first_ms: int | None
+    last_ms: int | None
+    time_hint: str
+    histograms: tuple[OfHistogram, ...]
+
+    @property
+    def rejected(self) -> int:
+        return sum(why.number for why in self.why)
+
+
+def examine(settings: Settings, sample: Sample) -> Examined:
+    """Raises:
+    SettingsError: a histogram's budget cannot be met.
+    """
+    reader, fields = reader_of(settings, sample.shape), Fields()
+    forms = Forms(settings, reader)
+    latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
+    strict, lenient = (
+        Projection(replace(sample.shape, empty=empty)) for empty in (sample.shape.empty, True)
+    )
+    whys: dict[str, Why] = {}
+    parts: list[_Read] = []
+    accepted = 0
+    for part in sample.parts:
+        source = source_reader_of(
+            settings,
+            reader,
+            part.source.partition,
+            part.source.partitions,
+            forms.form() if sample.live else None,
+        )
+        _add_fields(fields, source, part)
+        # The watermark before the sample is unknown; it begins with the first sampled event.
+        clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
+        for found, rejects in _read(source, part, latest):
+            if sample.live and len(found):
+                late = clock.too_far_behind(found.times, clock.pass_by(found.times, None))
+                if late.any():
+                    rejects += behind_rejects(found, np.flatnonzero(late))
+                    found = found.select(np.flatnonzero(~late))
+            for reject in rejects:
+                why = whys.setdefault(reject.reason, Why(reason=reject.reason))
+                why.number += 1
+                decoded = _decoded(source, part, reject.index)
+                why.fields.add(decoded)
+                why.empty += isinstance(strict.event(decoded), str) and not isinstance(
+                    lenient.event(decoded), str
+                )
+                if why.number == 1:
+                    why.example = _example(source, part, reject.index)
+                    why.hint = _time_hint(sample.shape, reject.reason, decoded)
+            parts.append(_Read(found))
+            accepted += parts[-1].accepted
+    wanted = wanted_paths(sample.shape).values()
+    absent = {str(path): _nearest(fields, path) for path in wanted if not fields.has(path)}
+    for why in whys.values():
+        named = (path for path in wanted if _names(why.reason, path) and not why.fields.has(path))
+        why.absent = next((_nearest(why.fields, path) for path in named), None)
+    times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
+    records = len(sample)
+    return Examined(
+        records=records,
+        accepted=accepted,
+        skipped=records - accepted - sum(why.number for why in whys.values()),
+        why=tuple(sorted(whys.values(), key=lambda why: -why.number)),
+        first_ms=int(times.min()) if len(times) else None,
+        last_ms=int(times.max()) if len(times) else None,
+        time_hint=_doubts(settings, times),
+        histograms=tuple(
+            _of_histogram(settings, config, parts, absent) for config in settings.histograms
+        ),
+    )
+
+
+def _read(
+    source: SourceReader, part: Part, latest_ms: int | None
+) -> Iterator[tuple[Events, list[Reject]]]:
+    if part.objects is None:
+        yield from ((found, rejects) for found, rejects, _ in source.read(part.records, latest_ms))
+    else:
+        yield source.of_objects(part.objects)
+
+
+def _decoded(source: SourceReader, part: Part, i: int) -> object:
+    if part.objects is not None:
+        return part.objects[i]
+    try:
+        return source.whole(part.records, i)
+    except ValueError:
+        return None
+
+
+def _add_fields(fields: Fields, source: SourceReader, part: Part) -> None:
+    for i in range(len(part)):
+        if (record := _decoded(source, part, i)) is not None:
+            fields.add(record)
+
+
+def _example(source: SourceReader, part: Part, i: int) -> str:
+    value = None if part.objects is not None else part.records.value(i)
+    if value is not None:
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            pass
+    decoded = _decoded(source, part, i)
+    if decoded is not None:
+        return json.dumps(decoded, ensure_ascii=False, default=str)
+    return "no value" if value is None else repr(value)[2:-1]
+
+
+def _names(reason: str, path: Path) -> bool:
+    through = [Path(path.steps[:place]) for place in range(1, len(path.steps))]
+    return any(repr(str(one)) in reason for one in (path, *through))
+
+
+def _nearest(fields: Fields, path: Path) -> Nearest:
+    return Nearest(
+        path=str(path), nearest=tuple((text, fields.share(text)) for text in fields.nearest(path))
+    )
+
+
+def _time_hint(shape: Shape, reason: str, record: object) -> str:
+    """Suggest a unit that makes an invalid time valid."""
+    wrong = f"field {str(shape.time)!r} is not " in reason and " time" in reason
+    if shape.time is None or not (wrong or reason.startswith((EARLY, AHEAD))):
+        return ""
+    found = record
+    for name in shape.time.steps:
+        found = found.get(name) if isinstance(found, dict) else None
+    fitting = [unit for unit in UNITS if unit != shape.unit and _plausible(time_ms(found, unit))]
+    return f'timestamp_unit = "{fitting[0]}" would read it' if fitting else ""
+
+
+def _doubts(settings: Settings, times: Longs) -> str:
+    """Suggest a unit for the times if most are not of this century."""
+    if not len(times) or settings.events.timestamp is None:
+        return ""
+    middle = int(np.median(times))
+    unit = settings.events.timestamp_unit
+    if _plausible(middle) or unit == "iso":
+        return ""
+    per_ms = {"s": 1_000, "ms": 1, "us": 1e-3, "ns": 1e-6}
+    # `middle` is the number's value in ms under the current unit.
+    for other, factor in per_ms.items():
+        if other != unit and _plausible(int(middle / per_ms[unit] * factor)):
+            return f'these times are not of this century; timestamp_unit = "{other}" would make them so'
+    return "these times are not of this century: is it the right field?"
+
+
+def _plausible(at_ms: int | None) -> bool:
+    return at_ms is not None and PLAUSIBLE_MS[0] <= at_ms < PLAUSIBLE_MS[1]
+
+
+class _Read:
+    def __init__(self, events: Events) -> None:
+        self.events = events
+        self.times = events.times[events.looked_at]
+        self.accepted = len(self.times)
+
+    @property
+    def spread_s(self) -> float:
+        return (int(self.times.max()) - int(self.times.min())) / 1000 if self.accepted > 1 else 0.0
+
+
+@dataclass(slots=True)
+class _Sums:
+    looked_at: int = 0
+    unserved: int = 0
+    without_items: int = 0
+    early: int = 0
+    keys: set[str] = field(default_factory=set)
+    labels: set[str] = field(default_factory=set)
+    items: list[Longs] = field(default_factory=list)
+    amounts: list[Longs] = field(default_factory=list)
+    events_s: float = 0.0
+    pairs_s: defaultdict[Pair, float] = field(default_factory=lambda: defaultdict(float))
+    of_users: defaultdict[UserEpoch, Counter[Pair]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
+
+
+def _of_histogram(
+    settings: Settings, config: HistogramConfig, parts: Sequence[_Read], absent: dict[str, Nearest]
+) -> OfHistogram:
+    sums = _Sums()
+    for part, weight in zip(parts, _weights(parts), strict=True):
+        _add(sums, config, part, weight)
+    served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
+    own = Shape({"": settings.shape.views[config.view]})
+    mechanism = None
+    if sums.events_s:
+        try:
+            mechanism = build(config, settings.privacy.unit)
+        except ValueError as error:
+            raise SettingsError(f"{config.where()}{error}") from error
+    return OfHistogram(
+        config=config,
+        looked_at=sums.looked_at,
+        keys=len(sums.keys),
+        served=served,
+        unserved=sums.unserved,
+        without_items=sums.without_items,
+        early=sums.early,
+        labels=len(sums.labels),
+        items=_spread(sums.items, config.max_items),
+        amounts=_spread(sums.amounts, config.max_count),
+        of_users=_of_users(sums, config) if settings.privacy.unit == "user" else None,
+        absent=tuple(
+            absent[str(path)] for path in wanted_paths(own).values() if str(path) in absent
+        ),
+        expected=None
+        if mechanism is None
+        else expected(
+            config,
+            mechanism,
+            sums.events_s,
+            sums.pairs_s,
+            worst_and_rms(curve(mechanism, last_tick(config)), last_tick(config))[0],
+        ),
+    )
+
+
+def _weights(parts: Sequence[_Read]) -> list[float]:
+    """Return, per partition, the events per second that one sampled event represents.
+
+    Every partition's sample has its own time span; if it has none, the span of all is used.
+    """
+    times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
+    whole_s = (int(times.max()) - int(times.min())) / 1000 if len(times) else 0.0
+    return [
+        (part.accepted - 1) / part.accepted / part.spread_s
+        if part.spread_s
+        else 1 / whole_s
+        if whole_s
+        else 0.0
+        for part in parts
+    ]
+
+
+def _add(sums: _Sums, config: HistogramConfig, part: _Read, weight: float) -> None:
+    columns = part.events.views[config.view]
+    seen = np.arange(len(part.events)) if columns.seen is None else np.flatnonzero(columns.seen)
+    sums.looked_at += len(seen)
+    keys = columns.keys[seen].tolist()
+    names = {code: columns.key_names.name(code) for code in set(keys)}
+    sums.keys |= set(names.values())
+    served = {
+        code for code, name in names.items() if config.keys == "public" or name in config.keys
+    }
+    sums.unserved += sum(code not in served for code in keys)
+    early = part.events.times[seen] < config.start_ms
+    sums.early += int(np.count_nonzero(early))
+    numbers = np.diff(columns.ends, prepend=0)
+    sums.items.append(numbers[seen])
+    sums.without_items += int(np.count_nonzero(numbers[seen] == 0))
+    rows = rows_of(columns.ends[seen] - numbers[seen], numbers[seen])
+    amounts = columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
+    sums.amounts.append(amounts)
+    counting = seen[[code in served for code in keys] & ~early] if len(seen) else seen
+    sums.events_s += weight * len(counting)
+    for pair, count in _bounded(columns, counting, config).items():
+        sums.pairs_s[pair] += weight * count
+    if part.events.users is not None:
+        _add_users(sums, config, part.events, columns, counting)
+    sums.labels |= {columns.label_names.name(code) for code in set(columns.labels[rows].tolist())}
+
+
+def _bounded(columns: EventColumns, events: Longs, config: HistogramConfig) -> Counter[Pair]:
+    """Return the contributions per item: the first items of every event, with bounded counts."""
+    numbers = np.minimum(np.diff(columns.ends, prepend=0), config.max_items)[events]
+    starts = (columns.ends - np.diff(columns.ends, prepend=0))[events]
+    rows = rows_of(starts, numbers)
+    amounts = columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
+    keys, labels = np.repeat(columns.keys[events], numbers), columns.labels[rows]
+    found: Counter[Pair] = Counter()
+    codes = zip(
+        keys.tolist(), labels.tolist(), np.minimum(amounts, config.max_count).tolist(), strict=True
+    )
+    of_codes: Counter[tuple[int, int]] = Counter()
+    for key, label, amount in codes:
+        of_codes[key, label] += amount
+    for (key, label), amount in of_codes.items():
+        found[columns.key_names.name(key), columns.label_names.name(label)] += amount
+    return found
+
+
+def _add_users(
+    sums: _Sums, config: HistogramConfig, events: Events, columns: EventColumns, counting: Longs
+) -> None:
+    """Add the users' contributions per pair and epoch, before they are bounded."""
+    assert events.users is not None
+    ticks, horizon = (events.times - config.start_ms) // config.tick_ms, config.horizon_ticks
+    epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
+    starts = columns.ends - np.diff(columns.ends, prepend=0)
+    for event in counting.tolist():
+        rows = slice(
+            int(starts[event]), int(min(columns.ends[event], starts[event] + config.max_items))
+        )
+        key = columns.key_names.name(int(columns.keys[event]))
+        labels = columns.labels[rows].tolist()
+        amounts = columns.amounts[rows].tolist() if len(columns.amounts) else [1] * len(labels)
+        of_user = sums.of_users[events.users[event].tobytes(), int(epochs[event])]
+        for label, amount in zip(labels, amounts, strict=True):
+            of_user[key, columns.label_names.name(label)] += amount
+
+
+def _of_users(sums: _Sums, config: HistogramConfig) -> OfUsers:
+    pairs = np.array([len(found) for found in sums.of_users.values()], dtype=np.int64)
+    amounts = np.array(
+        [n for found in sums.of_users.values() for n in found.values()], dtype=np.int64
+    )
+    bound = config.max_items_per_user
+    return OfUsers(
+        users=len(pairs),
+        pairs=_spread([pairs], len(sums.labels) * len(sums.keys) if bound is None else bound),
+        amounts=_spread([amounts], config.max_count),
+    )
+
+
+def _spread(found: Sequence[Longs], bound: int) -> Spread:
+    values = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+    if not len(values):
+        return Spread(median=0, most_of_99=0, most=0, above=0)
+    return Spread(
+        median=float(np.median(values)),
+        most_of_99=float(np.quantile(values, 0.99, method="higher")),
+        most=int(values.max()),
+        above=int(np.count_nonzero(values > bound)),
+    )

@@ -1,0 +1,379 @@
+"""Compile kernels ahead of use: at installation, or when a command first counts on this machine.
+
+numba compiles a kernel for the types of its arguments. A few made-up events therefore take every
+path from record batches to recovery, and the compiled code is cached (`arrays/compiled.py`).
+
+    python -m workers.commands.compiling      # what `make` and the Dockerfile run
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays import compiled, number_blocks
+from workers.arrays.buckets import buckets, quantile
+from workers.arrays.texts import Texts, fixed
+from workers.events.formats import avro_scanner, protobuf_scanner
+from workers.events.formats.wire import cut, zigzag
+from workers.events.json import Json
+from workers.events.logs import Bools, Bytes, Format, Logs, Longs
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
+from workers.events.tree import Node
+from workers.events.user_reader import UserReader
+from workers.kafka.placement import PARTITIONERS, Placement, partitions_of
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.config.views import RECORD_KEY
+from workers.mechanisms.ledger import Ledger
+from workers.mechanisms.misra_gries.sketch import ROUNDS, Sketch, batch
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline import ledger_blocks
+from workers.pipeline.contributions import decode
+from workers.pipeline.intake import Intake
+from workers.pipeline.rekey_markers import arrived
+from workers.replay.offline import fresh_histograms, replay
+from workers.replay.sources_lines import JsonLines
+from workers.runtime.process import cores
+from workers.settings.settings import EventsSettings, Settings, settings_of, shape_of
+
+logger = logging.getLogger(__name__)
+
+_EVENTS = 64
+# Argument that tells the other process its role.
+_APART = "apart"
+_TICK_MS = 1000
+_KEY = NoiseKey(bytes(range(32)))
+
+
+def _print(line: str) -> None:
+    print(f"quietcount: {line}", file=sys.stderr)
+
+
+def ensure_compiled(say: Callable[[str], object] = _print) -> None:
+    """Compile missing kernels; first tell `say` once, in one line, why the start takes longer."""
+    if not compiled.complete():
+        say("compiling the loops that count, once on this machine: about 20 s")
+        compile_kernels()
+
+
+def compile_kernels() -> float:
+    """Compile every kernel that counting needs; return the seconds taken.
+
+    A second process compiles the JSON scanner, the sketches and the noise meanwhile, if a core is
+    free and its results can be cached: 17 s instead of 31.
+    """
+    begun = time.perf_counter()
+    with _without_collections(), _flags_at_once(), _other_process() as wait:
+        _of_numbers()
+        _of_batches(_Unscanned)
+        if _with_formats():
+            _of_avro()
+        wait()
+        # Compile everything here if there is no second process or it failed.
+        _apart()
+        _of_batches()
+        _of_replay()
+    compiled.mark_complete()
+    return time.perf_counter() - begun
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Disable the cyclic garbage collector while compiling: saves a tenth of the time."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
+@contextmanager
+def _flags_at_once() -> Iterator[None]:
+    """Have numba build its flags' comparison key in one step instead of from 25 properties.
+
+    It does so 300,000 times, a twentieth of the time.
+    """
+    from numba.core.targetconfig import TargetConfig
+
+    config = cast(Any, TargetConfig)
+    own, defaults = config.values, dict[object, dict[str, object]]()
+
+    def values(flags: Any) -> object:
+        kind = type(flags)
+        if kind not in defaults:
+            defaults[kind] = {name: option.default for name, option in kind.options.items()}
+        return defaults[kind] | flags._values
+
+    config.values = values
+    try:
+        yield
+    finally:
+        config.values = own
+
+
+@contextmanager
+def _other_process() -> Iterator[Callable[[], object]]:
+    if not compiled.kept() or cores() < 2:
+        yield lambda: None
+        return
+    with subprocess.Popen(
+        [sys.executable, "-m", "workers.commands.compiling", _APART],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as other:
+        try:
+            yield other.wait
+        finally:
+            other.kill()
+
+
+def _apart() -> None:
+    """Compile the second process's share: scanning records, feeding sketches, drawing noise."""
+    data = b"".join(_events())
+    ends = np.cumsum([len(event) for event in _events()])
+    places = np.stack((np.concatenate(([0], ends[:-1])), ends), axis=1)
+    shape = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user")
+    list(Json(EventReader(shape).layout.tree).scan(np.frombuffer(data, dtype=np.uint8), places))
+    _of_sketches()
+    _of_noise()
+    if _with_formats():
+        _of_protobuf()
+
+
+def _with_formats() -> bool:
+    """Return whether the extra is installed; if it comes later, its loops compile on first use."""
+    return find_spec("fastavro") is not None
+
+
+class _Unscanned(Json):
+    """JSON format that leaves every record to the general reader."""
+
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
+        yield Logs.declined(data, len(values), self.decoder(data, values))
+
+
+def _events() -> list[bytes]:
+    """Return events of all shapes, including some that only the general reader can read."""
+    shapes: list[object] = [
+        "a",
+        ["a", "b"],
+        {"a": 1, "b": 2},
+        [f"item-{i}" for i in range(20)] * 2,
+        ["\u00e4\n"],
+    ]
+    events = [
+        json.dumps(
+            {
+                "key": f"k{i % 3}",
+                "items": shapes[i % len(shapes)],
+                "user": f"u{i % 7}",
+                "ts": i * 100,
+            }
+        ).encode()
+        for i in range(_EVENTS)
+    ]
+    # A duplicate name.
+    events[0] = events[0][:-1] + b', "ts": 0}'
+    return events
+
+
+def _of_numbers() -> None:
+    buckets(fixed(np.zeros(1)), fixed(np.arange(2.0)), np.empty(1, dtype=np.int64))
+    quantile(fixed(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
+
+
+def _of_noise() -> None:
+    one, words = np.zeros(1, dtype=np.int64), np.zeros((1, 2), dtype=np.uint64)
+    number_blocks.xor(fixed(words), words, words)
+    narrow, wide = np.zeros((1, 1), dtype=np.int16), np.zeros((1, 1), dtype=np.int32)
+    widths: tuple[number_blocks.Narrow, ...] = (narrow[0], wide[0])
+    for noise in widths:
+        number_blocks.look_up(
+            fixed(noise),
+            np.uint64(48),
+            -1,
+            fixed(words[0]),
+            fixed(words[0]),
+            0,
+            fixed(words),
+            noise,
+        )
+    for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
+        number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
+    number_blocks.mark_blocks(fixed(one), 10, np.zeros(1, dtype=np.bool_))
+    number_blocks.add_up(narrow, wide, _longs(0, 3), _longs(0, 4), np.zeros(1, dtype=np.int32), one)
+
+
+def _of_sketches() -> None:
+    """Feed a sketch more items than it has counters, including an item that takes all rounds."""
+    labels = [b"a", b"b", b"c"]
+    Sketch(1).feed(batch(_KEY.tags("", labels), Texts.of(labels), np.array([1, 2, ROUNDS + 1])))
+
+
+def _of_batches(form: Callable[[Node], Format] = Json) -> None:
+    # Not imported by `replay` of a file once everything is compiled.
+    from aiokafka import TopicPartition
+    from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
+    from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+    from workers.kafka.decoding import ColumnRecords, RecordSet
+    from workers.kafka.store import Changelog, Store
+
+    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+    for i, value in enumerate(_events()):
+        builder.append(i, i * 100, f"u{i % 7}".encode(), value, [])
+    lanes = [Lane(_TICK_MS, 0, 2, 1), Lane(_TICK_MS, 0, 2, 3, 2, 4)]
+    store = Store(None, Changelog("state", 0)).open()
+    for key, timestamp, user in (
+        ("key", "ts", "user"),
+        ("$key", None, "$key"),
+        ("$all", "ts", "user"),
+    ):
+        response = PartitionRecords(
+            TopicPartition("t", 0),
+            RecordSet(bytes(builder.build())),
+            None,
+            0,
+            None,
+            None,
+            True,
+            READ_COMMITTED,
+        )
+        [fetched] = ColumnRecords.of(response).take(0, _EVENTS).parts()
+        records = fetched.records
+        shape = shape_of(
+            EventsSettings(topic="t", key=key, items="items", timestamp=timestamp), user
+        )
+        users, events = UserReader(shape, max_bytes=1_000_000), EventReader(shape)
+        sent_on = users.read(records, 1 << 62, form(users.tree), form(events.layout.tree))
+        partitions_of(sent_on.data, sent_on.users, 3)
+        arrived(records, user_is_key=user == RECORD_KEY)
+        for partitioner in PARTITIONERS:
+            reader = SourceReader(
+                events, {"": None}, Placement(partitioner, 0, 1), form(events.layout.tree)
+            )
+            intake = Intake(lanes, 0, _KEY, store)
+            sequences = [0, 0]
+            for part in (records, records.part(0, _EVENTS // 2)):
+                [(found, _, _)] = reader.read(part, None)
+                intake.add(found)
+                store.write(intake.user_changes(), 0)
+                for _, message in intake.commit(source=0, sequences=sequences, offset=0):
+                    for section in decode(message.encoded()).sections:
+                        section.contributions(_KEY)
+
+
+def _of_replay() -> None:
+    text = b"".join(event + b"\n" for event in _events())
+    for unit, more in (("event", {}), ("user", {"max_items_per_user": 3})):
+        settings = _settings(unit, more)
+        histograms = fresh_histograms(settings, _KEY)
+        replay(
+            settings,
+            _KEY,
+            JsonLines(settings, "text", io.BytesIO(text), total=len(text)),
+            lambda _: None,
+            histograms=histograms,
+        )
+        for histogram in histograms:
+            ledger: Ledger = histogram._state.ledger
+            ledger.clean_rows = 0
+            ledger.touched = [ledger.find(ledger.tags)]
+            ledger_blocks.load(ledger_blocks.changes(ledger))
+
+
+def _longs(rows: int, columns: int) -> NDArray[np.int64]:
+    return fixed(np.zeros((rows, columns), dtype=np.int64))
+
+
+def _of_avro() -> None:
+    data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
+    log, stack = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME))
+    avro = (_longs(1, avro_scanner.COLUMNS), parts, _longs(1, 3), _longs(1, 4))
+    avro_scanner.event(data, 0, 0, 0, 0, *avro, log, stack)
+    avro_scanner.logs(
+        data, _longs(1, 2), parts, 0, *avro, stack, 0, np.zeros(1, dtype=np.int64), log, 0
+    )
+    zigzag(data, 0, 1)
+    pairs, numbers = np.zeros((1, 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    for named in (False, True):
+        cut(data, fixed(np.array([[0, 8]])), named, _longs(0, 2), 0, pairs, pairs.copy(), numbers)
+
+
+def _of_protobuf() -> None:
+    data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
+    log, stack, lists = (
+        np.zeros((1, columns), dtype=np.int64)
+        for columns in (4, protobuf_scanner.FRAME, protobuf_scanner.LIST_COLUMNS)
+    )
+    messages, fields = (
+        _longs(1, protobuf_scanner.MESSAGE_COLUMNS),
+        _longs(1, protobuf_scanner.FIELD_COLUMNS),
+    )
+    schema = (messages, fields, _longs(1, 6), _longs(1, 3))
+    protobuf_scanner.logs(
+        data, _longs(1, 2), parts, 0, *schema, stack, lists, 0, np.zeros(1, dtype=np.int64), log, 0
+    )
+
+
+def _settings(unit: str, more: Mapping[str, object]) -> Settings:
+    shared = {
+        "tick": "1s",
+        "horizon": 64,
+        "max_items": 2,
+        "epsilon": 4.0,
+        "delta": 1e-6,
+        "keys": ["k0", "k1", "k2"],
+        **more,
+    }
+    kinds: list[dict[str, object]] = [
+        {"mechanism": "unk_base"},
+        {"mechanism": "known_base", "domain": ["a", "b"]},
+    ]
+    if unit == "event":
+        kinds += [
+            {"mechanism": "misra_gries", "size": 8, "release": "pmg"},
+            {
+                "mechanism": "misra_gries",
+                "size": 5,
+                "release": "pure",
+                "delta": 1e-20,
+                "domain": ["a", "b"],
+            },
+        ]
+    histograms = [shared | kind | {"name": f"h{i}"} for i, kind in enumerate(kinds)]
+    document = {
+        "worker": {"name": "compiling", "data_dir": "var", "key_file": "noise.key"},
+        "kafka": {"bootstrap": "localhost:9092"},
+        "events": {"topic": "t", "key": "key", "items": "items", "timestamp": "ts"}
+        | ({"user": "user"} if unit == "user" else {}),
+        "privacy": {"unit": unit},
+        "histogram": histograms,
+    }
+    return settings_of(document, Path())
+
+
+if __name__ == "__main__":
+    if _APART in sys.argv[1:]:
+        with _without_collections(), _flags_at_once():
+            _apart()
+    else:
+        print("Compiling the loops that count (once) ...", flush=True)
+        print(f"... in {compile_kernels():.1f} s")

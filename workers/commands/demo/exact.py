@@ -1,0 +1,204 @@
+"""Exact counts of the generator's events, compared with published snapshots.
+
+Never part of a worker. Counts are kept per tick of a record's timestamp, like the worker's. A
+snapshot is compared with their running sum from the start of its epoch to the end of its tick, so
+both cover the same events. A `Board` holds the newest snapshot of a published histogram with
+these exact counts. The demo's page draws them in red beside the private ones:
+
+GET /demo/exact?histogram=H&key=K&after=END
+    {"ticks": [{"end", "items": [[label, exact count]], "hidden"}]}
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from workers.dashboard.hub import TICKS
+from workers.mechanisms.config.ticks import TickGrid
+
+
+class ExactCounts:
+    """Counts per (global tick, origin), written by the generator's thread, read by the viewer's."""
+
+    def __init__(self, grid: TickGrid) -> None:
+        self.grid = grid
+        self._lock = threading.Lock()
+        self._ticks: defaultdict[int, Counter[tuple[str, str]]] = defaultdict(Counter)
+
+    def add(self, time_ms: int, events: Iterable[tuple[str, str]]) -> None:
+        tick = self.grid.holding(time_ms)
+        with self._lock:
+            self._ticks[tick].update(events)
+
+    def of(self, tick: int, origin: str) -> Counter[str]:
+        with self._lock:
+            counts = self._ticks.get(tick, Counter())
+            return Counter({dest: times for (of, dest), times in counts.items() if of == origin})
+
+    def forget(self, before: int) -> None:
+        with self._lock:
+            for tick in [tick for tick in self._ticks if tick < before]:
+                del self._ticks[tick]
+
+
+class Running:
+    def __init__(self, exact: ExactCounts, origin: str) -> None:
+        self._exact, self._origin = exact, origin
+        self._epoch = 0
+        self.next = 1
+        self.counts: Counter[str] = Counter()
+
+    def advance(self, tick: int) -> Counter[str]:
+        """Return the epoch's counts to the end of global tick `tick`; ticks must ascend."""
+        while self.next <= tick:
+            epoch, _ = self._exact.grid.split(self.next)
+            if epoch != self._epoch:
+                self._epoch, self.counts = epoch, Counter()
+            self.counts.update(self._exact.of(self.next, self._origin))
+            self.next += 1
+        return self.counts
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    label: str
+    private: int
+    exact: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Board:
+    """Snapshot with its exact counts.
+
+    Attributes:
+        tick, number: of its tick, in its epoch and over all epochs.
+        sd: standard deviation of every private count.
+        threshold: what a private count had to exceed to be shown first; None: all are shown.
+        rows: as published, largest private count first.
+        hidden: number of labels that occurred and are not shown. Exact.
+    """
+
+    histogram: str
+    key: str
+    tick: int
+    number: int
+    end_ms: int
+    sd: float
+    threshold: float | None
+    rows: Sequence[Row]
+    hidden: int
+
+
+@dataclass(slots=True)
+class Errors:
+    """Sums over all snapshots: counts, those within 2 sd of the exact ones, errors and sds."""
+
+    counts: int = 0
+    within: int = 0
+    absolute: int = 0
+    sd: float = 0.0
+
+    def add(self, rows: Sequence[Row], sd: float) -> None:
+        errors = [abs(row.private - row.exact) for row in rows]
+        self.counts += len(rows)
+        self.within += sum(error <= 2 * sd for error in errors)
+        self.absolute += sum(errors)
+        self.sd += len(rows) * sd
+
+
+class Boards:
+    def __init__(self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]) -> None:
+        self._exact = exact
+        self._running = {
+            (histogram, key): Running(exact, key) for histogram in histograms for key in keys
+        }
+        self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
+        self.newest: dict[tuple[str, str], Board] = {}
+        self.errors = {histogram: Errors() for histogram in histograms}
+        self.snapshots = 0
+
+    @property
+    def ticks(self) -> int:
+        return min(running.next for running in self._running.values()) - 1
+
+    def complete(self) -> bool:
+        return len(self.newest) == len(self._running)
+
+    def receive(self, snapshot: dict[str, Any]) -> Board | None:
+        """Process a message of a histogram topic.
+
+        Returns:
+            The new board; None while pages are missing, and for a tick already seen.
+        """
+        at = (snapshot["histogram"], snapshot["key"])
+        running = self._running[at]
+        number = self._exact.grid.holding(snapshot["start"])
+        if number < running.next:
+            return None
+        pages = self._pages.setdefault(at, [])
+        pages += [(label, count) for label, count in snapshot["items"]]
+        if snapshot["page"] < snapshot["pages"]:
+            return None
+        exact = running.advance(number)
+        rows = [Row(label, count, exact[label]) for label, count in self._pages.pop(at)]
+        board = Board(
+            histogram=at[0],
+            key=at[1],
+            tick=snapshot["tick"],
+            number=number,
+            end_ms=snapshot["end"],
+            sd=snapshot["sd"],
+            threshold=snapshot["threshold"],
+            rows=rows,
+            hidden=len(exact.keys() - {row.label for row in rows}),
+        )
+        self.newest[at] = board
+        self.snapshots += 1
+        self.errors[at[0]].add(rows, board.sd)
+        self._exact.forget(self.ticks + 1)
+        return board
+
+
+PATH = "demo/exact"
+
+
+class Truth:
+    """Thread-safe exact counts of the labels published at the last ticks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._of: dict[tuple[str, str], deque[dict[str, object]]] = {}
+
+    def add(self, board: Board) -> None:
+        tick = {
+            "end": board.end_ms,
+            "items": [[row.label, row.exact] for row in board.rows],
+            "hidden": board.hidden,
+        }
+        with self._lock:
+            self._of.setdefault((board.histogram, board.key), deque(maxlen=TICKS)).append(tick)
+
+    def after(self, histogram: str, key: str, end_ms: int) -> list[dict[str, object]]:
+        """Return the ticks of a stream that ended after `end_ms`, oldest first."""
+        with self._lock:
+            kept = list(self._of.get((histogram, key), ()))
+        return [tick for tick in kept if int(str(tick["end"])) > end_ms]
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get(f"/{PATH}", self._answer)]
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        query = request.query
+        after = query.get("after", "0")
+        if not (after.isascii() and after.isdigit() and len(after) < 20):
+            raise web.HTTPBadRequest
+        ticks = self.after(query.get("histogram", ""), query.get("key", ""), int(after))
+        response = web.json_response({"ticks": ticks})
+        response.enable_compression()
+        return response

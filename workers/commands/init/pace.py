@@ -1,0 +1,152 @@
+"""Choose a tick and a horizon that fit the event rate.
+
+The most common item should be counted well above the noise in a tick. An epoch is a day, or longer
+if events are rare.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workers.commands.init.draft import Draft
+from workers.commands.init.fields import about, many
+from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.registry import build
+from workers.privacy.plan.noise import curve, worst_and_rms
+from workers.settings.settings import ALL_STREAM_KEY
+
+# Starting values; the operator chooses.
+EPSILON, DELTA = 1.0, 1e-9
+# Of one user in an epoch; a sample cannot tell.
+ITEMS_PER_USER = 10
+_DAY_MS = 86_400_000
+_TICKS = (
+    (10_000, _DAY_MS),
+    (60_000, _DAY_MS),
+    (300_000, _DAY_MS),
+    (900_000, _DAY_MS),
+    (3_600_000, _DAY_MS),
+    (6 * 3_600_000, 7 * _DAY_MS),
+    (_DAY_MS, 28 * _DAY_MS),
+)
+_USUAL = 1
+# Maximum backlog: every tick since the oldest event is published, even if empty.
+_TICKS_BEHIND = 100_000
+_ABOVE_NOISE = 3
+# Share of sampled times at either end that may be outliers.
+_OUTLIERS = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    tick_ms: int
+    horizon: int
+    mechanism: str
+    tick_reason: str
+    horizon_reason: str
+    noise: str
+
+
+def pace_of(draft: Draft, now_ms: int) -> Pace:
+    rate = rate_of(draft)
+    commonest = 0.0
+    if rate is not None and draft.pairs:
+        commonest = rate * max(draft.pairs.values()) / draft.accepted
+    chosen, enough = _TICKS[_USUAL], False
+    for tick_ms, epoch_ms in _TICKS if commonest else ():
+        chosen = tick_ms, epoch_ms
+        enough = commonest * tick_ms / 1000 >= _ABOVE_NOISE * _sd(draft, tick_ms, epoch_ms)
+        if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
+            break
+    tick_ms, epoch_ms = chosen
+    config = config_of(draft, tick_ms, epoch_ms // tick_ms)
+    mechanism = build(config, _unit(draft))
+    sd, _ = worst_and_rms(curve(mechanism, epoch_ms // tick_ms), epoch_ms // tick_ms)
+    if not commonest or rate is None:
+        reason = (
+            "a guess, as the times of the sample do not tell how many events there are in a second"
+        )
+    else:
+        counted = commonest * tick_ms / 1000
+        thing = "of the commonest item" if draft.items.range is None else "in the fullest bucket"
+        reason = (
+            f"with about {_rate(rate)}, such a tick has {about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
+            + ("" if draft.user is None else " (before users are bounded)")
+            + (
+                ", well above the noise"
+                if enough
+                else ", hardly above the noise: there are few events"
+            )
+        )
+    days = epoch_ms // _DAY_MS
+    length = "a day, from midnight UTC" if days == 1 else f"{days} days"
+    return Pace(
+        tick_ms=tick_ms,
+        horizon=epoch_ms // tick_ms,
+        mechanism=config.mechanism,
+        tick_reason=reason,
+        horizon_reason=f"how long an epoch is: {length}; then counts begin at zero again",
+        noise=_noise(mechanism, epoch_ms // tick_ms, sd),
+    )
+
+
+def rate_of(draft: Draft) -> float | None:
+    """Estimate accepted events per second of event time; None: unknown."""
+    times = sorted(draft.times)
+    outliers = int(_OUTLIERS * len(times))
+    if len(times) < 2:
+        return None
+    span_s = (times[-1 - outliers] - times[outliers]) / 1000
+    if span_s <= 0:
+        return None
+    return draft.sample.total * draft.accepted / max(len(draft.sample.records), 1) / span_s
+
+
+def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
+    """Return the draft's histogram, as far as its noise is concerned."""
+    common = {
+        "name": "items",
+        "tick_ms": tick_ms,
+        "horizon": horizon,
+        "max_items": draft.max_items,
+        "max_count": draft.max_count,
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "keys": (ALL_STREAM_KEY,),
+        "max_items_per_user": None if draft.user is None else ITEMS_PER_USER,
+    }
+    if draft.items.range is None:
+        return UnkBaseConfig(**common)  # type: ignore[arg-type]
+    labels = tuple(str(place) for place in range(len(draft.items.range.edges) + 1))
+    return KnownBaseConfig(**common, domain=labels)  # type: ignore[arg-type]
+
+
+def _sd(draft: Draft, tick_ms: int, epoch_ms: int) -> float:
+    ticks = epoch_ms // tick_ms
+    return worst_and_rms(
+        curve(build(config_of(draft, tick_ms, ticks), _unit(draft)), ticks), ticks
+    )[0]
+
+
+def _unit(draft: Draft) -> str:
+    return "event" if draft.user is None else "user"
+
+
+def _noise(mechanism: Mechanism, last: int, sd: float) -> str:
+    threshold = mechanism.threshold(last)
+    said = f"With these settings the noise of a count has a standard deviation of up to {about(sd)}"
+    if threshold is None:
+        return said
+    return f"{said}; an item is first shown at about {about(threshold)}"
+
+
+def _rate(rate: float) -> str:
+    for seconds, unit in ((1, "second"), (60, "minute"), (3_600, "hour"), (86_400, "day")):
+        if rate * seconds >= 1 or unit == "day":
+            return (
+                f"{about(rate * seconds)} events a {unit}"
+                if rate * seconds >= 1.05
+                else f"one event a {unit}"
+            )
+    return many(0, "event")

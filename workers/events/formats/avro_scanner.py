@@ -1,0 +1,328 @@
+"""Compiled scanner that writes the event log (`events.log`) of Avro records.
+
+A writer's schema and the wanted paths become a program (`events.formats.avro_program`): a row for
+every type at every place, int64 (rows, 6):
+
+    OP      the type
+    SLOT    log slot of the value; negative if none
+    A, B    record and union: first row in `parts`, and number of rows
+            enum: first symbol in `names`, and number of symbols
+            fixed: A is the size
+            array and map: A is the row of the value, B the slot of the LIST or MAP row
+            constant: first row in `constants`, and number of rows
+    C, D    map on a wanted path: first entry in `names`, and number of names; 0 if not opened
+
+Every byte is checked, including unwanted values: numbers are in their shortest form, text is UTF-8,
+blocks have their stated length, and no bytes are left over. Texts that are in no record (enum
+symbols, field names, defaults) follow the records in `data`, from `base` on.
+"""
+
+from __future__ import annotations
+
+from workers.arrays.compiled import part_reads_outside, reads_outside
+from workers.events.formats.wire import (
+    REFUSED,
+    Bytes,
+    Longs,
+    fixed,
+    is_nan,
+    is_text,
+    widened,
+    zigzag,
+)
+from workers.events.json_parts import same
+from workers.events.log import (
+    DECLINED,
+    FALSE,
+    FULL,
+    LIST,
+    MAP,
+    MAP_NAMES_MAX,
+    NULL,
+    OTHER,
+    REAL,
+    START,
+    STOP,
+    TEXT,
+    TRUE,
+    VALUE,
+    WHOLE,
+    put,
+)
+
+OP, SLOT, A, B, C, D = 0, 1, 2, 3, 4, 5
+COLUMNS = 6
+
+# Types without parts come first.
+NULL_OP, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BYTES, FIXED, ENUM, LAST_FLAT = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+    9,
+)
+UNION, CONSTANT, DECLINE, RECORD, ARRAY, MAP_OP = 10, 11, 12, 13, 14, 15
+
+# The frames of `stack`, int64 (depth, FRAME).
+F_ROW, F_NEXT, F_LEFT, F_HEAD, F_COUNT, F_END = 0, 1, 2, 3, 4, 5
+FRAME = 6
+# Step limit for values that take no bytes: a hostile record may claim 2^62 of them.
+STEPS_FREE, STEPS_A_BYTE = 65_536, 8
+INT_MAX = 2**31 - 1
+# Maximum wanted names of a map; a bit per name marks it as seen.
+CHILDREN_MAX = 60
+
+
+@part_reads_outside
+def flat(
+    data: Bytes, at: int, stop: int, base: int, op: int, a: int, b: int, names: Longs
+) -> tuple[int, int, int, int]:
+    """Return kind, start, stop and end of a value without parts; the end is REFUSED if invalid."""
+    if op in (STRING, BYTES):
+        length, at = zigzag(data, at, stop)
+        if at == REFUSED or length < 0 or length > stop - at:
+            return OTHER, 0, 0, REFUSED
+        end = at + length
+        if op == BYTES:
+            return OTHER, -1, -1, end
+        return TEXT, at, end, end if is_text(data, at, end) else REFUSED
+    if op in (LONG, INT):
+        value, at = zigzag(data, at, stop)
+        if op == INT and not -INT_MAX - 1 <= value <= INT_MAX:
+            return VALUE, 0, 0, REFUSED
+        return VALUE, value, -1, at
+    if op == NULL_OP:
+        return NULL, -1, -1, at
+    if op == BOOLEAN:
+        if at >= stop or data[at] > 1:
+            return TRUE, 0, 0, REFUSED
+        return (TRUE if data[at] == 1 else FALSE), -1, -1, at + 1
+    if op == ENUM:
+        which, at = zigzag(data, at, stop)
+        if at == REFUSED or not 0 <= which < b:
+            return TEXT, 0, 0, REFUSED
+        return TEXT, base + names[a + which, 0], base + names[a + which, 1], at
+    if op == FIXED:
+        return OTHER, -1, -1, at + a if a <= stop - at else REFUSED
+    bits, at = fixed(data, at, stop, 4 if op == FLOAT else 8)
+    if op == FLOAT:
+        bits = widened(bits)
+    return (OTHER if is_nan(bits) else REAL), bits, -1, at
+
+
+@part_reads_outside
+def block(data: Bytes, at: int, stop: int) -> tuple[int, int, int]:
+    """Return item count, start and end of a block.
+
+    The start is REFUSED if invalid; the end is -1 if not stated.
+    """
+    count, at = zigzag(data, at, stop)
+    if at == REFUSED or count >= 0:
+        return count, at, -1
+    size, at = zigzag(data, at, stop)
+    if at == REFUSED or not 0 <= size <= stop - at or count < -(2**62):
+        return 0, REFUSED, -1
+    return -count, at, at + size
+
+
+@part_reads_outside
+def constants_of(
+    base: int, first: int, number: int, constants: Longs, log: Longs, used: int
+) -> int:
+    """Append constant rows to the log; return the rows used, or FULL."""
+    for at in range(first, first + number):
+        kind, start, stop = constants[at, 1], constants[at, 2], constants[at, 3]
+        shift = base if kind in (TEXT, WHOLE) else 0
+        used = put(log, used, constants[at, 0], kind, start + shift, stop + shift)
+    return used
+
+
+@part_reads_outside
+def repeated(data: Bytes, start: int, end: int, log: Longs, head: int, used: int) -> bool:
+    """Return whether the map at row `head` has a name already; every second row is a name."""
+    row = head + 1
+    while row < used and not same(data, start, end, data, log[row, START], log[row, STOP]):
+        row += 2
+    return row < used
+
+
+@reads_outside
+def event(
+    data: Bytes,
+    at: int,
+    stop: int,
+    root: int,
+    base: int,
+    program: Longs,
+    parts: Longs,
+    names: Longs,
+    constants: Longs,
+    log: Longs,
+    stack: Longs,
+) -> int:
+    """Scan one record, data[at:stop], into the log; return the rows used, DECLINED or FULL.
+
+    Args:
+        data: uint8 (b,), the records of the batch, then from `base` on the program's texts.
+        root: the program's row for the whole record.
+        program, parts: int64 (rows, 6), see the module; int64, rows of records and unions.
+        names: int64 (n, 3), start and stop in the program's texts, and a row.
+        constants: int64 (n, 4), log rows; starts and stops of texts are in the program's texts.
+        log, stack: int64 (room, 4), and (depth, 6), scratch; deeper records are declined.
+    """
+    used, depth, row = 0, 0, root
+    steps = STEPS_FREE + STEPS_A_BYTE * (stop - at)
+    while True:
+        # Next: a value of type `row`.
+        steps -= 1
+        if steps < 0:
+            return DECLINED
+        op, slot = program[row, OP], program[row, SLOT]
+        if op <= LAST_FLAT:
+            kind, start, end, at = flat(
+                data, at, stop, base, op, program[row, A], program[row, B], names
+            )
+            if at == REFUSED:
+                return DECLINED
+            if slot >= 0:
+                used = put(log, used, slot, kind, start, end)
+                if used == FULL:
+                    return FULL
+        elif op == UNION:
+            which, at = zigzag(data, at, stop)
+            if at == REFUSED or not 0 <= which < program[row, B]:
+                return DECLINED
+            row = parts[program[row, A] + which]
+            continue
+        elif op == CONSTANT:
+            used = constants_of(base, program[row, A], program[row, B], constants, log, used)
+            if used == FULL:
+                return FULL
+        elif op == DECLINE or depth == len(stack):
+            return DECLINED
+        else:
+            if slot >= 0:
+                used = put(log, used, slot, OTHER, -1, -1)
+            stack[depth, F_ROW], stack[depth, F_COUNT], stack[depth, F_END] = row, 0, -1
+            stack[depth, F_LEFT] = 0
+            if op == RECORD:
+                stack[depth, F_NEXT] = program[row, A]
+                stack[depth, F_LEFT] = program[row, B]
+            else:
+                stack[depth, F_HEAD] = used
+                if program[row, B] >= 0:
+                    used = put(log, used, program[row, B], LIST if op == ARRAY else MAP, 0, -1)
+            if used == FULL:
+                return FULL
+            depth += 1
+        # After a value or an opening: find the next value.
+        while True:
+            if depth == 0:
+                return used if at == stop else DECLINED
+            top = depth - 1
+            holder = stack[top, F_ROW]
+            op = program[holder, OP]
+            if op == RECORD:
+                if stack[top, F_LEFT] == 0:
+                    depth -= 1
+                    continue
+                stack[top, F_LEFT] -= 1
+                row = parts[stack[top, F_NEXT]]
+                stack[top, F_NEXT] += 1
+                break
+            slot = program[holder, B]
+            if stack[top, F_LEFT] == 0:
+                if stack[top, F_END] >= 0 and stack[top, F_END] != at:
+                    return DECLINED
+                left, at, end = block(data, at, stop)
+                if at == REFUSED:
+                    return DECLINED
+                if left == 0:
+                    if slot >= 0:
+                        log[stack[top, F_HEAD], START] = stack[top, F_COUNT]
+                    depth -= 1
+                    continue
+                stack[top, F_LEFT], stack[top, F_END] = left, end
+            stack[top, F_LEFT] -= 1
+            row = program[holder, A]
+            if op == ARRAY:
+                stack[top, F_COUNT] += 1
+                break
+            _, start, end, at = flat(data, at, stop, base, STRING, 0, 0, names)
+            if at == REFUSED:
+                return DECLINED
+            if slot >= 0:
+                if stack[top, F_COUNT] == MAP_NAMES_MAX or repeated(
+                    data, start, end, log, stack[top, F_HEAD], used
+                ):
+                    return DECLINED
+                stack[top, F_COUNT] += 1
+                used = put(log, used, slot, TEXT, start, end)
+                if used == FULL:
+                    return FULL
+            first = program[holder, C]
+            for which in range(program[holder, D]):
+                name = first + which
+                if same(data, start, end, data, base + names[name, 0], base + names[name, 1]):
+                    if stack[top, F_COUNT] >> which & 1:
+                        return DECLINED
+                    stack[top, F_COUNT] |= 1 << which
+                    row = names[name, 2]
+                    break
+            break
+
+
+@reads_outside
+def logs(
+    data: Bytes,
+    values: Longs,
+    roots: Longs,
+    base: int,
+    program: Longs,
+    parts: Longs,
+    names: Longs,
+    constants: Longs,
+    stack: Longs,
+    begin: int,
+    number: Longs,
+    log: Longs,
+    used: int,
+) -> tuple[int, int]:
+    """Scan the records from `begin` on into one log, until it is full.
+
+    Returns the record to resume from with more room, or n; and the log rows used.
+
+    Args:
+        values: int64 (n, 2), start and stop of each record's Avro bytes.
+        roots: int64 (n,), the program's row for each record; DECLINED to skip it.
+        number: int64 (n,), written: the log rows of each record, or DECLINED.
+        others: as in `event`.
+    """
+    for i in range(begin, len(values)):
+        number[i] = DECLINED
+        if roots[i] == DECLINED:
+            continue
+        now = event(
+            data,
+            values[i, 0],
+            values[i, 1],
+            roots[i],
+            base,
+            program,
+            parts,
+            names,
+            constants,
+            log[used:],
+            stack,
+        )
+        if now == FULL:
+            return i, used
+        number[i] = now
+        used += max(now, 0)
+    return len(values), used

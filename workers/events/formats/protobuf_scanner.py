@@ -1,0 +1,477 @@
+"""Compiled scanner that writes the event log (`events.log`) of Protobuf messages.
+
+A schema and the wanted paths become a program (`events.formats.protobuf_program`). A message type
+at a place is a row of `messages`, int64 (n, 5):
+
+    FIRST, N      first row in `fields`, sorted by number, and number of rows
+    MODE          CLOSED; STRICT: an unknown field declines; DECLINES
+    MISSING, M    first row in `missing`, and number of rows
+
+A field is a row of `fields`, int64 (n, 10):
+
+    NUMBER, TYPE  as in a descriptor; MAP: a map whose entries are read; DECLINE
+    SLOT          of the value or of the list's values; negative if none
+    HEAD          list and map: slot of the LIST or MAP row
+    OUTER         list and map: slot of the field itself if a single value is wanted
+    INNER, COUNT  message: row of `messages`; enum: first number in `names`, and number of names;
+                  map: first name in `names`, and number of names
+    BIT           singular field: its bit, or that of its oneof; -1 if not tracked
+    STATE         list and map: row of `lists`; UNWANTED; -1 for others
+    VALUE_ROW     map: row of its value
+
+A row of `missing`, int64 (n, 6), is a log row for a field that a message lacks: BIT and STATE, one
+of which is -1, slot, kind, start and stop.
+
+Every byte is checked, including unwanted values. Input that a decoder would normalize (numbers in a
+long form, a wanted field twice, lists in pieces) is declined to it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from workers.arrays.compiled import part_reads_outside, reads_outside
+from workers.events.formats.wire import (
+    REFUSED,
+    Bytes,
+    Longs,
+    fixed,
+    is_nan,
+    is_text,
+    varint,
+    widened,
+    zigzag,
+)
+from workers.events.json_parts import same
+from workers.events.log import (
+    DECLINED,
+    FALSE,
+    FULL,
+    LIST,
+    MAP_NAMES_MAX,
+    OTHER,
+    REAL,
+    START,
+    STOP,
+    TEXT,
+    TRUE,
+    VALUE,
+    put,
+)
+from workers.events.log import MAP as MAP_ROW
+
+FIRST, N, MODE, MISSING, M = 0, 1, 2, 3, 4
+MESSAGE_COLUMNS = 5
+CLOSED, STRICT, DECLINES = 0, 1, 2
+
+NUMBER, TYPE, SLOT, HEAD, OUTER, INNER, COUNT, BIT, STATE, VALUE_ROW = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+FIELD_COLUMNS = 10
+UNWANTED = -2
+
+DOUBLE, FLOAT, INT64, UINT64, INT32, FIXED64, FIXED32, BOOL, STRING = 1, 2, 3, 4, 5, 6, 7, 8, 9
+MESSAGE, BYTES, UINT32, ENUM, SFIXED32, SFIXED64, SINT32, SINT64 = 11, 12, 13, 14, 15, 16, 17, 18
+MAP, DECLINE = 19, 20
+# Wire types: varint, 8 bytes, length-delimited, 4 bytes. WIRES is by TYPE; -1: none.
+VARINT, EIGHT, LENGTH, FOUR = 0, 1, 2, 5
+WIRES = np.array([-1, 1, 5, 0, 0, 0, 1, 5, 0, 2, -1, 2, 2, 0, 0, 5, 1, 0, 0, 2, -1], dtype=np.int64)
+WIRES.flags.writeable = False
+
+# Frames of `stack`; columns of `lists`: LIST row (-1: none yet), end of its rows, map names seen.
+F_MESSAGE, F_END, F_SEEN, F_HINT = 0, 1, 2, 3
+FRAME = 4
+L_HEAD, L_END, L_SEEN = 0, 1, 2
+LIST_COLUMNS = 3
+NUMBER_MAX = 2**29 - 1
+# Maximum bits of a frame, and wanted names of a map.
+BITS_MAX = 60
+
+
+@part_reads_outside
+def scalar(
+    data: Bytes, at: int, stop: int, base: int, kind: int, first: int, count: int, names: Longs
+) -> tuple[int, int, int, int]:
+    """Return kind, start, stop and end of a value; the end is REFUSED if invalid."""
+    if kind in (STRING, BYTES):
+        length, at = varint(data, at, stop)
+        if at == REFUSED or not 0 <= length <= stop - at:
+            return OTHER, 0, 0, REFUSED
+        end = at + length
+        if kind == BYTES:
+            return OTHER, -1, -1, end
+        return TEXT, at, end, end if is_text(data, at, end) else REFUSED
+    if kind in (SINT32, SINT64):
+        value, at = zigzag(data, at, stop)
+        if kind == SINT32 and not -(2**31) <= value < 2**31:
+            return VALUE, 0, 0, REFUSED
+        return VALUE, value, -1, at
+    if WIRES[kind] == VARINT:
+        value, at = varint(data, at, stop)
+        if at == REFUSED:
+            return VALUE, 0, 0, REFUSED
+        if kind == BOOL:
+            return (TRUE if value == 1 else FALSE), -1, -1, at if 0 <= value <= 1 else REFUSED
+        if kind == ENUM:
+            low, high = first, first + count
+            while low < high:
+                middle = (low + high) // 2
+                if names[middle, 2] < value:
+                    low = middle + 1
+                else:
+                    high = middle
+            if low == first + count or names[low, 2] != value:
+                return TEXT, 0, 0, REFUSED
+            return TEXT, base + names[low, 0], base + names[low, 1], at
+        if kind == INT32 and not -(2**31) <= value < 2**31:
+            return VALUE, 0, 0, REFUSED
+        if (kind == UINT32 and not 0 <= value < 2**32) or (kind == UINT64 and value < 0):
+            return VALUE, 0, 0, REFUSED
+        return VALUE, value, -1, at
+    value, at = fixed(data, at, stop, 8 if WIRES[kind] == EIGHT else 4)
+    if kind == FLOAT:
+        value = widened(value)
+    if kind in (FLOAT, DOUBLE):
+        return (OTHER if is_nan(value) else REAL), value, -1, at
+    if kind == SFIXED32 and value >= 2**31:
+        value -= 2**32
+    if kind == FIXED64 and value < 0:
+        return VALUE, 0, 0, REFUSED
+    return VALUE, value, -1, at
+
+
+@part_reads_outside
+def begun(fields: Longs, row: int, lists: Longs, log: Longs, used: int) -> int:
+    """Log the head of a list or map at its first value; return the rows used.
+
+    DECLINED if rows of another field follow those of its last value.
+    """
+    state = fields[row, STATE]
+    if lists[state, L_HEAD] < 0:
+        lists[state, L_HEAD] = used
+        if fields[row, OUTER] >= 0:
+            used = put(log, used, fields[row, OUTER], OTHER, -1, -1)
+        if fields[row, HEAD] >= 0:
+            lists[state, L_HEAD] = used
+            used = put(
+                log, used, fields[row, HEAD], MAP_ROW if fields[row, TYPE] == MAP else LIST, 0, -1
+            )
+    elif (
+        fields[row, HEAD] >= 0
+        and lists[state, L_END] != used
+        # Fields of messages in a list have their own slots.
+        and (fields[row, TYPE] != MESSAGE or fields[row, SLOT] == fields[row, HEAD])
+    ):
+        return DECLINED
+    if used > 0 and fields[row, HEAD] >= 0:
+        log[lists[state, L_HEAD], START] += 1
+    return used
+
+
+@part_reads_outside
+def value(
+    data: Bytes,
+    at: int,
+    stop: int,
+    base: int,
+    fields: Longs,
+    row: int,
+    names: Longs,
+    lists: Longs,
+    log: Longs,
+    used: int,
+) -> tuple[int, int]:
+    """Log a value without parts; return its end and the rows used."""
+    kind, start, end, at = scalar(
+        data, at, stop, base, fields[row, TYPE], fields[row, INNER], fields[row, COUNT], names
+    )
+    if at == REFUSED:
+        return REFUSED, DECLINED
+    state = fields[row, STATE]
+    if state >= 0:
+        used = begun(fields, row, lists, log, used)
+    if fields[row, SLOT] >= 0:
+        used = put(log, used, fields[row, SLOT], kind, start, end)
+    if state >= 0:
+        lists[state, L_END] = used
+    return at, used
+
+
+@part_reads_outside
+def entry(
+    data: Bytes,
+    at: int,
+    stop: int,
+    base: int,
+    fields: Longs,
+    row: int,
+    names: Longs,
+    lists: Longs,
+    log: Longs,
+    used: int,
+) -> int:
+    """Log a map entry, data[at:stop]; return the rows used."""
+    inner, name, name_end = fields[row, VALUE_ROW], base, base
+    kind, start, end = TEXT, base, base
+    named = valued = False
+    while at < stop:
+        tag, at = varint(data, at, stop)
+        if tag == 1 << 3 | LENGTH and not named:
+            _, name, name_end, at = scalar(data, at, stop, base, STRING, 0, 0, names)
+            named = True
+        elif tag == 2 << 3 | WIRES[fields[inner, TYPE]] and not valued:
+            kind, start, end, at = scalar(
+                data,
+                at,
+                stop,
+                base,
+                fields[inner, TYPE],
+                fields[inner, INNER],
+                fields[inner, COUNT],
+                names,
+            )
+            valued = True
+        else:
+            return DECLINED
+        if at == REFUSED:
+            return DECLINED
+    if not valued:
+        # Log the type's default; enum and bytes are left to the general reader.
+        if fields[inner, TYPE] in (ENUM, BYTES):
+            return DECLINED
+        if fields[inner, TYPE] == BOOL:
+            kind, start, end = FALSE, -1, -1
+        elif fields[inner, TYPE] != STRING:
+            kind, start, end = REAL if fields[inner, TYPE] in (FLOAT, DOUBLE) else VALUE, 0, -1
+    state = fields[row, STATE]
+    used = begun(fields, row, lists, log, used)
+    if used < 0:
+        return used
+    head = fields[row, HEAD]
+    if head >= 0:
+        first = lists[state, L_HEAD]
+        if log[first, START] > MAP_NAMES_MAX:
+            return DECLINED
+        for other in range(first + 1, used, 2):
+            if same(data, name, name_end, data, log[other, START], log[other, STOP]):
+                return DECLINED
+        used = put(log, put(log, used, head, TEXT, name, name_end), head, kind, start, end)
+        lists[state, L_END] = used
+    for which in range(fields[row, COUNT]):
+        at = fields[row, INNER] + which
+        if same(data, name, name_end, data, base + names[at, 0], base + names[at, 1]):
+            if lists[state, L_SEEN] >> which & 1:
+                return DECLINED
+            lists[state, L_SEEN] |= 1 << which
+            used = put(log, used, names[at, 2], kind, start, end)
+    return used
+
+
+@part_reads_outside
+def complete(
+    missing: Longs,
+    first: int,
+    number: int,
+    seen: int,
+    base: int,
+    lists: Longs,
+    log: Longs,
+    used: int,
+) -> int:
+    """Log the rows of fields that a message lacks; return the rows used."""
+    for row in range(first, first + number):
+        bit, state = missing[row, 0], missing[row, 1]
+        there = seen >> bit & 1 != 0 if bit >= 0 else lists[state, L_HEAD] >= 0
+        if not there:
+            shift = base if missing[row, 3] == TEXT else 0
+            used = put(
+                log,
+                used,
+                missing[row, 2],
+                missing[row, 3],
+                missing[row, 4] + shift,
+                missing[row, 5] + shift,
+            )
+    return used
+
+
+@part_reads_outside
+def found(fields: Longs, first: int, count: int, hint: int, number: int) -> int:
+    """Return the row of a field number, trying `hint` first; -1 if the message has none."""
+    if hint < count and fields[first + hint, NUMBER] == number:
+        return first + hint
+    low, high = first, first + count
+    while low < high:
+        middle = (low + high) // 2
+        if fields[middle, NUMBER] < number:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < first + count and fields[low, NUMBER] == number else -1
+
+
+@part_reads_outside
+def skipped(data: Bytes, at: int, stop: int, wire: int) -> int:
+    """Skip the value of an unknown field; groups are REFUSED."""
+    if wire == VARINT:
+        return varint(data, at, stop)[1]
+    if wire == LENGTH:
+        length, at = varint(data, at, stop)
+        return at + length if at != REFUSED and 0 <= length <= stop - at else REFUSED
+    size = 8 if wire == EIGHT else 4
+    return at + size if wire in (EIGHT, FOUR) and size <= stop - at else REFUSED
+
+
+@reads_outside
+def event(
+    data: Bytes,
+    at: int,
+    stop: int,
+    root: int,
+    base: int,
+    messages: Longs,
+    fields: Longs,
+    missing: Longs,
+    names: Longs,
+    log: Longs,
+    stack: Longs,
+    lists: Longs,
+) -> int:
+    """Scan one message, data[at:stop], into the log; return the rows used, DECLINED or FULL.
+
+    Args:
+        data: uint8 (b,), the records of the batch, then from `base` on the program's texts.
+        root: the row of `messages` for the whole record.
+        messages, fields, missing: see the module.
+        names: int64 (n, 3), start and stop in the program's texts; the number of an enum value, or
+            the slot of a map entry's value.
+        log, stack: int64 (room, 4), and (depth, 4), scratch; deeper messages are declined.
+        lists: int64 (states of the program, 3), scratch.
+    """
+    used, depth = 0, 1
+    lists[:, L_HEAD] = -1
+    lists[:, L_SEEN] = 0
+    stack[0, F_MESSAGE], stack[0, F_END], stack[0, F_SEEN], stack[0, F_HINT] = root, stop, 0, 0
+    while True:
+        top = depth - 1
+        message, end = stack[top, F_MESSAGE], stack[top, F_END]
+        if messages[message, MODE] == DECLINES:
+            return DECLINED
+        if at == end:
+            used = complete(
+                missing,
+                messages[message, MISSING],
+                messages[message, M],
+                stack[top, F_SEEN],
+                base,
+                lists,
+                log,
+                used,
+            )
+            depth = top
+            if depth == 0 or used < 0:
+                return used
+            continue
+        tag, at = varint(data, at, end)
+        number, wire = tag >> 3, tag & 7
+        if at == REFUSED or not 1 <= number <= NUMBER_MAX:
+            return DECLINED
+        row = found(
+            fields, messages[message, FIRST], messages[message, N], stack[top, F_HINT], number
+        )
+        if row < 0:
+            at = skipped(data, at, end, wire)
+            if at == REFUSED or messages[message, MODE] == STRICT:
+                return DECLINED
+            continue
+        stack[top, F_HINT] = row - messages[message, FIRST] + 1
+        kind, bit, state = fields[row, TYPE], fields[row, BIT], fields[row, STATE]
+        if bit >= 0:
+            if stack[top, F_SEEN] >> bit & 1:
+                return DECLINED
+            stack[top, F_SEEN] |= 1 << bit
+        if kind not in (MESSAGE, MAP):
+            if WIRES[kind] == wire:
+                at, used = value(data, at, end, base, fields, row, names, lists, log, used)
+            elif wire == LENGTH and state != -1 and kind != DECLINE:
+                length, at = varint(data, at, end)
+                if at == REFUSED or not 0 <= length <= end - at:
+                    return DECLINED
+                last = at + length
+                while at < last and used >= 0:
+                    at, used = value(data, at, last, base, fields, row, names, lists, log, used)
+            else:
+                return DECLINED
+            if used < 0:
+                return used
+            continue
+        length, at = varint(data, at, end)
+        if wire != LENGTH or at == REFUSED or not 0 <= length <= end - at:
+            return DECLINED
+        if kind == MAP:
+            used = entry(data, at, at + length, base, fields, row, names, lists, log, used)
+            at += length
+        else:
+            if depth == len(stack):
+                return DECLINED
+            if state >= 0:
+                used = begun(fields, row, lists, log, used)
+            if fields[row, SLOT] >= 0:
+                used = put(log, used, fields[row, SLOT], OTHER, -1, -1)
+            if state >= 0:
+                lists[state, L_END] = used
+            stack[depth, F_MESSAGE], stack[depth, F_END] = fields[row, INNER], at + length
+            stack[depth, F_SEEN], stack[depth, F_HINT] = 0, 0
+            depth += 1
+        if used < 0:
+            return used
+
+
+@reads_outside
+def logs(
+    data: Bytes,
+    values: Longs,
+    roots: Longs,
+    base: int,
+    messages: Longs,
+    fields: Longs,
+    missing: Longs,
+    names: Longs,
+    stack: Longs,
+    lists: Longs,
+    begin: int,
+    number: Longs,
+    log: Longs,
+    used: int,
+) -> tuple[int, int]:
+    """Scan the messages from `begin` on into one log, until it is full.
+
+    Returns the message to resume from with more room, or n; and the log rows used.
+
+    Args:
+        values: int64 (n, 2), start and stop of each message.
+        roots: int64 (n,), the row of `messages` for each record; DECLINED to skip it.
+        number: int64 (n,), written: the log rows of each message, or DECLINED.
+        others: as in `event`.
+    """
+    for i in range(begin, len(values)):
+        number[i] = DECLINED
+        if roots[i] == DECLINED:
+            continue
+        now = event(
+            data,
+            values[i, 0],
+            values[i, 1],
+            roots[i],
+            base,
+            messages,
+            fields,
+            missing,
+            names,
+            log[used:],
+            stack,
+            lists,
+        )
+        if now == FULL:
+            return i, used
+        number[i] = now
+        used += max(now, 0)
+    return len(values), used

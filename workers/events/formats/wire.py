@@ -1,0 +1,197 @@
+"""Wire encoding shared by the binary formats: record header, varints, floats, UTF-8.
+
+A record whose schema is in a registry begins with this header:
+
+    0, the schema id in 4 bytes (big-endian), and for Protobuf the path of its message type
+
+A known pair of schema and message has a number: its row of `known`. The scan stops at an unknown
+pair; the caller resolves it and resumes there.
+
+As in all kernels, `data` is uint8 (b,), `at` the start position and `stop` the exclusive end of the
+record. A position of REFUSED means invalid bytes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.compiled import part_reads_outside, reads_outside
+from workers.events.json_parts import character
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+
+REFUSED = -1
+MORE, BITS = 0x80, 0x7F
+LEAST = -(2**63)
+
+
+@reads_outside
+def zigzag(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Decode a zigzag integer in its shortest form; return it and its end."""
+    if at >= stop:
+        return 0, REFUSED
+    byte = int(data[at])
+    at += 1
+    negative, value, shift = byte & 1, (byte & BITS) >> 1, 6
+    while byte >= MORE:
+        if at >= stop or shift > 62:
+            return 0, REFUSED
+        byte = int(data[at])
+        at += 1
+        if byte == 0 or (shift == 62 and byte > 1):
+            return 0, REFUSED
+        value |= (byte & BITS) << shift
+        shift += 7
+    return (-1 - value if negative else value), at
+
+
+@part_reads_outside
+def varint(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Decode 64 bits in their shortest form as an int64; return it and its end."""
+    if at >= stop:
+        return 0, REFUSED
+    byte = int(data[at])
+    at += 1
+    value, shift = byte & BITS, 7
+    while byte >= MORE:
+        if at >= stop or shift > 63:
+            return 0, REFUSED
+        byte = int(data[at])
+        at += 1
+        if byte == 0 or (shift == 63 and byte > 1):
+            return 0, REFUSED
+        if shift == 63:
+            return value + LEAST, at
+        value |= (byte & BITS) << shift
+        shift += 7
+    return value, at
+
+
+@part_reads_outside
+def fixed(data: Bytes, at: int, stop: int, size: int) -> tuple[int, int]:
+    """Decode `size` little-endian bytes, unsigned unless 8; return the value and its end."""
+    if size > stop - at:
+        return 0, REFUSED
+    value = 0
+    for place in range(min(size, 7)):
+        value |= int(data[at + place]) << 8 * place
+    if size == 8:
+        value |= (int(data[at + 7]) & BITS) << 56
+        if data[at + 7] >= MORE:
+            value += LEAST
+    return value, at + size
+
+
+@part_reads_outside
+def is_nan(bits: int) -> bool:
+    return bits & 0x7FF0000000000000 == 0x7FF0000000000000 and bits & 0xFFFFFFFFFFFFF != 0
+
+
+@part_reads_outside
+def widened(bits: int) -> int:
+    """Convert the bits of a float32 to those of the equal float64."""
+    exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
+    if exponent == 0xFF:
+        exponent = 0x7FF
+    elif exponent > 0:
+        exponent += 1023 - 127
+    elif rest > 0:
+        exponent = 1023 - 126
+        while rest < 0x800000:
+            rest <<= 1
+            exponent -= 1
+        rest &= 0x7FFFFF
+    wide = exponent << 52 | rest << 29
+    return wide + LEAST if bits >> 31 & 1 else wide
+
+
+@part_reads_outside
+def is_text(data: Bytes, at: int, end: int) -> bool:
+    while at < end:
+        if data[at] < MORE:
+            at += 1
+        else:
+            length = character(data, at, end)
+            if length == 0:
+                return False
+            at += length
+    return True
+
+
+HEADER = 5
+# Maximum bytes of a message path, read as a little-endian number; unique, as its length is first.
+MESSAGE_BYTES = 7
+
+# In place of a number: no value, no schema id, or a pair that is not known yet.
+NO_VALUE, NO_ID, UNKNOWN = -1, -2, -3
+
+
+@part_reads_outside
+def message(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Return the encoded message path of a record as one number, and its end."""
+    begin = at
+    left, at = zigzag(data, at, stop)
+    if at == REFUSED or left < 0 or left > MESSAGE_BYTES:
+        return 0, REFUSED
+    while left > 0:
+        index, at = zigzag(data, at, stop)
+        if at == REFUSED or index < 0 or at - begin > MESSAGE_BYTES:
+            return 0, REFUSED
+        left -= 1
+    found = 0
+    for place in range(at - 1, begin - 1, -1):
+        found = found << 8 | int(data[place])
+    return found, at
+
+
+@reads_outside
+def cut(
+    data: Bytes,
+    values: Longs,
+    named: bool,
+    known: Longs,
+    begin: int,
+    ids: Longs,
+    payloads: Longs,
+    numbers: Longs,
+) -> int:
+    """Parse record headers from `begin` on, until one is unknown.
+
+    Returns n, or the unknown record: its `ids` are written, its number is UNKNOWN.
+
+    Args:
+        values: int64 (n, 2), start and stop of each record; a negative start means no value.
+        named: whether records name a message of their schema.
+        known: int64 (k, 2), id and message by number.
+        ids, payloads: int64 (n, 2), written: id and message, start and stop; -1 if none.
+        numbers: int64 (n,), written: row of `known`, NO_VALUE or NO_ID.
+    """
+    last = 0
+    for row in range(begin, len(values)):
+        start, stop = values[row, 0], values[row, 1]
+        ids[row, 0], ids[row, 1] = -1, -1
+        payloads[row, 0], payloads[row, 1], numbers[row] = -1, -1, NO_VALUE if start < 0 else NO_ID
+        if start < 0 or stop - start < HEADER or data[start] != 0:
+            continue
+        schema = 0
+        for place in range(start + 1, start + HEADER):
+            schema = schema << 8 | int(data[place])
+        at, which = start + HEADER, 0
+        if named:
+            which, at = message(data, at, stop)
+            if at == REFUSED:
+                continue
+        ids[row, 0], ids[row, 1] = schema, which
+        payloads[row, 0], payloads[row, 1] = at, stop
+        # Most records have the same schema as the previous one.
+        if last >= len(known) or known[last, 0] != schema or known[last, 1] != which:
+            last = 0
+            while last < len(known) and (known[last, 0] != schema or known[last, 1] != which):
+                last += 1
+            if last == len(known):
+                numbers[row] = UNKNOWN
+                return row
+        numbers[row] = last
+    return len(values)

@@ -1,0 +1,465 @@
+"""Scan JSON records along the tree of wanted paths into event logs.
+
+The scanner handles a record only where it is sure. Otherwise it declines, and the general reader
+(`events.json_objects`) decides about that record alone. It reads:
+
+    record  one object, surrounded by optional white space
+    names   strings in every object on a wanted path; each wanted name once
+    values  at a wanted place: strings; whole numbers of at most WHOLE_DIGITS digits, not -0;
+            decimals of at most POINT_DIGITS digits before the point and BEHIND_DIGITS after it,
+            and exponents of at most EXPONENT_DIGITS;
+            true, false, null; anything `json_parts.skip` accepts, if a list or object is not opened
+    items   at a place that is opened: such values, lists of them, and objects of at most
+            MAP_NAMES_MAX of them with distinct names
+    inner   null, or an object or a list as the paths through the place require; nothing else
+    others  anything `json_parts.skip` accepts
+
+Strings with escapes are decoded into a buffer after the batch; see `json_parts`.
+"""
+
+from __future__ import annotations
+
+from workers.arrays.compiled import part_reads_outside, reads_outside, reads_outside_in_place
+from workers.events.json_parts import (
+    CLOSE_LIST,
+    CLOSE_OBJECT,
+    COLON,
+    COMMA,
+    MINUS,
+    NINE,
+    OPEN_LIST,
+    OPEN_OBJECT,
+    PLUS,
+    POINT,
+    QUOTE,
+    REFUSED,
+    SMALL_E,
+    ZERO,
+    Bytes,
+    Longs,
+    decoded_text,
+    digits,
+    look,
+    plain,
+    put_decoded,
+    put_one,
+    same,
+    same_text,
+    skip,
+    skip_word,
+    space,
+    text,
+)
+from workers.events.json_parts import FALSE as FALSE_WORD
+from workers.events.json_parts import NULL as NULL_WORD
+from workers.events.json_parts import TRUE as TRUE_WORD
+from workers.events.log import (
+    BEHIND_DIGITS,
+    DECLINED,
+    EXPONENT,
+    EXPONENT_DIGITS,
+    FALSE,
+    FULL,
+    LIST,
+    MAP,
+    MAP_NAMES_MAX,
+    NULL,
+    NUMBER,
+    OTHER,
+    POINT_DIGITS,
+    START,
+    STOP,
+    TEXT,
+    TRUE,
+    WHOLE,
+    WHOLE_DIGITS,
+    put,
+)
+
+# The bit that distinguishes lower case from upper case.
+LOWER = 32
+# Returned by `one` for a string that is not plain; not a log kind.
+ESCAPED = -1
+
+
+@reads_outside_in_place
+def number(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    begin = at
+    if look(data, at, stop) == MINUS:
+        at += 1
+    end = digits(data, at, stop, WHOLE_DIGITS)
+    zero = end > at and data[at] == ZERO
+    if end == at or (zero and end > at + 1):
+        return REFUSED, OTHER
+    byte = look(data, end, stop)
+    if byte != POINT and byte | LOWER != SMALL_E:
+        return (REFUSED if zero and at > begin else end), WHOLE
+    if end - at > POINT_DIGITS:
+        return REFUSED, OTHER
+    if byte == POINT:
+        at = end + 1
+        end = digits(data, at, stop, BEHIND_DIGITS)
+        if end == at:
+            return REFUSED, NUMBER
+        if look(data, end, stop) | LOWER != SMALL_E:
+            return end, NUMBER
+    at = end + 1
+    at += look(data, at, stop) in (PLUS, MINUS)
+    end = digits(data, at, stop, EXPONENT_DIGITS)
+    return (end if end > at else REFUSED), EXPONENT
+
+
+@part_reads_outside
+def word(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    byte = look(data, at, stop)
+    if byte == TRUE_WORD[0]:
+        return skip_word(data, at, stop, TRUE_WORD), TRUE
+    if byte == FALSE_WORD[0]:
+        return skip_word(data, at, stop, FALSE_WORD), FALSE
+    if byte == NULL_WORD[0]:
+        return skip_word(data, at, stop, NULL_WORD), NULL
+    if byte in (OPEN_LIST, OPEN_OBJECT):
+        return skip(data, at, stop), OTHER
+    return REFUSED, OTHER
+
+
+@reads_outside_in_place
+def one(data: Bytes, at: int, stop: int) -> tuple[int, int]:
+    """Return the end, or REFUSED, and the kind of a single value.
+
+    A string that is not plain is ESCAPED, and its end is undefined.
+    """
+    byte = look(data, at, stop)
+    if byte == QUOTE:
+        end = plain(data, at + 1, stop)
+        return end + 1, (TEXT if look(data, end, stop) == QUOTE else ESCAPED)
+    if byte == MINUS or ZERO <= byte <= NINE:
+        return number(data, at, stop)
+    return word(data, at, stop)
+
+
+# Columns of `nodes`. The children of a node are contiguous, from FIRST to LAST.
+NODE_SLOT, SORT, FIRST, LAST, ELEMENTS, LIST_SLOT = 0, 1, 2, 3, 4, 5
+# The location of the node's name in `names`, its `signature`, and the `bit`s of its children.
+NAME_START, NAME_STOP, SIGNATURE, BITS = 6, 7, 8, 9
+# 1 if the name may occur in JSON unescaped, else 0.
+PLAIN = 10
+NODE_COLUMNS = 11
+# Wanted at a node: one value, items, an object or a list; of SEVERAL, only null can be read.
+ONE, ITEMS, OBJECT, ELEMENTS_OF, SEVERAL = 0, 1, 2, 3, 4
+# No node, no slot, no row.
+NONE = -1
+
+# Columns of `stack`: the node of a level (of a list: that of its elements); the LIST row of a list,
+# NONE for an object; the child to try first; the previous wanted child, or NONE.
+HELD_NODE, HELD_ROW, HELD_HINT, HELD_BEFORE = 0, 1, 2, 3
+HELD_COLUMNS = 4
+
+# Columns of `seen`: whether a child occurred in the current object; and as hints from the last
+# record, since field order rarely changes: the node's first child, and the child after this one.
+SEEN, MET, NEXT = 0, 1, 2
+SEEN_COLUMNS = 3
+
+
+@reads_outside
+def signature(data: Bytes, start: int, stop: int) -> int:
+    """Combine length, first and last byte of a name; quotes make an empty one safe to read."""
+    return (stop - start) << 16 | int(data[start]) << 8 | int(data[stop - 1])
+
+
+@reads_outside
+def bit(sign: int) -> int:
+    """Map a signature to one of 64 bits: a name whose bit no child has matches no child."""
+    return (sign + (sign >> 7) + (sign >> 13)) & 63
+
+
+@part_reads_outside
+def child_named(
+    data: Bytes, start: int, stop: int, nodes: Longs, names: Bytes, node: int, hint: int
+) -> int:
+    """Return the child that data[start:stop] names, trying `hint` first; NONE if not found."""
+    sign = signature(data, start, stop)
+    if not nodes[node, BITS] >> bit(sign) & 1:
+        return NONE
+    first, last = nodes[node, FIRST], nodes[node, LAST]
+    child = hint
+    for _ in range(last - first):
+        if child == last:
+            child = first
+        if nodes[child, SIGNATURE] == sign:
+            begin, end = nodes[child, NAME_START], nodes[child, NAME_STOP]
+            if same(data, start, stop, names, begin, end):
+                return child
+        child += 1
+    return NONE
+
+
+@reads_outside_in_place
+def is_named(data: Bytes, at: int, stop: int, nodes: Longs, names: Bytes, child: int) -> bool:
+    """Return whether a child's name is at `at`, quoted and without escapes."""
+    if nodes[child, PLAIN] == 0:
+        return False
+    begin, end = nodes[child, NAME_START] - 1, nodes[child, NAME_STOP] + 1
+    behind = at + end - begin
+    return behind <= stop and same(data, at, behind, names, begin, end)
+
+
+@part_reads_outside
+def child_escaped(
+    data: Bytes,
+    at: int,
+    stop: int,
+    decoded: Bytes,
+    filled: int,
+    nodes: Longs,
+    names: Bytes,
+    node: int,
+    hint: int,
+) -> tuple[int, int]:
+    """Return the closing quote, FULL or REFUSED, of a non-plain name, and the child it names."""
+    end, more = decoded_text(data, at, stop, decoded, filled)
+    if more == FULL:
+        return FULL, NONE
+    if end == REFUSED:
+        return REFUSED, NONE
+    # The name has an escape, so it is not empty.
+    return end, child_named(decoded, filled, more, nodes, names, node, hint)
+
+
+@part_reads_outside
+def opened(
+    data: Bytes, at: int, stop: int, log: Longs, used: int, slot: int, decoded: Bytes, filled: int
+) -> tuple[int, int, int]:
+    """Log a list or object as items, a row for each value; returns as `json_parts.put_decoded`."""
+    row, count = used, 0
+    mapped = look(data, at, stop) == OPEN_OBJECT
+    close = CLOSE_OBJECT if mapped else CLOSE_LIST
+    used = put(log, used, slot, MAP if mapped else LIST, 0, NONE)
+    at = space(data, at + 1, stop)
+    if look(data, at, stop) == close:
+        return at + 1, used, filled
+    while used != FULL:
+        if mapped:
+            if look(data, at, stop) != QUOTE or count == MAP_NAMES_MAX:
+                return REFUSED, used, filled
+            name, end = used, plain(data, at + 1, stop)
+            if look(data, end, stop) == QUOTE:
+                used = put(log, used, slot, TEXT, at + 1, end)
+                at = end + 1
+            else:
+                at, used, filled = put_decoded(data, at, stop, decoded, filled, log, used, slot)
+            if at == REFUSED or used == FULL:
+                return REFUSED, used, filled
+            for other in range(row + 1, name, 2):
+                if same_text(
+                    data,
+                    decoded,
+                    log[name, START],
+                    log[name, STOP],
+                    log[other, START],
+                    log[other, STOP],
+                ):
+                    return REFUSED, used, filled
+            at = space(data, at, stop)
+            if look(data, at, stop) != COLON:
+                return REFUSED, used, filled
+            at = space(data, at + 1, stop)
+        end, kind = one(data, at, stop)
+        if kind == ESCAPED:
+            end, used, filled = put_decoded(data, at, stop, decoded, filled, log, used, slot)
+        elif end != REFUSED:
+            used = put_one(log, used, slot, kind, at, end)
+        if end == REFUSED:
+            return REFUSED, used, filled
+        count += 1
+        at = space(data, end, stop)
+        byte = look(data, at, stop)
+        if byte == close:
+            break
+        if byte != COMMA:
+            return REFUSED, used, filled
+        at = space(data, at + 1, stop)
+    if used != FULL:
+        log[row, START] = count
+    return at + 1, used, filled
+
+
+@reads_outside_in_place
+def event(
+    data: Bytes,
+    at: int,
+    stop: int,
+    nodes: Longs,
+    names: Bytes,
+    log: Longs,
+    used: int,
+    stack: Longs,
+    seen: Longs,
+    decoded: Bytes,
+    filled: int,
+) -> tuple[int, int]:
+    """Log one record, data[at:stop], from row `used` of `log` on.
+
+    Returns the log rows used, DECLINED or FULL; and the new `filled`.
+
+    Args:
+        nodes, names: from `JsonTree`; int64 (n, NODE_COLUMNS), root first, and uint8.
+        log: int64 (room, 4).
+        stack: int64 (levels of the tree, HELD_COLUMNS), scratch: the enclosing levels.
+        seen: int64 (n, SEEN_COLUMNS), scratch per node; see above.
+        decoded, filled: see `json_parts`.
+    """
+    level = 0
+    node, row, hint = NONE, NONE, NONE
+    child, before = 0, NONE
+    at = space(data, at, stop)
+    if look(data, at, stop) != OPEN_OBJECT:
+        return DECLINED, filled
+    while True:
+        # The value of `child` begins at `at`; NONE: not wanted.
+        opens = False
+        if child == NONE:
+            at = skip(data, at, stop)
+        else:
+            slot, sort = nodes[child, NODE_SLOT], nodes[child, SORT]
+            byte = look(data, at, stop)
+            if sort == ITEMS and byte in (OPEN_LIST, OPEN_OBJECT):
+                at, used, filled = opened(data, at, stop, log, used, slot, decoded, filled)
+            elif sort in (ONE, ITEMS):
+                end, kind = one(data, at, stop)
+                if kind == ESCAPED:
+                    end, used, filled = put_decoded(
+                        data, at, stop, decoded, filled, log, used, slot
+                    )
+                else:
+                    used = put_one(log, used, slot, kind, at, end)
+                at = end
+            elif byte == NULL_WORD[0] and row == NONE:
+                # Wanted fields within it are absent.
+                end = skip_word(data, at, stop, NULL_WORD)
+                if slot != NONE:
+                    used = put(log, used, slot, NULL, at, end)
+                at = end
+            elif byte != (OPEN_OBJECT if sort == OBJECT else OPEN_LIST) or sort == SEVERAL:
+                return DECLINED, filled
+            else:
+                opens = True
+                at += 1
+                if slot != NONE:
+                    used = put(log, used, slot, OTHER, NONE, NONE)
+                if level > 0:
+                    stack[level - 1, HELD_NODE] = node
+                    stack[level - 1, HELD_ROW] = row
+                    stack[level - 1, HELD_HINT] = hint
+                    stack[level - 1, HELD_BEFORE] = before
+                level += 1
+                if sort == OBJECT:
+                    node, row, hint, before = child, NONE, seen[child, MET], NONE
+                    for each in range(nodes[child, FIRST], nodes[child, LAST]):
+                        seen[each, SEEN] = 0
+                else:
+                    node, row = nodes[child, ELEMENTS], used
+                    used = put(log, used, nodes[child, LIST_SLOT], LIST, 0, NONE)
+            if used == FULL:
+                return FULL, filled
+        if at == REFUSED:
+            return DECLINED, filled
+        # After a value or an opening bracket: close all levels that end here.
+        while True:
+            at = space(data, at, stop)
+            byte = look(data, at, stop)
+            if byte != (CLOSE_OBJECT if row == NONE else CLOSE_LIST):
+                break
+            opens = False
+            at += 1
+            level -= 1
+            if level == 0:
+                return (used if space(data, at, stop) == stop else DECLINED), filled
+            node = stack[level - 1, HELD_NODE]
+            row = stack[level - 1, HELD_ROW]
+            hint = stack[level - 1, HELD_HINT]
+            before = stack[level - 1, HELD_BEFORE]
+        # Next value of the innermost level; a comma separates it from a previous one.
+        if not opens:
+            if byte != COMMA:
+                return DECLINED, filled
+            at = space(data, at + 1, stop)
+        if row != NONE:
+            log[row, START] += 1
+            child = node
+            continue
+        if is_named(data, at, stop, nodes, names, hint):
+            child = hint
+            end = at + 1 + nodes[child, NAME_STOP] - nodes[child, NAME_START]
+        else:
+            end = text(data, at, stop)
+            if end != REFUSED:
+                child = child_named(data, at + 1, end, nodes, names, node, hint)
+            elif look(data, at, stop) == QUOTE:
+                end, child = child_escaped(
+                    data, at, stop, decoded, filled, nodes, names, node, hint
+                )
+            if end < 0:
+                return (FULL if end == FULL else DECLINED), filled
+        if child != NONE:
+            if seen[child, SEEN]:
+                return DECLINED, filled
+            seen[child, SEEN] = 1
+            if child != hint and before == NONE:
+                seen[node, MET] = child
+            elif child != hint:
+                seen[before, NEXT] = child
+            before, hint = child, seen[child, NEXT]
+        at = space(data, end + 1, stop)
+        if look(data, at, stop) != COLON:
+            return DECLINED, filled
+        at = space(data, at + 1, stop)
+
+
+@reads_outside
+def logs(
+    data: Bytes,
+    values: Longs,
+    nodes: Longs,
+    names: Bytes,
+    begin: int,
+    stack: Longs,
+    seen: Longs,
+    number: Longs,
+    rows: Longs,
+    used: int,
+    decoded: Bytes,
+    filled: int,
+) -> tuple[int, int, int]:
+    """Log the records from `begin` on, until the output is full.
+
+    Returns the record to resume from with more room, or n; the new `used` and `filled`.
+
+    Args:
+        values: int64 (n, 2), start and stop of each record; a negative start means no value.
+        number: int64 (n,), written: the log rows of each record, or DECLINED.
+        rows: int64 (room, 4), the concatenated logs, written from `used` on.
+        others: as in `event`.
+    """
+    for i in range(begin, len(values)):
+        number[i] = DECLINED
+        if values[i, 0] >= 0:
+            end, more = event(
+                data,
+                values[i, 0],
+                values[i, 1],
+                nodes,
+                names,
+                rows,
+                used,
+                stack,
+                seen,
+                decoded,
+                filled,
+            )
+            if end == FULL:
+                return i, used, filled
+            if end != DECLINED:
+                number[i] = end - used
+                used, filled = end, more
+    return len(values), used, filled

@@ -1,0 +1,315 @@
+"""Read log values as numbers, labels, counts and times.
+
+Like the scanners, these functions answer only where they are sure; `events.project` has the rule.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.compiled import kernel_in_place, part_reads_outside, reads_outside_in_place
+from workers.arrays.words import WORD, digits_at
+from workers.events.json_parts import PLUS, SMALL_E, ZERO, byte_at
+from workers.events.log import (
+    EXPONENT,
+    FALSE,
+    KIND,
+    NUMBER,
+    REAL,
+    START,
+    STOP,
+    TEXT,
+    TRUE,
+    VALUE,
+    WHOLE,
+)
+
+Bytes = NDArray[np.uint8]
+Longs = NDArray[np.int64]
+
+# Maximum UTF-8 bytes of a label, stream key or user, as in `mechanisms.config.histogram`.
+LABEL_BYTES_MAX = 1024
+TIME_MAX = 2**53
+COUNT_DIGITS, COUNT_MAX = 12, 1 << 40
+# Any integer of this many digits fits in int64.
+INT64_DIGITS = 18
+# Digits and powers of ten that a float64 holds exactly; digits beyond FLOAT_DIGITS are ignored.
+EXACT_DIGITS, EXACT_POWER, FLOAT_DIGITS = 15, 22, 17
+NEAR = 1e-13
+WORD_POWER = 10**WORD
+MS, S, US, NS, ISO = 0, 1, 2, 3, 4
+
+TRUE_WORD = np.frombuffer(b"true", dtype=np.uint8)
+FALSE_WORD = np.frombuffer(b"false", dtype=np.uint8)
+# Longest text that `written` makes.
+WRITTEN_MAX = 20
+
+
+@reads_outside_in_place
+def digits_of(data: Bytes, start: int, stop: int) -> int:
+    """Parse an integer of at most 18 digits, with an optional minus."""
+    value, at = 0, start
+    minus = data[start] == 45
+    if minus:
+        at += 1
+    digits = stop - at
+    if at >= 0 and 0 < digits <= WORD and at + WORD <= len(data):
+        value = digits_at(data, at, digits)
+    elif at >= 0 and WORD < digits <= 2 * WORD and stop <= len(data):
+        # The two words are parsed independently: neither waits for the other.
+        value = digits_at(data, at, digits - WORD) * WORD_POWER + digits_at(data, stop - WORD, WORD)
+    else:
+        while at < stop:
+            value = value * 10 + (byte_at(data, at) - ZERO)
+            at += 1
+    return -value if minus else value
+
+
+@part_reads_outside
+def real_of(data: Bytes, start: int, stop: int) -> tuple[float, bool]:
+    """Parse a decimal number; return a float64 and whether it is certainly the nearest.
+
+    An exponent is optional. The relative error is below NEAR.
+    """
+    value, digits, power, whole, at = 0, 0, 0, True, start
+    minus = data[start] == 45
+    if minus:
+        at += 1
+    while at < stop and data[at] | 32 != SMALL_E:
+        if data[at] == 46:
+            whole = False
+        elif digits < FLOAT_DIGITS:
+            value = value * 10 + (int(data[at]) - ZERO)
+            digits += value > 0
+            power -= not whole
+        else:
+            digits += 1
+            power += whole
+        at += 1
+    if at < stop:
+        power += digits_of(data, at + 1 + (data[at + 1] == PLUS), stop)
+    scale = 1.0
+    for _ in range(abs(power)):
+        scale *= 10.0
+    real = value * scale if power > 0 else value / scale
+    # Both operands are exact, so there is a single rounding.
+    exact = digits <= EXACT_DIGITS and abs(power) <= EXACT_POWER
+    return (-real if minus else real), exact
+
+
+@kernel_in_place
+def number(data: Bytes, log: Longs, row: int) -> tuple[float, float, bool]:
+    """Return float64 bounds, usually equal, on the nearest float64, and whether it is a number."""
+    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    real, exact = 0.0, True
+    if kind in (WHOLE, NUMBER, EXPONENT):
+        if kind == WHOLE and stop - start <= INT64_DIGITS:
+            real = float(digits_of(data, start, stop))
+        else:
+            real, exact = real_of(data, start, stop)
+    elif kind == VALUE:
+        real = float(start)
+    elif kind == REAL:
+        real = np.int64(start).view(np.float64)
+    else:
+        return 0.0, 0.0, False
+    off = 0.0 if exact else abs(real) * NEAR
+    return real - off, real + off, not math.isnan(real)
+
+
+@part_reads_outside
+def written(data: Bytes, used: int, value: int) -> int:
+    """Write an integer in decimal from data[used] on, and return its end."""
+    at = used
+    if value < 0:
+        data[at] = 45
+        at += 1
+    begin = at
+    while True:
+        digit = value % 10 if value >= 0 else (10 - value % 10) % 10
+        data[at] = ZERO + digit
+        at += 1
+        value = (value - digit) // 10 if value >= 0 else (value + digit) // 10
+        if value == 0:
+            break
+    stop = at - 1
+    while begin < stop:
+        data[begin], data[stop] = data[stop], data[begin]
+        begin += 1
+        stop -= 1
+    return at
+
+
+@part_reads_outside
+def copied(data: Bytes, used: int, word: Bytes) -> int:
+    for at in range(len(word)):
+        data[used + at] = word[at]
+    return used + len(word)
+
+
+@kernel_in_place
+def label(data: Bytes, made: Bytes, used: int, log: Longs, row: int) -> tuple[int, int, int]:
+    """Return start and stop of a value as a label, and the bytes used in `made`.
+
+    Text not in the data is written to `made`, which logically follows it. The start is -1 if the
+    value is no label, or too long.
+    """
+    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    if kind in (TEXT, WHOLE):
+        return (start, stop, used) if stop - start <= LABEL_BYTES_MAX else (-1, -1, used)
+    end = -1
+    if kind == VALUE:
+        end = written(made, used, start)
+    elif kind in (TRUE, FALSE):
+        if start >= 0:
+            return start, stop, used
+        end = copied(made, used, TRUE_WORD if kind == TRUE else FALSE_WORD)
+    if end < 0:
+        return -1, -1, used
+    return len(data) + used, len(data) + end, end
+
+
+@reads_outside_in_place
+def amount(data: Bytes, log: Longs, row: int) -> int:
+    """Return the count of an item in an event; -1 if it is no count, or has too many digits."""
+    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    if kind == WHOLE:
+        return (
+            digits_of(data, start, stop)
+            if stop - start <= COUNT_DIGITS and data[start] != 45
+            else -1
+        )
+    if kind == VALUE:
+        return min(start, COUNT_MAX) if start >= 0 else -1
+    return -1
+
+
+@part_reads_outside
+def two(data: Bytes, at: int) -> int:
+    """Parse two digits; -1 if invalid."""
+    tens, ones = int(data[at]) - ZERO, int(data[at + 1]) - ZERO
+    return tens * 10 + ones if 0 <= tens <= 9 and 0 <= ones <= 9 else -1
+
+
+@part_reads_outside
+def iso_time(data: Bytes, start: int, stop: int) -> int:
+    """Return the ms since 1970 of YYYY-MM-DDThh:mm:ss[.f]Z; -1 for any other form.
+
+    A space may replace the T; +00:00 or nothing may replace the Z.
+    """
+    length = stop - start
+    if length < 19:
+        return -1
+    century, year, month, day = (
+        two(data, start),
+        two(data, start + 2),
+        two(data, start + 5),
+        two(data, start + 8),
+    )
+    hour, minute, second = two(data, start + 11), two(data, start + 14), two(data, start + 17)
+    if min(century, year, month, day, hour, minute, second) < 0:
+        return -1
+    if (
+        data[start + 4] != 45
+        or data[start + 7] != 45
+        or data[start + 13] != 58
+        or data[start + 16] != 58
+        or (data[start + 10] != 84 and data[start + 10] != 32)
+    ):
+        return -1
+    year += 100 * century
+    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+    days = 30 + ((month + (month > 7)) & 1) if month != 2 else 28 + leap
+    if (
+        year < 1970
+        or not 1 <= month <= 12
+        or not 1 <= day <= days
+        or hour > 23
+        or minute > 59
+        or second > 59
+    ):
+        return -1
+    at, fraction, scale = start + 19, 0, 100
+    if at < stop and data[at] == 46:
+        at += 1
+        begin = at
+        while at < stop and 0 <= int(data[at]) - ZERO <= 9:
+            fraction += (int(data[at]) - ZERO) * scale
+            scale //= 10
+            at += 1
+        if at == begin or at - begin > 9:
+            return -1
+    if at < stop:
+        utc = stop - at == 6 and data[at] == 43 and data[at + 3] == 58
+        if utc:
+            utc = two(data, at + 1) == 0 and two(data, at + 4) == 0
+        if not utc and not (stop - at == 1 and data[at] == 90):
+            return -1
+    # Days since 1970 in the Gregorian calendar, with years that begin in March.
+    years, months = (year, month - 3) if month > 2 else (year - 1, month + 9)
+    passed = (
+        365 * years
+        + years // 4
+        - years // 100
+        + years // 400
+        + (153 * months + 2) // 5
+        + day
+        - 1
+        - 719_468
+    )
+    return (((passed * 24 + hour) * 60 + minute) * 60 + second) * 1000 + fraction
+
+
+@reads_outside_in_place
+def time_of(data: Bytes, log: Longs, row: int, unit: int) -> int:
+    """Return a time in ms since 1970; -1 if the general reader has to decide."""
+    kind, start, stop = log[row, KIND], log[row, START], log[row, STOP]
+    if unit == ISO:
+        found = iso_time(data, start, stop) if kind == TEXT else -1
+    elif kind == WHOLE and unit in (US, NS):
+        # Drop the digits below a ms before parsing, so that the rest fits.
+        stop -= 3 if unit == US else 6
+        found = -1 if data[start] == 45 else digits_of(data, start, stop) if stop > start else 0
+    elif kind in (WHOLE, VALUE):
+        value = (
+            start
+            if kind == VALUE
+            else digits_of(data, start, stop)
+            if stop - start <= INT64_DIGITS
+            else -1
+        )
+        if unit == MS:
+            found = value
+        elif unit == S:
+            found = value * 1000 if 0 <= value <= TIME_MAX // 1000 else -1
+        else:
+            found = value // (1000 if unit == US else 1_000_000)
+    elif unit == S and kind == NUMBER and data[start] != 45:
+        found, behind = 0, -1
+        for at in range(start, stop):
+            if data[at] == 46:
+                behind = 0
+            elif behind < 3:
+                found = found * 10 + (int(data[at]) - ZERO)
+                behind += behind >= 0
+        while behind < 3:
+            found *= 10
+            behind += 1
+    elif unit == S and kind == REAL:
+        real = np.int64(start).view(np.float64)
+        found = round(real * 1e6) // 1000 if 0.0 <= real <= 1e12 else -1
+    else:
+        found = -1
+    return found if 0 <= found <= TIME_MAX else -1
+
+
+@part_reads_outside
+def may_be_time(log: Longs, row: int, unit: int) -> bool:
+    """Return whether the kind in `row` (-1 if absent) can be a time."""
+    if row < 0:
+        return False
+    kind = log[row, KIND]
+    return bool(kind == TEXT) if unit == ISO else kind in (WHOLE, NUMBER, VALUE, REAL, EXPONENT)

@@ -1,0 +1,253 @@
+"""Cache of schemas by id, fetched from a Schema Registry once per process.
+
+Known schemas are never requested again, so a registry outage stops only records whose schema this
+process has not seen: their shard waits, and nothing is lost. Requests run in their own thread, so a
+waiting shard can check every tenth of a second whether it was closed.
+
+An id that the registry does not know may be too new, so it is retried for `patience_s`; then its
+records are rejects. Any producer can make up ids. So after one wait in vain, nobody waits for an
+unknown id for ten times as long, and after many unknown ids none is requested until some of them
+expire.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from workers.runtime.metrics import Metrics
+
+AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A schema referenced by another one under a name."""
+
+    name: str
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema as registered; `references` are transitive, dependencies first."""
+
+    kind: str
+    text: str = field(repr=False)
+    references: tuple[Reference, ...] = ()
+
+
+logger = logging.getLogger(__name__)
+
+# Interval between checks whether the caller was closed.
+_LOOK_S = 0.1
+# Pause between two requests for the same id, doubled up to the longest.
+_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 10.0
+# Time without waiting after a wait in vain, as a multiple of `patience_s`.
+_IMPATIENT = 10
+# Expiry of unknown ids, and the maximum number remembered.
+_FORGOTTEN_S, _REMEMBERED = 60.0, 1_000
+# Registry ids are signed 32-bit integers.
+_ID_MAX = 2**31 - 1
+# HTTP statuses that do not concern the id: not authorised, busy.
+_NOT_ABOUT_THE_ID = frozenset((401, 403, 404, 405, 407, 408, 425, 429))
+_UNKNOWN_ID = (40403, 40401, 40402)
+_REFERENCES_MAX = 1_000
+
+
+class Waiting(Protocol):
+    """The caller that waits for a schema: a shard.
+
+    `check_open` raises if it was closed; `goes_on` reports that long work is not stuck.
+    """
+
+    def check_open(self) -> None: ...
+
+    def goes_on(self) -> None: ...
+
+
+class Nobody:
+    """A caller that cannot be closed."""
+
+    def check_open(self) -> None: ...
+
+    def goes_on(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Registry connection: options of confluent-kafka's client. The repr shows no values."""
+
+    url: str
+    client: dict[str, Any] = field(repr=False)
+    patience_s: float = 30.0
+
+
+class _Unknown(Exception): ...
+
+
+class _Asking:
+    """A pending request for one id; its thread runs as long as a caller waits."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.schema: Schema | None = None
+        self.answered = False
+        self.waiting = 0
+
+
+class Registry:
+    """A Schema Registry client, shared by all threads of a process."""
+
+    def __init__(self, access: Access, metrics: Metrics | None = None) -> None:
+        # Imported here: it takes half a second, and only workers with schemas need it.
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+        self._client = SchemaRegistryClient({"url": access.url, "max.retries": 0, **access.client})
+        self._url, self._patience_s = access.url, access.patience_s
+        self._waits = (Metrics() if metrics is None else metrics).registry_waits
+        self._lock = threading.Lock()
+        self._known: dict[int, Schema] = {}
+        self._asking: dict[int, _Asking] = {}
+        # Expiry time by unknown id.
+        self._unknown: OrderedDict[int, float] = OrderedDict()
+        self._impatient_until_s = 0.0
+        # Start of the outage, by id that waits for an answer.
+        self._away: dict[int, float] = {}
+
+    def schema(self, schema_id: int, waiting: Waiting) -> Schema | None:
+        """Return a schema, None if the id is unknown; wait while the registry does not answer.
+
+        `waiting` raises ShardClosed if its shard was closed.
+        """
+        while True:
+            found = self._known.get(schema_id)
+            if found is not None:
+                return found
+            with self._lock:
+                if schema_id > _ID_MAX or self._is_unknown(schema_id):
+                    return None
+                asking = self._asking.get(schema_id)
+                if asking is None:
+                    asking = self._asking[schema_id] = _Asking()
+                    name = f"schema-{schema_id}"
+                    threading.Thread(
+                        target=self._ask, args=(schema_id, asking), name=name, daemon=True
+                    ).start()
+                asking.waiting += 1
+            try:
+                while not asking.done.wait(_LOOK_S):
+                    waiting.check_open()
+                    waiting.goes_on()
+            finally:
+                with self._lock:
+                    asking.waiting -= 1
+            # Otherwise the request ended for lack of callers just as this thread began to wait.
+            if asking.answered:
+                return asking.schema
+
+    def _is_unknown(self, schema_id: int) -> bool:
+        now = time.monotonic()
+        while self._unknown and next(iter(self._unknown.values())) <= now:
+            self._unknown.popitem(last=False)
+        # So many unknown ids are made up; requesting them all would take all day.
+        return schema_id in self._unknown or len(self._unknown) >= _REMEMBERED
+
+    def _ask(self, schema_id: int, asking: _Asking) -> None:
+        """Retry until there is an answer or no caller waits."""
+        pause, begun = _PAUSE_S, time.monotonic()
+        try:
+            while True:
+                try:
+                    asking.schema = self._known[schema_id] = self._fetched(schema_id)
+                    asking.answered = True
+                    return
+                except _Unknown:
+                    self._answers(schema_id)
+                    if self._given_up(schema_id, begun):
+                        asking.answered = True
+                        return
+                except Exception as error:  # noqa: BLE001
+                    # Waiting loses nothing, whatever the error.
+                    self._does_not_answer(schema_id, error)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                with self._lock:
+                    if asking.waiting == 0:
+                        return
+        finally:
+            with self._lock:
+                del self._asking[schema_id]
+            self._answers(schema_id)
+            asking.done.set()
+
+    def _fetched(self, schema_id: int) -> Schema:
+        """Return a schema and its transitive references; raise _Unknown if any is missing."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            found = self._client.get_schema(schema_id)
+            references: dict[str, Reference] = {}
+            self._add_references(found, references, 0)
+        except SchemaRegistryError as error:
+            status, code = error.http_status_code, error.error_code
+            if code in _UNKNOWN_ID or (400 <= status < 500 and status not in _NOT_ABOUT_THE_ID):
+                raise _Unknown from None
+            raise
+        return Schema(found.schema_type or AVRO, found.schema_str or "", tuple(references.values()))
+
+    def _add_references(self, schema: Any, found: dict[str, Reference], depth: int) -> None:
+        for each in schema.references or ():
+            if each.name in found:
+                continue
+            if depth > 100 or len(found) >= _REFERENCES_MAX:
+                raise _Unknown
+            inner = self._client.get_version(each.subject, each.version).schema
+            self._add_references(inner, found, depth + 1)
+            found[each.name] = Reference(each.name, inner.schema_str or "")
+
+    def _does_not_answer(self, schema_id: int, error: Exception) -> None:
+        """Warn once per outage, whatever the number of records and schemas."""
+        with self._lock:
+            first = not self._away
+            self._away.setdefault(schema_id, time.monotonic())
+        if first:
+            self._waits.inc()
+            logger.warning(
+                "the schema registry at %s does not answer (%s): records of schemas not seen yet wait for it",
+                self._url,
+                _what(error),
+            )
+
+    def _answers(self, schema_id: int) -> None:
+        with self._lock:
+            since = self._away.pop(schema_id, None)
+            last = since is not None and not self._away
+        if last and since is not None:
+            logger.info(
+                "the schema registry answers again, after %.1f s: records go on",
+                time.monotonic() - since,
+            )
+
+    def _given_up(self, schema_id: int, begun: float) -> bool:
+        """Return whether to stop requesting an unknown id for now."""
+        now = time.monotonic()
+        with self._lock:
+            over = now - begun >= self._patience_s
+            if not over and now >= self._impatient_until_s:
+                return False
+            if over:
+                self._impatient_until_s = now + _IMPATIENT * self._patience_s
+            self._unknown[schema_id] = now + _FORGOTTEN_S
+        logger.warning("the schema registry knows no schema %d: its records are rejects", schema_id)
+        return True
+
+
+def _what(error: Exception) -> str:
+    """Describe an error briefly, without text that a server may have sent."""
+    status = getattr(error, "http_status_code", None)
+    return f"HTTP {status}" if status is not None else f"{type(error).__name__}: {error}"[:200]

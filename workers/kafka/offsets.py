@@ -1,0 +1,92 @@
+"""A shard's lag behind its log, and log ends noted with the wall clock's time.
+
+Lag in seconds counts from when the log first had a record that the shard has not processed. Record
+timestamps do not matter, so old events do not look like lag.
+
+`Ends` lets the wall clock close ticks. At every beat the event loop takes the time, asks the broker
+for the log's end, and notes both. The clock closes ticks for that time *at that offset*: records
+before it are processed earlier and records after it later. So processing speed, which depends on
+the content of events, does not decide in which tick another event counts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+#: Stop noting ends for a shard with this many outstanding, until it has caught up with some.
+MOST_ENDS = 10_000
+
+
+class End(NamedTuple):
+    """A log's last stable offset at wall-clock time `now_ms`."""
+
+    now_ms: int
+    offset: int
+
+
+class Ends(deque[End]):
+    """Log ends a shard has not reached; one thread notes them, another takes them."""
+
+    # Thread-safe: append, popleft and len of a deque are atomic.
+    noted_ms: int | None = None
+
+    @property
+    def full(self) -> bool:
+        return len(self) >= MOST_ENDS
+
+    def note(self, end: End) -> None:
+        """Add an end; offsets and times must not decrease."""
+        self.append(end)
+        self.noted_ms = end.now_ms
+
+    def take(self, position: int) -> End | None:
+        return self.popleft() if self and self[0].offset <= position else None
+
+
+_MOST = 512
+
+
+class Reading(NamedTuple):
+    """The consumer's position in one partition.
+
+    Attributes:
+        handed: end of the last batch given to the shard.
+        position: `handed`, advanced past invisible records.
+        end: last stable offset of the log at the last fetch.
+    """
+
+    handed: int
+    position: int
+    end: int
+
+    def passed(self, offset: int) -> int:
+        """Return a shard's position, past invisible records if it has received all others."""
+        return self.position if offset == self.handed else offset
+
+
+class Lag:
+    def __init__(self) -> None:
+        self.records = 0
+        #: Whether the shard has reached the log's end at take-over.
+        self.reached = False
+        self._first: int | None = None
+        self._ends: deque[tuple[float, int]] = deque()
+
+    def sample(self, now_s: float, offset: int, reading: Reading) -> None:
+        position = reading.passed(offset)
+        end = reading.end
+        if self._first is None:
+            self._first = end
+        self.reached = self.reached or position >= self._first
+        if not self._ends or end > self._ends[-1][1]:
+            self._ends.append((now_s, end))
+        while self._ends and self._ends[0][1] <= position:
+            self._ends.popleft()
+        if len(self._ends) > _MOST:  # long backlog: keep every other sample
+            self._ends = deque(list(self._ends)[::2])
+        self.records = max(0, end - position)
+
+    def seconds(self, now_s: float) -> float:
+        """Return how long the log has had unprocessed records; 0: none."""
+        return max(0.0, now_s - self._ends[0][0]) if self._ends else 0.0

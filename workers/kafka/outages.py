@@ -1,0 +1,192 @@
+"""Detect Kafka outages with a dedicated client, and filter the clients' repetitive log lines.
+
+    ASK_S      timeout of one request, sent every second; an answer from any broker will do
+    AWAY_S     without an answer for this long Kafka is away: logged once
+    GIVE_UP_S  away for this long the worker lets everything go, and restarts when Kafka is back
+
+The group session expires after ten seconds without a broker, so letting go later gives up nothing
+this worker still owns. The clients ride out a broker that restarts within that time.
+
+Every client reports every failed connection attempt indefinitely. The filter drops lines that add
+nothing to our own two, but never a broker's refusal (password, authorisation). `--debug` shows all.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from workers.kafka.clients import Connection, text_of, unreachable
+from workers.runtime.availability import Away
+from workers.runtime.errors import KafkaAway, SettingsError
+
+#: Prefixes of dropped lines, by logger; aiokafka's are about one failed request that is retried.
+_AIOKAFKA = (
+    "Unable connect to",
+    "Unable to request metadata",
+    "Unable to update metadata",
+    "Failed fetch messages from",
+    "Failed fetch offsets from",
+    "Error sending ",
+    "Marking the coordinator dead",
+    "Heartbeat send request failed",
+    "Heartbeat session expired",
+    "Heartbeat failed",
+    "Group Coordinator Request failed",
+    "LeaveGroup request failed",
+    "OffsetCommit failed",
+    "No broker metadata found",
+    "Unexpected error in coordinator routine",
+    "Unexpected error in fetcher routine",
+)
+_LIBRDKAFKA = (
+    "FAIL",
+    "METADATAUPDATE",
+    "GETPID",
+    "REQTMOUT",
+    "TIMEOUT",
+    "TXNERR",
+    "COORDQUERY",
+    "TXNCOORD",
+)
+_OURS = (
+    "Kafka client: _TRANSPORT",
+    "Kafka client: _ALL_BROKERS_DOWN",
+    "Kafka client: _TIMED_OUT",
+    "Kafka client: _RESOLVE",
+)
+_FAUST = ("Thread keepalive is not responding", "No active partitions for")
+_REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECASE)
+
+
+class _WithoutOutages(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        source = record.name.partition(".")[0]
+        text = record.getMessage()
+        if source == "aiokafka":
+            return not text.startswith(_AIOKAFKA)
+        if source == "librdkafka":
+            return not text.startswith(_LIBRDKAFKA) or _REFUSES.search(text) is not None
+        if source in ("faust", "mode"):
+            return not any(words in text for words in _FAUST)
+        return not (record.name == "workers.kafka.clients" and text.startswith(_OURS))
+
+
+def without_outages() -> None:
+    """Drop these lines, unless logging was set up with `--debug`."""
+    root = logging.getLogger()
+    if root.level > logging.DEBUG:
+        for handler in root.handlers:
+            handler.addFilter(_WithoutOutages())
+
+
+logger = logging.getLogger(__name__)
+
+ASK_S = 3.0
+AWAY_S = 5.0
+GIVE_UP_S = 15.0
+#: A refusal that lasts this long, by a broker that had accepted us before, is not temporary.
+REFUSED_S = 30.0
+LOOK_S = 1.0
+# Polling interval of a pending request, and longest wait for the thread to end.
+_SLICE_S, _END_S = 0.1, 10.0
+#: Detect a recovered broker quickly, and replace a connection that hangs.
+_EAGER = MappingProxyType({"reconnect.backoff.max.ms": 1_000, "socket.timeout.ms": 6_000})
+
+T = TypeVar("T")
+
+
+@contextmanager
+def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> Iterator[None]:
+    """Monitor Kafka, unless embedded, while the block runs; call `gone` to let go."""
+    if connection.embedded is not None:
+        yield
+        return
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=_look, args=(connection, away, gone, ended), name="kafka-watch", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        # Its client calls into Python from its own thread, which must not outlive Python.
+        thread.join(_END_S)
+
+
+def _look(
+    connection: Connection, away: Away, gone: Callable[[], None], ended: threading.Event
+) -> None:
+    errors: list[KafkaError] = []
+    eager = {name: value for name, value in _EAGER.items() if name not in connection.client}
+    if "reconnect.backoff.ms" in connection.client:
+        eager.pop("reconnect.backoff.max.ms", None)
+    with connection.asking(errors, **eager) as admin:
+        answered_s = time.monotonic()
+        while not ended.wait(LOOK_S):
+            try:
+                # Query the cluster, not its topics: there may be thousands.
+                asked = admin.describe_cluster(request_timeout=ASK_S)
+                while not wait((asked,), _SLICE_S).done:
+                    if ended.is_set():
+                        return
+                asked.result()
+            except KafkaException:
+                admin.poll(0)  # serves the callback
+                silent_s = time.monotonic() - answered_s
+                if silent_s >= AWAY_S and not ended.is_set():
+                    away.lost(connection.silence(errors), answered_s)
+                if silent_s >= GIVE_UP_S:
+                    gone()
+                    return
+            else:
+                answered_s = time.monotonic()
+                errors.clear()
+                away.found()
+
+
+def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lambda: None) -> T:
+    """Return the answer of `ask`, retrying while Kafka is away; call `waiting` before every retry.
+
+    `ask` raises `KafkaAway`, or a librdkafka error, if no broker answers.
+
+    Raises:
+        SettingsError: Kafka refuses us, or the topic does not exist. Raised at once, but after an
+            outage only if it persists: a broker that has just started may not know everything yet.
+    """
+    refused_s: float | None = None
+    seen = away.is_so
+    while True:
+        began_s = time.monotonic()
+        try:
+            answer = ask()
+        except KafkaAway as error:
+            seen, refused_s = True, None
+            away.lost(str(error))
+        except KafkaException as error:
+            if not unreachable(error):
+                raise
+            seen, refused_s = True, None
+            away.lost(text_of(error))
+        except SettingsError as error:
+            if not seen:
+                raise
+            away.lost(str(error))
+            refused_s = began_s if refused_s is None else refused_s
+            if began_s - refused_s >= REFUSED_S:
+                raise
+        else:
+            away.found()
+            return answer
+        waiting()
+        time.sleep(max(0.0, LOOK_S - (time.monotonic() - began_s)))

@@ -1,1 +1,0 @@
-"""Scanners of binary formats, and how records of a Schema Registry are framed."""

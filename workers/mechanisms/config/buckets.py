@@ -1,0 +1,155 @@
+"""Buckets: a declared domain of half-open intervals, for numeric items.
+
+n edges make n + 1 buckets. Bucket 0 is below the first edge, bucket n is the last edge and above;
+bucket k in between holds the numbers from edge k - 1 up to, but not including, edge k. Their labels
+are a declared domain like any other, so mechanisms and guarantees are independent of edges.
+
+    buckets = [0, 10, 50, 100]                          "<0" "[0,10)" "[10,50)" "[50,100)" ">=100"
+    buckets = { from = 0, to = 500, count = 20 }        20 intervals of one width
+    buckets = { from = 1, to = 1000, count = 9, scale = "log" }   of one ratio
+
+Edges are public and computed once, in decimal arithmetic, which is the same on every machine. Inner
+edges between `from` and `to` are rounded to 6 significant digits (of the width, if constant) for
+readability.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from decimal import Context, Decimal
+
+import msgspec
+
+EDGES_MAX = 1_000
+QUANTILES_MAX = 20
+SCALES = ("linear", "log")
+ALLOWED = (
+    "a list of 2 to 1,000 numbers, each above the one before, such as [0, 10, 50], "
+    'or { from = 0, to = 500, count = 20, scale = "linear" }'
+)
+_EXACT = Context(prec=60)
+_DIGITS = Context(prec=6)
+
+
+class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The edges of a histogram's buckets: finite and strictly ascending.
+
+    Attributes:
+        edges: 2 to 1,000 numbers.
+    """
+
+    edges: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        # 1 and 1.0 are the same edge, written the same way.
+        msgspec.structs.force_setattr(self, "edges", tuple(map(float, self.edges)))
+        for complaint in _complaints(self.edges):
+            raise ValueError(complaint)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the declared domain: bucket labels in numeric order."""
+        texts = [short(edge) for edge in self.edges]
+        between = (f"[{low},{high})" for low, high in itertools.pairwise(texts))
+        return (f"<{texts[0]}", *between, f">={texts[-1]}")
+
+
+def short(number: float) -> str:
+    """Return the shortest text that reads back as this number, whole numbers without a point."""
+    return repr(number).removesuffix(".0")
+
+
+def parse_buckets(value: object) -> Buckets:
+    """Return the buckets that a settings file describes.
+
+    Raises:
+        ValueError: the description is invalid; the message states the allowed values.
+    """
+    if isinstance(value, list):
+        return Buckets(
+            tuple(
+                _number(edge, f"the edge at place {place}") for place, edge in enumerate(value, 1)
+            )
+        )
+    if isinstance(value, dict):
+        return Buckets(_between(value))
+    raise ValueError(ALLOWED)
+
+
+def _complaints(edges: tuple[float, ...]) -> Iterator[str]:
+    if not 2 <= len(edges) <= EDGES_MAX:
+        yield f"{len(edges):,} given: {ALLOWED}"
+    for edge in edges:
+        if not math.isfinite(edge):
+            yield f"{edge} is no edge: finite numbers; what is below the first or above the last has buckets of its own"
+        if edge == 0 and math.copysign(1, edge) < 0:
+            yield "-0.0 is no edge: write 0"
+    for place, (low, high) in enumerate(itertools.pairwise(edges), 2):
+        if low >= high:
+            yield f"{short(high)} at place {place} is not above {short(low)} before it: each edge above the one before"
+
+
+def _number(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{what} is no number: {ALLOWED}")  # noqa: TRY004 - of a settings file
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{what} is too large: numbers below 1.8e308") from None
+    if isinstance(value, int) and int(number) != value:
+        raise ValueError(f"{what} has too many digits: whole numbers up to 2^53 are exact")
+    return number or 0.0  # 0 for -0.0
+
+
+def _between(values: Mapping[str, object]) -> tuple[float, ...]:
+    for name in values:
+        if name not in ("from", "to", "count", "scale"):
+            raise ValueError(f"{name}: unknown name; one of from, to, count, scale")
+    for name in ("from", "to", "count"):
+        if name not in values:
+            raise ValueError(f"{name} is missing: {ALLOWED}")
+    first, last = (_number(values[name], name) for name in ("from", "to"))
+    count, scale = values["count"], values.get("scale", "linear")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < EDGES_MAX:
+        raise ValueError(f"count: a whole number from 1 to {EDGES_MAX - 1:,}")
+    if scale not in SCALES:
+        raise ValueError('scale: "linear" or "log"')
+    if not (math.isfinite(first) and math.isfinite(last) and first < last):
+        raise ValueError(
+            f"from = {short(first)} and to = {short(last)}: finite numbers, from below to"
+        )
+    if scale == "log" and first <= 0:
+        raise ValueError(f'from = {short(first)}: above 0 with scale = "log"')
+    inner = (_log if scale == "log" else _linear)(first, last, count)
+    edges = (first, *(float(edge) or 0.0 for edge in inner), last)
+    if any(low >= high for low, high in itertools.pairwise(edges)):
+        raise ValueError(
+            f"count = {count}: fewer, or edges that lie next to each other become the same"
+        )
+    return edges
+
+
+def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
+    """Yield the inner edges of intervals of equal width, to 6 significant digits of that width."""
+    # As written: 0.1 is a tenth here, not the nearest double.
+    low, high = Decimal(repr(first)), Decimal(repr(last))
+    width = _EXACT.divide(_EXACT.subtract(high, low), Decimal(count))
+    unit = Decimal((0, (1,), width.adjusted() - 5))
+    for i in range(1, count):
+        edge = _EXACT.add(
+            low,
+            _EXACT.divide(_EXACT.multiply(_EXACT.subtract(high, low), Decimal(i)), Decimal(count)),
+        )
+        steps = _EXACT.divide(edge, unit).to_integral_value(context=_EXACT)
+        yield _EXACT.multiply(steps, unit)
+
+
+def _log(first: float, last: float, count: int) -> Iterator[Decimal]:
+    """Yield the inner edges of intervals of equal ratio, to 6 significant digits."""
+    low, high = Decimal(repr(first)), Decimal(repr(last))
+    ratio = _EXACT.ln(_EXACT.divide(high, low))
+    for i in range(1, count):
+        factor = _EXACT.exp(_EXACT.divide(_EXACT.multiply(ratio, Decimal(i)), Decimal(count)))
+        yield _DIGITS.plus(_EXACT.multiply(low, factor))

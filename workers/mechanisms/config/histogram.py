@@ -1,0 +1,399 @@
+"""The public, frozen configuration of a histogram: what is counted, when, and at what privacy cost.
+
+Every field states its type, its range and, in words, the allowed values. Instances are validated
+when created, from any source (a settings file, a stored record, a test), so every instance is
+valid. Nothing learned from data ever enters here.
+
+    D0    max_items    most items of one event that count
+    Dinf  max_count    most that one event, or one user in an epoch, adds to one item
+    T     horizon      ticks in one epoch
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from workers.mechanisms.config.buckets import ALLOWED as BUCKETS_ALLOWED
+from workers.mechanisms.config.buckets import QUANTILES_MAX, Buckets
+from workers.mechanisms.config.checked import Checked, display
+from workers.mechanisms.config.ticks import window_complaints
+from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, SYNTAX, Condition, path_complaints
+from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LABEL_BYTES_MAX = 1024
+# A constant threshold is solved from every tick's own noise: 1.1 s at this horizon (measured).
+CONSTANT_HORIZON_MAX = 1 << 20
+# The sqrt counter keeps 8 bytes an item and tick.
+SQRT_HORIZON_MAX = 1 << 16
+# Without running counts or without a counter: counter settings would have no effect.
+COUNTERLESS = (
+    "doubling",
+    "known_gauss",
+    "known_gumbel",
+    "limit_dom",
+    "limit_dom_laplace",
+    "pay_what_you_get",
+    "positive_gauss",
+    "positive_laplace",
+    "unk_gauss",
+)
+SQRT_MECHANISMS = ("known_base", "sparse_gumb")
+# They keep a counter over the ticks of an epoch, so the epoch's last tick is the counter's last.
+END_MECHANISMS = ("known_base", "unk_base", "sparse_gumb")
+# They show every label of their domain at every tick with Gaussian noise, so quantiles are
+# possible.
+SHOWING_ALL = ("known_base", "known_gauss")
+# Their running counts differ from the truth only by noise; others omit what is below thresholds.
+SUBTRACTING = ("known_base", "unk_base", "sparse_gumb")
+DEFAULT_QUANTILES = (0.5,)
+TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
+
+Duration = Annotated[int, Meta(extra={"duration": True})]
+"""Milliseconds in Python; written as "10s" in a settings file."""
+Label = Annotated[str, Meta(min_length=1)]
+Domain = Annotated[
+    tuple[Label, ...],
+    Meta(
+        min_length=1,
+        description='a list of labels such as ["p1", "p2"], at least one, none of them empty',
+    ),
+]
+FieldPath = Annotated[str, Meta(min_length=1, max_length=1_000)]
+"""A path to a field of an event, as `workers.mechanisms.config.views` reads it."""
+KEY_ALLOWED = f'{SYNTAX}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
+Conditions = Annotated[tuple[Condition, ...], Meta(description=CONDITIONS_ALLOWED)]
+Budget = Annotated[
+    Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")
+]
+
+
+class Lane(NamedTuple):
+    """Settings relevant to stage 1; histograms with equal lanes share one set of contributions.
+
+    `max_items_per_user` bounds a user's (stream key, item) pairs in each epoch of `horizon` ticks
+    (None: in the only epoch); without users both are None. `view` names the histogram's view of an
+    event; "" is the view of `[events]`.
+    """
+
+    tick_ms: int
+    start_ms: int
+    max_items: int
+    max_count: int
+    max_items_per_user: int | None = None
+    horizon: int | None = None
+    view: str = ""
+
+    def epoch(self, tick: int) -> int:
+        """Return the epoch, from 0, in which users' pairs are counted together."""
+        return 0 if self.horizon is None else (tick - 1) // self.horizon
+
+
+class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism"):
+    """Settings common to all continual histograms.
+
+    Attributes:
+        name: unique within a worker.
+        tick_ms: width of a tick of event time, ms ("tick" outside Python).
+        horizon: ticks in an epoch, or "unbounded": one epoch without an end.
+        start: tick 1 begins here; None is 1970-01-01.
+        max_items: D0, most items of one event that count.
+        max_count: Dinf, most that one event adds to one item; where users are protected, one user
+            in an epoch.
+        max_items_per_user: most items of one user that count in an epoch; only where users are
+            protected.
+        epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.
+        rho: total of one epoch in zCDP.
+        delta: probability, over one epoch, that the guarantee does not cover.
+        counter: the counter of a running count.
+        radix: base of the "tree" counter; None is the best one for the horizon (5 if unbounded).
+        end_share: the last tick's share of the budget, with the "haar" counter; None: no tick gets
+            more than the others.
+        keys: the declared stream keys, or "public".
+        windows: ms; snapshots state the standard deviation of the change over every window.
+        key, items, count, where: fields read from an event, overriding `[events]`.
+        buckets: the edges of a domain of intervals; `domain` is their labels.
+        quantiles: of the numbers in the buckets, published in every snapshot; None: the median,
+            where possible.
+        generation: raised to begin a new mechanism, and a new charge, on purpose.
+        topic: output topic; None is `<worker.name>.<name>`.
+    """
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[a-z0-9_-]{1,100}\Z",
+            description='lower-case letters, digits, "_" and "-", at most 100 of them',
+        ),
+    ]
+    tick_ms: Annotated[
+        Duration, Meta(ge=1, le=31_622_400_000, description="a duration from 1ms to 366d")
+    ] = msgspec.field(name="tick")
+    horizon: Annotated[
+        Annotated[int, Meta(ge=1, le=2**30)] | Literal["unbounded"],
+        Meta(
+            description='a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", or "unbounded"'
+        ),
+    ]
+    start: Annotated[
+        Annotated[datetime, Meta(tz=True)] | None,
+        Meta(
+            description="a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
+        ),
+    ] = None
+    max_items: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
+    max_count: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1,000,000")
+    ] = 1
+    max_items_per_user: Annotated[
+        Annotated[int, Meta(ge=1, le=10_000)] | None,
+        Meta(description="a whole number from 1 to 10,000"),
+    ] = None
+    epsilon: Budget = None
+    rho: Budget = None
+    delta: Annotated[
+        float, Meta(ge=1e-50, le=0.5, description="a number from 1e-50 to 0.5, such as 1e-9")
+    ]
+    counter: Annotated[
+        Literal["haar", "tree", "sqrt"], Meta(description='"haar", "tree" or "sqrt"')
+    ] = "haar"
+    radix: Annotated[
+        Annotated[int, Meta(ge=2, le=1_024)] | None,
+        Meta(description="a whole number from 2 to 1,024"),
+    ] = None
+    end_share: Annotated[
+        Annotated[float, Meta(ge=0.01, le=0.99)] | None,
+        Meta(description="a number from 0.01 to 0.99, such as 0.6"),
+    ] = None
+    keys: Annotated[
+        Annotated[tuple[Label, ...], Meta(min_length=1)] | Literal["public"],
+        Meta(
+            description='a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'
+        ),
+    ]
+    windows: Annotated[
+        Annotated[tuple[Annotated[int, Meta(ge=1, le=31_622_400_000)], ...], Meta(max_length=20)],
+        Meta(
+            description="a list of at most 20 durations from 1ms to 366d", extra={"duration": True}
+        ),
+    ] = ()
+    key: Annotated[FieldPath | None, Meta(description=KEY_ALLOWED)] = None
+    items: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
+    count: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
+    where_: Annotated[Conditions | None, Meta(description=CONDITIONS_ALLOWED)] = msgspec.field(
+        name="where", default=None
+    )
+    buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
+    quantiles: Annotated[
+        Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(max_length=QUANTILES_MAX)]
+        | None,
+        Meta(
+            description=f"a list of at most {QUANTILES_MAX} numbers above 0 and below 1, such as [0.5, 0.95]"
+        ),
+    ] = None
+    generation: Annotated[
+        int, Meta(ge=1, le=2**31 - 1, description="a whole number from 1 to 2,147,483,647")
+    ] = 1
+    topic: Annotated[
+        Annotated[str, Meta(pattern=TOPIC_NAME)] | None,
+        Meta(
+            description='a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
+        ),
+    ] = None
+
+    @property
+    def mechanism(self) -> str:
+        return str(self.__struct_config__.tag)
+
+    @property
+    def pure(self) -> bool:
+        """Return whether epsilon is pure, and delta covers only the samplers."""
+        return False
+
+    @property
+    def start_given(self) -> bool:
+        """Return whether the start was stated rather than left at 1970."""
+        return self.start is not None
+
+    @property
+    def start_ms(self) -> int:
+        """Return the start of tick 1, ms since 1970."""
+        return 0 if self.start is None else (self.start - EPOCH) // timedelta(milliseconds=1)
+
+    @property
+    def horizon_ticks(self) -> int | None:
+        return None if self.horizon == "unbounded" else self.horizon
+
+    @property
+    def lane(self) -> Lane:
+        of_user = self.max_items_per_user
+        horizon = None if of_user is None else self.horizon_ticks
+        return Lane(
+            self.tick_ms, self.start_ms, self.max_items, self.max_count, of_user, horizon, self.view
+        )
+
+    @property
+    def view(self) -> str:
+        """Return the name of the histogram's view of an event; "" for that of `[events]`."""
+        own = [self.key, self.items, self.count, self.where_, self.buckets]
+        if own == [None] * len(own):
+            return ""
+        return hashlib.blake2b(
+            msgspec.json.encode(own), digest_size=8, person=b"qc-view"
+        ).hexdigest()
+
+    @property
+    def shows_all(self) -> bool:
+        """Return whether every label of a declared domain is shown at every tick."""
+        return getattr(self, "algorithm", self.mechanism) in SHOWING_ALL
+
+    @property
+    def subtracts(self) -> bool:
+        """Return whether an item's change between ticks is its events' count plus noise."""
+        return self.mechanism in SUBTRACTING or (self.mechanism == "meta" and self.shows_all)
+
+    @property
+    def shown_quantiles(self) -> tuple[float, ...]:
+        if self.buckets is None or not self.shows_all:
+            return ()
+        return DEFAULT_QUANTILES if self.quantiles is None else self.quantiles
+
+    @property
+    def can_end(self) -> bool:
+        """Return whether `end_share` applies: a haar counter over finitely many ticks."""
+        return (
+            self.mechanism in END_MECHANISMS
+            and self.counter == "haar"
+            and self.horizon_ticks is not None
+        )
+
+    @property
+    def domain_from(self) -> str:
+        return "domain" if self.buckets is None else "buckets"
+
+    def where(self) -> str:
+        return f"histogram {self.name!r}: "
+
+    def complaints(self) -> Iterator[str]:
+        if self.epsilon is not None and self.rho is not None:
+            yield f"epsilon = {self.epsilon} and rho = {self.rho}: exactly one of them"
+        if self.epsilon is None and self.rho is None:
+            yield "epsilon and rho are both missing: exactly one of them"
+        if self.start is None and self.horizon == "unbounded":
+            yield 'start is missing: horizon = "unbounded" needs it, such as 2026-11-21T00:00:00Z'
+        if self.start is not None and (self.start < EPOCH or self.start.microsecond % 1000):
+            yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
+        if self.counter == "sqrt" and (
+            self.horizon_ticks is None or self.horizon_ticks > SQRT_HORIZON_MAX
+        ):
+            yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
+        if self.counter == "sqrt" and self.mechanism not in SQRT_MECHANISMS:
+            yield f'counter = "sqrt": only with a declared domain, in {" or ".join(SQRT_MECHANISMS)}'
+        if self.mechanism in COUNTERLESS and self.counter != "haar":
+            yield f'counter = "{self.counter}": mechanism = "{self.mechanism}" keeps no counter'
+        elif self.counter != "tree" and self.radix is not None:
+            yield f'radix = {self.radix}: only with counter = "tree"'
+        if self.end_share is not None and not self.can_end:
+            yield (
+                f'end_share = {self.end_share}: only in {", ".join(END_MECHANISMS)}, with counter = "haar" and a number '
+                "of ticks as horizon"
+            )
+        if self.keys != "public":
+            yield from label_complaints("keys", self.keys)
+        if (
+            self.key is not None
+            and self.key.startswith("$")
+            and self.key not in (RECORD_KEY, ALL_KEYS)
+        ):
+            yield f"key = {display(self.key)}: {KEY_ALLOWED}"
+        yield from path_complaints({"key": self.key, "items": self.items, "count": self.count})
+        yield from self._bucket_complaints()
+        yield from self._window_complaints()
+
+    def _window_complaints(self) -> Iterator[str]:
+        if self.windows and not self.subtracts:
+            yield (
+                f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes it could say; these have: '
+                f'{", ".join(SUBTRACTING)}, or meta with algorithm = "known_gauss"'
+            )
+        yield from window_complaints(self.windows, self.tick_ms, self.horizon_ticks)
+
+    def _bucket_complaints(self) -> Iterator[str]:
+        if self.quantiles is not None:
+            if self.buckets is None:
+                yield f"quantiles = {display(self.quantiles)}: only with buckets"
+            elif not self.shows_all:
+                yield (
+                    f"quantiles = {display(self.quantiles)}: needs a mechanism that shows every bucket at every tick: "
+                    'known_base, known_gauss, or meta with algorithm = "known_gauss"'
+                )
+            elif len(set(self.quantiles)) < len(self.quantiles):
+                yield f"quantiles = {display(self.quantiles)}: every one only once"
+        if self.buckets is not None:
+            if not hasattr(self, "domain"):
+                yield f'buckets is set: mechanism = "{self.mechanism}" has no declared domain'
+            elif self.domain != self.buckets.labels:
+                yield "domain: with buckets it is their labels"
+
+
+class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
+    """A histogram over a declared domain: all of its items are published at every tick.
+
+    Attributes:
+        domain: labels, in the order declared.
+    """
+
+    domain: Domain
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        yield from label_complaints("domain", self.domain)
+
+
+class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
+    """A histogram over an unknown domain: items appear once their noisy count passes a threshold.
+
+    Attributes:
+        threshold: how the probability of showing one event's item is spread over the ticks.
+        every: with threshold = "every", new items are shown only at ticks that are multiples of it.
+    """
+
+    threshold: Annotated[
+        Literal["per_tick", "constant", "every"],
+        Meta(description='"per_tick", "constant" or "every"'),
+    ] = "per_tick"
+    every: Annotated[
+        Annotated[int, Meta(ge=1, le=2**30)] | None,
+        Meta(
+            description='a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'
+        ),
+    ] = None
+
+    def complaints(self) -> Iterator[str]:
+        yield from super().complaints()
+        ticks = self.horizon_ticks
+        if self.threshold == "constant" and (ticks is None or ticks > CONSTANT_HORIZON_MAX):
+            yield f'threshold = "constant": needs a horizon of at most {CONSTANT_HORIZON_MAX:,} ticks'
+        if self.threshold == "every" and self.every is None:
+            yield 'every is missing: threshold = "every" needs it, such as 64'
+        if self.threshold != "every" and self.every is not None:
+            yield f'every = {self.every}: only with threshold = "every"'
+        if self.every is not None and ticks is not None and self.every > ticks:
+            yield f"every = {self.every}: no new item would ever be shown within horizon = {ticks}"
+
+
+def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
+    """Yield errors for repeated or overlong labels."""
+    for label in labels:
+        if len(label.encode()) > LABEL_BYTES_MAX:
+            yield f"{field} holds {display(label)} of {len(label.encode()):,} bytes: at most {LABEL_BYTES_MAX:,} bytes"
+    if len(set(labels)) < len(labels):
+        repeated = next(label for label, times in Counter(labels).items() if times > 1)
+        yield f"{field} holds {display(repeated)} more than once: every one only once"

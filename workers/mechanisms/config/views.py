@@ -1,0 +1,377 @@
+"""Views: the fields of an event that a histogram reads, and the combined shape for a worker.
+
+    View      one histogram's stream key, items, counts, conditions and buckets
+    Shape     the distinct views of a worker, with the fields that all events have
+
+Histograms with equal settings share a view. Two kinds of settings are refused here, with the
+location of the mistake: those that no event can satisfy, and a path through the items of another
+view, which scanners open.
+
+Paths to the fields of an event: `order.lines[].sku`.
+
+    parse("order.lines[].sku")   the steps order, lines, sku; lines is a list
+
+Names are separated by dots. A name that contains a dot, a bracket, a quote or white space, or
+begins with $, is quoted as in JSON: `order."shop.name"`. `[]` behind a name means every element of
+the list there; a path has it at most once.
+
+Conditions select the events of a histogram:
+
+    where = [{ field = "type", in = ["purchase", "refund"] }, { field = "order.total", min = 10 }]
+
+All conditions of a list must hold. Values are compared in label form: `in = [5]` also matches "5".
+An absent or null field satisfies only `not_in` and `exists = false`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import msgspec
+
+# Names in a path; the compiled readers cannot walk deeper.
+STEPS_MAX = 16
+CHARACTERS_MAX = 1_000
+SYNTAX = 'the name of a field, or a path such as order.lines[].sku (a name with a dot in quotes: order."shop.name")'
+
+_PLAIN = re.compile(r"[^.\[\]\"'\s$][^.\[\]\"'\s]*")
+_QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The location of a field in an event.
+
+    Attributes:
+        steps: names, from the outermost in.
+        list_at: number of names before `[]`; None: no list.
+    """
+
+    steps: tuple[str, ...]
+    list_at: int | None = None
+
+    def __str__(self) -> str:
+        parts = [
+            name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+            for name in self.steps
+        ]
+        if self.list_at is not None:
+            parts[self.list_at - 1] += "[]"
+        return ".".join(parts)
+
+    @property
+    def list_steps(self) -> tuple[str, ...] | None:
+        """Return the path of the list it iterates over, if any."""
+        return None if self.list_at is None else self.steps[: self.list_at]
+
+
+def parse(text: str) -> Path:
+    """Parse a path.
+
+    Raises:
+        ValueError: not a path; the message states the character position.
+    """
+    if len(text) > CHARACTERS_MAX:
+        raise ValueError(f"at most {CHARACTERS_MAX:,} characters")
+    steps: list[str] = []
+    list_at: int | None = None
+    at = 0
+    while True:
+        name, at = _name(text, at)
+        steps.append(name)
+        while text.startswith("[]", at):
+            if list_at is not None:
+                raise _wrong(text, at, "a second []; a path has one at most")
+            list_at = len(steps)
+            at += 2
+        if at == len(text):
+            break
+        if text[at] != ".":
+            raise _wrong(text, at, "a name with such a character must be in quotes")
+        at += 1
+    if len(steps) > STEPS_MAX:
+        raise ValueError(f"{len(steps)} names; at most {STEPS_MAX}")
+    return Path(tuple(steps), list_at)
+
+
+def _name(text: str, at: int) -> tuple[str, int]:
+    """Return the name at `at` and its end."""
+    if text.startswith('"', at):
+        found = _QUOTED.match(text, at)
+        try:
+            name = json.loads(found.group()) if found else ""
+            name.encode()
+        except ValueError:  # an escape that JSON does not know, or half a surrogate pair
+            found = None
+        if found is None:
+            raise _wrong(
+                text, at, "a name in quotes that does not end, or is not as JSON writes it"
+            )
+        if not name:
+            raise _wrong(text, at, "an empty name")
+        return name, found.end()
+    found = _PLAIN.match(text, at)
+    if found is None:
+        raise _wrong(
+            text,
+            at,
+            "a name is missing" if at == len(text) or text[at] in ".[" else "no name begins so",
+        )
+    return found.group(), found.end()
+
+
+def _wrong(text: str, at: int, why: str) -> ValueError:
+    place = "at its end" if at == len(text) else f"at character {at + 1}, {text[at]!r}"
+    return ValueError(f"{place}: {why}")
+
+
+ALLOWED = (
+    'a list such as [{ field = "type", in = ["purchase"] }], with in, not_in, min, max or exists'
+)
+CONDITIONS_MAX = 20
+VALUES_MAX = 1_000
+_VALUES = f"a list of 1 to {VALUES_MAX:,} texts, whole numbers or booleans"
+
+
+class Condition(
+    msgspec.Struct, frozen=True, kw_only=True, rename={"in_": "in"}, omit_defaults=True
+):
+    """One condition on a field: at least one test besides `field`, all of which must hold.
+
+    Attributes:
+        field: path of one value.
+        in_: the value, in label form, is one of these.
+        not_in: it is none of these.
+        min, max: it is a number within these inclusive bounds.
+        exists: whether it is there and not null.
+    """
+
+    field: str
+    in_: tuple[str, ...] | None = None
+    not_in: tuple[str, ...] | None = None
+    min: float | None = None
+    max: float | None = None
+    exists: bool | None = None
+
+
+def conditions(value: object) -> tuple[Condition, ...]:
+    """Return the conditions that a settings file states.
+
+    Raises:
+        ValueError: a condition is wrong; the message says which, and the allowed values.
+    """
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise ValueError(f"where = {_shown(value)}: {ALLOWED}")
+    if len(value) > CONDITIONS_MAX:
+        raise ValueError(f"where: {len(value)} conditions; at most {CONDITIONS_MAX}")
+    return tuple(_condition(one, place) for place, one in enumerate(value, 1))
+
+
+def _condition(values: Mapping[str, Any], place: int) -> Condition:
+    where = f"where, condition {place}: "
+    known = ("field", "in", "not_in", "min", "max", "exists")
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{where}{name}: unknown name; one of {', '.join(known)}")
+    if "field" not in values:
+        raise ValueError(f"{where}field is missing: the path of one value, such as type")
+    for complaint in _complaints(values):
+        raise ValueError(where + complaint)
+    asked = {name: value for name, value in values.items() if name not in ("in", "not_in")}
+    for name, attribute in (("in", "in_"), ("not_in", "not_in")):
+        if name in values:
+            asked[attribute] = tuple(dict.fromkeys(map(as_label, values[name])))
+    for name in ("min", "max"):
+        if name in values:
+            asked[name] = float(values[name])
+    return Condition(**asked)
+
+
+def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
+    field = values["field"]
+    if not isinstance(field, str):
+        yield f"field = {_shown(field)}: the path of one value, such as type"
+    try:
+        path = parse(field)
+    except ValueError as error:
+        yield f"field = {_shown(field)}: {error}"
+        return
+    if path.list_at is not None:
+        yield f"field = {_shown(field)}: one value is wanted, so no []"
+    if len(values) == 1:
+        yield "in, not_in, min, max or exists is missing"
+    for name in ("in", "not_in"):
+        given = values.get(name, [""])
+        if (
+            not isinstance(given, list)
+            or not 0 < len(given) <= VALUES_MAX
+            or not all(map(_is_label, given))
+        ):
+            yield f"{name} = {_shown(given)}: {_VALUES}"
+    for name in ("min", "max"):
+        given = values.get(name, 0)
+        if (
+            isinstance(given, bool)
+            or not isinstance(given, int | float)
+            or not math.isfinite(given)
+        ):
+            yield f"{name} = {_shown(given)}: a number"
+    if "min" in values and "max" in values and values["min"] > values["max"]:
+        yield f"min = {values['min']} is above max = {values['max']}"
+    if not isinstance(values.get("exists", True), bool):
+        yield f"exists = {_shown(values['exists'])}: true or false"
+    if values.get("exists") is False and len(values) > 2:
+        yield "exists = false: with no other condition beside it"
+
+
+def _is_label(value: object) -> bool:
+    return isinstance(value, str | bool | int)
+
+
+def as_label(value: str | bool | int) -> str:
+    """Return a value in label form: its JSON, but strings without quotes."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+ALL_KEYS = "$all"
+RECORD_KEY = "$key"
+UNITS = ("ms", "s", "us", "ns", "iso")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The fields that one histogram reads.
+
+    Attributes:
+        key: path of the stream key; "$key": the record key; "$all": one key for all events.
+        items: path of a label, a list of labels or an object of counts; with `[]`, of a label in
+            each element.
+        count: path of an item's count in an event; None: once, or as an object says.
+        where: conditions that an event must satisfy.
+        edges: bucket edges for a number at `items`; None: items are labels.
+    """
+
+    key: Path | str
+    items: Path
+    count: Path | None = None
+    where: tuple[Condition, ...] = ()
+    edges: tuple[float, ...] | None = None
+
+    def paths(self) -> dict[str, Path]:
+        """Return the paths required in an event, by setting name."""
+        named = {"key": self.key, "items": self.items, "count": self.count}
+        return {name: path for name, path in named.items() if isinstance(path, Path)}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The fields that a worker reads from an event.
+
+    Attributes:
+        views: by name, as in lanes.
+        time: path of the time; None: the record's own.
+        unit: of the time, one of UNITS.
+        user: path of the user, or "$key"; None: users are not read.
+        empty: whether an event with absent or null items counts as having none, or is rejected.
+    """
+
+    views: Mapping[str, View]
+    time: Path | None = None
+    unit: str = "ms"
+    user: Path | str | None = None
+    empty: bool = False
+
+
+def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
+    """Yield invalid paths, with the character position."""
+    for name, text in fields.items():
+        if text is not None and text not in (RECORD_KEY, ALL_KEYS):
+            try:
+                path = parse(text)
+            except ValueError as error:
+                yield f"{name} = {json.dumps(text, ensure_ascii=False)}: {error}"
+            else:
+                if path.list_at is not None and name not in ("items", "count"):
+                    yield f"{name} = {json.dumps(text, ensure_ascii=False)}: one value is wanted, so no []"
+
+
+def field(text: str | None) -> Path | str | None:
+    """Return the path that a setting names; "$key" and "$all" unchanged."""
+    return text if text is None or text in (RECORD_KEY, ALL_KEYS) else parse(text)
+
+
+def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
+    """Yield settings that no event could satisfy, as (view name, error)."""
+    common = {"timestamp": shape.time, "user": shape.user}
+    fixed = {name: path for name, path in common.items() if isinstance(path, Path)}
+    opened: dict[tuple[str, ...], bool] = {}
+    for name, view in shape.views.items():
+        yield from ((name, text) for text in _of_view(view, fixed))
+        # One view opens this as a list or an object of items, so another cannot walk through it.
+        for path in view.paths().values():
+            for step in range(1, len(path.steps)):
+                opened[path.steps[:step]] = True
+    for name, view in shape.views.items():
+        if view.items.list_at in (None, len(view.items.steps)) and view.items.steps in opened:
+            yield name, f'items = "{view.items}": another path goes through it'
+
+
+def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
+    named = {**view.paths(), **fixed}
+    for (name, path), (other, second) in combinations(named.items(), 2):
+        if path.steps == second.steps:
+            yield f'{other} = "{second}": must be a field other than {name}\'s'
+        elif _within(path, second):
+            yield f'{other} = "{second}": it is inside {name} = "{path}", so no event has both'
+        elif _within(second, path):
+            yield f'{name} = "{path}": it is inside {other} = "{second}", so no event has both'
+    lists = {path.steps[: path.list_at] for path in named.values() if path.list_at is not None}
+    for name, path in named.items():
+        for step in range(1, len(path.steps) + 1):
+            if path.steps[:step] in lists and path.list_at is None:
+                yield f'{name} = "{path}": "{Path(path.steps[:step])}" is a list for another path'
+                break
+    if view.count is not None and view.count.list_steps != view.items.list_steps:
+        yield f'count = "{view.count}": must be in the same list as items = "{view.items}", or both without []'
+    if view.count is not None and view.items.list_at == len(view.items.steps):
+        yield f'count = "{view.count}": items = "{view.items}" are the elements themselves; nothing stands beside one'
+    for condition in view.where:
+        yield from _of_condition(view, condition, named, lists)
+
+
+def _of_condition(
+    view: View, condition: Condition, named: Mapping[str, Path], lists: set[tuple[str, ...]]
+) -> Iterator[str]:
+    asked = parse(condition.field)
+    value = condition.in_ is not None or condition.min is not None or condition.max is not None
+    if not value and condition.exists is not True:
+        return  # what is not there fulfils it
+    if value and any(_within(asked, path) for path in named.values()):
+        yield f'where: field = "{asked}" is an object for another path, so it never has such a value'
+    for step in range(1, len(asked.steps) + value):
+        if asked.steps[:step] in lists:
+            yield f'where: field = "{asked}": "{Path(asked.steps[:step])}" is a list for another path'
+            break
+    counts = view.count is None and view.edges is None and view.items.list_at is None
+    for name, path in named.items():
+        # Items may be an object of counts, and a condition may ask about one of them.
+        if _within(path, asked) and not (
+            name == "items" and counts and len(asked.steps) == len(path.steps) + 1
+        ):
+            yield f'where: field = "{asked}" is inside {name} = "{path}", so no event has both'
+
+
+def _within(outer: Path, inner: Path) -> bool:
+    """Return whether `inner` goes through the value at `outer`."""
+    return len(outer.steps) < len(inner.steps) and inner.steps[: len(outer.steps)] == outer.steps

@@ -1,0 +1,145 @@
+"""The one-shot mechanisms: every tick shows a one-shot release of that tick's own contributions.
+
+An event lies in one tick, and a tick's release depends on its own contributions only: the ticks
+compose in parallel, and an epoch of any length costs as much as one release. The snapshots are
+counts per tick, not running counts. A user's item may come in parts a_1 + ... <= Dinf in several
+ticks: these cost sum a_i^2 / (2 s2) <= Dinf^2 / (2 s2) together, and every part is tested for being
+shown, so discovery and samplers are charged for every release (`Parameters.releases`).
+
+Source: `algorithms`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from workers.arrays.tag_index import Tags
+from workers.mechanisms.budget import OnSplit, split
+from workers.mechanisms.ledger import Parts, tick_rows
+from workers.mechanisms.mechanism import Items, Noise, Release, State, head, ticks_of_item
+from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.one_shot.algorithms import (
+    LAPLACE,
+    PICKING,
+    Cell,
+    Name,
+    OneShotNoise,
+    make_algorithm,
+)
+from workers.mechanisms.one_shot.config import OneShotConfig
+from workers.runtime.errors import HorizonExceeded
+
+
+class OneShot(OnSplit):
+    """Counts per tick, by any of the one-shot algorithms.
+
+    Guarantee: (epsilon(rho, delta_conversion), delta_conversion + delta_discovery +
+    delta_numerical)-DP for one event added or removed, over all ticks of an epoch together.
+    """
+
+    def __init__(self, config: OneShotConfig, unit: str = "event") -> None:
+        self.config = config
+        self._name = config.algorithm
+        self._domain = tuple(label.encode() for label in config.declared())
+        self._split = split(config, discovers=not self._domain)
+        parameters = replace(config.parameters(), releases=ticks_of_item(config, unit))
+        self.algorithm = make_algorithm(
+            self._name, parameters, self._split.rho, self._split.delta_discovery
+        )
+        self.law = "laplace" if self._name in LAPLACE else "gaussian"
+        self._promise(unit, self.algorithm.rho, self.algorithm.tv)
+
+    @property
+    def kind(self) -> str:
+        return self._name
+
+    def public(self) -> Mapping[str, object]:
+        return {
+            **head(self.kind, self.config, self.guarantee),
+            "horizon": self.config.horizon_ticks,
+            "discovery": {"delta": repr(self._split.delta_discovery)},
+            "algorithm": self.algorithm.public(),
+            "domain": domain_hash(self._name, self._domain),
+        }
+
+    def sd(self, t: int) -> float:
+        self._check(t)
+        return self.algorithm.sd
+
+    def threshold(self, t: int) -> int | None:
+        self._check(t)
+        return self.algorithm.threshold
+
+    def init(self) -> State:
+        return State()
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return OneShotNoise(stream, self.algorithm.table)
+
+    def domain(self) -> Sequence[bytes]:
+        return self._domain
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        """Add a row for every item of the domain, seen or not."""
+        state.add_domain(key, tags, labels)
+
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release | Items]:
+        """Release the tick's own contributions; see `Mechanism.step`."""
+        self._check(t)
+        noise = one_shot_noise(noise)
+        if self._domain:
+            return state, self._of_domain(state, t, contributions, noise)
+        tick = tick_rows(contributions)
+        rows, counts = self.algorithm.release(
+            Cell(tick.tags, tick.keys, tick.counts, state.key_tags), noise, (0, t)
+        )
+        order = rows[np.lexsort((tick.tags[rows, 1], tick.tags[rows, 0]))]
+        counts = counts[np.searchsorted(rows, order)]
+        labels = list(tick.labels.take(order))
+        return state, Items(
+            tick.keys[order], labels, counts, self.algorithm.sd, self.algorithm.threshold
+        )
+
+    def _of_domain(
+        self, state: State, t: int, contributions: Parts, noise: OneShotNoise
+    ) -> Release:
+        columns = state.ledger
+        for part, key_index in contributions:
+            columns.merge(part, key_index, add_rows=False)
+        cell = Cell(columns.tags, columns.keys, columns.counts.copy(), state.key_tags)
+        columns.counts[:] = 0  # only the domain's rows outlast a tick
+        columns.touched.clear()
+        rows, counts = self.algorithm.release(cell, noise, (0, t))
+        return Release(rows, counts, self.algorithm.sd, None)
+
+    def _check(self, t: int) -> None:
+        check_horizon(self.kind, t, self.config.horizon_ticks)
+
+
+def check_horizon(kind: str, t: int, horizon: int | None) -> None:
+    """Raise `HorizonExceeded` if t lies outside 1..horizon."""
+    if t < 1 or (horizon is not None and t > horizon):
+        raise HorizonExceeded(f"{kind}: tick {t} is outside 1..{horizon}")
+
+
+def one_shot_noise(noise: Noise) -> OneShotNoise:
+    """Return the noise; raise `TypeError` if it is not from a one-shot mechanism."""
+    if not isinstance(noise, OneShotNoise):
+        raise TypeError(f"noise = {noise!r}: must be the mechanism's own")
+    return noise
+
+
+def domain_hash(name: Name, domain: Sequence[bytes]) -> str | None:
+    """Return the hash of a declared domain for a mechanism id; None if there is no domain.
+
+    It depends on the order where an algorithm picks: among items of equal count, the order decides
+    which one a word means.
+    """
+    labels = list(domain) if name in PICKING else sorted(domain)
+    return hashlib.blake2b(repr(labels).encode(), digest_size=16).hexdigest() if domain else None

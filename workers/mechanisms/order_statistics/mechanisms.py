@@ -1,0 +1,107 @@
+"""Order statistic mechanisms: `bounded_max`, `doubling`, `two_level` and `two_level_k`.
+
+All are configurations of the two levels in `engine`, which also lists the corrections to the paper.
+
+`two_level` (one order statistic) and `two_level_k` (several) need no known bound: doubling
+segments, and within each segment a run of intervals that begins at the segment's noisy sums, with
+the segment's growth bound as reach.
+Why: the error depends on the logarithm of the largest value where a counter's depends on that of
+the ticks. The additive ln(ticks) of AboveThreshold stays: it is worth it only where values stay
+tiny against the horizon.
+Costs: segments (test, columns) and intervals (test, sums and, where several values are watched,
+updates), each once for the epoch.
+Source: 001 Algorithms 6, 7 (`two_level`), 11, 12, 16, 17 (`two_level_k`); Lemmas 12 and 27. Printed
+(pure, 2 eps in total, eps half of `epsilon`): segments Lap(4/eps), Lap(8/eps), Lap(2 D Dinf/eps);
+intervals of one value Lap(4/eps), Lap(8/eps), H at eps/2; of k values Lap(6/eps), Lap(12/eps),
+Lap(3 k/eps), H at eps/3. Corrected: L, which line 1 of Algorithms 6, 11 and 16 computes from the
+unknown c_max, is log2 T; `engine` lists the corrections to the noise. Algorithms 13, 16 and 17
+(approximate DP) are built as zCDP.
+
+`bounded_max` has a known bound c_max: one run of intervals over the whole epoch, with reach =
+c_max. No interval closes once its capacity is used up; a value that stays within c_max does not get
+there.
+Why: the error is that of a counter over intervals plus ln(ticks), instead of a counter over ticks.
+Source: 001 Algorithms 2 and 3, Lemmas 4 and 6. Printed (pure, accounting = "pure"): Lap(4/eps),
+Lap(8/eps), H at eps/2 a binary tree for c_max intervals, K = 3 (err + alpha_mu + alpha_tau). zCDP:
+rho_test + D Dinf^2 rho_H, with the smallest error that `IntervalRule.intervals` finds.
+
+`doubling` is the segments alone. The answer at a tick is that of the last segment that ended, so
+its error may be about as large as the value itself. It is a cheap watch on orders of magnitude.
+Why: it needs no bound on the value, and ends about log2 of it segments.
+Source: 001 Algorithms 5, 10 and 15, Lemma 7 and Theorem 2. Printed (pure): Lap(4/eps), Lap(8/eps),
+columns Lap(2 D Dinf / eps). zCDP: rho_test + D Dinf^2 / (2 s_D^2).
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Annotated
+
+from msgspec import Meta
+
+from workers.mechanisms.order_statistics.config import SeveralConfig, SingleConfig
+from workers.mechanisms.order_statistics.engine import IntervalRule, Intervals, OrderStatistics
+
+
+class BoundedMaxConfig(SingleConfig, frozen=True, kw_only=True, tag="bounded_max"):
+    """An order statistic with a known upper bound.
+
+    Attributes:
+        c_max: the bound; above it the error promise is void, the privacy guarantee is not.
+    """
+
+    c_max: Annotated[
+        int, Meta(ge=1, le=2**40, description="a whole number from 1 to 1,099,511,627,776")
+    ]
+
+
+class BoundedMax(OrderStatistics):
+    """One run of intervals, with reach c_max."""
+
+    kind = "bounded_max"
+    # Error: one test of about 2 ln(T / beta) / sqrt(rho), plus three times H's error. In zCDP equal
+    # shares are within a few per cent of the best.
+    weights = MappingProxyType({"test": (1, 1), "sums": (1, 1)})
+
+    def __init__(self, config: BoundedMaxConfig, unit: str = "event") -> None:
+        self._c_max = config.c_max
+        super().__init__(config, unit)
+
+    def _make_intervals(self, inner: IntervalRule, segment: int) -> Intervals:
+        return inner.intervals(self._c_max, self.config.beta)
+
+
+class DoublingConfig(SingleConfig, frozen=True, kw_only=True, tag="doubling"):
+    """An order statistic, published again whenever it has about doubled."""
+
+
+class Doubling(OrderStatistics):
+    """Segments alone."""
+
+    kind = "doubling"
+    weights = MappingProxyType({"outer_test": (1, 1), "columns": (1, 1)})
+
+
+class TwoLevelConfig(SingleConfig, frozen=True, kw_only=True, tag="two_level"):
+    """One order statistic, with no bound on it."""
+
+
+class TwoLevelKConfig(SeveralConfig, frozen=True, kw_only=True, tag="two_level_k"):
+    """Several order statistics, or all column sums, with no bound on them."""
+
+
+class TwoLevel(OrderStatistics):
+    """Segments with intervals inside."""
+
+    kind = "two_level"
+    # In zCDP: the outer test only decides when a segment ends; the inner one enters every error.
+    weights = MappingProxyType(
+        {"outer_test": (1, 1), "columns": (2, 1), "test": (3, 1), "sums": (2, 1)}
+    )
+    weights_of_several = MappingProxyType(
+        {"outer_test": (1, 3), "columns": (2, 3), "test": (3, 2), "sums": (2, 2), "updates": (2, 2)}
+    )
+
+
+class TwoLevelK(TwoLevel):
+    kind = "two_level_k"

@@ -1,1 +1,0 @@
-"""Kafka away for any time: noticed, said in two lines, waited for."""

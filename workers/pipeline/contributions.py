@@ -1,0 +1,252 @@
+"""Messages of the contributions topic, from one commit of one source partition to one owner
+partition.
+
+A message is versioned MessagePack, with whole columns as byte strings. It holds exact data and
+stays with the operator.
+
+    header    version, source, sequence number (per source and owner, gapless), page of pages, the
+              source's resume offset, watermark (ms: no later event of this source is put into a
+              tick that ends at or before it), first (ms, or none)
+    sections  one for each (lane, tick) that the commit touched: stream keys with their number of
+              rows, then for all rows label lengths (uint16), labels end to end, counts
+              (uint8/16/32/64, the narrowest that holds the largest), tags (16 bytes)
+    key       fingerprint of the root key that made the tags
+
+Bound, in MessagePack, where numbers take at most 9 bytes and lengths at most 5: the header and the
+key take 1 + 8 * 9 + 5 + 18 bytes; a section, besides its keys and rows, 2 + 7 * 9 + 7 * 5; a key
+its text, its length and its number of rows; a row its label, 2, at most 8, and 16 bytes. Nothing is
+escaped. Messages are split between rows and keys, and a label or key has at most 1,024 bytes.
+
+Histograms with the same *lane* (tick grid and bounds) share their contributions. The watermark
+counts only on the last page. Version 1 had no tags: the reader of such a message makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.tag_index import Tags
+from workers.arrays.texts import Texts
+from workers.mechanisms.config.histogram import LABEL_BYTES_MAX, Lane
+from workers.mechanisms.ledger import Contributions
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.ledger_blocks import pack
+from workers.runtime.errors import StateRefused
+from workers.runtime.sizes import VALUE_BYTES, cuts
+
+VERSION = 2
+VERSIONS = (1, VERSION)
+_LENGTH = np.dtype("<u2")
+_HEADER_BYTES, _SECTION_BYTES, _KEY_BYTES, _ROW_BYTES = 96, 100, 10, 26
+
+
+class Section(msgspec.Struct, array_like=True, frozen=True):
+    """Columns of one (lane, tick). Sensitive."""
+
+    lane: Lane
+    tick: int
+    keys: list[str]
+    rows_per_key: list[int]
+    lengths: bytes
+    labels: bytes
+    width: int
+    counts: bytes
+    tags: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"Section(tick {self.tick}, {len(self.keys)} keys)"
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate size in memory."""
+        columns = (self.labels, self.lengths, self.counts, self.tags)
+        return sum(map(len, columns)) + 64 * len(self.keys) + 200
+
+    @property
+    def rows(self) -> int:
+        return len(self.lengths) // _LENGTH.itemsize
+
+    def encoded(self) -> bytes:
+        return _encoder.encode(self)
+
+    def contributions(self, key: NoiseKey) -> Contributions:
+        """Return the columns, tagged with `key` if untagged; raise StateRefused if damaged."""
+        try:
+            return self._contributions(key)
+        except (ValueError, IndexError) as error:
+            raise StateRefused(
+                f"the contributions topic holds a damaged section ({error}): was it written by something else?"
+            ) from error
+
+    def _contributions(self, key: NoiseKey) -> Contributions:
+        # Imported here because most commands never need numba.
+        from workers.arrays.text_columns import columns_of
+
+        lengths, packed = (
+            np.frombuffer(self.lengths, dtype=_LENGTH),
+            np.frombuffer(self.counts, dtype=np.uint8),
+        )
+        n = len(lengths)
+        if not 0 <= self.width <= 3 or len(packed) != n << self.width:
+            raise ValueError(f"counts: {len(packed)} bytes for {n} rows of width {self.width}")
+        ends, counts = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+        key_of_row = np.empty(n, dtype=np.int32)
+        rows_of_key = np.array(self.rows_per_key, dtype=np.int64)
+        written = columns_of(lengths, packed, self.width, rows_of_key, ends, counts, key_of_row)
+        if not written or len(rows_of_key) != len(self.keys):
+            raise ValueError(f"rows_per_key: of {len(self.keys)} keys, {n} rows")
+        labels = Texts(np.frombuffer(self.labels, dtype=np.uint8), ends)
+        if self.tags or not self.labels:
+            tags = (
+                np.frombuffer(self.tags, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 2)
+            )
+        else:
+            tags = np.empty((len(labels), 2), dtype=np.uint64)
+            for name, (start, stop) in zip(
+                self.keys, pairwise(accumulate([0, *self.rows_per_key])), strict=True
+            ):
+                tags[start:stop] = key.tags(name, list(labels.part(start, stop)))
+        return Contributions(tuple(self.keys), key_of_row, tags, labels, counts)
+
+
+class Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of one (lane, tick), ordered by stream key. Sensitive.
+
+    `starts` is where each key's rows begin, int64 (keys + 1,). `counts` are above 0, int64 (n,).
+    `tags` are uint64 (n, 2).
+    """
+
+    lane: Lane
+    tick: int
+    names: list[str]
+    starts: NDArray[np.int64]
+    labels: Texts
+    counts: NDArray[np.int64]
+    tags: Tags
+
+    def __repr__(self) -> str:
+        return f"Rows(tick {self.tick}, {len(self.counts)} rows)"
+
+    def sections(self, room: int | None) -> Iterator[tuple[Section, int]]:
+        """Yield sections of at most `room` bytes (None: one), and upper bounds on encoded sizes."""
+        k, of_keys = len(self.names), [len(name.encode()) + _KEY_BYTES for name in self.names]
+        whole = (
+            _SECTION_BYTES + sum(of_keys) + len(self.labels.text) + len(self.labels) * _ROW_BYTES
+        )
+        if room is None or whole <= room:
+            yield self._section(0, k, 0, len(self.counts)), whole
+            return
+        key_sizes, row_sizes = np.array(of_keys, dtype=np.int64), self.labels.lengths + _ROW_BYTES
+        # Keys, each followed by its rows; a cut may fall between any two of them.
+        heads = self.starts[:-1] + np.arange(k)
+        sizes = np.zeros(k + len(self.counts), dtype=np.int64)
+        sizes[heads] = key_sizes
+        of_row = np.ones(len(sizes), dtype=np.bool_)
+        of_row[heads] = False
+        sizes[of_row] = row_sizes
+        # A key on both sides of a cut is named twice.
+        named = LABEL_BYTES_MAX + _KEY_BYTES
+        ends = np.cumsum(sizes)
+        before: NDArray[np.int64] = np.cumsum(of_row) - of_row
+        for start, stop in cuts(sizes, room - _SECTION_BYTES - named):
+            first_row, last_row = int(before[start]), int(before[stop - 1] + of_row[stop - 1])
+            first_key = int(np.searchsorted(heads, start, side="right")) - 1
+            last_key = int(np.searchsorted(heads, stop - 1, side="right"))
+            size = _SECTION_BYTES + named + int(ends[stop - 1] - (ends[start - 1] if start else 0))
+            yield self._section(first_key, last_key, first_row, last_row), size
+
+    def _section(self, first_key: int, last_key: int, first: int, last: int) -> Section:
+        """Return rows first..last-1, which belong to keys first_key..last_key-1."""
+        labels, starts = self.labels, self.starts[first_key : last_key + 1]
+        if last - first < len(labels):
+            labels, starts = labels.part(first, last), np.clip(starts, first, last)
+        width, counts = pack(self.counts[first:last])
+        return Section(
+            self.lane,
+            self.tick,
+            self.names[first_key:last_key],
+            (starts[1:] - starts[:-1]).tolist(),
+            labels.lengths.astype(_LENGTH).tobytes(),
+            labels.text.tobytes(),
+            width,
+            counts,
+            self.tags[first:last].astype("<u8", copy=False).tobytes(),
+        )
+
+
+class Message(msgspec.Struct, array_like=True, frozen=True):
+    version: int
+    source: int
+    sequence: int
+    page: int
+    pages: int
+    offset: int
+    watermark: int | None
+    first: int | None
+    sections: list[Section]
+    key: bytes = b""
+
+    def encoded(self) -> bytes:
+        return _encoder.encode(self)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Message)
+
+
+def messages(
+    rows: Sequence[Rows],
+    *,
+    source: int,
+    sequence: int,
+    offset: int,
+    watermark: int | None,
+    first: int | None,
+    key: bytes,
+    max_bytes: int | None = VALUE_BYTES,
+) -> list[Message]:
+    """Return the messages of one commit for one owner: at least one, each at most `max_bytes` long.
+
+    Args:
+        sequence: number of the first message; pages are numbered from it.
+        offset: where the source partition is read on after this commit.
+        watermark: ms since 1970, or None before the first event.
+        first: the watermark that the first event set, ms since 1970.
+        max_bytes: size limit of an encoded message; None: one message of any length.
+    """
+    room = None if max_bytes is None else max_bytes - _HEADER_BYTES
+    pages: list[list[Section]] = [[]]
+    left = room or 0
+    for each in rows:
+        for section, size in each.sections(room):
+            if room is not None and size > left and pages[-1]:
+                pages.append([])
+                left = room
+            pages[-1].append(section)
+            left -= size
+    return [
+        Message(
+            VERSION, source, sequence + i, i + 1, len(pages), offset, watermark, first, page, key
+        )
+        for i, page in enumerate(pages)
+    ]
+
+
+def decode(value: bytes) -> Message:
+    """Decode a message; raise StateRefused if this version cannot read it."""
+    try:
+        message = _decoder.decode(value)
+    except msgspec.DecodeError as error:
+        raise StateRefused(
+            f"the contributions topic holds a message this version cannot read ({error}): was it written by something else?"
+        ) from error
+    if message.version not in VERSIONS:
+        raise StateRefused(
+            f"the contributions topic holds a message of version {message.version}; this worker knows {VERSION}"
+        )
+    return message

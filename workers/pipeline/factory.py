@@ -1,0 +1,132 @@
+"""Build the lanes, mechanisms and histograms of both stages, replay and audit from settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from workers.events.logs import Format
+from workers.events.reader import EventReader
+from workers.events.source_reader import SourceReader
+from workers.kafka.placement import Placement
+from workers.mechanisms.config.histogram import HistogramConfig, Lane
+from workers.mechanisms.config.views import Shape
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.registry import build
+from workers.pipeline.histogram import Histogram
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings, view_of
+
+Kind = TypeVar("Kind", bound=Histogram)
+
+
+def lanes(settings: Settings) -> list[Lane]:
+    """Return the distinct lanes of all histograms."""
+    return list(dict.fromkeys(config.lane for config in settings.histograms))
+
+
+def declared_keys(settings: Settings) -> dict[str, frozenset[str] | None]:
+    """Return the stream keys served in each view, by view name; None where all keys are served."""
+    found: dict[str, frozenset[str] | None] = {}
+    for config in settings.histograms:
+        before = found.get(config.view, frozenset())
+        found[config.view] = (
+            None if before is None or config.keys == "public" else before.union(config.keys)
+        )
+    return found
+
+
+def reader_of(settings: Settings, shape: Shape | None = None) -> EventReader:
+    """Return the event reader that a worker's threads share; `shape` replaces the settings'."""
+    return EventReader(
+        settings.shape if shape is None else shape, max_bytes=settings.events.max_bytes
+    )
+
+
+def source_reader_of(
+    settings: Settings,
+    reader: EventReader,
+    partition: int,
+    partitions: int,
+    form: Format | None = None,
+) -> SourceReader:
+    placement = None
+    # With `rekey`, origins hold any user's events, and the by-user topic is placed by this worker.
+    if any(lane.max_items_per_user for lane in lanes(settings)) and not settings.privacy.rekey:
+        placement = Placement(settings.events.partitioner, partition, partitions)
+    return SourceReader(reader, declared_keys(settings), placement, form)
+
+
+def mechanisms(settings: Settings) -> list[Mechanism]:
+    """Build every histogram's mechanism; raise SettingsError if a budget cannot be met."""
+    try:
+        built = [build(config, settings.privacy.unit) for config in settings.histograms]
+    except ValueError as error:
+        raise SettingsError(str(error)) from error
+    for mechanism in built:
+        # Build the tables once here, instead of in every partition's thread at its first tick.
+        mechanism.noise(NoiseKey(bytes(32)).stream(bytes(16)))
+    return built
+
+
+def histograms(
+    kind: type[Kind],
+    settings: Settings,
+    built: Sequence[Mechanism],
+    *,
+    key: NoiseKey,
+    stream: str,
+    owner: int,
+    owners: int,
+) -> list[Kind]:
+    """Return the histograms of one owner partition, before their first tick.
+
+    `kind` is `Histogram` or a subclass, `built` is `mechanisms(settings)`; `stream` names the
+    internal topics and their incarnations.
+    """
+    return [
+        kind(
+            config,
+            mechanism,
+            worker=settings.worker.name,
+            topic=settings.output_topic(config),
+            stream=stream,
+            events=_counted(settings, config),
+            key=key,
+            owner=(owner, owners),
+        )
+        for config, mechanism in zip(settings.histograms, built, strict=True)
+    ]
+
+
+def _counted(settings: Settings, config: HistogramConfig) -> dict[str, object]:
+    """Return the settings that decide which events and items count, for the mechanism id.
+
+    Newer settings are left out at their defaults, so that existing ids do not change.
+    """
+    events, view = settings.events, view_of(settings.events, config)
+    counted: dict[str, object] = {
+        "topic": events.topics.identity,
+        "key": config.key or events.key,
+        "items": config.items or events.items,
+        "timestamp": events.timestamp,
+    }
+    if view.count is not None:
+        counted["count"] = str(view.count)
+    if view.where:
+        counted["where"] = msgspec.to_builtins(view.where)
+    if events.missing != "reject":
+        counted["missing"] = events.missing
+    if events.timestamp_unit != "ms":
+        counted["timestamp_unit"] = events.timestamp_unit
+    if settings.user_field is not None:
+        # These decide which of a user's items count; the mechanism only knows how many.
+        counted |= {"user": settings.user_field, "partitioner": events.partitioner}
+        if settings.privacy.rekey:
+            counted["rekey"] = True
+    if config.max_items_per_user is not None:
+        counted["max_items"] = config.max_items
+    return counted

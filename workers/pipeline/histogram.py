@@ -1,0 +1,464 @@
+"""One histogram in one owner partition: epochs, stream keys, ledger, snapshots. No clock.
+
+Under `<name>/<generation>/` it stores the stream keys in the order met (`ledger_blocks`), and under
+`<epoch>/<block>` there the blocks of ledger and mechanism. A finished epoch leaves nothing behind.
+
+Also here: the stored identity of a histogram, how a change of it is reported, and the owner
+partition of a stream key.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.kafka.topics import lacks_ids, refuse_without_ids
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.config.ticks import TickGrid
+from workers.mechanisms.identity import describe, mechanism_id
+from workers.mechanisms.ledger import Contributions, Ledger
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline import ledger_blocks
+from workers.pipeline.snapshots import (
+    LabelCache,
+    Numeric,
+    ReleasedTick,
+    Snapshot,
+    Windows,
+    snapshots,
+)
+from workers.runtime.errors import StateRefused
+from workers.runtime.sizes import VALUE_BYTES, Change
+
+# Names in a description derived from settings: a message names the settings instead. The same
+# holds for a delta nested in something else.
+DERIVED = frozenset(
+    (
+        "above",
+        "column",
+        "first",
+        "intervals",
+        "levels",
+        "mu_scale",
+        "noise",
+        "scale",
+        "scales",
+        "sigma_squared",
+        "sums",
+        "tau_scale",
+        "threshold",
+        "update",
+    )
+)
+# Setting names that differ from those in a description.
+CALLED = MappingProxyType(
+    {"counter.horizon": "horizon", "counter.kind": "counter", "counter.radix": "radix"}
+)
+
+_NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
+
+
+class Life(msgspec.Struct, kw_only=True):
+    """Stored identity, position and price of one (histogram, generation).
+
+    `deltas` are the named parts of delta that are not converted; older versions stored none.
+    `reserved` is the last epoch that was charged before its first tick; only under a ceiling.
+    `until` is the time, ms, up to which a generation that has ended may have published.
+    """
+
+    generation: int
+    description: dict[str, object]
+    first: int | None = None
+    next: int | None = None
+    epochs: int = 0
+    rho: float
+    epsilon: float
+    delta: float
+    unit: str
+    deltas: dict[str, float] | None = None
+    reserved: int | msgspec.UnsetType = msgspec.UNSET
+    until: int | msgspec.UnsetType = msgspec.UNSET
+
+
+def left_out(stored: Mapping[str, Life], names: Collection[str]) -> list[str]:
+    """Return stored histograms that have published and are not among `names`."""
+    return [name for name, life in stored.items() if name not in names and life.next is not None]
+
+
+def refusal_of_left_out(name: str) -> str:
+    return (
+        f"histogram {name!r} is not in the settings any more, and its state is there: put it back, and it goes on where it "
+        f"was, or end it for good: quietcount retire -c FILE {name}"
+    )
+
+
+def leaves(value: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, entry in value.items():
+        if isinstance(entry, dict):
+            yield from leaves(entry, f"{prefix}{name}.")
+        else:
+            yield prefix + name, entry
+
+
+def short(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    if isinstance(value, str) and _NUMBER.fullmatch(
+        value
+    ):  # a number stored as text, so that no digit is lost
+        text = value
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def owner_of(key: str, owners: int) -> int:
+    """Return the owner partition of a stream key. Part of the stored format: never change it."""
+    return zlib.crc32(key.encode()) % owners
+
+
+# Replaces a label in the tag of a whole stream key: not UTF-8, so no label equals it.
+KEY_LABEL = b"\xff"
+# With a stated start, at most this many ticks of the epoch are published before the first event.
+LEADING_TICKS_MAX = 100_000
+
+
+class Histogram:
+    """A running histogram. Sensitive except for its configuration."""
+
+    def __init__(
+        self,
+        config: HistogramConfig,
+        mechanism: Mechanism,
+        *,
+        worker: str,
+        topic: str,
+        stream: str,
+        events: Mapping[str, object],
+        key: NoiseKey,
+        owner: tuple[int, int],
+    ) -> None:
+        """`stream` (internal topics with incarnations) and `events` (topic and fields counted)
+        enter the mechanism id. `owner` is (this owner partition, number of owner partitions).
+        """
+        self.config, self.mechanism, self.topic = config, mechanism, topic
+        self.grid = TickGrid(
+            tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
+        )
+        self.lane = config.lane
+        self._key = key
+        self._public = config.keys == "public"
+        promise = mechanism.guarantee
+        description = describe(
+            worker=worker,
+            histogram=config.name,
+            generation=config.generation,
+            tick_ms=config.tick_ms,
+            start_ms=config.start_ms,
+            stream=stream,
+            topic=topic,
+            events=events,
+            mechanism=mechanism.public(),
+        )
+        self.life = Life(
+            generation=config.generation,
+            description=description,
+            rho=promise.rho,
+            epsilon=promise.epsilon,
+            delta=promise.delta,
+            unit=promise.unit,
+            deltas=dict(mechanism.cost().deltas),
+        )
+        self._keys: list[str] = []
+        self._since: list[int] = []
+        self._index: dict[str, int] = {}
+        declared = () if config.keys == "public" else config.keys
+        self._declared = {name: 0 for name in declared if owner_of(name, owner[1]) == owner[0]}
+        self._stored_keys = 0
+        self._epoch: int | None = None
+        self._blocks: set[str] = set()
+        self._gone: list[bytes] = []
+        self._state = mechanism.init()
+        self._labels = LabelCache()
+        self._numeric = (
+            None if config.buckets is None else Numeric(config.buckets, config.shown_quantiles)
+        )
+        self._windows = Windows(config, mechanism)
+
+    def __repr__(self) -> str:
+        return f"Histogram({self.config.name!r}, next={self.life.next})"
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def columns(self) -> Ledger:
+        """Exact rows of the running epoch: for the operator only."""
+        return self._state.ledger
+
+    @property
+    def next(self) -> int | None:
+        """Global tick to release next; None before the first event."""
+        return self.life.next
+
+    @property
+    def next_epoch(self) -> int | None:
+        return None if self.life.next is None else self.grid.split(self.life.next)[0]
+
+    @property
+    def reserved(self) -> bool:
+        """Whether the next tick's epoch is already charged, under a ceiling."""
+        epoch, reserved = self.next_epoch, self.life.reserved
+        return epoch is not None and isinstance(reserved, int) and reserved >= epoch
+
+    @property
+    def id(self) -> str:
+        return self._id.hex()
+
+    def served(self) -> dict[str, int]:
+        """Return the stream keys, with the global tick from which each is served."""
+        return dict(zip(self._keys, self._since, strict=True))
+
+    def begin(self, time_ms: int) -> int:
+        """Return the first tick to publish when the stream's first event is dated `time_ms`.
+
+        With a stated start it is tick 1 of the event's epoch, so that it depends on the
+        configuration; without one, or when tick 1 is more than LEADING_TICKS_MAX ticks back, the
+        event's own tick.
+        """
+        tick = max(1, self.grid.holding(time_ms))
+        _, t = self.grid.split(tick)
+        return tick - t + 1 if self.config.start_given and t <= LEADING_TICKS_MAX else tick
+
+    def reserve(self) -> None:
+        """Charge the epoch of the next tick; it counts once that is stored."""
+        epoch = self.next_epoch
+        if epoch is None:
+            raise StateRefused(
+                f"histogram {self.name!r}: an epoch is charged before its first tick is known"
+            )
+        self.life.reserved = epoch
+
+    def start_at(self, tick: int) -> None:
+        self.life.first = self.life.next = tick
+
+    def step(self, parts: Sequence[Contributions]) -> Iterator[Snapshot]:
+        return self.snapshots(self.advance(parts))
+
+    def snapshots(self, tick: ReleasedTick) -> Iterator[Snapshot]:
+        """Yield snapshots of the last tick released: one per stream key, in pages if too long."""
+        for name, value in snapshots(tick, self._state.ledger, self._keys, self._labels):
+            yield Snapshot(self.topic, name, value, tick.end_ms)
+
+    def advance(self, parts: Sequence[Contributions]) -> ReleasedTick:
+        """Release the next tick from all contributions to it."""
+        if self.life.next is None:
+            raise StateRefused(
+                f"histogram {self.name!r}: asked for a tick before its first one is known"
+            )
+        tick = self.life.next
+        epoch, t = self.grid.split(tick)
+        if epoch != self._epoch:
+            self._open(epoch)
+        for name in [name for name, since in self._declared.items() if since <= tick]:
+            del self._declared[name]
+            self._meet(name, tick)
+        indexed: list[tuple[Contributions, NDArray[np.int32]]] = []
+        for part in parts:
+            if self._public:
+                for name in part.keys:
+                    if name not in self._index:
+                        self._meet(name, tick)
+            index = [self._index.get(name, -1) for name in part.keys]
+            indexed.append((part, np.array(index, dtype=np.int32)))
+        self._state, release = self.mechanism.step(self._state, t, indexed, self._noise)
+        self.life.next = tick + 1
+        return ReleasedTick(
+            histogram=self.name,
+            epoch=epoch,
+            tick=t,
+            start_ms=self.grid.start(tick),
+            end_ms=self.grid.end(tick),
+            guarantee=self.mechanism.guarantee,
+            mechanism=self.mechanism.kind,
+            id=self._id.hex(),
+            release=release,
+            numeric=self._numeric,
+            windows=self._windows.at(t),
+        )
+
+    def exact(self, name: str) -> dict[str, int]:
+        """Return the exact count of every label of a stream key: for the operator only."""
+        ledger = self._state.ledger
+        rows = np.flatnonzero(ledger.keys == self._index[name])
+        counts = zip(rows.tolist(), ledger.counts[rows].tolist(), strict=True)
+        return {ledger.label(row).decode(): count for row, count in counts}
+
+    # ---- stored state ----------------------------------------------------------------------------
+
+    def changes(self) -> list[Change]:
+        """Return store changes since the last call."""
+        changes: list[Change] = [(key, None) for key in self._gone]
+        for name, value in ledger_blocks.key_changes(self._keys, self._since, self._stored_keys):
+            changes.append((self._name(name), value))
+        self._gone, self._stored_keys = [], len(self._keys)
+        if self._epoch is not None:
+            own = f"{self.prefix}{self._epoch}/"
+            for name, value in (*ledger_blocks.changes(self._state.ledger), *self._state.changed()):
+                self._blocks.add(name)
+                changes.append(((own + name).encode(), value))
+            self._state.ledger.clean()
+        return changes
+
+    def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
+        """Resume from a stored life and all pairs under `prefix`, in key order.
+
+        Raise StateRefused if another mechanism wrote it or keys that it served are not declared.
+        """
+        self.check(life)
+        self.life.first, self.life.next, self.life.epochs = life.first, life.next, life.epochs
+        self.life.reserved = life.reserved
+        if life.next is None:
+            return
+        epoch, _ = self.grid.split(max(1, life.next - 1))
+        own = f"{epoch}/"
+        loading = ledger_blocks.Loading()
+        names: set[str] = set()
+        further: list[tuple[str, bytes]] = []
+        uncut = sys.maxsize
+        for key, value in stored:
+            name = key.decode()[len(self.prefix) :]
+            if name.startswith(ledger_blocks.PREFIX):
+                if len(value) > VALUE_BYTES:
+                    # An earlier version did not split it: the next change writes it in parts.
+                    uncut = min(uncut, len(self._keys))
+                for known, since in ledger_blocks.decode(value):
+                    self._index[known] = len(self._keys)
+                    self._keys.append(known)
+                    self._since.append(since)
+            elif name.startswith(own):
+                name = name[len(own) :]
+                names.add(name)
+                if name[0] in "LCS":
+                    loading.take(name, value)
+                else:
+                    further.append((name, value))
+            else:
+                self._gone.append(key)
+        self._stored_keys = min(len(self._keys), uncut)
+        if not self._public:
+            removed = len(self._keys) - sum(name in self._declared for name in self._keys)
+            if removed:
+                raise StateRefused(
+                    f"histogram {self.name!r}: keys: {removed} stream keys that it served are not declared "
+                    "any more: declare them again, "
+                    f"or set generation = {life.generation + 1} to begin again, which is charged again"
+                )
+            self._declared = {
+                name: since for name, since in self._declared.items() if name not in self._index
+            }
+        if life.next == life.first:
+            return
+        self._epoch = epoch
+        self._bind(epoch)
+        self._blocks = names
+        self._state.ledger = loading.ledger()
+        tags = [self._key.tags(name, [KEY_LABEL]) for name in self._keys]
+        self._state.key_tags = np.concatenate((self._state.key_tags, *tags))
+        for name, value in further:
+            self._state.restore(name, value)
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.name}/{self.config.generation}/"
+
+    def _name(self, rest: str) -> bytes:
+        return (self.prefix + rest).encode()
+
+    def check(self, life: Life) -> None:
+        """Raise StateRefused, naming the changed settings, if another mechanism wrote `life`."""
+        now, then = (
+            msgspec.json.decode(msgspec.json.encode(self.life.description)),
+            life.description,
+        )
+        if now == then:
+            return
+        then_leaves, now_leaves = dict(leaves(then)), dict(leaves(now))
+        changed = sorted(
+            k
+            for k in now_leaves.keys() | then_leaves.keys()
+            if now_leaves.get(k) != then_leaves.get(k)
+        )
+        if "stream" in changed:
+            if lacks_ids(str(then.get("stream", ""))):
+                refuse_without_ids(f"histogram {self.name!r}")
+            raise StateRefused(
+                f"histogram {self.name!r}: the internal topics are not those its state was made with "
+                f"(deleted and created again?): set generation = {life.generation + 1} to begin again, which is charged again"
+            )
+        detail = ", ".join(
+            self._changes(life, {k: (then_leaves.get(k), now_leaves.get(k)) for k in changed})
+        )
+        raise StateRefused(
+            f"histogram {self.name!r}: its state belongs to another mechanism ({detail}): change the settings back, "
+            f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
+        )
+
+    def _changes(self, life: Life, changed: Mapping[str, tuple[object, object]]) -> Iterator[str]:
+        """Yield settings that changed since the stored life, without values derived from them."""
+        found = dict(changed)
+        if self.config.rho is None:
+            found.pop("rho", None)
+            if life.epsilon != self.life.epsilon:
+                found = {"epsilon": (life.epsilon, self.life.epsilon), **found}
+        settings = [
+            n for n in found if n.rpartition(".")[2] not in DERIVED and not n.endswith(".delta")
+        ]
+        if getattr(self.config, "radix", None) is None:  # the radix is the best one for the horizon
+            settings = [
+                n for n in settings if n.rpartition(".")[2] != "radix" or len(settings) == 1
+            ]
+        for name in settings or changed:
+            then, now = (changed if name in changed else found)[name]
+            yield f"{CALLED.get(name, name)} = {short(then)} became {short(now)}"
+
+    # ---- epochs and keys -------------------------------------------------------------------------
+
+    def _open(self, epoch: int) -> None:
+        if self._epoch is not None:
+            self._gone += [self._name(f"{self._epoch}/{name}") for name in sorted(self._blocks)]
+        self._epoch = epoch
+        self._blocks = set()
+        self._state = self.mechanism.init()
+        self._labels = LabelCache()
+        self.life.epochs += 1
+        self._bind(epoch)
+        for i in range(len(self._keys)):
+            self._introduce(i)
+
+    def _bind(self, epoch: int) -> None:
+        if self.life.first is None:
+            raise StateRefused(
+                f"histogram {self.name!r}: an epoch begins before its first tick is known"
+            )
+        self._id = mechanism_id(self.life.description, self.life.first, epoch)
+        self._noise = self.mechanism.noise(self._key.stream(self._id))
+
+    def _meet(self, name: str, tick: int) -> None:
+        self._index[name] = len(self._keys)
+        self._keys.append(name)
+        self._since.append(tick)
+        self._introduce(self._index[name])
+
+    def _introduce(self, i: int) -> None:
+        labels = self.mechanism.domain()
+        self._state.key_tags = np.concatenate(
+            (self._state.key_tags, self._key.tags(self._keys[i], [KEY_LABEL]))
+        )
+        self.mechanism.meet_key(self._state, i, self._key.tags(self._keys[i], labels), labels)

@@ -1,0 +1,179 @@
+"""Stage 1 without Kafka: turns events of one source partition into messages for the owners.
+
+Time here is event time; the watermark W gives its position (`watermark.py`). An event goes into
+the tick of its own time if that is open, else into the open tick that holds W. So an event's tick
+depends on the order of the partition and on which ticks were closed before it, never on where a
+batch or a commit ended.
+
+For events re-keyed by user (`rekey.py`), the order and W of their origin partition have decided
+this already: late events carry their time, and marks advance W here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.tallies import bound_events
+from workers.arrays.texts import fixed
+from workers.events.columns import DigestsOfViews, EventColumns, Events, Longs, pair_state, pairs_of
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.contributions import Message, messages
+from workers.pipeline.tallies import Run, Shares, Tallies, by_tick
+from workers.pipeline.users import Stored, Users
+from workers.pipeline.watermark import Watermark
+from workers.runtime.sizes import VALUE_BYTES, Change
+
+
+class Intake(Watermark):
+    """Contributions of one source partition since its last commit, and its watermark. Sensitive."""
+
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        grace_ms: int,
+        key: NoiseKey,
+        stored: Stored | None = None,
+        *,
+        max_behind_ms: int | None = None,
+    ) -> None:
+        """`stored` holds committed user pairs; without it, they are kept in memory."""
+        super().__init__(lanes, grace_ms, max_behind_ms)
+        self._key = key
+        self._shares, self._pairs = Shares(key.tag_state), DigestsOfViews(pair_state)
+        self._users = Users(lanes, stored)
+        self.first: int | None = None
+        self._tallies = Tallies()
+
+    def restore(self, watermark: int | None, first: int | None) -> None:
+        self.go_on(watermark)
+        self.first = first
+        self._tallies = Tallies()
+        if watermark is not None:
+            self._users.restore(watermark)
+
+    def add(
+        self, events: Events, read_ms: int | None = None, came_late: Longs | None = None
+    ) -> Longs:
+        """Count a batch in order; return indices of events too far behind to count, int64 (k,).
+
+        Args:
+            read_ms: wall clock of the read, which limits the watermark; None where event times are
+                the only clock (replay).
+            came_late: int64 (n,), of re-keyed events: the watermark that they came behind, or less
+                than their times. These events do not move the watermark.
+        """
+        if not len(events):
+            return np.empty(0, dtype=np.int64)
+        times, before = events.times, self.watermark
+        if came_late is None:
+            effective = self.pass_by(times, read_ms)
+        else:
+            effective = np.maximum(times, came_late)
+            if before is not None:
+                effective = np.maximum(effective, before)
+        behind = np.flatnonzero(self.too_far_behind(times, effective))
+        if len(behind):
+            good = np.delete(np.arange(len(times)), behind)
+            events, effective = events.select(good), effective[good]
+            times = events.times
+            if not len(good):
+                return behind
+        if came_late is not None:
+            least = int((effective if read_ms is None else np.minimum(effective, read_ms)).min())
+            self.first = least if self.first is None else min(least, self.first)
+        elif self.first is None:
+            first = int(effective[0]) if read_ms is None else min(int(effective[0]), read_ms)
+            self.first = first if before is None else max(before, first)
+        grids: dict[tuple[int, int], tuple[Longs, list[Run]]] = {}  # most lanes have the same grid
+        for lane in self._lanes:
+            grid = lane.start_ms, lane.tick_ms
+            if grid not in grids:
+                # A tick is closed when it ends at or before W, so the tick that holds W is open.
+                grids[grid] = by_tick(times, effective, lane)
+            ticks, runs = grids[grid]
+            columns = events.views[lane.view]
+            amounts = columns.amounts
+            if lane.max_items_per_user is not None:
+                own = ticks if columns.seen is None else np.where(columns.seen, ticks, 0)
+                amounts = self._of_users(lane, own, columns, events.users)
+            for tick, rows in runs:
+                self._tallies.add(columns, lane, tick, rows, amounts)
+        return behind
+
+    def _of_users(
+        self, lane: Lane, ticks: Longs, events: EventColumns, users: NDArray[np.uint64] | None
+    ) -> Longs:
+        """Return how much of each label counts, int64 (m,), and charge it to the user."""
+        if users is None:
+            raise ValueError("events without users for a lane that bounds them")
+        bounded = np.empty(len(events.labels), dtype=np.int64)
+        bound_events(
+            fixed(events.ends), fixed(events.amounts), lane.max_items, lane.max_count, bounded
+        )
+        epochs = np.zeros_like(ticks) if lane.horizon is None else (ticks - 1) // lane.horizon
+        epochs[ticks < 1] = -1
+        number = np.diff(events.ends, prepend=0)
+        keys = np.repeat(events.keys, number)
+        digests = self._pairs.of(lane.view, events.key_names, events.label_names).of(
+            pairs_of(keys, events.labels)
+        )
+        pairs = np.ascontiguousarray(digests[:, 0])
+        return self._users.take(lane, epochs, users, events.ends - number, number, pairs, bounded)
+
+    @property
+    def empty(self) -> bool:
+        return not self._tallies
+
+    @property
+    def rows(self) -> int:
+        return self._tallies.rows
+
+    @property
+    def full(self) -> bool:
+        """Whether enough users changed for a commit."""
+        return self._users.full
+
+    def user_changes(self) -> list[Change]:
+        """Return the user changes to store in the next commit's transaction."""
+        return self._users.changes() + (
+            [] if self.watermark is None else self._users.over(self.watermark)
+        )
+
+    def commit(
+        self, *, source: int, sequences: list[int], offset: int, max_bytes: int | None = VALUE_BYTES
+    ) -> list[tuple[int, Message]]:
+        """Return the (owner partition, message) pairs of a commit, and reset the tallies.
+
+        If a tick has closed, every owner gets a message, which carries the watermark; otherwise
+        only the owners with contributions do.
+
+        Args:
+            sequences: next sequence number for each owner; advanced here.
+            offset: where the source partition is read on.
+            max_bytes: size limit of an encoded message; None: unlimited (replay).
+        """
+        owners = len(sequences)
+        shares = self._shares.of(self._tallies.take(), owners)
+        closes = self.closes()
+        told = [to for to in range(owners) if closes or shares[to]]
+        found: list[tuple[int, Message]] = []
+        for to in told:
+            pages = messages(
+                shares[to],
+                source=source,
+                sequence=sequences[to],
+                offset=offset,
+                watermark=self.watermark,
+                first=self.first,
+                key=self._key.fingerprint,
+                max_bytes=max_bytes,
+            )
+            sequences[to] += len(pages)
+            found += [(to, page) for page in pages]
+        self.note_commit()
+        self._users.committed(self.watermark)
+        return found

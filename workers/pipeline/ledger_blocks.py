@@ -1,0 +1,318 @@
+"""Key-value pairs of the changelog for one histogram and epoch: ledger blocks and stream keys.
+
+The ledger's columns are stored in blocks of 1,024 rows:
+
+    L<block>         tags, stream key indices, lengths, text    written when rows are added
+    L<block>.<part>  rows that do not fit in the part before    as above; parts from 1
+    C<block>         counts                                     written when a tick changed one
+    S<block>         first tick at which each row was shown     written when a row is first shown
+
+A tick writes the blocks that it touched; recovery reads blocks, never single items. Every value
+begins with its version. Numbers are little-endian, in the narrowest unsigned width that holds them.
+
+Labels are split by bytes: 1,024 labels of 1,024 bytes take 1,071,108 bytes, above every broker's
+default message limit. A part holds as many rows as fit, and rows are only ever appended. So a part
+followed by another never changes, records that it is followed, and is never orphaned when its block
+grows. Counts take at most 8 bytes a row, 8,196 a block.
+
+A value too long for one message is split into pages:
+
+    <name>          the value; or, if too long, {"pages": n}
+    <name>.<page>   slices of it, from 0, written in the same transaction and before <name>
+
+A value that shrinks leaves unused pages behind, until it grows over them again.
+
+The stream keys of a histogram are stored as JSON, 1,024 to a block, with the tick from which each
+is served:
+
+    keys/<block>          the block's first keys: all of them, unless a message cannot hold them
+    keys/<block>.<part>   the keys that follow the part before (1, 2, ...)
+
+Bound: a key has at most 1,024 bytes, which JSON makes 6,144 characters; with its tick and brackets
+it is below 6,200 bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.texts import Texts, fixed
+from workers.mechanisms.ledger import Ledger
+from workers.runtime.errors import StateRefused
+from workers.runtime.sizes import VALUE_BYTES, cuts
+
+_WIDTHS: tuple[np.dtype[Any], ...] = tuple(np.dtype(f"<u{size}") for size in (1, 2, 4, 8))
+
+
+def pack(column: NDArray[Any]) -> tuple[int, bytes]:
+    """Return a column of integers from 0 to 2^64 - 1 as (width code, bytes)."""
+    largest = int(column.max(initial=0))
+    code = next(i for i, kind in enumerate(_WIDTHS) if largest < 1 << 8 * kind.itemsize)
+    return code, column.astype(_WIDTHS[code]).tobytes()
+
+
+def unpack(code: int, data: bytes, *, count: int = -1, offset: int = 0) -> NDArray[Any]:
+    """Return the column that `pack` made: `count` integers at `offset` (-1: the rest)."""
+    return np.frombuffer(data, dtype=_WIDTHS[code], count=count, offset=offset)
+
+
+_PAGED = b'{"pages":'
+
+
+def pages(
+    name: bytes, value: bytes, max_bytes: int = VALUE_BYTES
+) -> list[tuple[bytes, bytes | None]]:
+    """Split a value, a JSON object, into (name, value) pairs to write in this order."""
+    if len(value) <= max_bytes:
+        return [(name, value)]
+    slices = [value[at : at + max_bytes] for at in range(0, len(value), max_bytes)]
+    return [
+        *((_page(name, i), part) for i, part in enumerate(slices)),
+        (name, _PAGED + b"%d}" % len(slices)),
+    ]
+
+
+def joined(name: bytes, get: Callable[[bytes], bytes | None]) -> bytes | None:
+    """Return the value that `pages` split, or None; raise StateRefused if a page is missing."""
+    head = get(name)
+    if head is None or not head.startswith(_PAGED):
+        return head
+    parts = [get(_page(name, i)) for i in range(int(head[len(_PAGED) : -1]))]
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        raise StateRefused(f"stored state: a page of {name.decode()} is missing")
+    return b"".join(found)
+
+
+def _page(name: bytes, number: int) -> bytes:
+    return name + b".%04x" % number
+
+
+KEYS_TO_A_BLOCK = 1024
+PREFIX = "keys/"
+_Pairs = list[tuple[str, int]]
+
+
+def key_changes(
+    keys: Sequence[str], since: Sequence[int], stored: int
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the parts that hold keys beyond the first `stored`, as (name, value)."""
+    if stored >= len(keys):
+        return
+    for block in range(stored // KEYS_TO_A_BLOCK, -(-len(keys) // KEYS_TO_A_BLOCK)):
+        first = block * KEYS_TO_A_BLOCK
+        rows = slice(first, first + KEYS_TO_A_BLOCK)
+        pairs = [msgspec.json.encode(pair) for pair in zip(keys[rows], since[rows], strict=True)]
+        for part, (start, stop) in enumerate(
+            cuts([len(pair) + 1 for pair in pairs], VALUE_BYTES - 1)
+        ):
+            if first + stop > stored:
+                name = f"{PREFIX}{block:08x}" + (f".{part:02x}" if part else "")
+                yield name, b"[" + b",".join(pairs[start:stop]) + b"]"
+
+
+def decode(value: bytes) -> _Pairs:
+    return msgspec.json.decode(value, type=_Pairs)
+
+
+_BLOCK_BITS = 10
+BLOCK_ROWS = 1 << _BLOCK_BITS
+# Number blocks packed by one call, in about 2 MiB, which fits in a core's cache.
+BLOCKS_AT_ONCE = 256
+VERSION = 1
+# Version, width code (of labels: whether another part follows), rows.
+_HEAD = struct.Struct("<BBH")
+# Besides its text, a label has a tag, a stream key index and a length.
+_ROW_BYTES = 16 + 4 + 2
+
+
+def block_key(kind: str, block: int) -> str:
+    return f"{kind}{block:08x}"
+
+
+def changes(columns: Ledger) -> Iterator[tuple[str, bytes]]:
+    """Yield the blocks that changed since `columns.clean()`, as (name, value)."""
+    if columns.n > columns.clean_rows:
+        for block in range(columns.clean_rows // BLOCK_ROWS, (columns.n - 1) // BLOCK_ROWS + 1):
+            yield from _encode_labels(columns, block)
+    for kind, rows, column in (
+        ("C", columns.touched, columns.counts),
+        ("S", columns.newly_shown, columns.shown),
+    ):
+        yield from _encode_numbers(kind, _blocks_of(rows, columns.n), column)
+
+
+def load(blocks: Iterable[tuple[str, bytes]]) -> Ledger:
+    """Return the ledger that `changes` wrote, from (name, value) in name order within each kind.
+
+    Raise StateRefused if a block is missing, damaged or of another version.
+    """
+    loading = Loading()
+    for name, value in blocks:
+        loading.take(name, value)
+    return loading.ledger()
+
+
+class Loading:
+    """Ledger being read back. Number blocks, which are short, wait for the labels."""
+
+    def __init__(self) -> None:
+        self._columns = Ledger()
+        self._numbers: dict[str, dict[int, bytes]] = {"C": {}, "S": {}}
+        # Expected (block, part) of the next labels.
+        self._expected = (0, 0)
+        # Rows before the first oversized block, which an earlier version did not split.
+        self._cut_rows = sys.maxsize
+
+    def __repr__(self) -> str:
+        return f"Loading({self._columns!r})"
+
+    def take(self, name: str, value: bytes) -> None:
+        """Take one block, in name order within each kind.
+
+        Raise StateRefused if it is damaged, of another version, or one before it is missing.
+        """
+        number, _, part = name[1:].partition(".")
+        block = int(number, 16)
+        if name[0] != "L":
+            self._numbers[name[0]][block] = value
+            return
+        place, columns = (block, int(part or "0", 16)), self._columns
+        if place != self._expected:
+            raise StateRefused(
+                f"stored ledger: block {place[0]}, part {place[1]} of labels follows {columns.n} rows; "
+                "a block before it is missing"
+            )
+        if not place[1] and columns.n != block * BLOCK_ROWS:
+            raise StateRefused(
+                f"stored ledger: block {block - 1} of labels ends at row {columns.n}; a part of it is missing"
+            )
+        if len(value) > VALUE_BYTES:
+            self._cut_rows = min(self._cut_rows, block * BLOCK_ROWS)
+        followed = _decode_labels(columns, value)
+        self._expected = (block, place[1] + 1) if followed else (block + 1, 0)
+
+    def ledger(self) -> Ledger:
+        """Return the ledger; raise StateRefused for missing, damaged or other-version blocks."""
+        columns, expected = self._columns, self._expected
+        if expected[1]:
+            raise StateRefused(
+                f"stored ledger: part {expected[1]} of block {expected[0]} of labels is missing"
+            )
+        _fill(columns.n, self._numbers["C"], lambda _: columns.counts)
+        _fill(columns.n, self._numbers["S"], columns.shown_to)
+        columns.clean()
+        # A block above the current size limit is written again, in parts.
+        columns.clean_rows = min(columns.n, self._cut_rows)
+        return columns
+
+
+def _blocks_of(rows: list[NDArray[np.int64]], n: int) -> NDArray[np.int64]:
+    """Return the blocks of an n-row ledger that contain any of `rows`."""
+    from workers.arrays.number_blocks import mark_blocks
+
+    rows = [some for some in rows if len(some)]
+    blocks = np.zeros(-(-n // BLOCK_ROWS), dtype=np.bool_)
+    if len(blocks) == 1:
+        blocks[:] = bool(rows)
+    else:
+        for some in rows:
+            mark_blocks(fixed(some), _BLOCK_BITS, blocks)
+    return np.flatnonzero(blocks)
+
+
+def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
+    """Yield parts of a block that hold new rows, or that new rows follow."""
+    first, end = block * BLOCK_ROWS, min(columns.n, (block + 1) * BLOCK_ROWS)
+    labels = columns.label_column(first, end)
+    lengths, room = labels.lengths, VALUE_BYTES - _HEAD.size
+    whole = len(labels.text) + (end - first) * _ROW_BYTES <= room
+    parts = [(0, end - first)] if whole else cuts(lengths + _ROW_BYTES, room)
+    for part, (start, stop) in enumerate(parts):
+        followed = part + 1 < len(parts)
+        if first + stop + followed <= columns.clean_rows:
+            continue
+        rows = slice(first + start, first + stop)
+        name = block_key("L", block) + (f".{part:02x}" if part else "")
+        yield (
+            name,
+            b"".join(
+                (
+                    _HEAD.pack(VERSION, followed, stop - start),
+                    columns.tags[rows].astype("<u8", copy=False).tobytes(),
+                    columns.keys[rows].astype("<i4", copy=False).tobytes(),
+                    lengths[start:stop].astype("<u2").tobytes(),
+                    (labels if whole else labels.part(start, stop)).text.tobytes(),
+                )
+            ),
+        )
+
+
+def _decode_labels(columns: Ledger, value: bytes) -> bool:
+    """Append the rows of a part; return whether another part of the block follows."""
+    followed, n = _head(value)
+    at = _HEAD.size
+    lengths = (
+        np.frombuffer(value[at + 20 * n : at + 22 * n], dtype="<u2")
+        if len(value) >= at + 22 * n
+        else None
+    )
+    if lengths is None or len(value) != at + 22 * n + int(lengths.sum(dtype=np.int64)):
+        raise StateRefused(f"stored ledger: a block of {n} labels is cut short or too long")
+    tags = np.frombuffer(value, dtype="<u8", count=2 * n, offset=at).reshape(n, 2)
+    keys = np.frombuffer(value, dtype="<u4", count=n, offset=at + 16 * n)
+    columns.append(tags, keys.astype(np.int32), Texts.from_lengths(value[at + 22 * n :], lengths))
+    return bool(followed)
+
+
+def _encode_numbers(
+    kind: str, blocks: NDArray[np.int64], column: NDArray[np.int64] | NDArray[np.int32]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield blocks of a column, each in the narrowest sufficient width."""
+    from workers.arrays.number_blocks import pack_blocks
+
+    for first in range(0, len(blocks), BLOCKS_AT_ONCE):
+        some = blocks[first : first + BLOCKS_AT_ONCE]
+        ends = np.empty(len(some), dtype=np.int64)
+        packed = np.empty((_HEAD.size + 8 * BLOCK_ROWS) * len(some), dtype=np.uint8)
+        pack_blocks(column, some, BLOCK_ROWS, VERSION, ends, packed)
+        stops = ends.tolist()
+        whole, start = packed[: stops[-1]].tobytes(), 0
+        for block, stop in zip(some.tolist(), stops, strict=True):
+            yield f"{kind}{block:08x}", whole[start:stop]
+            start = stop
+
+
+def _fill(rows: int, blocks: Mapping[int, bytes], column: Callable[[int], NDArray[Any]]) -> None:
+    """Write number blocks to a column; `column` returns it wide enough for a given number."""
+    for block, value in blocks.items():
+        width, n = _head(value)
+        start = block * BLOCK_ROWS
+        if start + n > rows:
+            raise StateRefused(
+                f"stored ledger: block {block} has more rows than labels; the label block is missing"
+            )
+        if width > 3 or len(value) != _HEAD.size + (n << width):
+            raise StateRefused(
+                f"stored ledger: block {block} of {n} numbers is cut short or too long"
+            )
+        numbers = unpack(width, value, count=n, offset=_HEAD.size)
+        column(int(numbers.max(initial=0)))[start : start + n] = numbers
+
+
+def _head(value: bytes) -> tuple[int, int]:
+    if len(value) < _HEAD.size:
+        raise StateRefused(f"stored ledger: a block of {len(value)} bytes is cut short")
+    version, width, n = _HEAD.unpack_from(value)
+    if version != VERSION:
+        raise StateRefused(
+            f"stored ledger: version {version}; this worker knows {VERSION}: upgrade it"
+        )
+    return width, n

@@ -1,0 +1,488 @@
+"""Stage 2 without Kafka: merges contributions of one owner partition into snapshots.
+
+A pure function of its topic: no clock, no randomness. A tick is complete when the watermark of
+every source partition has reached its end. Until then its contributions wait, in memory up to a
+limit, then in an unlinked file. Every message is checked against the chain of its source: gapless
+sequence numbers, and nothing for a tick that the source had closed. If an accident in stage 1
+counted events twice or lost them, the release stops instead of publishing them.
+
+A full or failing disk leaves contributions in memory: to stop reading would keep out the very
+contributions that complete the ticks. If earlier spilled data cannot be read, the worker restarts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from workers.mechanisms.config.histogram import Lane
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.pipeline.contributions import Message, Section, decode
+from workers.pipeline.histogram import Histogram, Life, left_out, refusal_of_left_out
+from workers.pipeline.snapshots import Snapshot
+from workers.runtime.errors import CopyFailed, StateRefused
+from workers.runtime.gil_lock import Turns
+from workers.runtime.sizes import Change
+
+logger = logging.getLogger(__name__)
+
+#: Delay before a failed disk write is retried.
+RETRY_S = 5.0
+
+
+class Waiting:
+    """Sections of incomplete ticks, by (lane, tick)."""
+
+    def __init__(self, directory: Path | None, limit: int) -> None:
+        """Keep `limit` bytes in memory, the rest in a file in `directory` (None: the system's)."""
+        self._directory, self._limit = directory, limit
+        self.held_bytes = 0  # approximate size of the sections in memory
+        # A section, or its (start, length) in the file.
+        self._parts: dict[tuple[Lane, int], list[tuple[int, Section | tuple[int, int]]]] = {}
+        self._file: IO[bytes] | None = None
+        self._spilled = self._end = 0
+        self._failed_s: float | None = None
+
+    def add(self, offset: int, part: Section) -> None:
+        place = self._spill(part) if self.held_bytes + part.nbytes > self._limit else None
+        entry: Section | tuple[int, int] = part if place is None else place
+        if place is None:
+            self.held_bytes += part.nbytes
+        self._parts.setdefault((part.lane, part.tick), []).append((offset, entry))
+
+    def _spill(self, part: Section) -> tuple[int, int] | None:
+        """Write a section to the file and return its place, or None if that is impossible now."""
+        now_s = time.monotonic()
+        if self._failed_s is not None and now_s - self._failed_s < RETRY_S:
+            return None
+        text = part.encoded()
+        try:
+            if self._file is None:
+                # Lives as long as this object. Unbuffered, so that a full disk fails here.
+                self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115
+            written = 0
+            while written < len(text):
+                written += os.pwrite(self._file.fileno(), text[written:], self._end + written)
+        except OSError as error:
+            if self._failed_s is None:
+                logger.warning(
+                    "worker.data_dir: what waits for a slower source partition cannot be written: %s. It stays in memory",
+                    error.strerror,
+                )
+            self._failed_s = now_s
+            return None
+        if self._failed_s is not None:
+            logger.warning(
+                "worker.data_dir: what waits for a slower source partition can be written again"
+            )
+            self._failed_s = None
+        place = (self._end, len(text))
+        self._end += len(text)
+        self._spilled += 1
+        return place
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes in the file, including sections dropped since it was last empty."""
+        return self._end if self._spilled else 0
+
+    def get(self, lane: Lane, tick: int) -> list[Section]:
+        return [self._read(entry) for _, entry in self._parts.get((lane, tick), ())]
+
+    def drop(self, lane: Lane, tick: int) -> None:
+        for _, entry in self._parts.pop((lane, tick), ()):
+            if isinstance(entry, tuple):
+                self._spilled -= 1
+            else:
+                self.held_bytes -= entry.nbytes
+        if self._file is not None and not self._spilled:
+            self._end = 0
+            with suppress(OSError):  # it is overwritten from its beginning
+                self._file.truncate(0)
+
+    def drop_before(self, lane: Lane, tick: int) -> None:
+        for own, waiting in list(self._parts):
+            if own == lane and waiting < tick:
+                self.drop(own, waiting)
+
+    def first_offset(self, default: int) -> int:
+        """Return the offset from which every waiting section can be read again."""
+        return min((entries[0][0] for entries in self._parts.values()), default=default)
+
+    def _read(self, entry: Section | tuple[int, int]) -> Section:
+        if not isinstance(entry, tuple):
+            return entry
+        start, length = entry
+        try:
+            text = b"" if self._file is None else os.pread(self._file.fileno(), length, start)
+        except OSError as error:
+            raise CopyFailed(f"what waited on disk cannot be read: {error.strerror}") from error
+        if len(text) != length:
+            raise CopyFailed("what waited on disk is gone")
+        return msgspec.msgpack.decode(text, type=Section)
+
+
+VERSION = 1
+WAITING_BYTES_MAX = 256 << 20
+# While a backlog is processed, a transaction carries several ticks.
+TICKS_MAX = 500
+BYTES_MAX = 8 << 20
+TICKS_IN_A_ROW = 32
+
+
+# Returns the stored pairs whose key begins with a prefix, in key order.
+Pairs = Callable[[bytes], Iterable[tuple[bytes, bytes]]]
+
+
+class ReleaseProgress(msgspec.Struct, kw_only=True):
+    """Progress of one owner partition; stored with every release.
+
+    Every message before `position` was seen. Reading resumes at `offset`, which lies before
+    `position` while sections of open ticks wait.
+    """
+
+    version: int
+    offset: int
+    position: int
+    owners: int
+    key: str
+    watermarks: list[int | None]
+    firsts: list[int | None]
+    sequences: list[int]
+    histograms: dict[str, Life]
+    retired: list[tuple[str, Life]]
+
+
+@dataclass(slots=True)
+class Released:
+    """Ticks released by one call, over all histograms, and their snapshots.
+
+    The next tick begins epochs of the histograms in `beginning`, which must be charged before it.
+    """
+
+    ticks: int
+    snapshots: list[Snapshot]
+    beginning: Sequence[Histogram] = ()
+
+
+class Merge:
+    """Histograms of one owner partition, fed with its messages."""
+
+    def __init__(
+        self,
+        histograms: Sequence[Histogram],
+        *,
+        key: NoiseKey,
+        sources: int,
+        owners: int,
+        directory: Path | None = None,
+        waiting_bytes_max: int = WAITING_BYTES_MAX,
+        turns: Turns | None = None,
+    ) -> None:
+        """`directory` holds waiting contributions (None: the system's temporary directory). `turns`
+        are those of the worker's shards (None: its own).
+        """
+        self.histograms = histograms
+        self._key, self.owners = key, owners
+        self._lanes: dict[Lane, list[Histogram]] = {}
+        for histogram in histograms:
+            self._lanes.setdefault(histogram.lane, []).append(histogram)
+        self.watermarks: list[int | None] = [None] * sources
+        self._firsts: list[int | None] = [None] * sources
+        self._sequences = [0] * sources
+        self._position = self._read_to = 0
+        self._retired: list[tuple[str, Life]] = []
+        self._gone: list[Change] = []
+        self.waiting = Waiting(directory, waiting_bytes_max)
+        #: Whether an epoch is charged before its first tick: only under a ceiling.
+        self.reserving = False
+        self.turns = turns or Turns()
+
+    # ---- in --------------------------------------------------------------------------------------
+
+    def receive(self, value: bytes, offset: int) -> None:
+        """Decode and `take` one message; raise StateRefused if this version cannot read it."""
+        self.take(decode(value), offset)
+
+    def take(self, message: Message, offset: int) -> None:
+        """Take a decoded message, and keep its sections until their ticks are complete.
+
+        Raise StateRefused if it breaks its source's chain or its tags were made with another key.
+        """
+        if message.version > 1 and message.key != self._key.fingerprint:
+            raise StateRefused(
+                f"contributions offset {offset}: written with another key than the key file holds: give every worker "
+                "of this name the same key file"
+            )
+        if not 0 <= message.source < len(self.watermarks):
+            raise StateRefused(
+                f"contributions offset {offset}: source partition {message.source} of {len(self.watermarks)}: the events topic's partition "
+                "count changed; start a new worker name, or new generations on new internal topics"
+            )
+        if offset >= self._position:
+            self._follow(message, offset)
+        for part in message.sections:
+            users = self._lanes.get(part.lane)
+            if users and any(h.next is None or h.next <= part.tick for h in users):
+                self.waiting.add(offset, part)
+
+    def _follow(self, message: Message, offset: int) -> None:
+        """Check a new message against its source's chain, and move the source's watermark."""
+        source = message.source
+        if message.sequence != self._sequences[source]:
+            raise StateRefused(
+                f"contributions offset {offset}: source partition {source} sent number {message.sequence} where {self._sequences[source]} "
+                "follows: its progress was lost or restored from a copy. Going on would count events twice or not at all; start again with "
+                "another worker name, or all internal topics deleted together (either is a new stream, charged again)"
+            )
+        before = self.watermarks[source]
+        for part in message.sections:
+            if before is not None and part.lane.start_ms + part.tick * part.lane.tick_ms <= before:
+                raise StateRefused(
+                    f"contributions offset {offset}: source partition {source} adds to a tick that it had closed"
+                )
+        self._sequences[source] += 1
+        if message.page == message.pages:
+            self.watermarks[source] = message.watermark
+            self._firsts[source] = message.first
+
+    def reached(self, position: int) -> None:
+        """Note that every message before offset `position` was received."""
+        self._read_to = position
+        self._position = max(self._position, position)
+
+    # ---- out -------------------------------------------------------------------------------------
+
+    def release(
+        self,
+        *,
+        ticks_max: int = TICKS_MAX,
+        bytes_max: int = BYTES_MAX,
+        after_tick: Callable[[], object] = lambda: None,
+        by_lane: bool = False,
+    ) -> Released:
+        """Release complete ticks in order, until none is left or a limit is passed.
+
+        Nothing returned may be published before `changes` and `progress` are durable with it.
+
+        Args:
+            after_tick: called after each tick, to signal progress.
+            by_lane: release several ticks of a lane in a row, while its rows are in the processor's
+                caches, unless epochs are charged before their first tick. Otherwise the tick that
+                ends first comes first.
+        """
+        released = Released(0, [])
+        complete = self.complete_ms
+        if complete is None or self._read_to < self._position:
+            return released
+        until = {lane: self._complete_in(lane, complete) for lane in self._lanes}
+        for each, users in self._lanes.items():
+            self._begin(each, users, until[each])
+        size, due = (
+            0,
+            {lane: place for lane in self._lanes if (place := self._due(lane, until)) is not None},
+        )
+        with self.turns.several() as turn:
+            lane, in_a_row = None, 0
+            while released.ticks < ticks_max and size < bytes_max and due:
+                if lane is None or lane not in due or not in_a_row:
+                    lane = min(due, key=due.__getitem__)
+                    in_a_row = TICKS_IN_A_ROW if by_lane and not self.reserving else 1
+                in_a_row -= 1
+                tick = min(h.next for h in self._lanes[lane] if h.next is not None)
+                if self.reserving:
+                    released.beginning = [
+                        h for h in self._lanes[lane] if h.next == tick and not h.reserved
+                    ]
+                    if released.beginning:
+                        break
+                waiting = self.waiting.get(lane, tick)
+                turn.goes_through(self._rows(lane) + sum(part.rows for part in waiting))
+                parts = [part.contributions(self._key) for part in waiting]
+                for histogram in self._lanes[lane]:
+                    if histogram.next == tick:
+                        for snapshot in histogram.step(parts):
+                            released.snapshots.append(snapshot)
+                            size += len(snapshot.value)
+                released.ticks += 1
+                self.waiting.drop(lane, tick)
+                del due[lane]
+                if (place := self._due(lane, until)) is not None:
+                    due[lane] = place
+                after_tick()
+        return released
+
+    def _due(self, lane: Lane, until: Mapping[Lane, int]) -> tuple[object, ...] | None:
+        """Return a lane's place in release order by its next tick's end; None if incomplete."""
+        tick = min((h.next for h in self._lanes[lane] if h.next is not None), default=None)
+        if tick is None or (end := lane.start_ms + tick * lane.tick_ms) > until[lane]:
+            return None
+        return (
+            end,
+            lane.view,
+            *(part or 0 for part in lane[:-1]),
+        )  # None cannot be compared with a number
+
+    def _rows(self, lane: Lane) -> int:
+        return sum(histogram.columns.n for histogram in self._lanes[lane])
+
+    def _begin(self, lane: Lane, users: Sequence[Histogram], complete: int) -> None:
+        """Start a lane's histograms whose first tick is now known: nothing earlier can follow."""
+        first = min((first for first in self._firsts if first is not None), default=None)
+        if first is None or all(h.next is not None for h in users):
+            return
+        for histogram in users:
+            if (
+                histogram.next is None
+                and histogram.grid.end(max(1, histogram.grid.holding(first))) <= complete
+            ):
+                histogram.start_at(histogram.begin(first))
+        starts = [h.next for h in users]
+        if None not in starts:
+            self.waiting.drop_before(lane, min(s for s in starts if s is not None))
+
+    def _complete_in(self, lane: Lane, complete: int) -> int:
+        """Return the time up to which a lane's ticks are complete, given that of all messages."""
+        return complete
+
+    @property
+    def complete_ms(self) -> int | None:
+        """Time up to which ticks are complete; None while a source has no watermark."""
+        marks = [mark for mark in self.watermarks if mark is not None]
+        return min(marks) if len(marks) == len(self.watermarks) else None
+
+    # ---- stored state ----------------------------------------------------------------------------
+
+    def changes(self) -> list[Change]:
+        """Return store changes since the last call, except the progress record."""
+        changes, self._gone = self._gone, []
+        with self.turns.one(sum(map(self._rows, self._lanes))):
+            for histogram in self.histograms:
+                changes += histogram.changes()
+        return changes
+
+    def progress(self) -> ReleaseProgress:
+        return ReleaseProgress(
+            version=VERSION,
+            offset=self.waiting.first_offset(self._position),
+            position=self._position,
+            owners=self.owners,
+            key=self._key.fingerprint.hex(),
+            watermarks=self.watermarks,
+            firsts=self._firsts,
+            sequences=self._sequences,
+            histograms={h.name: h.life for h in self.histograms},
+            retired=self._retired,
+        )
+
+    def check(self, progress: ReleaseProgress) -> None:
+        """Refuse a stored record that these settings cannot resume from; changes nothing.
+
+        Raises:
+            StateRefused: it belongs to another key, partition count, version or mechanism, or to a
+                histogram that is not in the settings.
+        """
+        if progress.version != VERSION:
+            raise StateRefused(
+                f"stored progress has version {progress.version}; this worker knows {VERSION}: upgrade it"
+            )
+        if progress.key != self._key.fingerprint.hex():
+            raise StateRefused(
+                "the key file holds another key than the one this state was made with: restore the old key file"
+            )
+        if len(progress.watermarks) != len(self.watermarks):
+            raise StateRefused(
+                f"the events topic has {len(self.watermarks)} partitions; the state was made with {len(progress.watermarks)}: "
+                "a changed partition count needs a new worker name (a new stream, charged again)"
+            )
+        if progress.owners != self.owners:
+            raise StateRefused(
+                f"the contributions topic has {self.owners} partitions; the state was made with {progress.owners}: "
+                "a changed partition count needs a new worker name (a new stream, charged again)"
+            )
+        for name in left_out(
+            progress.histograms, [histogram.name for histogram in self.histograms]
+        ):
+            raise StateRefused(refusal_of_left_out(name))
+        for histogram in self.histograms:
+            life, used = progress.histograms.get(histogram.name), _used(progress, histogram.name)
+            generation = histogram.config.generation
+            if life is not None and life.generation == generation:
+                histogram.check(life)
+            elif used and generation <= max(used):
+                raise StateRefused(
+                    f"histogram {histogram.name!r}: generation = {generation}, but generation {max(used)} was already used: "
+                    f"set generation = {max(used) + 1}"
+                )
+
+    def restore(
+        self, progress: ReleaseProgress, items: Pairs, *, begin_ms: int | None = None
+    ) -> None:
+        """Resume from the stored state.
+
+        A generation that ends here may have worked on ticks until `begin_ms`; its replacement
+        begins after that. None: the stored watermarks.
+
+        Raises:
+            StateRefused: by `check`, or stream keys that were served are no longer declared.
+        """
+        self.check(progress)
+        self.watermarks, self._firsts, self._sequences = (
+            progress.watermarks,
+            progress.firsts,
+            progress.sequences,
+        )
+        self._position, self._read_to = progress.position, progress.offset
+        self._retired = list(progress.retired)
+        for histogram in self.histograms:
+            used = _used(progress, histogram.name)
+            self._resume(
+                histogram, progress.histograms.get(histogram.name), bool(used), items, begin_ms
+            )
+        names = {histogram.name for histogram in self.histograms}
+        for name, life in progress.histograms.items():
+            if name not in names:  # nothing of it was published
+                self._retire(name, life, items, begin_ms)
+
+    def _resume(
+        self,
+        histogram: Histogram,
+        life: Life | None,
+        replaces: bool,
+        items: Pairs,
+        begin_ms: int | None,
+    ) -> None:
+        if life is not None and life.generation == histogram.config.generation:
+            histogram.restore(life, items(histogram.prefix.encode()))
+            return
+        if life is not None:
+            self._retire(histogram.name, life, items, begin_ms)
+        # A histogram that replaces none begins where the state is; so does every owner until one
+        # has committed.
+        begin = begin_ms if replaces and begin_ms is not None else self.complete_ms
+        if begin is not None:
+            histogram.start_at(max(1, histogram.grid.holding(begin)))
+
+    def _retire(self, name: str, life: Life, items: Pairs, end_ms: int | None) -> None:
+        """End a generation that may have published up to `end_ms`; delete its stored pairs."""
+        if end_ms is not None:
+            life.until = end_ms
+        self._retired.append((name, life))
+        self._gone += [(key, None) for key, _ in items(f"{name}/{life.generation}/".encode())]
+
+
+def _used(progress: ReleaseProgress, name: str) -> list[int]:
+    return [
+        old.generation
+        for known, old in (*progress.retired, *progress.histograms.items())
+        if known == name
+    ]

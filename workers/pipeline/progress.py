@@ -1,0 +1,172 @@
+"""Stage 2 progress, read from the owner partitions' state topic without a worker or a key.
+
+Only the progress record of each owner partition is read; its only exact datum is an offset.
+
+`read_tails` reads uncommitted records: an epoch that another worker was about to commit counts as
+charged, whether or not the commit succeeds, and everything acknowledged earlier is certainly seen.
+(A commit returns before its marker is in every partition, so a reader of committed records could
+miss it.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import msgspec
+from confluent_kafka import Consumer
+
+from workers.kafka.clients import Connection
+from workers.kafka.reading import Partition, bounds_of, read_partition, reader, take
+from workers.kafka.topics import describe
+from workers.pipeline.contributions import decode
+from workers.pipeline.ledger_blocks import joined
+from workers.pipeline.merge import VERSION, ReleaseProgress
+from workers.runtime.errors import StateRefused
+from workers.settings.settings import internal_topics
+
+#: Key of the progress record in the state topics of all stages.
+PROGRESS = b"progress"
+
+
+def read_progress(value: bytes) -> ReleaseProgress:
+    """Decode a progress record; raise StateRefused if this version cannot read it."""
+    try:
+        return msgspec.json.decode(value, type=ReleaseProgress)
+    except msgspec.DecodeError as error:
+        raise StateRefused(
+            f"the stored progress cannot be read ({error}): was it written by another version?"
+        ) from error
+
+
+def complete_ms(
+    connection: Connection, contributions: str, partition: int, progress: ReleaseProgress
+) -> int | None:
+    """Return the time up to which all contributions complete an owner partition's ticks.
+
+    Return None while a source partition has no watermark.
+    """
+    marks = list(progress.watermarks)
+    for record in read_partition(connection, contributions, partition, since=progress.position):
+        message = decode(record.value() or b"")
+        if message.page == message.pages and 0 <= message.source < len(marks):
+            marks[message.source] = message.watermark
+    known = [mark for mark in marks if mark is not None]
+    return min(known) if len(known) == len(marks) else None
+
+
+# The progress record ends every transaction: only commit markers and aborted records follow it.
+_NEWEST = 256
+_FURTHER = 64
+
+
+def read_states(
+    connection: Connection, worker: str, say: Callable[[str], object] = lambda _: None
+) -> list[ReleaseProgress | None] | None:
+    """Return the progress of every owner partition, None for those that have released nothing.
+
+    Return None if the state topic does not exist.
+
+    Raises:
+        SettingsError: no broker answers.
+        StateRefused: another version wrote it.
+        KafkaException: it cannot be read.
+    """
+    topic = internal_topics(worker)[2]
+    existing = describe(connection, [topic])
+    if topic not in existing:
+        return None
+    owners = existing[topic].partitions
+    found: list[ReleaseProgress | None] = []
+    with reader(connection) as consumer:
+        for owner in range(owners):
+            say(f"owner partition {owner + 1} of {owners}")
+            value = _newest(consumer, topic, owner)
+            progress = None if value is None else read_progress(value)
+            if progress is not None and progress.version != VERSION:
+                raise StateRefused(
+                    f"{topic}[{owner}]: its progress has version {progress.version}, this program reads {VERSION}: upgrade"
+                )
+            found.append(progress)
+    return found
+
+
+def _newest(consumer: Consumer, topic: str, partition: int) -> bytes | None:
+    low, high = bounds_of(consumer, topic, partition)
+    newest: int | None = _NEWEST
+    while True:
+        since = low if newest is None else max(low, high - newest)
+        found: dict[bytes, bytes | None] = {}
+        if since < high:
+            for taken in take(consumer, {(topic, partition): (since, high)}):
+                for message in taken.messages:
+                    key = message.key() or b""
+                    if key == PROGRESS or key.startswith(PROGRESS + b"."):
+                        found[key] = message.value()
+        if since == low:
+            return joined(PROGRESS, found.get)
+        with suppress(StateRefused):  # some of its pages are further back
+            if (value := joined(PROGRESS, found.get)) is not None:
+                return value
+        newest = None if newest is None or newest >= _NEWEST * _FURTHER**2 else newest * _FURTHER
+
+
+# As for _NEWEST: only markers and aborted records follow the progress record.
+NEWEST = 16
+_FURTHER_BACK = 16
+
+
+def read_tails(
+    connection: Connection, partitions: Iterable[Partition]
+) -> dict[Partition, ReleaseProgress]:
+    """Return the newest progress of every partition that has one.
+
+    Raises:
+        StateRefused: another version wrote it.
+        KafkaException: it cannot be read.
+    """
+    wanted = list(partitions)
+    if not wanted:
+        return {}
+    with reader(connection, uncommitted=True) as consumer:
+        return _read(consumer, wanted)
+
+
+def _read(consumer: Consumer, wanted: list[Partition]) -> dict[Partition, ReleaseProgress]:
+    found: dict[Partition, ReleaseProgress] = {}
+    bounds = {where: bounds_of(consumer, *where) for where in wanted}
+    bounds = {where: (low, high) for where, (low, high) in bounds.items() if low < high}
+    newest = NEWEST
+    while bounds:
+        spans = {where: (max(low, high - newest), high) for where, (low, high) in bounds.items()}
+        values: dict[Partition, dict[bytes, bytes | None]] = {where: {} for where in spans}
+        whole: dict[Partition, bytes] = {}
+        for taken in take(consumer, dict(spans)):
+            pairs = values[taken.where]
+            for message in taken.messages:
+                key = message.key() or b""
+                if key == PROGRESS or key.startswith(PROGRESS + b"."):
+                    pairs[key] = message.value()
+                if key == PROGRESS:
+                    # Pages precede their record; pages of an unfinished record do not count.
+                    with suppress(StateRefused):
+                        if (value := joined(PROGRESS, pairs.get)) is not None:
+                            whole[taken.where] = value
+        for where, value in whole.items():
+            found[where] = _checked(where, value)
+        bounds = {
+            where: span
+            for where, span in bounds.items()
+            if where not in whole and spans[where][0] > span[0]
+        }
+        newest *= _FURTHER_BACK
+    return found
+
+
+def _checked(where: Partition, value: bytes) -> ReleaseProgress:
+    progress = read_progress(value)
+    if progress.version != VERSION:
+        raise StateRefused(
+            f"{where[0]}[{where[1]}]: its progress has version {progress.version}, this program reads {VERSION}: upgrade"
+        )
+    return progress

@@ -1,0 +1,116 @@
+"""A reject: the original record, the reason, and the data needed to send it back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from workers.kafka.records import Outgoing
+from workers.runtime.sizes import MESSAGE_BYTES, VALUE_BYTES
+
+# A reject omits a longer record key, and omits headers if they exceed this many bytes in total.
+REJECT_KEY_BYTES_MAX = VALUE_BYTES // 10
+REJECT_HEADERS_BYTES_MAX = 16_384
+# Prefix of the names of the record's own headers.
+OWN = "header."
+TRUNCATED = "truncated"
+# In place of a reason: the record says which rejects of its partition were sent back.
+RETRIED = "retried"
+# Header of a record that was sent back: topic, partition and offset at which it was rejected.
+RETRY = "retry"
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class Rejected(NamedTuple):
+    """A reject as stored in the rejects topic. Sensitive.
+
+    `topic`, `partition` and `offset` locate the original record. `time_ms` is None in a reject of
+    an earlier version. `truncated` means that part of the record is missing, so it cannot be sent
+    back.
+    """
+
+    reason: str
+    topic: str
+    partition: int
+    offset: int
+    time_ms: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    truncated: bool
+
+    def __repr__(self) -> str:
+        return f"Rejected({self.reason}, {self.topic}[{self.partition}]@{self.offset})"
+
+
+def rejected(
+    topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    *,
+    reason: str,
+    source: tuple[str, int, int],
+    time_ms: int,
+    further: Headers | None = (),
+) -> Outgoing:
+    """Return the reject of a record, without those parts that are too long to send.
+
+    Bound: the key has at most 90,000 bytes; topic, partition, offset and time together 420, with
+    the names of the headers; the record's own headers 16,384, their names included. A reason quotes
+    one field name, which has at most 1,000 characters, 10 bytes each when escaped. The value takes
+    the remaining room, and at most 900,000 bytes.
+
+    `source` is the record's topic, partition and offset, `further` its headers; None: too long, or
+    left out.
+    """
+    origin, partition, offset = source
+    headers: list[tuple[str, bytes | None]] = [
+        ("reason", reason.encode()),
+        ("topic", origin.encode()),
+        ("partition", str(partition).encode()),
+        ("offset", str(offset).encode()),
+        ("timestamp", str(time_ms).encode()),
+    ]
+    whole = True
+    if (
+        further is None
+        or sum(len(OWN) + len(name.encode()) + len(content or b"") for name, content in further)
+        > REJECT_HEADERS_BYTES_MAX
+    ):
+        whole = False
+    else:
+        headers += [(OWN + name, content) for name, content in further]
+    if key is not None and len(key) > REJECT_KEY_BYTES_MAX:
+        key, whole = None, False
+    message = Outgoing(topic, None, key, b"", headers)
+    room = min(VALUE_BYTES, MESSAGE_BYTES - message.nbytes - len(TRUNCATED) - len(b"true"))
+    if value is not None and len(value) > room:
+        value, whole = value[:room], False
+    if not whole:
+        headers.append((TRUNCATED, b"true"))
+    return message._replace(value=value)
+
+
+def read_reject(headers: Headers, key: bytes | None, value: bytes | None) -> Rejected | None:
+    """Return the reject in a record of the rejects topic; None if it is not one."""
+    # The record's own headers are prefixed, so no name occurs twice.
+    found = {name: content for name, content in headers if content is not None}
+    try:
+        return Rejected(
+            found["reason"].decode(),
+            found["topic"].decode(),
+            int(found["partition"]),
+            int(found["offset"]),
+            int(found["timestamp"]) if "timestamp" in found else None,
+            key,
+            value,
+            [
+                (name.removeprefix(OWN), content)
+                for name, content in headers
+                if name.startswith(OWN)
+            ],
+            TRUNCATED in found,
+        )
+    except (KeyError, ValueError):  # undecodable text is a ValueError
+        return None

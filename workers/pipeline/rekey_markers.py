@@ -1,0 +1,146 @@
+"""Markers that re-keyed events carry about their origin, and how stage 1 uses them.
+
+    record   key: the user; value, time and headers unchanged. If needed, our header comes first:
+             8 bytes, the time it counts at if that is later than its own (big endian, -1: its
+             own); then 1 and the record's original key, or 0. Keys are sent only where a
+             record key is a stream key: each costs as much as sending a record
+    mark     no value; key: {"origin", "of", "sequence", "watermark"} as JSON
+
+Every commit of the re-keying stage ends with a mark in each partition: all earlier events of this
+origin are there, and no later one counts before `watermark`. So the watermark of a source partition
+is the minimum over its origins, however their records interleave. Marks of an origin are numbered:
+if one is missing or repeated, so are events, and processing stops. decisions/0014 gives the
+reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.texts import fixed
+from workers.events.reader import Reject
+from workers.events.user_reader import HAS_KEY, NO_TIME, origins
+from workers.kafka.records import Records
+from workers.runtime.errors import StateRefused
+
+Longs = NDArray[np.int64]
+
+HEADER = "quietcount"
+_NAME = HEADER.encode()
+_NO_TIME, _NO_KEY, _KEY = NO_TIME.to_bytes(8, signed=True), b"\0", bytes((HAS_KEY,))
+
+
+class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far one partition of the events topics has been sent on.
+
+    `origin` is its number among `of` origins, `sequence` that of the commit, from 0. `watermark` is
+    in ms since 1970, None while there is none.
+    """
+
+    origin: Annotated[int, msgspec.Meta(ge=0)]
+    of: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)]
+    sequence: int
+    watermark: int | None
+
+
+class Origin(msgspec.Struct, array_like=True):
+    """One origin's next mark sequence and last watermark."""
+
+    sequence: int = 0
+    watermark: int | None = None
+
+
+class Origins:
+    """Progress of all origins at one source partition. Sensitive."""
+
+    def __init__(self, number: int | None) -> None:
+        """Without `number` (replay), take it from the first mark and accept any first sequences."""
+        self._strict = number is not None
+        self.all = [Origin() for _ in range(number or 0)]
+
+    @property
+    def watermark(self) -> int | None:
+        """Time up to which ticks may be closed; None while an origin has no watermark."""
+        marks = [origin.watermark for origin in self.all if origin.watermark is not None]
+        return min(marks) if marks and len(marks) == len(self.all) else None
+
+    def take(
+        self, records: Records, part: range, rejects: Sequence[Reject], place: object
+    ) -> list[Reject]:
+        """Take the marks in part of a batch; return the rejects that are not marks.
+
+        Raises:
+            StateRefused: a mark is missing, repeated, or has another number of origins.
+        """
+        marks: set[int] = set()
+        for row in (
+            part.start + np.flatnonzero(records.values[part.start : part.stop, 0] < 0)
+        ).tolist():
+            try:
+                mark = msgspec.json.decode(records.key(row) or b"", type=Mark)
+            except msgspec.DecodeError:
+                continue
+            if mark.origin >= mark.of:
+                continue
+            marks.add(row)
+            self._take(mark, f"{place}: offset {records.offsets[row]}")
+        return [reject for reject in rejects if reject.index not in marks]
+
+    def _take(self, mark: Mark, where: str) -> None:
+        if not (self._strict or self.all):
+            self.all = [Origin() for _ in range(mark.of)]
+        if mark.of != len(self.all):
+            raise StateRefused(
+                f"{where}: a mark of {mark.of} partitions of events, of which there are {len(self.all)}: another number of "
+                "them needs a new worker name (a new stream, charged again)"
+            )
+        origin = self.all[mark.origin]
+        if mark.sequence != origin.sequence and (self._strict or origin.sequence > 0):
+            raise StateRefused(
+                f"{where}: mark {mark.sequence} of partition {mark.origin} of the events, where {origin.sequence} follows: "
+                "events were lost or sent on twice, since a topic of this worker was deleted or cut. Restore it, or go on "
+                "under a new worker.name (a new epoch, charged again)"
+            )
+        self.all[mark.origin] = Origin(mark.sequence + 1, mark.watermark)
+
+
+def header_of(late: int, key: bytes | None) -> bytes:
+    """Return our header of a record.
+
+    `late` is the earliest time at which the record counts (NO_TIME: its own time). `key` is its
+    original key; None if it had none, or no histogram uses it.
+    """
+    time = _NO_TIME if late == NO_TIME else late.to_bytes(8, signed=True)
+    return time + _NO_KEY if key is None else time + _KEY + key
+
+
+def read_headers(headers: Any) -> tuple[int, bytes | None]:
+    """Return earliest time (or NO_TIME) and original key from a Kafka client's headers."""
+    if not headers or headers[0][0] != HEADER or len(value := headers[0][1] or b"") < 9:
+        return NO_TIME, None
+    return int.from_bytes(value[:8], signed=True), value[9:] if value[8] == HAS_KEY else None
+
+
+def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
+    """Restore the original keys of records, and return the earliest time at which each counts.
+
+    Marks keep their keys. The times are int64 (n,), NO_TIME where a record counts at its own. With
+    `user_is_key`, no key was replaced.
+    """
+    keys, marks = (
+        np.full((len(records), 2), -1, dtype=np.int64),
+        np.full(len(records), NO_TIME, dtype=np.int64),
+    )
+    if records.framed:
+        origins(
+            records.data, fixed(records.values), np.frombuffer(_NAME, dtype=np.uint8), keys, marks
+        )
+    if user_is_key:
+        return records, marks
+    return replace(records, keys=np.where(records.values[:, :1] < 0, records.keys, keys)), marks

@@ -1,0 +1,125 @@
+"""Source partitions of a worker: every partition of every events topic, in one numbering.
+
+They are numbered from 0, by topic name and then by partition. The number is the partition of
+stage 1's state, part of its transactional id and directory, and the source of its messages. With
+one topic it equals the partition number. The set is fixed by a worker's first commit: another set
+would give other partitions the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from workers.kafka.topics import ZERO_ID, refuse_without_ids
+from workers.runtime.errors import StateRefused
+
+#: Key of the set in stage 1's state.
+SOURCES = b"sources"
+_NEW_NAME = "takes a new worker name (a new stream, charged again)"
+
+
+class SourceTopic(msgspec.Struct, frozen=True, array_like=True):
+    """An events topic; `id` is the broker's, None on the embedded cluster only."""
+
+    name: str
+    partitions: int
+    id: str | None
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A source partition: its number and its location."""
+
+    number: int
+    topic: SourceTopic
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic.name}[{self.partition}]"
+
+    @property
+    def log(self) -> tuple[str, int]:
+        """Topic name and partition, as Kafka's clients expect them."""
+        return self.topic.name, self.partition
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """The events topics, in order.
+
+    `plain` means that the settings name one topic, so no other set is possible; else the set is
+    stored with the state.
+    """
+
+    topics: tuple[SourceTopic, ...]
+    plain: bool = True
+
+    def __str__(self) -> str:
+        return ", ".join(topic.name for topic in self.topics)
+
+    def __len__(self) -> int:
+        return sum(topic.partitions for topic in self.topics)
+
+    def __iter__(self) -> Iterator[Place]:
+        for topic in self.topics:
+            for partition in range(topic.partitions):
+                yield self.place(topic, partition)
+
+    def place(self, topic: SourceTopic, partition: int) -> Place:
+        """Return the place of a partition; `check` refuses partitions added since."""
+        before = self.topics[: self.topics.index(topic)]
+        return Place(sum(each.partitions for each in before) + partition, topic, partition)
+
+    def check(self, place: Place) -> None:
+        """Raise StateRefused for a partition added to a topic: its number belongs to another."""
+        if place.partition >= place.topic.partitions:
+            raise StateRefused(
+                f"the events topic {place.topic.name} got more partitions than the {place.topic.partitions} that it had: "
+                "a changed partition count needs a new worker name (a new stream, charged again)"
+            )
+
+    def encoded(self) -> bytes:
+        return msgspec.json.encode(Stored(topics=self.topics))
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The set in stage 1's state; a JSON object, as paging requires."""
+
+    topics: tuple[SourceTopic, ...]
+
+
+def stored_set(value: bytes) -> tuple[SourceTopic, ...]:
+    """Decode the stored topics; raise StateRefused if this version cannot read them."""
+    try:
+        return msgspec.json.decode(value, type=Stored).topics
+    except msgspec.DecodeError as error:
+        raise StateRefused(
+            f"the stored set of topics cannot be read ({error}): was it written by another version?"
+        ) from error
+
+
+def refuse_other_set(now: Sources, then: tuple[SourceTopic, ...]) -> None:
+    """Raise StateRefused if the topics differ from the state's, saying which and how."""
+    of_then = {topic.name: topic for topic in then}
+    if [topic.name for topic in now.topics] != [topic.name for topic in then]:
+        raise StateRefused(
+            f"the events topics are {now}; the state was made with {', '.join(of_then)}: another set of topics {_NEW_NAME}"
+        )
+    for topic in now.topics:
+        refuse_other_topic(topic, of_then[topic.name].partitions, of_then[topic.name].id)
+
+
+def refuse_other_topic(now: SourceTopic, partitions: int, topic_id: str | None) -> None:
+    """Raise StateRefused if a topic's partition count or id differs from the state's."""
+    if now.partitions != partitions:
+        raise StateRefused(
+            f"the events topic {now.name} has {now.partitions} partitions; the state was made with {partitions}: "
+            "a changed partition count needs a new worker name (a new stream, charged again)"
+        )
+    if now.id != topic_id:
+        if topic_id in (None, ZERO_ID):
+            refuse_without_ids(f"the state of {now.name}")
+        raise StateRefused(
+            f"the events topic {now.name} was deleted and created again since the state was written: "
+            "its offsets mean other events now; take a new worker name (a new stream, charged again)"
+        )

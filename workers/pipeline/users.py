@@ -1,0 +1,784 @@
+"""Per-user bounds on the items that count, where users are protected. No Kafka, no clock.
+
+In each epoch of a lane a user's first `max_items_per_user` distinct (stream key, item) pairs count,
+each at most `max_count` times in total, in the order of the source partition. The rule reads only
+that user's own events, so one user moves at most m pairs by at most `max_count` each, whatever
+ticks they fall in. This holds only if all events of a user lie in one source partition:
+`kafka/placement.py` rejects the others, so a producer that spreads a user's records loses events
+instead of weakening the promise.
+
+Each epoch has two open-addressing tables in memory, one of users and one of their pairs. They are
+exact except for digest collisions. A user is a 128-bit digest, numbered by appearance. A pair is
+a user's number and a 64-bit digest of (stream key, label), so pair digests are compared within one
+user only. Two colliding pairs of one user count as one: a count may be too low, the promise holds,
+and no user's events can change what another's count.
+
+    slots     entry number at the hash of an entry, or at the next slot that was free
+    entries   columns in order of appearance: never moved, never removed
+
+Slots are separate from entries because a slot takes only 4 bytes, so half of them may be free while
+entries grow at their end. 59 M pairs of 10 M users take 1.7 GB, 2.0 GB with counts. A guess
+precedes every look-up because nearly every look-up waits for memory: a branch-free loop lets the
+processor request a block's entries all at once (20 M events of 10 M users: 210 ns an event, 140
+with it). Marks avoid a cache miss at every slot passed (160 ns a new pair, 100 with them).
+
+Every commit stores its new entries, in the order in which they counted, as blocks:
+
+    b"U" + lane (8 bytes) + epoch (8, big endian) + sequence (8, big endian)  ->  a block
+    b"u" + lane (8 bytes) + epoch (8, big endian) + user (16)  ->  of earlier versions, only read
+
+    block: version (1), n (4, big endian), users (16 each), pairs (8 each),
+           added (4 each, little endian)
+
+A block is rewritten with the rows that follow until it has TAIL_ROWS rows, so that many small
+commits do not leave many small blocks. Earlier versions wrote one entry per user, in which each
+pair counts once; those entries are still read.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
+from workers.arrays.texts import fixed
+from workers.mechanisms.config.histogram import Lane
+from workers.runtime.errors import StateRefused
+from workers.runtime.frozen import read_only
+from workers.runtime.sizes import VALUE_BYTES, Change
+
+# Odd constants of MurmurHash3's and SplitMix64's finalizers.
+_FIRST = np.uint64(0xFF51AFD7ED558CCD)
+_SECOND = np.uint64(0xBF58476D1CE4E5B9)
+_1, _29, _32, _127 = np.uint64(1), np.uint64(29), np.uint64(32), np.uint64(127)
+# Events guessed together: the memory they touch fits in a core's own cache.
+AHEAD = 256
+
+
+class Table(NamedTuple):
+    """Columns of one epoch. Sensitive.
+
+    Attributes:
+        user_slots: int32 (a power of two,), user numbers.
+        digests: uint64 (users, 2).
+        used: uint16 (users,), counted pairs of the user.
+        pair_slots: int32 (a power of two,), pair numbers, valid where a slot is taken.
+        pair_marks: uint8 (slots,), 0 where the slot is free, else 1 + 7 bits of the pair's hash.
+        owners: int32 (pairs,), the user's number.
+        pairs: uint64 (pairs,), digests.
+        counts: int32 (pairs,), the pair's count; (0,) where it is always 1.
+        sizes: int64 (2,), numbers of users and pairs; capacity beyond them is free.
+        seed: uint64 (1,), of the hash.
+    """
+
+    user_slots: NDArray[np.int32]
+    digests: NDArray[np.uint64]
+    used: NDArray[np.uint16]
+    pair_slots: NDArray[np.int32]
+    pair_marks: NDArray[np.uint8]
+    owners: NDArray[np.int32]
+    pairs: NDArray[np.uint64]
+    counts: NDArray[np.int32]
+    sizes: NDArray[np.int64]
+    seed: NDArray[np.uint64]
+
+    def __repr__(self) -> str:
+        return "Table(<sensitive>)"
+
+
+@kernel_part
+def spread(first: np.uint64, second: np.uint64, seed: np.uint64) -> np.uint64:
+    """Return a hash of two words.
+
+    Users choose their names, and digests of names have no key. Without a secret seed, an attacker
+    could collect names that all hash to one slot, and every look-up would walk past them.
+    """
+    mixed = first ^ seed
+    mixed = (mixed ^ (mixed >> _32)) * _FIRST
+    mixed = (mixed ^ (mixed >> _29) ^ second) * _SECOND
+    return mixed ^ (mixed >> _32)
+
+
+@kernel_part
+def mark(hashed: np.uint64) -> np.uint8:
+    """Return a taken slot's mark: low bits of the hash, whose high bits choose the slot."""
+    return np.uint8(_1 + (hashed & _127))
+
+
+@kernel_part
+def user_slot(
+    slots: NDArray[np.int32],
+    digests: NDArray[np.uint64],
+    seed: np.uint64,
+    first: np.uint64,
+    second: np.uint64,
+) -> int:
+    """Return the slot of the user with this digest, or the free slot for it."""
+    mask = len(slots) - 1
+    at = np.int64(spread(first, second, seed) >> _32) & mask
+    while slots[at] >= 0 and (digests[slots[at], 0] != first or digests[slots[at], 1] != second):
+        at = (at + 1) & mask
+    return int(at)
+
+
+@kernel_part
+def pair_slot(
+    slots: NDArray[np.int32],
+    marks: NDArray[np.uint8],
+    owners: NDArray[np.int32],
+    pairs: NDArray[np.uint64],
+    hashed: np.uint64,
+    owner: int,
+    pair: np.uint64,
+) -> int:
+    """Return the slot of a user's pair with this hash, or the free slot for it."""
+    mask, own = len(slots) - 1, mark(hashed)
+    at = np.int64(hashed >> _32) & mask
+    # Marks are contiguous, so entries of other pairs, scattered in memory, are rarely read.
+    while marks[at] and (
+        marks[at] != own or owners[slots[at]] != owner or pairs[slots[at]] != pair
+    ):
+        at = (at + 1) & mask
+    return int(at)
+
+
+@kernel_part
+def guess_users(
+    slots: NDArray[np.int32],
+    digests: NDArray[np.uint64],
+    seed: np.uint64,
+    events: NDArray[np.int64],
+    users: NDArray[np.uint64],
+    owners: NDArray[np.int32],
+) -> None:
+    """Write the user number found in the first slot of each event, else -1 (new, or further on).
+
+    Arguments as in `number_users`; `owners` is written at `events`.
+    """
+    mask = len(slots) - 1
+    for event in events:
+        owners[event] = slots[
+            np.int64(spread(users[event, 0], users[event, 1], seed) >> _32) & mask
+        ]
+    for event in events:
+        number = max(owners[event], 0)
+        if digests[number, 0] != users[event, 0] or digests[number, 1] != users[event, 1]:
+            owners[event] = -1
+
+
+@kernel
+def number_users(
+    table: Table,
+    at: int,
+    events: NDArray[np.int64],
+    users: NDArray[np.uint64],
+    number: NDArray[np.int64],
+    owners: NDArray[np.int32],
+) -> int:
+    """Number the users of events in order until the table is full; return how many are done.
+
+    Args:
+        table: of the epoch, changed.
+        at: the first of `events` that is not done.
+        events: int64 (k,), event indices.
+        users: uint64 (n, 2), digest of each event's user.
+        number: int64 (n,), rows of each event; an event without rows is skipped.
+        owners: int32 (n,), the user's number, written for each event.
+    """
+    # Unpacked because passing the table to a function counts a reference to each of its arrays,
+    # which tripled the cost of an event.
+    slots, digests, used, sizes, seed = (
+        table.user_slots,
+        table.digests,
+        table.used,
+        table.sizes,
+        table.seed[0],
+    )
+    for start in range(at, len(events), AHEAD):
+        block = events[start : start + AHEAD]
+        guess_users(slots, digests, seed, block, users, owners)
+        for i in range(len(block)):
+            event = block[i]
+            if number[event] == 0 or owners[event] >= 0:
+                continue
+            slot = user_slot(slots, digests, seed, users[event, 0], users[event, 1])
+            if slots[slot] < 0:
+                if sizes[0] == len(used):
+                    return start + i
+                slots[slot] = sizes[0]
+                digests[sizes[0], 0] = users[event, 0]
+                digests[sizes[0], 1] = users[event, 1]
+                used[sizes[0]] = 0
+                sizes[0] += 1
+            owners[event] = slots[slot]
+    return len(events)
+
+
+@kernel_part
+def guess_pairs(
+    slots: NDArray[np.int32],
+    marks: NDArray[np.uint8],
+    of_pair: NDArray[np.int32],
+    held: NDArray[np.uint64],
+    seed: np.uint64,
+    events: NDArray[np.int64],
+    owners: NDArray[np.int32],
+    first: NDArray[np.int64],
+    number: NDArray[np.int64],
+    pairs: NDArray[np.uint64],
+    numbers: NDArray[np.int32],
+) -> None:
+    """Write the pair number found in the first slot of each row, else -1 (new, or further on).
+
+    Arguments as in `count_pairs`; `numbers` is written at the events' rows.
+    """
+    mask = len(slots) - 1
+    for event in events:
+        for row in range(first[event], first[event] + number[event]):
+            hashed = spread(pairs[row], np.uint64(owners[event]), seed)
+            at = np.int64(hashed >> _32) & mask
+            numbers[row] = slots[at] if marks[at] == mark(hashed) else -1
+    for event in events:
+        for row in range(first[event], first[event] + number[event]):
+            found = max(numbers[row], 0)
+            if of_pair[found] != owners[event] or held[found] != pairs[row]:
+                numbers[row] = -1
+
+
+@kernel
+def count_pairs(
+    table: Table,
+    most: int,
+    max_count: int,
+    at: int,
+    events: NDArray[np.int64],
+    owners: NDArray[np.int32],
+    first: NDArray[np.int64],
+    number: NDArray[np.int64],
+    pairs: NDArray[np.uint64],
+    amounts: NDArray[np.int64],
+    numbers: NDArray[np.int32],
+    counted: NDArray[np.int64],
+) -> int:
+    """Count the rows of events in order until the table is full; return how many are done.
+
+    Args:
+        table, at, events: as in `number_users`.
+        most, max_count: maximum pairs per user, and maximum count per pair.
+        owners: int32 (n,), number of each event's user.
+        first, number: int64 (n,), first row and number of rows of each event.
+        pairs: uint64 (m,), digest of each row's pair.
+        amounts: int64 (m,), amount of each row; (0,): all 1.
+        numbers: int32 (m,), scratch space for guesses.
+        counted: int64 (m,), written where a row counts.
+    """
+    used, slots, sizes, seed = table.used, table.pair_slots, table.sizes, table.seed[0]
+    of_pair, held, counts, marks = table.owners, table.pairs, table.counts, table.pair_marks
+    for start in range(at, len(events), AHEAD):
+        block = events[start : start + AHEAD]
+        guess_pairs(slots, marks, of_pair, held, seed, block, owners, first, number, pairs, numbers)
+        for i in range(len(block)):
+            event = block[i]
+            if sizes[1] + number[event] > len(of_pair):
+                return start + i
+            for row in range(first[event], first[event] + number[event]):
+                owner = owners[event]
+                amount = amounts[row] if len(amounts) else 1
+                if amount <= 0 or (max_count == 1 and used[owner] >= most):
+                    # With max_count 1, every pair of a user at the limit has counted or never will.
+                    continue
+                pair = numbers[row]
+                if pair < 0:
+                    hashed = spread(pairs[row], np.uint64(owner), seed)
+                    slot = pair_slot(slots, marks, of_pair, held, hashed, owner, pairs[row])
+                    pair = slots[slot] if marks[slot] else -1
+                if pair >= 0:
+                    if max_count > 1:
+                        counted[row] = min(amount, max_count - counts[pair])
+                        counts[pair] += counted[row]
+                elif used[owner] < most:
+                    pair = sizes[1]
+                    slots[slot] = pair
+                    marks[slot] = mark(hashed)
+                    of_pair[pair] = owner
+                    held[pair] = pairs[row]
+                    counted[row] = min(amount, max_count)
+                    if max_count > 1:
+                        counts[pair] = counted[row]
+                    used[owner] += 1
+                    sizes[1] += 1
+    return len(events)
+
+
+@kernel
+def index_users(
+    slots: NDArray[np.int32], digests: NDArray[np.uint64], seed: np.uint64, size: int
+) -> None:
+    """Fill free slots with the existing users, which are distinct."""
+    mask = len(slots) - 1
+    for number in range(size):
+        at = np.int64(spread(digests[number, 0], digests[number, 1], seed) >> _32) & mask
+        while slots[at] >= 0:
+            at = (at + 1) & mask
+        slots[at] = number
+
+
+@kernel
+def index_pairs(
+    slots: NDArray[np.int32],
+    marks: NDArray[np.uint8],
+    owners: NDArray[np.int32],
+    pairs: NDArray[np.uint64],
+    seed: np.uint64,
+    size: int,
+) -> None:
+    """Fill free slots with the existing pairs, which are distinct."""
+    mask = len(slots) - 1
+    for number in range(size):
+        hashed = spread(pairs[number], np.uint64(owners[number]), seed)
+        at = np.int64(hashed >> _32) & mask
+        while marks[at]:
+            at = (at + 1) & mask
+        slots[at] = number
+        marks[at] = mark(hashed)
+
+
+@kernel_with_arrays
+def entries(
+    events: NDArray[np.int64],
+    users: NDArray[np.uint64],
+    first: NDArray[np.int64],
+    number: NDArray[np.int64],
+    pairs: NDArray[np.uint64],
+    counted: NDArray[np.int64],
+) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the counted rows as columns: user (k, 2), pair (k,) and amount (k,).
+
+    Arguments as in `number_users` and `count_pairs`, after both are done.
+    """
+    size = 0
+    for event in events:
+        for row in range(first[event], first[event] + number[event]):
+            size += counted[row] > 0
+    of_user = np.empty((size, 2), dtype=np.uint64)
+    of_pair = np.empty(size, dtype=np.uint64)
+    added = np.empty(size, dtype=np.int64)
+    at = 0
+    for event in events:
+        for row in range(first[event], first[event] + number[event]):
+            if counted[row] > 0:
+                of_user[at, 0] = users[event, 0]
+                of_user[at, 1] = users[event, 1]
+                of_pair[at] = pairs[row]
+                added[at] = counted[row]
+                at += 1
+    return of_user, of_pair, added
+
+
+VERSION = b"\x01"
+ROW_BYTES = 16 + 8 + 4
+HEAD_BYTES = 1 + 4
+BLOCK_ROWS = (VALUE_BYTES - HEAD_BYTES) // ROW_BYTES
+TAIL_ROWS = 1_024
+# Entries of the old format converted to arrays together.
+_READ_AT_ONCE = 10_000
+# Initial capacity and growth factor: tables may be most of a worker's memory.
+_ROOM = 1_024
+_GROWTH = 1.25
+_NUMBERS = 2**31 - 1
+
+Columns = tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]
+"""Users (n, 2), pairs (n,), amounts (n,)."""
+_NO_ROWS: Columns = (
+    read_only(np.empty((0, 2), np.uint64)),
+    read_only(np.empty(0, np.uint64)),
+    read_only(np.empty(0, np.int64)),
+)
+
+
+class UserEpoch:
+    """Table of one epoch of one lane, and its entries not yet stored. Sensitive."""
+
+    def __init__(self, lane: Lane, *, keeps: bool) -> None:
+        """With `keeps`, counted entries are recorded for `changes`."""
+        self._most, self._max_count = lane.max_items_per_user or 0, lane.max_count
+        self._keeps = keeps
+        self._table = _empty(self._max_count)
+        self._new: list[Columns] = []
+        self._tail = _NO_ROWS
+        self._sequence = 0
+        self._written: tuple[int, Columns] | None = None
+        self.rows = 0  # new since the last commit
+
+    def take(
+        self,
+        events: NDArray[np.int64],
+        users: NDArray[np.uint64],
+        first: NDArray[np.int64],
+        number: NDArray[np.int64],
+        pairs: NDArray[np.uint64],
+        amounts: NDArray[np.int64],
+        counted: NDArray[np.int64],
+    ) -> None:
+        """Write the counted amounts of events into `counted`; arguments as in `count_pairs`."""
+        self._take(events, users, first, number, pairs, amounts, counted)
+        if self._keeps:
+            found = entries(events, users, first, number, pairs, counted)
+            if len(found[1]):
+                self._new.append(found)
+                self.rows += len(found[1])
+
+    def _take(
+        self,
+        events: NDArray[np.int64],
+        users: NDArray[np.uint64],
+        first: NDArray[np.int64],
+        number: NDArray[np.int64],
+        pairs: NDArray[np.uint64],
+        amounts: NDArray[np.int64],
+        counted: NDArray[np.int64],
+    ) -> None:
+        users, pairs = fixed(users), fixed(pairs)
+        owners = np.empty(len(users), dtype=np.int32)
+        numbers = np.empty(len(pairs), dtype=np.int32)
+        done = 0
+        while (done := number_users(self._table, done, events, users, number, owners)) < len(
+            events
+        ):
+            self._table = _with_users(self._table)
+        done, most, max_count = 0, self._most, self._max_count
+        while (
+            done := count_pairs(
+                self._table,
+                most,
+                max_count,
+                done,
+                events,
+                owners,
+                first,
+                number,
+                pairs,
+                amounts,
+                numbers,
+                counted,
+            )
+        ) < len(events):
+            self._table = _with_pairs(self._table, int(number[events[done]]))
+
+    def changes(self, name: bytes) -> list[Change]:
+        """Return the blocks that are new or have grown since they were last written."""
+        if not self.rows:
+            return []
+        columns = _joined([self._tail, *self._new])
+        made: list[Change] = []
+        sequence, rows = self._sequence, len(columns[1])
+        for start in range(0, rows, BLOCK_ROWS):
+            part = _cut(columns, start, start + BLOCK_ROWS)
+            made.append((name + sequence.to_bytes(8), _encode(part)))
+            if len(part[1]) >= TAIL_ROWS:
+                sequence, part = sequence + 1, _NO_ROWS
+        self._written = sequence, _joined([part])
+        return made
+
+    def committed(self) -> None:
+        if self._written is not None:
+            self._sequence, self._tail = self._written
+        self._written, self._new, self.rows = None, [], 0
+
+    def read_blocks(self, stored: Iterable[tuple[bytes, bytes]]) -> None:
+        for name, value in stored:
+            columns = _decode(value)
+            self._enter(columns)
+            sequence, rows = int.from_bytes(name[-8:]), len(columns[1])
+            full = rows >= TAIL_ROWS
+            self._sequence, self._tail = (sequence + 1, _NO_ROWS) if full else (sequence, columns)
+
+    def read_entries(self, stored: Iterator[tuple[bytes, bytes]]) -> None:
+        """Load entries of earlier versions, one per user."""
+        while some := list(islice(stored, _READ_AT_ONCE)):
+            for _, value in some:
+                if value[:1] != VERSION or len(value) % 8 != 1:
+                    raise StateRefused(
+                        "a user's stored pairs are of another version: was it written by a newer one?"
+                    )
+            users = np.frombuffer(b"".join(name[-16:] for name, _ in some), "<u8").reshape(-1, 2)
+            pairs = np.frombuffer(b"".join(value[1:] for _, value in some), "<u8")
+            each = [len(value) // 8 for _, value in some]
+            self._enter((users.repeat(each, axis=0), pairs, np.ones(len(pairs), np.int64)))
+
+    def _enter(self, columns: Columns) -> None:
+        users, pairs, added = columns
+        rows = np.arange(len(pairs))
+        counted = np.zeros(len(pairs), dtype=np.int64)
+        self._take(rows, users, rows, np.ones_like(rows), pairs, added, counted)
+        if not np.array_equal(counted, added):
+            raise StateRefused(
+                "stored pairs of users are more than their settings allow: the state was changed"
+            )
+
+
+def _empty(max_count: int) -> Table:
+    return Table(
+        user_slots=np.full(2 * _ROOM, -1, dtype=np.int32),
+        digests=np.zeros((_ROOM, 2), dtype=np.uint64),
+        used=np.zeros(_ROOM, dtype=np.uint16),
+        pair_slots=np.empty(2 * _ROOM, dtype=np.int32),
+        pair_marks=np.zeros(2 * _ROOM, dtype=np.uint8),
+        owners=np.zeros(_ROOM, dtype=np.int32),
+        pairs=np.zeros(_ROOM, dtype=np.uint64),
+        counts=np.zeros(_ROOM if max_count > 1 else 0, dtype=np.int32),
+        sizes=np.zeros(2, dtype=np.int64),
+        # Local to this process: nothing stored or published depends on it.
+        seed=np.array([secrets.randbits(64)], dtype=np.uint64),
+    )
+
+
+def _with_users(table: Table) -> Table:
+    users = int(table.sizes[0])
+    room = _room(users, 1)
+    # Reallocated in place where possible: a copy would need both at once.
+    table.digests.resize((room, 2), refcheck=False)
+    table.used.resize(room, refcheck=False)
+    size = _slots_for(room, len(table.user_slots))
+    if size > len(table.user_slots):
+        table = table._replace(user_slots=np.empty(0, np.int32))  # freed before more is allocated
+        table = table._replace(user_slots=np.full(size, -1, dtype=np.int32))
+        index_users(table.user_slots, table.digests, table.seed[0], users)
+    return table
+
+
+def _with_pairs(table: Table, rows: int) -> Table:
+    """Return a table with room for at least `rows` more pairs."""
+    pairs = int(table.sizes[1])
+    room = _room(pairs, rows)
+    table.owners.resize(room, refcheck=False)
+    table.pairs.resize(room, refcheck=False)
+    if len(table.counts):
+        table.counts.resize(room, refcheck=False)
+    size = _slots_for(room, len(table.pair_slots))
+    if size > len(table.pair_slots):
+        table = table._replace(pair_slots=np.empty(0, np.int32), pair_marks=np.empty(0, np.uint8))
+        # Marks record which slots are free.
+        slots, marks = np.empty(size, dtype=np.int32), np.zeros(size, dtype=np.uint8)
+        table = table._replace(pair_slots=slots, pair_marks=marks)
+        index_pairs(slots, marks, table.owners, table.pairs, table.seed[0], pairs)
+    return table
+
+
+def _slots_for(room: int, slots: int) -> int:
+    """Return a power of two of slots, at most three quarters of them taken."""
+    while 4 * room > 3 * slots:
+        slots *= 2
+    return slots
+
+
+def _room(held: int, more: int) -> int:
+    room = max(held + more, int(held * _GROWTH))
+    if room > _NUMBERS:
+        raise MemoryError(f"{held:,} users or pairs in one epoch: at most {_NUMBERS:,}")
+    return room
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    """Concatenate columns into a copy, so that slices keep nothing else in memory."""
+    users, pairs, added = zip(*parts, strict=True)
+    return np.concatenate(users), np.concatenate(pairs), np.concatenate(added)
+
+
+def _cut(columns: Columns, start: int, stop: int) -> Columns:
+    users, pairs, added = columns
+    return users[start:stop], pairs[start:stop], added[start:stop]
+
+
+def _encode(columns: Columns) -> bytes:
+    users, pairs, added = columns
+    return b"".join(
+        (
+            VERSION,
+            len(pairs).to_bytes(4),
+            users.astype("<u8").tobytes(),
+            pairs.astype("<u8").tobytes(),
+            added.astype("<u4").tobytes(),
+        )
+    )
+
+
+def _decode(block: bytes) -> Columns:
+    rows = int.from_bytes(block[1:HEAD_BYTES])
+    if block[:1] != VERSION or len(block) != HEAD_BYTES + rows * ROW_BYTES:
+        raise StateRefused(
+            "stored pairs of users are of another version: were they written by a newer one?"
+        )
+    users = np.frombuffer(block, "<u8", 2 * rows, HEAD_BYTES).reshape(-1, 2)
+    pairs = np.frombuffer(block, "<u8", rows, HEAD_BYTES + 16 * rows)
+    added = np.frombuffer(block, "<u4", rows, HEAD_BYTES + 24 * rows)
+    return users, pairs, added.astype(np.int64)
+
+
+PREFIX = b"U"
+PREFIX_OF_ENTRIES = b"u"
+# Rows between commits: 6 MB of blocks in one transaction.
+ROWS_HELD = 200_000
+# Delete expired epochs in steps, so that no transaction grows with the number of users.
+FORGOTTEN_AT_ONCE = 20_000
+# A store yields values with names, and blocks are long: no step reads much more than this.
+FORGOTTEN_BYTES_AT_ONCE = 64 << 20
+
+_ONE_EACH = read_only(np.empty(0, np.int64))
+
+
+class Stored(Protocol):
+    """Committed state: a shard's store, or nothing."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]: ...
+
+
+class Users:
+    """Per-user counts of one source partition. Sensitive."""
+
+    def __init__(self, lanes: Iterable[Lane], stored: Stored | None = None) -> None:
+        """Ignore lanes without a user bound. Without `stored`, everything stays in memory."""
+        self._digests = {
+            lane: _lane_digest(lane) for lane in lanes if lane.max_items_per_user is not None
+        }
+        self._stored = stored
+        self._epochs: dict[tuple[Lane, int], UserEpoch] = {}
+        self._oldest = dict.fromkeys(self._digests, 0)
+
+    def __repr__(self) -> str:
+        return f"Users({len(self._digests)} lanes)"
+
+    @property
+    def full(self) -> bool:
+        """Whether enough rows are new for a commit."""
+        return sum(epoch.rows for epoch in self._epochs.values()) >= ROWS_HELD
+
+    def take(
+        self,
+        lane: Lane,
+        epochs: NDArray[np.int64],
+        users: NDArray[np.uint64],
+        first: NDArray[np.int64],
+        number: NDArray[np.int64],
+        pairs: NDArray[np.uint64],
+        amounts: NDArray[np.int64] | None = None,
+    ) -> NDArray[np.int64]:
+        """Return how much of each row counts, in event order, and charge it to the user.
+
+        Args:
+            lane: one that bounds users.
+            epochs: int64 (n,), of each event; -1: no tick, skipped.
+            users: uint64 (n, 2), digest of each event's user.
+            first, number: int64 (n,), first row and number of rows of each event: its distinct
+                labels, at most `max_items`.
+            pairs: uint64 (m,), digest of each row's (stream key, label).
+            amounts: int64 (m,), amount of each row; None: all 1.
+
+        Returns:
+            int64 (m,); 0 for rows that do not count.
+        """
+        counted = np.zeros(len(pairs), dtype=np.int64)
+        # Nothing counts in an epoch whose users are forgotten; the intake has closed its ticks.
+        oldest = self._oldest[lane]
+        for epoch, events in _by_epoch(epochs):
+            if epoch >= oldest:
+                held = self._of(lane, epoch)
+                held.take(
+                    events,
+                    users,
+                    first,
+                    number,
+                    pairs,
+                    _ONE_EACH if amounts is None else amounts,
+                    counted,
+                )
+        return counted
+
+    def changes(self) -> list[Change]:
+        """Return entries new since the last commit, for the transaction of its contributions."""
+        return [
+            change
+            for (lane, epoch), held in self._epochs.items()
+            for change in held.changes(self._name(lane, epoch))
+        ]
+
+    def over(self, watermark_ms: int) -> list[Change]:
+        """Return deletions of stored expired epochs, in which nothing can count again."""
+        if self._stored is None:
+            return []
+        deletions: list[Change] = []
+        size = 0
+        for lane, digest in self._digests.items():
+            oldest = _oldest(lane, watermark_ms).to_bytes(8)
+            for prefix in (PREFIX + digest, PREFIX_OF_ENTRIES + digest):
+                for name, value in islice(
+                    self._stored.items(prefix), FORGOTTEN_AT_ONCE - len(deletions)
+                ):
+                    if name >= prefix + oldest or size >= FORGOTTEN_BYTES_AT_ONCE:
+                        break
+                    size += len(value)
+                    deletions.append((name, None))
+        return deletions
+
+    def committed(self, watermark_ms: int | None) -> None:
+        """Note that the blocks from `changes` are stored, and forget epochs before the watermark's.
+
+        A watermark of None expires no epoch.
+        """
+        if watermark_ms is not None:
+            for lane in self._oldest:
+                self._oldest[lane] = _oldest(lane, watermark_ms)
+        self._epochs = {
+            at: held for at, held in self._epochs.items() if at[1] >= self._oldest[at[0]]
+        }
+        for held in self._epochs.values():
+            held.committed()
+
+    def restore(self, watermark_ms: int) -> None:
+        """Resume after a commit with this watermark: load the stored entries of its epochs."""
+        for lane in self._oldest:
+            self._oldest[lane] = _oldest(lane, watermark_ms)
+            self._of(lane, self._oldest[lane])
+
+    def _of(self, lane: Lane, epoch: int) -> UserEpoch:
+
+        held = self._epochs.get((lane, epoch))
+        if held is None:
+            held = UserEpoch(lane, keeps=self._stored is not None)
+            if self._stored is not None:
+                name = self._name(lane, epoch)
+                held.read_entries(self._stored.items(PREFIX_OF_ENTRIES + name[len(PREFIX) :]))
+                held.read_blocks(self._stored.items(name))
+            self._epochs[lane, epoch] = held
+        return held
+
+    def _name(self, lane: Lane, epoch: int) -> bytes:
+        return PREFIX + self._digests[lane] + epoch.to_bytes(8)
+
+
+def _by_epoch(epochs: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield every epoch except -1 with its events, in order."""
+    if not len(epochs):
+        return
+    order = np.argsort(epochs, kind="stable")
+    for events in np.split(order, np.flatnonzero(np.diff(epochs[order])) + 1):
+        epoch = int(epochs[events[0]])
+        if epoch >= 0:
+            yield epoch, events
+
+
+def _oldest(lane: Lane, watermark_ms: int) -> int:
+    return lane.epoch(max(1, (watermark_ms - lane.start_ms) // lane.tick_ms + 1))
+
+
+def _lane_digest(lane: Lane) -> bytes:
+    return blake2b(
+        repr(tuple(lane if lane.view else lane[:-1])).encode(), digest_size=8, person=b"qc-lane"
+    ).digest()

@@ -1,0 +1,192 @@
+"""The watermark of an events partition: the time up to which its ticks are closed.
+
+The *watermark* W is the largest of
+
+    event time seen - grace     but an event dated after the wall clock when it is read counts as
+                                dated then, so a wrong clock never closes other users' ticks
+    wall clock - grace          at the offset where the log ended at that time (`kafka/offsets.py`)
+    the first event's time      likewise at most the wall clock, and late enough that no more than
+                                BACKLOG_TICKS_MAX ticks are to be published
+
+A tick is closed when it ends at or before W. An event counts at its own time or at W, whichever is
+later; if that is more than `max_behind` after its own time, it is rejected. While a backlog is
+read, several ticks share a transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.tallies import effective_times
+from workers.arrays.texts import fixed
+from workers.events.columns import Events, Longs
+from workers.events.reader import BEHIND, Reject
+from workers.mechanisms.config.histogram import Lane
+
+# A transaction costs this worker and the brokers about as much as ten thousand events, however
+# small it is, and more with every topic that it writes to.
+_APART_S = 0.5
+# Further behind the wall clock than this is a backlog: waiting to batch more of it pays off.
+_BEHIND_MS = 10_000
+# One old event would publish every tick since then: hours of empty snapshots.
+BACKLOG_TICKS_MAX = 10_000_000
+
+
+def apart_s(lanes: Sequence[Lane]) -> float:
+    """Return how long a backlog's completed ticks wait for further ones to share a transaction."""
+    return min([_APART_S, *(lane.tick_ms / 2000 for lane in lanes)])
+
+
+def is_behind(watermark: int | None, grace_ms: int) -> bool:
+    return watermark is None or time.time_ns() // 1_000_000 - grace_ms - watermark > _BEHIND_MS
+
+
+logger = logging.getLogger(__name__)
+
+_NO_LIMIT = int(np.iinfo(np.int64).max)
+
+
+def behind_rejects(events: Events, behind: Longs) -> list[Reject]:
+    """Return rejects for events that are too far behind, except skipped ones.
+
+    `behind` holds the indices of these events in the batch, int64 (k,).
+    """
+    return [
+        Reject(index, BEHIND) for index in events.index[behind[events.looked_at[behind]]].tolist()
+    ]
+
+
+class Watermark:
+    """Current and last committed watermark of one partition. Sensitive."""
+
+    def __init__(self, lanes: Sequence[Lane], grace_ms: int, max_behind_ms: int | None) -> None:
+        """
+        Args:
+            grace_ms: how long a tick stays open for late events.
+            max_behind_ms: events that would count later than this after their own time are
+                rejected; None: no limit.
+        """
+        self._lanes, self._grace = lanes, grace_ms
+        self._max_behind = _NO_LIMIT if max_behind_ms is None else max_behind_ms
+        self._apart_s, self._closed_s = apart_s(lanes), -math.inf
+        self.watermark: int | None = None
+        self._committed_watermark: int | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(watermark={self.watermark})"
+
+    def go_on(self, watermark: int | None) -> None:
+        self.watermark = self._committed_watermark = watermark
+
+    def told(self, watermark: int | None) -> None:
+        """Advance to a given time, if it is later; None does nothing."""
+        if watermark is not None and (self.watermark is None or watermark > self.watermark):
+            self.watermark = watermark
+
+    def pass_by(self, times: Longs, read_ms: int | None) -> Longs:
+        """Advance the watermark by event times, in order; return the times at which they count.
+
+        Events that are `too_far_behind` do not move it.
+
+        Args:
+            times: int64 (n,), like the result.
+            read_ms: wall clock of the read, which limits the watermark; None where event times are
+                the only clock (replay).
+        """
+        latest, effective = _NO_LIMIT if read_ms is None else read_ms, np.empty_like(times)
+        begin, mark = 0, self.watermark
+        if mark is None:
+            oldest = 0 if read_ms is None else self._oldest(read_ms)
+            accepted = oldest - times <= self._max_behind
+            begin = int(np.argmax(accepted)) if accepted.any() else len(times)
+            effective[:begin] = oldest
+            if begin == len(times):
+                return effective
+            mark = max(oldest, min(int(times[begin]), latest))
+            if mark > times[begin]:
+                logger.warning(
+                    "the first events are dated more than %s ticks ago: the first tick begins %s ago, and "
+                    "they count in it; set tick wider, or start later",
+                    f"{BACKLOG_TICKS_MAX:,}",
+                    timedelta(milliseconds=latest - oldest),
+                )
+        self.watermark = effective_times(
+            fixed(times[begin:]), latest, self._grace, mark, effective[begin:]
+        )
+        return effective
+
+    def too_far_behind(self, times: Longs, effective: Longs) -> NDArray[np.bool_]:
+        """Return which events would count too long after their own times, bool (n,)."""
+        found: NDArray[np.bool_] = effective - times > self._max_behind
+        return found
+
+    def _oldest(self, now_ms: int) -> int:
+        """Return the earliest time at which a watermark may begin."""
+        oldest = (now_ms - BACKLOG_TICKS_MAX * lane.tick_ms for lane in self._lanes)
+        # Ticks before a lane's start are not published.
+        return max(
+            (at for at, lane in zip(oldest, self._lanes, strict=True) if at > lane.start_ms),
+            default=0,
+        )
+
+    def read_to_end(self, now_ms: int) -> None:
+        """Close ticks that had ended at `now_ms`; the partition was read to its end as of then."""
+        mark = now_ms - self._grace
+        if self.watermark is None or mark > self.watermark:
+            self.watermark = mark
+
+    def closes(self) -> bool:
+        """Return whether a tick of any lane has closed since the last commit."""
+        return self.watermark is not None and self._closed_between(
+            self._committed_watermark, self.watermark
+        )
+
+    def close_due(self) -> bool:
+        """Return whether a tick has closed and is to be committed now.
+
+        In a backlog, closes that follow each other faster than `apart_s` share a transaction.
+        """
+        waits = time.monotonic() - self._closed_s < self._apart_s and is_behind(
+            self.watermark, self._grace
+        )
+        return not waits and self.closes()
+
+    def _closed_between(self, before: int | None, mark: int) -> bool:
+        if before is None:
+            return True
+        return any(
+            (mark - lane.start_ms) // lane.tick_ms > (before - lane.start_ms) // lane.tick_ms
+            for lane in self._lanes
+        )
+
+    def ticks_closed(self) -> int:
+        """Return ticks closed since the last commit, over all lanes; 0 before the first."""
+        mark, before = self.watermark, self._committed_watermark
+        if mark is None or before is None:
+            return 0
+        return sum(
+            (mark - lane.start_ms) // lane.tick_ms - (before - lane.start_ms) // lane.tick_ms
+            for lane in self._lanes
+        )
+
+    def closes_by_clock(self, now_ms: int, noted_ms: int | None = None) -> bool:
+        """Return whether the wall clock alone would close a tick now that was open at `noted_ms`.
+
+        Callable from any thread.
+        """
+        marks = [self.watermark, None if noted_ms is None else noted_ms - self._grace]
+        before = max((mark for mark in marks if mark is not None), default=None)
+        mark = now_ms - self._grace
+        return before is None or (mark > before and self._closed_between(before, mark))
+
+    def note_commit(self) -> None:
+        if self.closes():
+            self._closed_s = time.monotonic()
+        self._committed_watermark = self.watermark

@@ -1,0 +1,383 @@
+"""The ceiling: the most that one event or user may lose in any period.
+
+    period   a length of time: no window of that length, wherever it lies, may hold more. "epoch":
+             the windows are the epochs of all histograms that have begun
+    user     pays for every epoch that a window touches, whatever the stream keys
+    event    lies in one epoch of each generation, and pays for each generation that a window
+             touches: generations follow one another, but after a restored copy one event may be in
+             two
+
+An event has one stream key for each field that histograms take it from, and pays for the costliest
+key of each field. All charges are composed in zCDP and converted once, at `max_delta`.
+
+Charges come from the progress that each owner partition stores with its snapshots, which includes
+generations and histograms that have ended. An epoch is charged in full once it is reserved,
+before its first tick. Anything unknown counts as charged: an ended generation is charged up to the
+moment it ended, however little of it was stored, because the state may be an older copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import msgspec
+
+from workers.mechanisms.config.checked import display
+from workers.mechanisms.config.ticks import TickGrid
+from workers.pipeline.histogram import Life
+from workers.pipeline.merge import ReleaseProgress
+from workers.privacy.total import Part, epsilon_at
+from workers.runtime.errors import StateRefused
+from workers.settings.durations import format_duration
+from workers.settings.settings import PrivacySettings, Settings
+
+#: Beyond every timestamp, in both directions.
+EVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CeilingCharge:
+    """The charged epochs of one generation; none if `last` is below `first`.
+
+    Attributes:
+        identity: unique among the generations of its worker.
+        price: of one epoch, for one `unit`.
+        key: field of the stream key that an event counts under.
+        keys: stream keys served; None: any.
+    """
+
+    worker: str
+    histogram: str
+    generation: int
+    identity: bytes
+    grid: TickGrid
+    unit: str
+    price: Part
+    key: str
+    keys: frozenset[str] | None
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.histogram} generation {self.generation} of worker {self.worker}"
+
+    @property
+    def epoch_ms(self) -> int | None:
+        """Length of an epoch; None if unbounded."""
+        return None if self.grid.horizon is None else self.grid.horizon * self.grid.tick_ms
+
+    def span(self, epoch: int) -> tuple[int, int]:
+        """Return an epoch as a half-open interval in ms."""
+        if self.epoch_ms is None:
+            return -EVER, EVER
+        begin = self.grid.start_ms + (epoch - 1) * self.epoch_ms
+        return begin, begin + self.epoch_ms
+
+    def within(self, begin: int, end: int) -> range:
+        """Return the charged epochs that overlap [begin, end)."""
+        if self.epoch_ms is None:
+            return range(self.first, self.last + 1)
+        low = (begin - self.grid.start_ms) // self.epoch_ms + 1
+        high = (end - 1 - self.grid.start_ms) // self.epoch_ms + 1
+        return range(max(self.first, low), min(self.last, high) + 1)
+
+
+def charges_of(
+    worker: str,
+    progress: ReleaseProgress,
+    settings: Settings | None = None,
+    beginning: Mapping[str, int] | None = None,
+) -> list[CeilingCharge]:
+    """Return the charges of one owner partition.
+
+    Without `settings`, any stream key may be served. `beginning` has additional epochs to charge,
+    by histogram.
+
+    Raises:
+        StateRefused: the state does not say when its epochs are.
+    """
+    served = (
+        {} if settings is None else {(c.name, c.generation): c.keys for c in settings.histograms}
+    )
+    found = []
+    for name, life, running in (
+        *((*one, False) for one in progress.retired),
+        *((*one, True) for one in progress.histograms.items()),
+    ):
+        grid = grid_of(name, life)
+        epochs = _epochs(life, grid)
+        if running and beginning is not None and name in beginning:
+            epochs.append(beginning[name])
+        if not epochs:
+            continue
+        keys = served.get((name, life.generation), "public") if running else "public"
+        found.append(
+            CeilingCharge(
+                worker=worker,
+                histogram=name,
+                generation=life.generation,
+                identity=msgspec.json.encode([name, life.description], order="sorted"),
+                grid=grid,
+                unit=life.unit,
+                price=price_of(life),
+                key=key_field(life),
+                keys=None if keys == "public" else frozenset(keys),
+                first=min(epochs),
+                last=max(epochs),
+            )
+        )
+    return found
+
+
+def merged(charges: Iterable[CeilingCharge]) -> list[CeilingCharge]:
+    """Merge the charges of all owner partitions by generation: an epoch costs once.
+
+    Two settings with the same number are two generations.
+    """
+    found: dict[tuple[str, bytes], CeilingCharge] = {}
+    for charge in charges:
+        place = charge.worker, charge.identity
+        before = found.get(place, charge)
+        found[place] = replace(
+            charge, first=min(charge.first, before.first), last=max(charge.last, before.last)
+        )
+    return list(found.values())
+
+
+def grid_of(name: str, life: Life) -> TickGrid:
+    """Return the tick grid in a generation's stored description.
+
+    Raises:
+        StateRefused: the description has none.
+    """
+    description = life.description
+    tick_ms, start_ms = description.get("tick_ms"), description.get("start_ms")
+    if not isinstance(tick_ms, int) or not isinstance(start_ms, int):
+        raise StateRefused(f"histogram {name!r}: its state does not give the width of its ticks")
+    counter = description.get("counter")
+    horizon = (counter if isinstance(counter, dict) else description).get("horizon")
+    return TickGrid(
+        tick_ms=tick_ms, start_ms=start_ms, horizon=horizon if isinstance(horizon, int) else None
+    )
+
+
+def price_of(life: Life, times: int = 1) -> Part:
+    return Part(
+        rho=life.rho,
+        epsilon=life.epsilon,
+        delta=life.delta,
+        failures=life.deltas,
+        pure=life.description.get("accounting") == "pure",
+        times=times,
+    )
+
+
+def key_field(life: Life) -> str:
+    return str(_events(life).get("key"))
+
+
+def topics_of(progress: ReleaseProgress) -> set[str]:
+    found: set[str] = set()
+    for life in (*(life for _, life in progress.retired), *progress.histograms.values()):
+        topics = _events(life).get("topic")
+        found |= set(topics) if isinstance(topics, list) else {str(topics)}
+    return found
+
+
+def _epochs(life: Life, grid: TickGrid) -> list[int]:
+    """Return charged epochs of a generation, with the first and last among them; may be empty."""
+    if life.first is None:
+        return []
+    ticks = [] if life.next is None or life.next <= life.first else [life.first, life.next - 1]
+    found = [grid.split(tick)[0] for tick in ticks]
+    if isinstance(life.reserved, int):
+        found += [grid.split(life.first)[0], life.reserved]
+    if found and isinstance(life.until, int):
+        found.append(grid.split(max(life.first, grid.holding(life.until - 1)))[0])
+    return found
+
+
+def _events(life: Life) -> Mapping[str, object]:
+    events = life.description.get("events")
+    return events if isinstance(events, dict) else {}
+
+
+# With more windows or key choices than this, use an upper bound over all of them.
+WINDOWS_MAX = 20_000
+CHOICES_MAX = 256
+
+Counts = tuple[int, ...]
+"""By charge, how many of its epochs a window touches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Charges in a window for the event or user that pays most.
+
+    Attributes:
+        begin, end: the window, ms; None if the figures are an upper bound over all windows.
+        epsilon: at the ceiling's delta; None: no guarantee.
+        counts: charged epochs, by charge.
+    """
+
+    begin: int | None
+    end: int | None
+    epsilon: float | None
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """The most that one event or user may lose in any period; `period_ms` is None for an epoch."""
+
+    unit: str
+    epsilon: float
+    delta: float
+    period_ms: int | None
+
+    @classmethod
+    def of(cls, privacy: PrivacySettings) -> Ceiling | None:
+        if privacy.max_epsilon is None or privacy.max_delta is None:
+            return None
+        return cls(privacy.unit, privacy.max_epsilon, privacy.max_delta, privacy.period_ms)
+
+    def __str__(self) -> str:
+        return f"privacy.max_epsilon = {display(self.epsilon)} with max_delta = {display(self.delta)} in {self.period}"
+
+    @property
+    def period(self) -> str:
+        return "an epoch" if self.period_ms is None else f"any {format_duration(self.period_ms)}"
+
+    def holds(self, epsilon: float | None) -> bool:
+        """Return whether an epsilon at the ceiling's delta is at most the ceiling."""
+        return epsilon is not None and epsilon <= self.epsilon
+
+    def epsilon_of(self, charges: Sequence[CeilingCharge], counts: Sequence[int]) -> float | None:
+        """Return the epsilon of the event or user that pays most; None if there is no guarantee.
+
+        It holds at the ceiling's delta. `counts` has the epochs by charge: a user pays for all, an
+        event for one.
+        """
+        paid = [(charge, count) for charge, count in zip(charges, counts, strict=True) if count]
+        if any(charge.unit != self.unit for charge, _ in paid):
+            return None  # a promise to events is none to users, and vice versa
+        worst = 0.0
+        for choice in (
+            _choices([charge for charge, _ in paid]) if self.unit == "event" else [range(len(paid))]
+        ):
+            times = [(paid[i][0].price, 1 if self.unit == "event" else paid[i][1]) for i in choice]
+            epsilon = epsilon_at([replace(price, times=n) for price, n in times], self.delta)
+            if epsilon is None:
+                return None
+            worst = max(worst, epsilon)
+        return worst
+
+    def fullest(
+        self, charges: Sequence[CeilingCharge], begin: int, end: int, *, named: bool = False
+    ) -> Held:
+        """Return the window with the largest loss among those that touch [begin, end).
+
+        Unless the window must be `named`, stop at an upper bound that stays within the ceiling.
+        """
+        most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
+        if (
+            not named
+            and self.period_ms is not None
+            and self.holds(epsilon := self.epsilon_of(charges, most))
+        ):
+            # No window exceeds this bound, so which one is fullest does not matter.
+            return Held(None, None, epsilon, most)
+        windows = list(_windows(charges, self.period_ms, begin, end))
+        if len(windows) > WINDOWS_MAX:
+            return Held(None, None, self.epsilon_of(charges, most), most)
+        held: dict[Counts, tuple[int, int]] = {}
+        for window in windows:
+            held.setdefault(tuple(len(charge.within(*window)) for charge in charges), window)
+        found = [
+            Held(*window, self.epsilon_of(charges, counts), counts)
+            for counts, window in held.items()
+        ]
+        return max(found, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
+
+
+def parts_of(
+    charges: Sequence[CeilingCharge], counts: Sequence[int], unit: str
+) -> Iterator[tuple[CeilingCharge, Part]]:
+    """Yield the charges with nonzero counts, and their price times the count."""
+    for charge, count in zip(charges, counts, strict=True):
+        if count:
+            yield charge, replace(charge.price, times=1 if unit == "event" else count)
+
+
+def _choices(charges: Sequence[CeilingCharge]) -> Iterator[Sequence[int]]:
+    """Yield the charges that one event can pay for: one stream key per key field."""
+    fields: dict[str, list[int]] = {}
+    for i, charge in enumerate(charges):
+        fields.setdefault(charge.key, []).append(i)
+    served = [list(_served(charges, found)) for found in fields.values()]
+    if math.prod(map(len, served)) > CHOICES_MAX:
+        yield range(len(charges))
+        return
+    for choice in product(*served):
+        yield [i for part in choice for i in sorted(part)]
+
+
+def _served(charges: Sequence[CeilingCharge], among: Sequence[int]) -> Iterator[frozenset[int]]:
+    """Yield the charges that serve one stream key, skipping proper subsets of another key's."""
+    declared: Mapping[str | None, set[int]] = {
+        None: set(),
+        **{key: set() for i in among for key in charges[i].keys or ()},
+    }
+    for i in among:
+        keys = charges[i].keys
+        for key in declared if keys is None else keys:
+            declared[key].add(i)
+    found = {frozenset(serving) for serving in declared.values()}
+    for one in found:
+        if not any(one < other for other in found):
+            yield one
+
+
+def _most(charge: CeilingCharge, period_ms: int | None, begin: int, end: int) -> int:
+    """Return an upper bound on the epochs in any window that touches [begin, end)."""
+    if period_ms is None or charge.epoch_ms is None:
+        return len(charge.within(-EVER, EVER))
+    return min(
+        len(charge.within(begin - period_ms + 1, end + period_ms - 1)),
+        most_epochs(period_ms, charge.epoch_ms),
+    )
+
+
+def most_epochs(window_ms: int, epoch_ms: int) -> int:
+    """Return the most epochs that a window can touch: 31 daily ones in any 30 days."""
+    return (window_ms - 2) // epoch_ms + 2
+
+
+def _windows(
+    charges: Sequence[CeilingCharge], period_ms: int | None, begin: int, end: int
+) -> Iterator[tuple[int, int]]:
+    """Yield windows that touch [begin, end), including one with the largest loss."""
+    yielded = 0
+    if period_ms is None:
+        yield begin, end
+        for charge in charges:
+            epochs = charge.within(begin, end)
+            # Epochs between the first and the last lie within [begin, end), which holds no less.
+            for epoch in {*epochs[:1], *epochs[-1:]}:
+                yield charge.span(epoch)
+        return
+    yield (begin, begin + period_ms) if begin > -EVER else (0, period_ms)
+    for charge in charges:
+        if charge.epoch_ms is None:
+            continue
+        # Moving a window on until its first epoch is about to leave loses no epoch.
+        for epoch in charge.within(begin - period_ms + 1, end):
+            last = charge.span(epoch)[1] - 1
+            if begin - period_ms < last < end:
+                yield last, last + period_ms
+                yielded += 1
+                if yielded > WINDOWS_MAX:
+                    return

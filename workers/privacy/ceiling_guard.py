@@ -1,0 +1,277 @@
+"""Ceiling enforcement for one owner partition: nothing that would exceed the ceiling is published.
+
+The partition's own charges are in its progress. The charges of other partitions, and of other
+workers that count the same events, are read from their state topics. A renamed worker counts the
+events topic from its beginning, so charges under the old name, in the old state topic, count too.
+So does every other worker whose state this principal may read, unless the settings list it in
+`privacy.uncounted_workers`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from confluent_kafka import KafkaError, KafkaException
+
+from workers.kafka.clients import Connection, forbidden
+from workers.kafka.reading import Partition, bounds_of, reader
+from workers.kafka.topics import partitions_on
+from workers.pipeline.merge import ReleaseProgress
+from workers.pipeline.progress import read_tails
+from workers.privacy.ceiling import (
+    EVER,
+    Ceiling,
+    CeilingCharge,
+    Held,
+    charges_of,
+    merged,
+    parts_of,
+    topics_of,
+)
+from workers.runtime.errors import CeilingReached, StateRefused
+from workers.settings.settings import Settings, TopicNames, internal_topics
+
+logger = logging.getLogger(__name__)
+
+
+class OtherWorkers:
+    """Charges of other workers for the same events; all owner partitions' threads share it."""
+
+    def __init__(self, settings: Settings, connection: Connection) -> None:
+        self._settings, self._connection = settings, connection
+        self._lock = threading.Lock()
+        # A worker's events never change during the lifetime of its topics.
+        self._elsewhere: set[str] = set()
+        self._told: set[str] = set()
+
+    def charges(self) -> list[CeilingCharge]:
+        """Return the current charges.
+
+        Raises:
+            StateRefused: a state has another version, so its charges are unknown.
+            KafkaException: a state cannot be read.
+        """
+        with self._lock:
+            there = partitions_on(self._connection)
+            found: list[CeilingCharge] = []
+            for worker, states in self._states(there).items():
+                if not any(
+                    overlap(topics_of(state), self._settings.events.topics, there)
+                    for state in states
+                ):
+                    if states:
+                        self._elsewhere.add(worker)
+                    continue
+                if self._untold(worker):
+                    logger.warning(
+                        "worker %s counts the same events: what it charges counts under this ceiling",
+                        worker,
+                    )
+                found += [charge for state in states for charge in charges_of(worker, state)]
+            return found
+
+    def _states(self, there: Mapping[str, int]) -> dict[str, list[ReleaseProgress]]:
+        """Return all owner partitions' progress of every worker that may count the same events."""
+        places: dict[str, list[Partition]] = {}
+        for worker in self._workers(there):
+            state = internal_topics(worker)[2]
+            places[worker] = [(state, partition) for partition in range(there[state])]
+        try:
+            tails = read_tails(
+                self._connection, [where for each in places.values() for where in each]
+            )
+            return {
+                worker: [tails[where] for where in each if where in tails]
+                for worker, each in places.items()
+            }
+        except (StateRefused, KafkaException):
+            # Read one by one to find the failing worker.
+            return {worker: self._state(worker, each) for worker, each in places.items()}
+
+    def _state(self, worker: str, places: Sequence[Partition]) -> list[ReleaseProgress]:
+        try:
+            return list(read_tails(self._connection, places).values())
+        except StateRefused as error:
+            raise StateRefused(
+                f"what worker {worker} has charged is not known ({error}): upgrade, or if it does not count the same "
+                "events, name it in privacy.uncounted_workers"
+            ) from error
+        except KafkaException as error:
+            if _gone(error):
+                return []
+            if forbidden(error) is None:
+                raise
+            if self._untold(worker):
+                logger.warning(
+                    "what worker %s has charged may not be read here, so it does not count under this ceiling",
+                    worker,
+                )
+            return []
+
+    def _workers(self, there: Mapping[str, int]) -> Iterator[str]:
+        own, left_out = self._settings.worker.name, self._settings.privacy.uncounted_workers
+        for topic in there:
+            worker = topic.removesuffix(".release-state")
+            if worker not in (topic, own, *left_out, *self._elsewhere) and all(
+                name in there for name in internal_topics(worker)[:3]
+            ):
+                yield worker
+
+    def _untold(self, worker: str) -> bool:
+        """Return whether this is the first mention of a worker, and remember it."""
+        told = worker in self._told
+        self._told.add(worker)
+        return not told
+
+
+def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) -> bool:
+    """Return whether two sets of topic names and regular expressions share a topic.
+
+    `there` lists the topics on the cluster, to match regular expressions against.
+    """
+    wanted = {events.pattern} if events.pattern is not None else set(events.names)
+    if counted & wanted:
+        return True
+
+    def means(entries: Iterable[str], topic: str) -> bool:
+        return any(
+            TopicNames.of(entry).matches(topic) if entry.startswith("^") else entry == topic
+            for entry in entries
+        )
+
+    names = {entry for entry in (*counted, *wanted, *there) if not entry.startswith("^")}
+    return any(means(counted, name) and means(wanted, name) for name in names)
+
+
+def _gone(error: KafkaException) -> bool:
+    """Return whether a topic was deleted after it was listed."""
+    return error.args[0].code() in (
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+    )
+
+
+# Most charges that a message names.
+_NAMED = 4
+
+
+class CeilingGuard:
+    """The ceiling of one owner partition, used only by its thread."""
+
+    def __init__(
+        self,
+        ceiling: Ceiling,
+        settings: Settings,
+        connection: Connection,
+        owner: int,
+        owners: int,
+        others: OtherWorkers,
+    ) -> None:
+        self._ceiling, self._settings, self._connection = ceiling, settings, connection
+        self._owner, self._others = owner, others
+        state = settings.release_state_topic
+        self._partitions = [(state, partition) for partition in range(owners)]
+        self._charges: list[CeilingCharge] = []
+        self._looked = False
+
+    def look(self) -> None:
+        """Read the current charges of all other partitions and workers.
+
+        Raises:
+            CeilingReached: the charges of this worker are unknown.
+            StateRefused: a state has another version.
+            KafkaException: a state cannot be read.
+        """
+        # Must precede reading the state: published epochs are charged there by now.
+        published = None if self._looked else self._published()
+        tails = read_tails(self._connection, self._partitions)
+        if published is not None and not tails:
+            raise CeilingReached(
+                f"{self._ceiling}: topic {published} holds snapshots, and {self._settings.release_state_topic} says of "
+                "none what they cost: it was deleted or emptied. Restore it, or delete all topics of this worker, "
+                "after the last period in which they were published"
+            )
+        self._looked, own = True, self._settings.worker.name
+        self._charges = [
+            *(
+                charge
+                for (_, partition), progress in tails.items()
+                if partition != self._owner
+                for charge in charges_of(own, progress, self._settings)
+            ),
+            *self._others.charges(),
+        ]
+
+    def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
+        """Check the periods that touch the given epochs, with the charges from the last `look`.
+
+        The epochs in `beginning`, by histogram, are charged on top of `progress`.
+
+        Raises:
+            CeilingReached: a period would exceed the ceiling.
+        """
+        own = charges_of(self._settings.worker.name, progress, self._settings, beginning)
+        charges = merged([*own, *self._charges])
+        for name, epoch in beginning.items():
+            [config] = [one for one in self._settings.histograms if one.name == name]
+            [charge] = [
+                one for one in own if (one.histogram, one.generation) == (name, config.generation)
+            ]
+            held = self._ceiling.fullest(charges, *charge.span(epoch))
+            if not self._ceiling.holds(held.epsilon):
+                begin, _ = charge.span(epoch)
+                raise CeilingReached(
+                    f"{self._ceiling}: epoch {epoch:,} of histogram {charge.histogram!r}{_dated(begin)} would bring one "
+                    f"{self._ceiling.unit} to {self._sum(held, charges)}, with {named(charges, held, self._ceiling.unit)}. No tick "
+                    "of it is published, and its contributions wait: raise the ceiling, take back what was added, or begin "
+                    "later (docs/budget.md)"
+                )
+
+    def _sum(self, held: Held, charges: Sequence[CeilingCharge]) -> str:
+        if held.epsilon is not None:
+            return f"epsilon {held.epsilon:.6g} at that delta"
+        paid = [charge for charge, count in zip(charges, held.counts, strict=True) if count]
+        unlike = next((charge for charge in paid if charge.unit != self._ceiling.unit), None)
+        return "no epsilon at that delta" + (
+            "" if unlike is None else f" ({unlike} protected another unit)"
+        )
+
+    def _published(self) -> str | None:
+        """Return an output topic with records of this worker; None if there is none."""
+        settings = self._settings
+        with reader(self._connection, uncommitted=True) as consumer:
+            topics = consumer.list_topics(timeout=60).topics
+            for config in settings.histograms:
+                topic = settings.output_topic(config)
+                for partition in topics[topic].partitions if topic in topics else ():
+                    if bounds_of(consumer, topic, partition)[1] > 0:
+                        return topic
+        return None
+
+
+def named(charges: Iterable[CeilingCharge], held: Held, unit: str) -> str:
+    found = [
+        f"{charge}{f' ({part.times:,} epochs)' if part.times > 1 else ''}"
+        for charge, part in parts_of(list(charges), held.counts, unit)
+    ]
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    return ", ".join(found[:_NAMED]) + more
+
+
+def _dated(begin: int) -> str:
+    return "" if begin == -EVER else f", from {moment(begin)},"
+
+
+def moment(milliseconds: int) -> str:
+    try:
+        return (
+            datetime.fromtimestamp(milliseconds / 1000, UTC)
+            .isoformat(timespec="seconds")
+            .replace("+00:00", "Z")
+        )
+    except (OverflowError, ValueError):  # a tick edge beyond the year 9999
+        return f"{milliseconds:,} ms since 1970"

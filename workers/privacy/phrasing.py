@@ -1,0 +1,182 @@
+"""Wording of an (epsilon, delta) guarantee, true for all values of both.
+
+Limits and their sources (docs/decisions/0017-words-and-people.md):
+
+    epsilon <= 1     little is learned (Dwork, Roth 2014; Ponomareva et al. 2023, tier 1)
+    epsilon <= 5     "a conservative choice" (Near, Darais, NIST 2022); above, `plan`, `run` warn
+    epsilon <= 20    above, next to nothing is promised (the largest of the deployments there)
+    delta <= 1e-5    above, `plan` and `run` warn: of n events n delta may be protected by nothing,
+                     and a topic of a hundred thousand events is a small one
+    delta < 0.01     from there on a promise counts as none (a choice)
+
+Two figures quantify the guarantee: e^epsilon, and the highest success rate of a guess. If presence
+and absence are equally likely a priori, that rate is 1 - (1 - delta) / (1 + e^epsilon) (Kairouz,
+Oh, Viswanath 2015: both errors of a test add up to at least 2 (1 - delta) / (1 + e^epsilon)).
+Rounding never overstates the guarantee. `dashboard/page/promise.js` produces identical text;
+tests/dashboard/test_page_words.py compares them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+EPSILON_LITTLE = 1.0
+EPSILON_WARNED = 5.0
+EPSILON_VOID = 20.0
+DELTA_WARNED = 1e-5
+DELTA_VOID = 0.01
+
+Grade = Literal["little", "some", "weak", "void", "none"]
+
+_LARGE = ((1e15, "quadrillion"), (1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
+# Floating-point error of a division; far below the three digits written.
+_SLACK = 1e-9
+# From here on, e^epsilon is written as a power of ten.
+_NAMED_BELOW = math.log(1e18)
+
+
+def grade(epsilon: float | None, delta: float) -> Grade:
+    """Return the strength of a guarantee; epsilon is None if there is none."""
+    if epsilon is None or not delta < 1 or math.isinf(epsilon):
+        return "none"
+    if epsilon > EPSILON_VOID or delta >= DELTA_VOID:
+        return "void"
+    if epsilon > EPSILON_WARNED or delta > DELTA_WARNED:
+        return "weak"
+    return "little" if epsilon <= EPSILON_LITTLE else "some"
+
+
+def is_void(epsilon: float | None, delta: float) -> bool:
+    """Return whether a guarantee counts as none; tables show it as "void"."""
+    return grade(epsilon, delta) in ("void", "none")
+
+
+def verdict(epsilon: float | None, delta: float, whether: str) -> str:
+    """Return the end of a sentence about an observer who sees everything.
+
+    `whether` is the observer's question, such as "any one event was counted".
+    """
+    if epsilon is None or grade(epsilon, delta) == "none":
+        return f"may learn whether {whether}: nothing is promised, as delta is 1 or more."
+    if delta <= DELTA_WARNED:
+        return f"{_learned(epsilon, whether, 's')}."
+    large = "next to nothing is promised" if delta >= DELTA_VOID else "the promise is weak"
+    return (
+        f"may, with a chance of up to {one_in(delta)}, see for certain whether {whether}: {large}, as delta is above "
+        f"0.00001. Otherwise they {_learned(epsilon, whether, '')}."
+    )
+
+
+def _learned(epsilon: float, whether: str, s: str) -> str:
+    if epsilon <= EPSILON_LITTLE:
+        return f"learn{s} only a little about whether {whether}"
+    if epsilon <= EPSILON_WARNED:
+        return f"may guess better whether {whether}, but cannot become sure"
+    if epsilon <= EPSILON_VOID:
+        return f"may be nearly sure whether {whether}: the promise is weak, as epsilon is above 5"
+    return f"may be sure whether {whether}: next to nothing is promised, as epsilon is above 20"
+
+
+def measures(epsilon: float | None, delta: float) -> list[str]:
+    """Return the guarantee in figures, as two sentences; empty if there is no guarantee."""
+    if epsilon is None or grade(epsilon, delta) == "none":
+        return []
+    right = times_right(epsilon, delta)
+    guess = (
+        "may be right nearly every time"
+        if right is None
+        else f"is right at most {right} times in 100"
+    )
+    return [
+        f"Whatever they look for is at most {factor(epsilon)} times as likely in either case as in the other, "
+        + f"but for a chance of {one_in(delta)}.",
+        f"Who guesses which is the case, and would be right 50 times in 100 without this, {guess} with it.",
+    ]
+
+
+def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
+    """Yield the warnings of `plan` and `run`; none if both figures are within the usual limits."""
+    if epsilon is None or grade(epsilon, delta) == "none":
+        yield f"delta is 1 or more: nothing is promised to any {unit}"
+        return
+    if epsilon > EPSILON_WARNED:
+        what = "next to nothing is promised" if epsilon > EPSILON_VOID else "the promise is weak"
+        yield (
+            f"epsilon = {epsilon:.6g} is above {EPSILON_WARNED:g}: {what}; whoever sees all snapshots may be "
+            f"{'sure' if epsilon > EPSILON_VOID else 'nearly sure'} whether any one {unit} was counted"
+        )
+    if delta > DELTA_WARNED:
+        yield (
+            f"delta = {delta:.6g} is above {DELTA_WARNED:g}: nothing at all may be promised to {one_in(delta)} {unit}s"
+        )
+
+
+def factor(epsilon: float) -> str:
+    """Return e^epsilon as text, rounded up."""
+    excess = math.expm1(min(epsilon, _NAMED_BELOW))
+    if excess < 0.1:
+        return "1" + _plain(*_digits(excess, 2, up=True))[1:]
+    return (
+        large(excess + 1, up=True)
+        if epsilon < _NAMED_BELOW
+        else f"10^{math.ceil(epsilon / math.log(10))}"
+    )
+
+
+def one_in(delta: float) -> str:
+    """Return a probability as text, rounded up: "1 in a billion", "50 in 100"."""
+    if delta > 0.05:
+        return f"{math.ceil(100 * delta * (1 - _SLACK))} in 100"
+    times = 1 / delta * (1 + _SLACK)
+    named = f"10^{math.floor(math.log10(times))}" if times >= 1e18 else large(times, up=False)
+    return f"1 in {named}"
+
+
+def times_right(epsilon: float, delta: float) -> str | None:
+    """Return the most correct guesses in 100, as text; None if nearly all."""
+    wrong = 100 * (1 - delta) / (1 + math.exp(min(epsilon, 700.0)))
+    places = 1 if wrong >= 1 else 2
+    units = 10**places
+    left = 100 * units - math.floor(wrong * units * (1 - _SLACK))
+    if left == 100 * units:
+        return None
+    whole, part = divmod(left, units)
+    return f"{whole}.{part:0{places}d}".rstrip("0").rstrip(".")
+
+
+def large(value: float, *, up: bool) -> str:
+    """Return a number of at least 1 to three digits, named from a million on."""
+    digits, exponent = _digits(value, 3, up=up)
+    rounded = digits * 10.0**exponent
+    for size, name in _LARGE:
+        if rounded >= size * 0.9999:
+            text = _plain(*_digits(rounded / size, 3, up=None))
+            return f"{'a' if text == '1' else text} {name}"
+    return _plain(digits, exponent)
+
+
+def up_to(value: float, digits: int = 3) -> str:
+    """Return a number above 0 as text, rounded up to `digits` digits: 1.42, 3.9e-08."""
+    mantissa, exponent = _digits(value, digits, up=True)
+    return f"{float(f'{mantissa}e{exponent}'):.{digits}g}"
+
+
+def _digits(value: float, count: int, *, up: bool | None) -> tuple[int, int]:
+    """Return a number above 0 as (digits, exponent of ten); `up` is None to round to nearest."""
+    mantissa, power = f"{value:.{count - 1}e}".split("e")
+    digits, exponent = int(mantissa.replace(".", "")), int(power) - count + 1
+    written = float(f"{digits}e{exponent}")
+    if up is True and written < value:
+        digits += 1
+    elif up is False and written > value:
+        digits -= 1
+    return digits, exponent
+
+
+def _plain(digits: int, exponent: int) -> str:
+    if exponent >= 0:
+        return f"{digits * 10**exponent:,}"
+    whole, part = divmod(digits, 10**-exponent)
+    return f"{whole:,}.{part:0{-exponent}d}".rstrip("0").rstrip(".")

@@ -1,0 +1,268 @@
+"""Advice derived from a plan's figures: when another mechanism, counter or `end_share` is better.
+
+`end_share` trades noise at other ticks of an epoch for less noise at its last tick, at the same
+cost. The recommended share is the largest one with at most a third more noise at the worst tick
+than without any, provided that the last tick then has at least a twentieth less. The settings do
+not tell whether the last tick is the one people look at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from msgspec import structs
+
+from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.one_shot.one_shot import OneShot
+from workers.mechanisms.order_statistics.engine import OrderStatistics
+from workers.mechanisms.registry import build
+from workers.mechanisms.running.sparse_gumb import SparseGumb
+from workers.privacy.plan.model import Alternative, Bucket, CounterChoice, EndChoice, Noise
+from workers.privacy.plan.noise import KINDS, buckets_of, curve_of, worst_and_rms
+
+SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+_MORE_AT_WORST = Fraction(4, 3)
+_WORTH = 0.95
+# Solving a constant threshold takes every tick: 0.1 s at this horizon (measured).
+_CONSTANT_MOST = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    share: float | None
+    offset: int
+    worst: float
+    rms: float
+    last: float
+    threshold: float | None
+    curve: tuple[Bucket, ...]
+
+
+def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tuple[EndChoice, ...]:
+    """Return the effect of each share, none first; empty if `end_share` does not apply.
+
+    `config` has D0 in `max_items`.
+    """
+    last = config.horizon_ticks
+    if not config.can_end or last is None or last == 1:
+        return ()
+    own = config.end_share
+    shares = [None, *sorted({*SHARES, *(() if own is None else (own,))})]
+    rows = list(_rows(config, mechanism, unit, shares, last))
+    named = _named(rows)
+    return tuple(
+        EndChoice(
+            end_share=row.share,
+            chosen=row.share == own,
+            recommended=row is named,
+            offset=row.offset,
+            worst_sd=row.worst,
+            rms_sd=row.rms,
+            last_sd=row.last,
+            last_threshold=row.threshold,
+            curve=row.curve,
+        )
+        for row in rows
+    )
+
+
+def _rows(
+    config: HistogramConfig,
+    mechanism: Mechanism,
+    unit: str,
+    shares: Sequence[float | None],
+    last: int,
+) -> Iterator[_Row]:
+    """Yield the figures of every share that the budget allows."""
+    slow = (
+        isinstance(config, UnkBaseConfig)
+        and config.threshold == "constant"
+        and last > _CONSTANT_MOST
+    )
+    for share in shares:
+        changed = structs.replace(config, end_share=share)
+        if slow and isinstance(changed, UnkBaseConfig):
+            # The noise is the same; the threshold is left out.
+            changed = structs.replace(changed, threshold="per_tick")
+        try:
+            one = mechanism if share == config.end_share else build(changed, unit)
+        except ValueError:
+            continue  # more noise than any table covers
+        counter = one.public()["counter"]
+        if not isinstance(counter, dict):
+            raise TypeError(f"counter = {counter!r}: not what a counter publishes")
+        variance = curve_of(counter)
+        worst, rms = worst_and_rms(variance, last)
+        threshold = None if slow else one.threshold(last)
+        yield _Row(
+            share,
+            counter.get("offset", 0),
+            worst,
+            rms,
+            one.sd(last),
+            None if threshold is None else float(threshold),
+            buckets_of(variance, last),
+        )
+
+
+def _named(rows: Sequence[_Row]) -> _Row | None:
+    """Return the share to recommend, by the rule in the module docstring."""
+    none = next((row for row in rows if row.share is None), None)
+    if none is None:
+        return None
+    most = none.worst * math.nextafter(float(_MORE_AT_WORST), 2)
+    near = [row for row in rows if row.share is not None and row.worst <= most]
+    best = min(near, key=lambda row: row.last, default=None)
+    return best if best is not None and best.last <= _WORTH * none.last else None
+
+
+def advice(
+    config: HistogramConfig,
+    mechanism: Mechanism,
+    noise: Noise,
+    others: Sequence[Alternative],
+    counters: Sequence[CounterChoice],
+    ends: Sequence[EndChoice],
+) -> Iterator[str]:
+    """Yield one sentence for each conclusion from the figures.
+
+    `config` has D0 in `max_items`; `others` and `counters` begin with the one in use.
+    """
+    yield from _counter(counters)
+    yield from _end(ends)
+    if isinstance(mechanism, OrderStatistics):
+        yield from _statistic(config, mechanism, others)
+    if KINDS[config.mechanism].family == "running":
+        yield from _running(config, mechanism, others)
+    if isinstance(mechanism, OneShot):
+        yield from _tick(noise, others)
+    if isinstance(config, UnkBaseConfig):
+        yield from _schedule(others)
+
+
+def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
+    better = [
+        c
+        for c in counters[1:]
+        if c.possible and c.times_worst is not None and c.times_worst < _WORTH
+    ]
+    if better:
+        best = min(better, key=lambda c: c.times_worst or 1.0)
+        name = f'counter = "{best.counter}"' + (f", radix = {best.radix}" if best.radix else "")
+        what = "the error promised" if best.error is not None else "the worst noise"
+        held = (
+            f", at {best.noise_per_row:,} bytes an item"
+            if best.counter == "sqrt" and best.noise_per_row
+            else ""
+        )
+        yield f"{name} would give {100 * (best.times_worst or 1):.0f} % of {what}{held}."
+
+
+def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
+    """Recommend a share if none is set; the figures cannot tell whether the last tick matters."""
+    own = next((row for row in ends if row.chosen and row.end_share is None), None)
+    named = next((row for row in ends if row.recommended), None)
+    if own is not None and named is not None:
+        yield (
+            f"If the last counts of an epoch are those that are kept: end_share = {named.end_share} would give the last tick "
+            f"{100 * named.last_sd / own.last_sd:.0f} % of its noise, and the worst tick {100 * named.worst_sd / own.worst_sd:.0f} %."
+        )
+
+
+def _statistic(
+    config: HistogramConfig, mechanism: OrderStatistics, others: Sequence[Alternative]
+) -> Iterator[str]:
+    """Compare with a counter: the statistic pays off only while its segment's error is smaller."""
+    counts = next(
+        (row for row in others if row.mechanism == "known_base" and row.error is not None), None
+    )
+    if counts is None or counts.error is None:
+        return
+    own = mechanism.error(1)
+    if own >= counts.error:
+        yield (
+            f"Not worth it here: known_base is off by at most {counts.error:,.0f} in any count, so also in its maximum, where this "
+            f"promises {own:,.0f} at best. Order statistics pay only where values stay tiny against the horizon."
+        )
+        return
+    segments = mechanism.segments
+    if segments is None:
+        yield f"Worth it up to c_max: known_base is off by up to {counts.error:,.0f} in a count, this by {own:,.0f}."
+        return
+    last = max(j for j in range(1, segments.most + 1) if mechanism.error(j) < counts.error)
+    yield (
+        f"Worth it while the value stays below about {segments.threshold(last):,}: known_base is off by up to {counts.error:,.0f} "
+        "in a count, and from there on less than this."
+    )
+
+
+def _running(
+    config: HistogramConfig, mechanism: Mechanism, others: Sequence[Alternative]
+) -> Iterator[str]:
+    own = others[0].error
+    simple = "known_base" if mechanism.domain() else "unk_base"
+    plain = next(
+        (row for row in others if row.mechanism == simple and row.possible and row.error), None
+    )
+    scarce = (
+        "epsilon must be a pure one" if config.pure else "memory for every item is not to be had"
+    )
+    why = {
+        "meta": "meta pays only with known_gumbel or limit_dom and events of many items",
+        "misra_gries": f"misra_gries pays where {scarce}",
+        "sparse_gumb": "sparse_gumb pays where events touch very many items",
+    }.get(config.mechanism)
+    if why and own and plain and plain.error and plain.error < own:
+        yield f"{simple} has {100 * plain.error / own:.0f} % of this noise at the same budget; {why}."
+    if isinstance(mechanism, SparseGumb):
+        limit = 2 * (mechanism.config.switches + 1) * (mechanism.config.top_k + 0.125)
+        yield f"Its counts have less noise than those of known_base if max_items is above {limit:,.0f}; here it is {config.max_items:,}."
+    if config.mechanism == "unk_base":
+        listed = next((row for row in others if row.mechanism == "known_base"), None)
+        if listed is not None and listed.worst_sd is not None:
+            yield f"With a list of labels, known_base would show them all, without a threshold; worst sd {listed.worst_sd:,.3g}."
+    if config.horizon_ticks is None:
+        yield "An epoch without an end has more noise at every length than one of that length; counts never begin anew."
+
+
+def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:
+    running = [
+        row
+        for row in others
+        if row.mechanism in ("known_base", "unk_base") and row.possible and row.worst_sd
+    ]
+    yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
+    if running and running[0].worst_sd:
+        ticks = (running[0].worst_sd / noise.worst_sd) ** 2
+        if ticks < noise.ticks_looked_at:
+            yield f"For sums over more than {ticks:,.0f} ticks the running counts of {running[0].mechanism} have less noise."
+    own = others[0]
+    for name, plain in (("known_gumbel", "known_gauss"), ("limit_dom", "positive_gauss")):
+        row = next((row for row in others if row.mechanism == plain and row.possible), None)
+        if (
+            own.mechanism == name
+            and row is not None
+            and row.worst_sd
+            and row.worst_sd < noise.worst_sd
+        ):
+            yield f"{plain} has {100 * row.worst_sd / noise.worst_sd:.0f} % of this noise; a top k pays where max_items is above 2 k."
+    if own.worst_sd and own.mechanism.endswith("laplace"):
+        gauss = {"positive_laplace": "positive_gauss", "limit_dom_laplace": "unk_gauss"}[
+            own.mechanism
+        ]
+        row = next((row for row in others if row.mechanism == gauss), None)
+        if row is not None and row.worst_sd is not None and row.worst_sd < own.worst_sd:
+            yield f"{gauss} does the same with {100 * row.worst_sd / own.worst_sd:.0f} % of the noise, and a lower threshold."
+
+
+def _schedule(others: Sequence[Alternative]) -> Iterator[str]:
+    own = others[0].threshold
+    rows = [row for row in others[1:] if row.mechanism == "unk_base" and row.threshold is not None]
+    best = min(rows, key=lambda row: row.threshold or 0.0, default=None)
+    if best is not None and own is not None and best.threshold is not None and best.threshold < own:
+        named = ", ".join(f"{name} = {value}" for name, value in best.assumed.items())
+        yield f"{named} would bring the highest threshold from {own:,.0f} down to {best.threshold:,.0f}."

@@ -1,0 +1,371 @@
+"""Alternatives at the same settings and budget: other counters, and other mechanisms.
+
+`noise.KINDS` lists mechanisms for the same or a similar question. Settings that another mechanism
+needs and this histogram lacks are assumed, and named in the row. `error` bounds the error of every
+count (for an order statistic: of every answer in its first segment) with probability 1 - beta, for
+`items` labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from workers.mechanisms.config.histogram import (
+    END_MECHANISMS,
+    SQRT_HORIZON_MAX,
+    SQRT_MECHANISMS,
+    HistogramConfig,
+    UnkBaseConfig,
+)
+from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.counters.tree import best_radix, digits_of, usual_radix
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.order_statistics.config import MaxConfig
+from workers.mechanisms.order_statistics.engine import OrderStatistics
+from workers.mechanisms.registry import MECHANISMS, build, protects_users
+from workers.privacy.plan.memory import memory_of
+from workers.privacy.plan.model import Alternative, CounterChoice, Noise
+from workers.privacy.plan.noise import (
+    COUNT_LAWS,
+    KINDS,
+    Blocks,
+    blocks_of,
+    curve,
+    curve_of,
+    last_tick,
+    near,
+    noise_of,
+    rho_item_of,
+    sqrt_curve,
+    thresholds_of,
+    worst_and_rms,
+    worst_of_all,
+)
+
+TOP_K, SWITCHES, SIZE, KBAR, C_MAX = 10, 20, 1_000, 100, 1_000_000
+# Solving a constant threshold takes every tick: 0.1 s at this horizon (measured).
+_CONSTANT_MOST = 1 << 16
+_COMMON = (
+    "name",
+    "tick_ms",
+    "horizon",
+    "start",
+    "max_items",
+    "max_count",
+    "epsilon",
+    "rho",
+    "delta",
+    "keys",
+    "generation",
+)
+_SINGLE = ("max", "argmax", "min", "quantile")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A histogram's settings that alternatives share; `users` is whether users are protected."""
+
+    config: HistogramConfig
+    unit: str
+    users: bool
+    domain: tuple[str, ...]
+    items: int
+    beta: float
+
+
+def alternatives(
+    config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str, items: int, beta: float
+) -> Iterator[Alternative]:
+    """Yield the mechanism in use first, then others.
+
+    `config` has D0 in `max_items` (`registry.in_events`). Errors are stated for `items` labels and
+    fail with probability `beta`.
+    """
+    domain = tuple(getattr(config, "domain", None) or ())
+    asked = _Asked(config, unit, config.max_items_per_user is not None, domain, items, beta)
+    yield _row(asked, config, {}, mechanism, noise, chosen=True)
+    if isinstance(config, UnkBaseConfig):
+        for assumed in _schedules(config):
+            changed = msgspec.structs.replace(config, **({"every": None} | assumed))
+            yield _built(asked, changed, assumed)
+    for name in near(config.mechanism):
+        if name != config.mechanism:
+            for assumed in _assumed(asked, name):
+                yield _alternative(asked, name, assumed)
+
+
+def _assumed(asked: _Asked, name: str) -> Iterator[dict[str, Any]]:
+    """Yield settings of `name` beyond the shared ones, taken from this histogram if possible."""
+    own, labels = asked.config, len(asked.domain)
+    k = getattr(own, "top_k", None) or getattr(own, "k", None) or TOP_K
+    if name in ("known_gumbel", "sparse_gumb") and labels:
+        k = max(1, min(k, labels if name == "known_gumbel" else labels - 1))
+    kbar = getattr(own, "kbar", None)
+    kbar = kbar if isinstance(kbar, int) else max(KBAR, k)
+    if KINDS[name].family == "statistic":
+        given: dict[str, Any] = (
+            {"queries": (_query(own),)} if name == "two_level_k" else {"query": _query(own)}
+        )
+        if name == "bounded_max":
+            given["c_max"] = C_MAX
+        if getattr(own, "accounting", "zcdp") == "pure":
+            given["accounting"] = "zcdp"
+        yield given
+        return
+    needed: dict[str, dict[str, Any]] = {
+        "misra_gries": {"size": SIZE},
+        "sparse_gumb": {"top_k": k, "switches": SWITCHES},
+        "meta": {"algorithm": "known_gauss" if labels else "positive_gauss"},
+        "known_gumbel": {"k": k},
+        "limit_dom": {"k": k, "kbar": max(kbar, k)},
+        "unk_gauss": {"kbar": kbar},
+        "limit_dom_laplace": {"kbar": kbar},
+    }
+    yield needed.get(name, {})
+    if name == "misra_gries" and labels and own.epsilon is not None:
+        yield {"size": min(KBAR, labels), "release": "pure"}
+
+
+def _query(config: HistogramConfig) -> str:
+    queries = config.asked if isinstance(config, MaxConfig) else ()
+    return next((query for query in queries if query.partition(":")[0] in _SINGLE), "max")
+
+
+def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternative:
+    kind = MECHANISMS[name]
+    values = {field: getattr(asked.config, field) for field in _COMMON} | assumed
+    if name in END_MECHANISMS:
+        values["end_share"] = asked.config.end_share
+    optional = name in ("meta", "misra_gries")
+    needs_domain = "domain" in kind.__struct_fields__ and (
+        not optional
+        or assumed.get("algorithm") == "known_gauss"
+        or assumed.get("release") == "pure"
+    )
+    reason = ""
+    if needs_domain:
+        values["domain"] = asked.domain
+    if needs_domain and not asked.domain:
+        # Their noise does not depend on the list, so any list that is long enough will do.
+        reason = "needs a list of labels: domain, domain_file or buckets"
+        values["domain"] = tuple(
+            f"label {i}" for i in range(1 + int(assumed.get("top_k", assumed.get("k", 1))))
+        )
+    try:
+        config = kind(**values)
+    except ValueError as error:
+        return _without(name, assumed, error)
+    if asked.users and not protects_users(config):
+        return _without(
+            name, assumed, 'not with privacy.unit = "user": one user takes part in many releases'
+        )
+    return _built(asked, config, assumed, reason)
+
+
+def _schedules(config: UnkBaseConfig) -> Iterator[dict[str, Any]]:
+    """Yield the other ways to spread discovery over the ticks."""
+    ticks = last_tick(config)
+    if config.threshold != "per_tick":
+        yield {"threshold": "per_tick"}
+    if (
+        config.threshold != "constant"
+        and config.horizon_ticks is not None
+        and ticks <= _CONSTANT_MOST
+    ):
+        yield {"threshold": "constant"}
+    every = 1 << max(0, (ticks.bit_length() - 1) // 2)
+    if config.threshold != "every" and every > 1:
+        yield {"threshold": "every", "every": every}
+
+
+def _built(
+    asked: _Asked, config: HistogramConfig, assumed: dict[str, Any], reason: str = ""
+) -> Alternative:
+    try:
+        mechanism = build(config, asked.unit)
+    except ValueError as error:
+        return _without(config.mechanism, assumed, error)
+    return _row(
+        asked, config, assumed, mechanism, noise_of(mechanism, config), chosen=False, reason=reason
+    )
+
+
+def _row(
+    asked: _Asked,
+    config: HistogramConfig,
+    assumed: dict[str, Any],
+    mechanism: Mechanism,
+    noise: Noise,
+    *,
+    chosen: bool,
+    reason: str = "",
+) -> Alternative:
+    counts = mechanism.law in COUNT_LAWS
+    error: float | None = None
+    if isinstance(mechanism, OrderStatistics):
+        error = mechanism.error(1)
+    elif counts:
+        error = worst_of_all(
+            mechanism.law, noise.worst_sd, noise.ticks_looked_at * asked.items, asked.beta
+        )
+    thresholds = thresholds_of(mechanism, config, noise)
+    return Alternative(
+        mechanism=config.mechanism,
+        chosen=chosen,
+        possible=not reason,
+        assumed=assumed,
+        answers=KINDS[config.mechanism].answers,
+        reason=reason,
+        worst_sd=noise.worst_sd if counts else None,
+        rms_sd=noise.rms_sd if counts else None,
+        threshold=None if thresholds is None else thresholds.most,
+        error=error,
+    )
+
+
+def _without(name: str, assumed: dict[str, Any], reason: object) -> Alternative:
+    # Strip the histogram's name from the message.
+    said = str(reason).partition("': ")[2] or str(reason)
+    return Alternative(
+        mechanism=name,
+        chosen=False,
+        possible=False,
+        assumed=assumed,
+        answers=KINDS[name].answers,
+        reason=said,
+    )
+
+
+_HAAR_LEVELS = 51
+_NARROW = 2  # bytes of a cached noise value while it fits 16 bits
+
+
+def counter_choices(
+    config: HistogramConfig, mechanism: Mechanism, noise: Noise
+) -> Iterator[CounterChoice]:
+    """Yield every counter, the one in use first; none if the mechanism keeps no counter.
+
+    `config` has D0 in `max_items`.
+    """
+    counter = mechanism.public().get("counter")
+    if blocks := blocks_of(mechanism):
+        yield from _blocks(config, blocks, noise)
+    elif isinstance(mechanism, OrderStatistics):
+        if mechanism.inner is not None and not config.pure:
+            yield from _intervals(config, mechanism)
+    elif isinstance(counter, dict):
+        yield from _running(config, mechanism, noise, rho_item_of(counter))
+
+
+def _running(
+    config: HistogramConfig, mechanism: Mechanism, noise: Noise, rho_item: float
+) -> Iterator[CounterChoice]:
+    ticks, best = config.horizon_ticks, usual_radix(config.horizon_ticks)
+    kinds: list[tuple[str, int | None]] = [
+        ("haar", None),
+        ("tree", best),
+        ("tree", 2),
+        ("sqrt", None),
+    ]
+    own = (config.counter, (config.radix or best) if config.counter == "tree" else None)
+    for kind, radix in dict.fromkeys([own, *kinds]):
+        chosen = (kind, radix) == own
+        reason = _why_not_sqrt(config) if kind == "sqrt" else ""
+        if chosen:
+            worst, rms, held = (
+                noise.worst_sd,
+                noise.rms_sd,
+                memory_of(mechanism, config).noise_per_row,
+            )
+        elif kind == "sqrt" and (ticks is None or ticks > SQRT_HORIZON_MAX):
+            yield CounterChoice(
+                counter=kind, radix=None, chosen=False, possible=False, reason=reason
+            )
+            continue
+        else:
+            closed = kind == "sqrt" and ticks is not None
+            other = (
+                sqrt_curve(ticks or 1, rho_item)
+                if closed
+                else curve_of(make_counter(kind, ticks, rho_item, radix).public())
+            )
+            worst, rms = worst_and_rms(other, noise.ticks_looked_at)
+            held = _held(config, kind, radix)
+        yield CounterChoice(
+            counter=kind,
+            radix=radix,
+            chosen=chosen,
+            possible=not reason,
+            reason=reason,
+            worst_sd=worst,
+            rms_sd=rms,
+            times_worst=worst / noise.worst_sd,
+            noise_per_row=held,
+        )
+
+
+def _why_not_sqrt(config: HistogramConfig) -> str:
+    if config.mechanism not in SQRT_MECHANISMS:
+        return "only where labels are declared: an item that comes later would be caught up from tick 1"
+    if config.horizon_ticks is None or config.horizon_ticks > SQRT_HORIZON_MAX:
+        return f"only for a horizon of at most {SQRT_HORIZON_MAX:,} ticks"
+    return ""
+
+
+def _held(config: HistogramConfig, kind: str, radix: int | None) -> int:
+    """Return the approximate cache bytes per row of a counter, while its noise fits 16 bits."""
+    ticks = config.horizon_ticks
+    if kind == "sqrt":
+        return 8 * (ticks or 0)
+    if config.mechanism == "sparse_gumb":  # redraws noise for the few items it shows
+        return 0
+    if kind == "haar":
+        return _NARROW * (_HAAR_LEVELS if ticks is None else (ticks - 1).bit_length() + 1)
+    return _NARROW * digits_of((1 << 40) - 1 if ticks is None else ticks, radix or 2)
+
+
+def _blocks(config: HistogramConfig, blocks: Blocks, noise: Noise) -> Iterator[CounterChoice]:
+    """Yield other bases of the tree of blocks, each a mechanism with its own thresholds."""
+    last, own = noise.ticks_looked_at, blocks.radix
+    for radix in dict.fromkeys((own, best_radix(last), 2, 4, 16)):
+        if radix == own:
+            worst, rms = noise.worst_sd, noise.rms_sd
+        elif radix > last:
+            continue
+        else:
+            try:
+                other = build(structs.replace(config, radix=radix))
+            except ValueError:
+                continue
+            worst, rms = worst_and_rms(curve(other, last), last)
+        yield CounterChoice(
+            counter="tree",
+            radix=radix,
+            chosen=radix == own,
+            possible=True,
+            worst_sd=worst,
+            rms_sd=rms,
+            times_worst=worst / noise.worst_sd,
+        )
+
+
+def _intervals(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator[CounterChoice]:
+    """Yield counters of closed intervals, by the error bound of the resulting mechanism."""
+    own = (config.counter, config.radix)
+    for kind, radix in dict.fromkeys([own, ("haar", None), ("tree", None)]):
+        chosen = (kind, radix) == own
+        other = mechanism if chosen else build(structs.replace(config, counter=kind, radix=radix))
+        if isinstance(other, OrderStatistics):
+            yield CounterChoice(
+                counter=kind,
+                radix=radix,
+                chosen=chosen,
+                possible=True,
+                error=other.error(1),
+                times_worst=other.error(1) / mechanism.error(1),
+            )

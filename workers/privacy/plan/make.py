@@ -1,0 +1,260 @@
+"""Plan of a settings file. Reads nothing else: no key, no Kafka, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from fractions import Fraction
+
+import msgspec
+import numpy as np
+
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.misra_gries.misra_gries import MisraGries
+from workers.mechanisms.one_shot.config import OneShotConfig, PayWhatYouGetConfig
+from workers.mechanisms.order_statistics.config import MaxConfig
+from workers.mechanisms.order_statistics.engine import OrderStatistics
+from workers.mechanisms.registry import build, in_events
+from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
+from workers.privacy.phrasing import cautions
+from workers.privacy.plan.advice import advice, end_choices
+from workers.privacy.plan.alternatives import alternatives, counter_choices
+from workers.privacy.plan.memory import SIZES, memory_of
+from workers.privacy.plan.model import (
+    Error,
+    Figure,
+    HistogramPlan,
+    Noise,
+    Plan,
+    Segment,
+    Share,
+    TheoremError,
+    Worst,
+)
+from workers.privacy.plan.noise import (
+    COUNT_LAWS,
+    DigitCurve,
+    blocks_of,
+    discovery_step,
+    mean_over_ticks,
+    noise_of,
+    thresholds_of,
+    worst_of_all,
+)
+from workers.privacy.printed import printed_of
+from workers.privacy.theorems import BETA, Data, bottom_of, promises
+from workers.privacy.total import Built, total_of
+from workers.runtime.errors import SettingsError
+from workers.settings.settings import Settings
+
+SEGMENTS = 12
+_ODDS = 19  # of a pick: the larger of two wins 19 out of 20 times
+COMPARED_ITEMS = 1_000
+
+
+def make_plan(settings: Settings) -> Plan:
+    """Return the plan of every histogram, and their total.
+
+    Raises:
+        SettingsError: a budget cannot be met.
+    """
+    unit = settings.privacy.unit
+    built = [Built(config, _build(config, unit)) for config in settings.histograms]
+    return Plan(
+        worker=settings.worker.name,
+        histograms=tuple(
+            plan_of(one.config, one.mechanism, settings.output_topic(one.config), unit)
+            for one in built
+        ),
+        total=total_of(built),
+    )
+
+
+def _build(config: HistogramConfig, unit: str) -> Mechanism:
+    try:
+        return build(config, unit)
+    except ValueError as error:
+        raise SettingsError(f"{config.where()}{error}") from error
+
+
+def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str) -> HistogramPlan:
+    config = in_events(given, unit)
+    noise = noise_of(mechanism, config)
+    domain = len(mechanism.domain())
+    deltas = _deltas(mechanism, config)
+    conversion = sum(share.delta for share in deltas if share.name == "conversion")
+    counter = mechanism.public().get("counter")
+    parameters: dict[str, object] = msgspec.json.decode(msgspec.json.encode(mechanism.public()))
+    error = _error(config, mechanism, noise, unit)
+    counters = tuple(counter_choices(config, mechanism, noise))
+    ends = end_choices(config, mechanism, unit)
+    others = tuple(
+        alternatives(config, mechanism, noise, unit, domain or COMPARED_ITEMS, error.beta)
+    )
+    return HistogramPlan(
+        name=given.name,
+        mechanism=given.mechanism,
+        counter=config.counter if isinstance(counter, dict) or counters else None,
+        topic=topic,
+        tick_ms=given.tick_ms,
+        horizon=given.horizon_ticks,
+        keys=None if given.keys == "public" else len(given.keys),
+        domain=domain or None,
+        max_items=config.max_items,
+        max_count=config.max_count,
+        guarantee=mechanism.guarantee,
+        deltas=deltas,
+        parameters=parameters,
+        printed=tuple(printed_of(config, mechanism, noise, conversion)),
+        noise=noise,
+        thresholds=thresholds_of(mechanism, config, noise),
+        error=error,
+        memory=memory_of(mechanism, config),
+        counters=counters,
+        ends=ends,
+        mechanisms=others,
+        advice=tuple(advice(config, mechanism, noise, others, counters, ends)),
+        warnings=tuple(cautions(mechanism.guarantee.epsilon, mechanism.guarantee.delta, unit)),
+    )
+
+
+def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
+    """Return the parts of delta; the rest converts rho, unless epsilon is pure."""
+    cost = mechanism.cost()
+    named = [Share(name=name, delta=delta) for name, delta in cost.deltas]
+    left = float(
+        Fraction(mechanism.guarantee.delta) - sum(Fraction(delta) for _, delta in cost.deltas)
+    )
+    if left > 0 and not config.pure:
+        named.append(Share(name="conversion", delta=left))
+    return tuple(named)
+
+
+def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str) -> Error:
+    beta = config.beta if isinstance(config, MaxConfig) else BETA
+    domain, ticks = len(mechanism.domain()), noise.ticks_looked_at
+    counted = mechanism.law in COUNT_LAWS
+    shown = _most_shown(config, mechanism)
+    items = (shown,) if shown else SIZES
+    found = promises(
+        config,
+        beta=beta,
+        data=Data(items=domain or COMPARED_ITEMS, ticks=ticks),
+        mechanism=mechanism,
+        unit=unit,
+    )
+    return Error(
+        beta=beta,
+        mean_absolute_error=mean_over_ticks(mechanism, ticks),
+        worst=tuple(
+            Worst(items=n, error=worst_of_all(mechanism.law, noise.worst_sd, ticks * n, beta))
+            for n in items
+            if counted
+        ),
+        segments=tuple(_segments(mechanism)),
+        figures=_figures(config, mechanism, noise),
+        theorems=tuple(
+            TheoremError(
+                **asdict(one) | {"printed": one.printed if math.isfinite(one.printed) else None}
+            )
+            for one in found
+        ),
+    )
+
+
+def _most_shown(config: HistogramConfig, mechanism: Mechanism) -> int | None:
+    """Return the most counts in one snapshot; None if the settings do not limit it."""
+    domain = len(mechanism.domain()) or None
+    if isinstance(config, SparseGumbConfig):
+        return config.top_k
+    if isinstance(config, OneShotConfig):
+        p = config.parameters()
+        return p.k or p.kbar or domain
+    blocks = blocks_of(mechanism)
+    if isinstance(mechanism, MisraGries) and domain and blocks:
+        return min(domain, mechanism.config.size * blocks.levels * (blocks.radix - 1))
+    return domain
+
+
+def _segments(mechanism: Mechanism) -> Iterator[Segment]:
+    """Yield error bounds of order statistics, for values up to about each segment's threshold."""
+    if not isinstance(mechanism, OrderStatistics) or mechanism.segments is None:
+        return
+    for segment in range(1, min(SEGMENTS, mechanism.segments.most) + 1):
+        yield Segment(
+            segment=segment,
+            up_to=mechanism.segments.threshold(segment),
+            error=round(mechanism.error(segment), 4),
+        )
+
+
+def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> tuple[Figure, ...]:
+    found: list[tuple[str, float, str]] = []
+    public = mechanism.public()
+    if isinstance(mechanism, OrderStatistics) and mechanism.segments is None:
+        error = round(mechanism.error(1), 4)
+        found.append(
+            ("error", error, "no answer is off by more, with probability 1 - beta, up to c_max")
+        )
+    # Tick 1 chooses; nothing is tested before tick 2.
+    if isinstance(mechanism, SparseGumb) and noise.ticks_looked_at > 1:
+        last = mechanism.eta(noise.ticks_looked_at)
+        found += [
+            (
+                "eta_first",
+                mechanism.eta(2),
+                "at tick 2 an item outside must lie this far above the least shown",
+            ),
+            ("eta_last", last, "the same at the last tick"),
+        ]
+    if isinstance(mechanism, MisraGries):
+        share = 1 / (mechanism.config.size + 1)
+        found.append(
+            (
+                "undercount_share",
+                share,
+                "of all items up to t, most that a count lacks before noise",
+            )
+        )
+    if blocks := blocks_of(mechanism):
+        most = DigitCurve(blocks.radix, [1.0] * blocks.levels).variance(
+            np.array([noise.worst_tick])
+        )
+        found.append(("blocks_most", most[0], "blocks added at the worst tick"))
+    scale = _pick_scale(public)
+    if scale is not None:
+        gap = scale * math.log(_ODDS)
+        found += [
+            ("pick_scale", scale, "scale of the Gumbel noise that a pick is equal to"),
+            ("pick_gap_95", gap, "of two items so far apart the larger is picked in 95 %"),
+        ]
+    bottom = bottom_of(public)
+    if bottom is not None:
+        found.append(
+            (
+                "bar_above_the_rest",
+                bottom,
+                "BOTTOM lies this far above the (kbar + 1)-th largest count",
+            )
+        )
+    if isinstance(config, PayWhatYouGetConfig):
+        found += [
+            ("labels", config.labels, "budget of labels in an epoch"),
+            ("queries", config.queries, "budget of answers in an epoch"),
+        ]
+    if every := discovery_step(config):
+        found.append(("every", every, "new items are shown only at multiples of this tick"))
+    return tuple(
+        Figure(name=name, value=float(value), meaning=meaning) for name, value, meaning in found
+    )
+
+
+def _pick_scale(public: Mapping[str, object]) -> float | None:
+    scales, algorithm = public.get("scales"), public.get("algorithm")
+    if isinstance(scales, list):
+        return float(Fraction(scales[0]))
+    if "scale" in public:
+        return float(Fraction(str(public["scale"])))
+    return _pick_scale(algorithm) if isinstance(algorithm, dict) else None

@@ -1,0 +1,268 @@
+"""Data model of a plan: the object that `plan --json` prints, described in docs/plan.md.
+
+Field names are an interface: fields may be added but not changed. A figure that does not apply is
+null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from workers.mechanisms.mechanism import Guarantee
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True): ...
+
+
+class Share(Record, frozen=True, kw_only=True):
+    name: str
+    delta: float
+
+
+class Printed(Record, frozen=True, kw_only=True):
+    """A figure by a paper's own formula, next to ours."""
+
+    name: str
+    ours: float
+    printed: float
+    formula: str
+    source: str
+
+
+class Tick(Record, frozen=True, kw_only=True):
+    tick: int
+    sd: float | None
+    threshold: float | None
+    noise_sd: float
+    mean_absolute_error: float | None
+    half_width_95: float | None
+
+
+class Bucket(Record, frozen=True, kw_only=True):
+    """Least and largest noise sd over a run of ticks."""
+
+    first: int
+    last: int
+    least: float
+    most: float
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """Noise of a count's change over a window, at ticks where the window is complete.
+
+    `apart_sd` is that of two independent counts, root mean square like `rms_sd`.
+    """
+
+    ms: int
+    ticks: int
+    ticks_computed: int
+    least_sd: float
+    most_sd: float
+    rms_sd: float
+    last_sd: float
+    apart_sd: float
+
+
+class Noise(Record, frozen=True, kw_only=True):
+    on: str
+    law: str
+    ticks_looked_at: int
+    worst_sd: float
+    worst_tick: int
+    rms_sd: float
+    ticks: tuple[Tick, ...]
+    curve: tuple[Bucket, ...]
+    windows: tuple[Change, ...] = ()
+
+
+class Thresholds(Record, frozen=True, kw_only=True):
+    """Counts from which on an item can be shown."""
+
+    meaning: str
+    least: float
+    most: float
+    most_tick: int
+    ticks_computed: int
+    likely_from: int
+
+
+class Worst(Record, frozen=True, kw_only=True):
+    """Error bound for all counts of `items` items, with probability 1 - beta."""
+
+    items: int
+    error: float
+
+
+class Segment(Record, frozen=True, kw_only=True):
+    """Error bound while a watched value is at most `up_to`."""
+
+    segment: int
+    up_to: int
+    error: float
+
+
+class Figure(Record, frozen=True, kw_only=True):
+    name: str
+    value: float
+    meaning: str
+
+
+class TheoremError(Record, frozen=True, kw_only=True):
+    """Error bound from the mechanism's own theorem, with probability 1 - beta.
+
+    `printed` is the paper's figure, `ours` that of this implementation.
+    """
+
+    name: str
+    bounds: str
+    assumes: str
+    beta: float
+    ours: float
+    printed: float | None
+    source: str
+
+
+class Error(Record, frozen=True, kw_only=True):
+    beta: float
+    mean_absolute_error: float | None
+    worst: tuple[Worst, ...]
+    segments: tuple[Segment, ...]
+    figures: tuple[Figure, ...]
+    theorems: tuple[TheoremError, ...]
+
+
+class Size(Record, frozen=True, kw_only=True):
+    """Bytes for `rows` rows in one owner partition."""
+
+    rows: int
+    memory_least: int
+    memory_most: int
+    disk: int
+
+
+class Memory(Record, frozen=True, kw_only=True):
+    row: str
+    label_bytes: int
+    columns_per_row: int
+    index_per_row: int
+    noise_per_row: int
+    state_per_row: int
+    disk_per_row: int
+    rows_most: int | None
+    per_key: int
+    sizes: tuple[Size, ...]
+    note: str
+
+
+class CounterChoice(Record, frozen=True, kw_only=True):
+    """A possible counter of this mechanism, at the same cost."""
+
+    counter: str
+    radix: int | None
+    chosen: bool
+    possible: bool
+    reason: str = ""
+    worst_sd: float | None = None
+    rms_sd: float | None = None
+    error: float | None = None
+    times_worst: float | None = None
+    noise_per_row: int | None = None
+
+
+class EndChoice(Record, frozen=True, kw_only=True):
+    """Effect of an `end_share` (None: not set) on the noise over an epoch, at the same cost."""
+
+    end_share: float | None
+    chosen: bool
+    recommended: bool
+    offset: int
+    worst_sd: float
+    rms_sd: float
+    last_sd: float
+    last_threshold: float | None
+    curve: tuple[Bucket, ...]
+
+
+class Alternative(Record, frozen=True, kw_only=True):
+    """A mechanism for the same or a similar question, at the same budget."""
+
+    mechanism: str
+    chosen: bool
+    possible: bool
+    assumed: dict[str, Any]
+    answers: str
+    reason: str = ""
+    worst_sd: float | None = None
+    rms_sd: float | None = None
+    threshold: float | None = None
+    error: float | None = None
+
+
+class HistogramPlan(Record, frozen=True, kw_only=True):
+    name: str
+    mechanism: str
+    counter: str | None
+    topic: str
+    tick_ms: int
+    horizon: int | None
+    keys: int | None
+    domain: int | None
+    max_items: int
+    max_count: int
+    guarantee: Guarantee
+    deltas: tuple[Share, ...]
+    parameters: dict[str, Any]
+    printed: tuple[Printed, ...]
+    noise: Noise
+    thresholds: Thresholds | None
+    error: Error
+    memory: Memory
+    counters: tuple[CounterChoice, ...]
+    ends: tuple[EndChoice, ...]
+    mechanisms: tuple[Alternative, ...]
+    advice: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class Loss(Record, frozen=True, kw_only=True):
+    """Loss of a person with `events` events, or user ids, in every epoch of a span.
+
+    Without a guarantee, `epsilon` is None and `delta` 1. `void`: the guarantee counts as none.
+    """
+
+    events: int
+    epsilon: float | None
+    delta: float
+    void: bool
+
+
+class Span(Record, frozen=True, kw_only=True):
+    """Losses over `days` days, at most `epochs` epochs; `days` is None for one epoch."""
+
+    days: int | None
+    epochs: int
+    losses: tuple[Loss, ...]
+
+
+class Total(Record, frozen=True, kw_only=True):
+    """Joint guarantee of all histograms that one event counts in."""
+
+    unit: str
+    histograms: tuple[str, ...]
+    key: str | None
+    rho: float
+    epsilon: float
+    delta: float
+    deltas: tuple[Share, ...]
+    epsilon_of_the_sum: float
+    epsilon_printed: float | None
+    warnings: tuple[str, ...] = ()
+    person: tuple[Span, ...] = ()
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    worker: str
+    histograms: tuple[HistogramPlan, ...]
+    total: Total

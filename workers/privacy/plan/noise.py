@@ -1,0 +1,550 @@
+"""Noise and thresholds of a mechanism over its ticks, and the resulting errors.
+
+    Symbol       Here
+    T            `last_tick`, `last`: the horizon, or the first year of an unbounded epoch
+    s            standard deviation of a published figure, an integer
+    N            counts published: ticks times items
+    h, o, c_j    as in `haar`; sigma_j^2 = `variances[j]`, j = 0 the total
+    d_j          digits of t, as in `tree`
+
+Mean absolute error: of an integer variable whose law is close to a normal density p of standard
+deviation s, the sum of |n| p(n) is s sqrt(2/pi) - p(0)/6 (Euler and Maclaurin), and
+E|X| <= E X^2 = s^2 for any integers; the smaller of the two. 95 %: 1.96 s.
+
+Laplace: q from s^2 = 2 q / (1 - q)^2, E|X| = 2 q / (1 - q^2), P(|X| >= x) = 2 q^x / (1 + q). A sum
+of several (`misra_gries`, pure) is treated as one of the same s: its mean |n| is up to an eighth
+higher, its far tail lighter.
+
+All counts at once: N sub-Gaussian variables stay below s sqrt(2 ln(2 N / beta)) with probability
+1 - beta (union bound), plus half a count if they were rounded.
+
+Mechanism families in `KINDS`:
+
+    running     counts since the epoch began
+    tick        each tick's own counts
+    labels      labels of the largest, now and then
+    statistic   order statistics of running counts
+
+A `Curve` is the variance of published noise as a function of the tick, for any horizon, computed
+from a counter's public parameters (`Counter.public`). Nothing here is released, so floats suffice.
+
+Worst tick of haar: sum_j c_j(t)^2 sigma_j^2 depends on t's low bits level by level, so the search
+keeps the best ticks bit by bit. Of the ticks that agree in their 12 highest bits so far it keeps
+only the best: later terms differ between them by less than 2^-12 of one level's variance. Up to
+4,096 ticks it keeps all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
+from workers.mechanisms.mechanism import Differences, Mechanism
+from workers.mechanisms.misra_gries.misra_gries import MisraGries
+from workers.mechanisms.order_statistics.engine import OrderStatistics
+from workers.mechanisms.running.meta import Meta
+from workers.privacy.plan.model import Bucket, Change, Noise, Thresholds, Tick
+
+_ANSWER = "a column's sum, at most; an answer also waits until it has grown enough: see the errors"
+_OF_BLOCKS = "one block of ticks shows an item whose noisy count in it is above"
+_OF_TICKS = "an item is shown at each tick at which its noisy count is above"
+_OVER_A_BAR = (
+    "a noisy bar lies this far above the (kbar + 1)-th largest count; items above it are shown"
+)
+_CLEARLY = "each tick's counts clearly above the (kbar + 1)-th"
+_PASSED = "each tick's counts above the threshold"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Description of one mechanism.
+
+    Attributes:
+        on: figures that carry the noise.
+        shown: meaning of the threshold.
+        counts: whether snapshots carry counts with an sd, rather than an answer.
+        bar: whether the threshold is a bar with its own noise.
+        blocks: whether it adds up blocks of ticks, each with its own threshold.
+    """
+
+    family: str
+    answers: str
+    on: str = "each running count"
+    shown: str = "an item is shown once its noisy count is above, and then stays shown"
+    counts: bool = True
+    bar: bool = False
+    blocks: bool = False
+
+
+def _tick_kind(answers: str, shown: str = _OF_TICKS, *, bar: bool = False) -> Kind:
+    return Kind(
+        family="tick", answers=answers, on="each count of the tick itself", shown=shown, bar=bar
+    )
+
+
+def _blocks(answers: str, on: str) -> Kind:
+    return Kind(family="running", answers=answers, on=on, shown=_OF_BLOCKS, blocks=True)
+
+
+def _statistic(answers: str) -> Kind:
+    return Kind(family="statistic", answers=answers, on=_ANSWER, counts=False)
+
+
+# In comparison order.
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "known_base": Kind(family="running", answers="running counts of every declared label"),
+        "unk_base": Kind(
+            family="running", answers="running counts of labels that passed the threshold"
+        ),
+        "sparse_gumb": Kind(
+            family="running", answers="running counts of a top k of declared labels"
+        ),
+        "misra_gries": _blocks(
+            "running counts of frequent labels, too low by up to a share of all",
+            "a count that all its blocks show; what the sketch leaves out comes on top",
+        ),
+        "meta": _blocks(
+            "running counts as sums of one-shot releases", "a count that all its blocks show"
+        ),
+        "known_gauss": _tick_kind("each tick's counts of every declared label"),
+        "known_gumbel": _tick_kind("each tick's top k of declared labels"),
+        "positive_gauss": _tick_kind(_PASSED),
+        "positive_laplace": _tick_kind(_PASSED),
+        "unk_gauss": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
+        "limit_dom": _tick_kind("each tick's top k, fewer where they are not clear"),
+        "limit_dom_laplace": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
+        "pay_what_you_get": Kind(
+            family="labels",
+            answers="labels of the largest so far, without counts",
+            on="the comparison of two items that decides a pick",
+            counts=False,
+        ),
+        "bounded_max": _statistic("one order statistic, a bound on it known"),
+        "doubling": _statistic("one order statistic, its order of magnitude"),
+        "two_level": _statistic("one order statistic, no bound known"),
+        "two_level_k": _statistic("several order statistics"),
+    }
+)
+
+
+def near(name: str) -> tuple[str, ...]:
+    family = KINDS[name].family
+    if family == "labels":
+        return ("unk_base", "sparse_gumb", "misra_gries", "limit_dom")
+    further = {"tick": ("unk_base", "known_base"), "statistic": ("known_base",)}.get(family, ())
+    return (*(name for name, kind in KINDS.items() if kind.family == family), *further)
+
+
+Floats = NDArray[np.float64]
+Ticks = NDArray[np.int64]
+
+_KEPT_BITS = 12
+_ROUNDING = 1 / 12
+
+
+class Curve:
+    """Variance of published figures by tick."""
+
+    def variance(self, ticks: Ticks) -> Floats:
+        """Return the variance at each of these ticks, counted from 1."""
+        raise NotImplementedError
+
+    def mean(self, last: int) -> float:
+        """Return the mean over ticks 1..last."""
+        raise NotImplementedError
+
+    def loudest(self, last: int) -> Ticks:
+        """Return ticks up to `last` of largest variance, the largest first; at least one."""
+        ticks = self._candidates(last)
+        return ticks[np.argsort(-self.variance(ticks), kind="stable")]
+
+    def _candidates(self, last: int) -> Ticks:
+        raise NotImplementedError
+
+
+class HaarCurve(Curve):
+    """`haar`: sum_j c_j^2 sigma_j^2 plus rounding; `offset` ticks precede tick 1."""
+
+    def __init__(self, variances: Sequence[float], offset: int = 0) -> None:
+        self._variances = list(variances)
+        self._levels = len(self._variances) - 1
+        self._offset = offset
+
+    def variance(self, ticks: Ticks) -> Floats:
+        places = ticks + self._offset
+        total = (places / 2.0**self._levels) ** 2 * self._variances[0]
+        for upper in range(1, self._levels + 1):
+            inside = places & ((1 << upper) - 1)
+            total += (
+                np.minimum(inside, (1 << upper) - inside) / 2.0**upper
+            ) ** 2 * self._variances[upper]
+        lowest = (places & -places).astype(np.float64)
+        missing = np.minimum(lowest / 2.0**self._levels, 1.0)  # 2^-k, k fractional bits
+        return total + (1 - missing**2) * _ROUNDING
+
+    def _candidates(self, last: int) -> Ticks:
+        grids = self._grids()
+        found = []
+        place, after = self._offset + 1, self._offset + last + 1
+        while place < after:
+            # The largest block of 2^k places that begins here and ends in range.
+            bit = min((place & -place).bit_length(), (after - place).bit_length()) - 1
+            found.append(grids[bit] + place)
+            place += 1 << bit
+        return np.concatenate(found) - self._offset
+
+    def mean(self, last: int) -> float:
+        own = self._sum(self._offset + last) - self._sum(self._offset)
+        return own / last
+
+    def _sum(self, last: int) -> float:
+        """Return the sum over the places 1..last."""
+        if last == 0:
+            return 0.0
+        total = self._variances[0] * float(Fraction(_squares(last), 1 << (2 * self._levels)))
+        for level in range(1, self._levels + 1):
+            width = 1 << level
+            cycle = _squares(width // 2) + _squares(width // 2 - 1)
+            cycles, rest = divmod(last + 1, width)
+            part = _squares(rest - 1) if rest <= width // 2 + 1 else cycle - _squares(width - rest)
+            total += self._variances[level] * float(Fraction(cycles * cycle + part, width**2))
+        missing = sum(
+            Fraction((last >> zeros) - (last >> (zeros + 1)), 4 ** max(0, self._levels - zeros))
+            for zeros in range(last.bit_length())
+        )
+        return total + (last - float(missing)) * _ROUNDING
+
+    def _grids(self) -> list[Ticks]:
+        """Return for each k the best low k bits, one for each value of the highest 12 of them."""
+        bits, value = np.zeros(1, dtype=np.int64), np.zeros(1)
+        grids = [bits]
+        for level in range(1, self._levels + 1):
+            bits = np.concatenate((bits, bits + (1 << (level - 1))))
+            distance = np.minimum(bits, (1 << level) - bits) / 2.0**level
+            value = np.concatenate((value, value)) + distance**2 * self._variances[level]
+            if level > _KEPT_BITS:
+                best = value.reshape(-1, 2).argmax(axis=1) + np.arange(0, len(value), 2)
+                bits, value = bits[best], value[best]
+            grids.append(bits)
+        return grids
+
+
+class DigitCurve(Curve):
+    """`tree` and mechanisms that add up its cells: sum_j d_j sigma_j^2 plus rounding."""
+
+    def __init__(self, radix: int, variances: Sequence[float], *, rounding: float = 0.0) -> None:
+        self._radix, self._rounding = radix, rounding
+        self._variances = list(variances)
+
+    def variance(self, ticks: Ticks) -> Floats:
+        total, rest = np.full(len(ticks), self._rounding), ticks
+        for variance in self._variances:
+            total += (rest % self._radix) * variance
+            rest = rest // self._radix
+        return total
+
+    def _candidates(self, last: int) -> Ticks:
+        found = {last}
+        for level in range(len(self._variances)):
+            width = self._radix**level
+            if last // width % self._radix:
+                # Decrement this digit and maximize those below it.
+                found.add(last // width * width - 1)
+        return np.array(sorted(found - {0}), dtype=np.int64)
+
+    def mean(self, last: int) -> float:
+        total = self._rounding
+        for level, variance in enumerate(self._variances):
+            width = self._radix**level
+            cycles, rest = divmod(last + 1, width * self._radix)
+            digit, more = divmod(rest, width)
+            whole = (self._radix * (self._radix - 1) // 2) * width
+            total += variance * (
+                (cycles * whole + digit * (digit - 1) // 2 * width + digit * more) / last
+            )
+        return total
+
+
+class TableCurve(Curve):
+    """Variances of the first ticks; later ticks have the last one."""
+
+    def __init__(self, variances: Floats) -> None:
+        self._variances = variances
+
+    def variance(self, ticks: Ticks) -> Floats:
+        found: Floats = self._variances[np.minimum(ticks, len(self._variances)) - 1]
+        return found
+
+    def _candidates(self, last: int) -> Ticks:
+        return np.arange(1, min(last, len(self._variances)) + 1)
+
+    def mean(self, last: int) -> float:
+        own = self._variances[:last]
+        return float((own.sum() + self._variances[-1] * (last - len(own))) / last)
+
+
+def curve_of(counter: Mapping[str, Any]) -> Curve:
+    """Return the curve of a counter, from `Counter.public`."""
+    if counter["kind"] == "haar":
+        return HaarCurve(variances(counter), counter.get("offset", 0))
+    if counter["kind"] == "tree":
+        return DigitCurve(counter["radix"], variances(counter))
+    return sqrt_curve(counter["horizon"], rho_item_of(counter))
+
+
+def rho_item_of(counter: Mapping[str, Any]) -> float:
+    """Return the cost of one unit of change of one item, from `Counter.public`."""
+    if counter["kind"] == "sqrt":
+        return float(counter["norm_squared"] / (2 * float(Fraction(counter["sigma_squared"]))))
+    return sum(1 / (2 * variance) for variance in variances(counter))
+
+
+def sqrt_curve(horizon: int, rho_item: float) -> Curve:
+    """Return the sqrt counter's curve with C not rounded: within a forty-eighth, see `sqrt`."""
+    k = np.arange(1, horizon, dtype=np.float64)
+    squares = np.cumsum(np.concatenate(([1.0], np.cumprod((2 * k - 1) / (2 * k)))) ** 2)
+    return TableCurve(squares * squares[-1] / (2 * rho_item) + _ROUNDING)
+
+
+def variances(counter: Mapping[str, Any]) -> list[float]:
+    """Return the variance of each level, from `Counter.public`."""
+    values = counter["sigma_squared"]
+    if not isinstance(values, list):
+        raise TypeError(f"sigma_squared = {values!r}: not a list")
+    return [float(Fraction(value)) for value in values]
+
+
+def _squares(n: int) -> int:
+    """Return 1 + 4 + ... + n^2; 0 for n < 1."""
+    return n * (n + 1) * (2 * n + 1) // 6 if n > 0 else 0
+
+
+YEAR_MS = 365 * 86_400_000
+COUNT_LAWS = ("gaussian", "laplace")
+NORMAL_95 = 1.959963984540054
+NORMAL_ONE_SIDE_95 = 1.6448536269514722
+BUCKETS = 64
+# Up to this many ticks, compute every threshold: about 0.1 ms each (measured).
+_EVERY_TICK = 1024
+_MEAN_TICKS = 1 << 16
+_WINDOW_TICKS = 512
+# Below this, noise is mostly 0 and the closed form of the mean |noise| does not hold.
+_NARROW_SD = 0.5
+_SD_DIGITS = 4  # as a snapshot has it
+
+
+class Blocks(NamedTuple):
+    """Tree of tick blocks that a mechanism adds up; `variance` is that of one block."""
+
+    radix: int
+    levels: int
+    variance: float
+    rounding: float
+
+
+def blocks_of(mechanism: Mechanism) -> Blocks | None:
+    """Return the tree of a mechanism that adds up blocks; None for any other."""
+    if isinstance(mechanism, Meta):
+        return Blocks(mechanism.radix, mechanism.levels, mechanism.sd(1) ** 2, 0.0)
+    if isinstance(mechanism, MisraGries):
+        tree = mechanism.tree
+        return Blocks(tree.radix, tree.levels, mechanism.cell_variance, mechanism.rounding)
+    return None
+
+
+def last_tick(config: HistogramConfig) -> int:
+    """Return the horizon; if unbounded, the last tick of the first year, at least 1,024."""
+    if config.horizon_ticks is not None:
+        return config.horizon_ticks
+    return min(max(YEAR_MS // config.tick_ms, 1024), 1 << 39)
+
+
+def curve(mechanism: Mechanism, last: int) -> Curve:
+    if blocks := blocks_of(mechanism):
+        return DigitCurve(blocks.radix, [blocks.variance] * blocks.levels, rounding=blocks.rounding)
+    counter, ticks = mechanism.public().get("counter"), 1
+    if isinstance(mechanism, OrderStatistics):
+        ticks = min(mechanism.segments.most if mechanism.segments is not None else 1, last)
+    elif isinstance(counter, dict):
+        if counter["kind"] != "sqrt":
+            return curve_of(counter)
+        ticks = last
+    return TableCurve(np.array([mechanism.sd(t) ** 2 for t in range(1, ticks + 1)]))
+
+
+def worst_and_rms(curve: Curve, last: int) -> tuple[float, float]:
+    return math.sqrt(curve.variance(curve.loudest(last)[:1])[0]), math.sqrt(curve.mean(last))
+
+
+def noise_of(mechanism: Mechanism, config: HistogramConfig) -> Noise:
+    last = last_tick(config)
+    variance = curve(mechanism, last)
+    worst = int(variance.loudest(last)[0])
+    return Noise(
+        on=KINDS[mechanism.kind].on,
+        law=mechanism.law,
+        ticks_looked_at=last,
+        worst_sd=mechanism.sd(worst),
+        worst_tick=worst,
+        rms_sd=math.sqrt(variance.mean(last)),
+        ticks=tuple(_tick(mechanism, t) for t in chosen_ticks(config, last, worst)),
+        curve=buckets_of(variance, last),
+        windows=tuple(_changes(mechanism, config, last)),
+    )
+
+
+def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterator[Change]:
+    """Yield the noise of the change over each window, at all ticks or at evenly spaced ones."""
+    if not isinstance(mechanism, Differences):
+        return
+    for length in config.windows:
+        window = min(length // config.tick_ms, last)
+        ticks = np.unique(
+            np.linspace(window, last, min(last - window + 1, _WINDOW_TICKS)).astype(np.int64)
+        ).tolist()
+        sds = [mechanism.difference_sd(t, t - window) for t in ticks]
+        apart = [
+            mechanism.sd(t) ** 2 + (mechanism.sd(t - window) ** 2 if t > window else 0.0)
+            for t in ticks
+        ]
+        yield Change(
+            ms=length,
+            ticks=window,
+            ticks_computed=len(ticks),
+            least_sd=min(sds),
+            most_sd=max(sds),
+            rms_sd=math.sqrt(sum(sd * sd for sd in sds) / len(sds)),
+            last_sd=sds[-1],
+            apart_sd=math.sqrt(sum(apart) / len(apart)),
+        )
+
+
+def mean_absolute_error(law: str, sd: float) -> float | None:
+    """Return E|noise| of an integer of this sd; None if the law is not one of counts."""
+    if law == "laplace":
+        q = laplace_q(sd)
+        return 2 * q / (1 - q * q)
+    if law == "gaussian":
+        smooth = (
+            sd * math.sqrt(2 / math.pi) - 1 / (6 * sd * math.sqrt(2 * math.pi))
+            if sd > _NARROW_SD
+            else math.inf
+        )
+        return min(sd * sd, smooth)
+    return None
+
+
+def half_width_95(law: str, sd: float) -> float | None:
+    """Return the bound that |noise| exceeds with probability 1 in 20."""
+    if law == "laplace":
+        q = laplace_q(sd)
+        return max(0.0, math.log(0.05 * (1 + q) / 2) / math.log(q))
+    return NORMAL_95 * sd if law == "gaussian" else None
+
+
+def worst_of_all(law: str, sd: float, counts: int, beta: float) -> float:
+    """Bound the error of all counts at once, of at most this sd, with probability 1 - beta."""
+    if law == "laplace":
+        q = laplace_q(sd)
+        return math.log(2 * counts / (beta * (1 + q))) / -math.log(q)
+    return sd * math.sqrt(2 * math.log(2 * counts / beta)) + 0.5
+
+
+def mean_over_ticks(mechanism: Mechanism, last: int) -> float | None:
+    """Return the mean absolute error over all ticks, or over 65,536 evenly spaced ones."""
+    if mechanism.law not in COUNT_LAWS:
+        return None
+    ticks = np.unique(np.linspace(1, last, min(last, _MEAN_TICKS)).astype(np.int64))
+    sds = np.sqrt(curve(mechanism, last).variance(ticks))
+    values, times = np.unique(np.round(sds, 9), return_counts=True)
+    errors = [mean_absolute_error(mechanism.law, sd) or 0.0 for sd in values.tolist()]
+    return float(np.dot(errors, times) / len(ticks))
+
+
+def laplace_q(sd: float) -> float:
+    """Return q = e^(-1/b) of the discrete Laplace law with this standard deviation."""
+    variance = sd * sd
+    return ((variance + 1) - math.sqrt(2 * variance + 1)) / variance
+
+
+def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
+    """Return ticks to list: powers of two (four, ...), the quarters, the last, the worst."""
+    step = max(1, math.ceil(last.bit_length() / 7))
+    ticks = {1 << bit for bit in range(0, last.bit_length(), step)} | {
+        last * part // 4 for part in (1, 2, 3)
+    }
+    ticks |= {last, worst}
+    if every := discovery_step(config):
+        ticks |= {every, last // every * every}
+    return sorted(ticks - {0})
+
+
+def discovery_step(config: HistogramConfig) -> int | None:
+    """Return the step between ticks that may show new items; None if every tick may."""
+    return config.every if isinstance(config, UnkBaseConfig) else None
+
+
+def thresholds_of(mechanism: Mechanism, config: HistogramConfig, noise: Noise) -> Thresholds | None:
+    """Return the thresholds over all ticks; if many, of the loudest and evenly spaced ones."""
+    last, variance = noise.ticks_looked_at, curve(mechanism, noise.ticks_looked_at)
+    every = discovery_step(config) or 1
+    if mechanism.threshold(last // every * every) is None:
+        return None
+    if last // every <= _EVERY_TICK:
+        ticks = list(range(every, last + 1, every))
+    else:
+        loudest: NDArray[np.int64] = variance.loudest(last)[: _EVERY_TICK // 8]
+        even = np.linspace(1, last // every, _EVERY_TICK // 4).astype(np.int64) * every
+        shown = np.array([tick.tick for tick in noise.ticks], dtype=np.int64)
+        near = np.maximum(np.concatenate((loudest, shown)) // every * every, every)
+        ticks = np.unique(np.concatenate((near, even))).tolist()
+    found = [(value, tick) for tick in ticks if (value := mechanism.threshold(tick)) is not None]
+    most, tick = max(found, key=lambda pair: (pair[0], -pair[1]))
+    values, at = (np.array(column, dtype=np.int64) for column in zip(*found, strict=True))
+    kind = KINDS[mechanism.kind]
+    # Use the deciding noise: blocks decide separately, and a bar has its own noise.
+    deciding = np.sqrt(variance.variance(np.ones_like(at) if kind.blocks else at))
+    needed = values + NORMAL_ONE_SIDE_95 * (deciding * (math.sqrt(2) if kind.bar else 1.0))
+    return Thresholds(
+        meaning=kind.shown,
+        least=float(min(found)[0]),
+        most=float(most),
+        most_tick=tick,
+        ticks_computed=len(found),
+        likely_from=math.ceil(float(needed.max())),
+    )
+
+
+def _tick(mechanism: Mechanism, t: int) -> Tick:
+    sd, threshold = mechanism.sd(t), mechanism.threshold(t)
+    return Tick(
+        tick=t,
+        sd=round(sd, _SD_DIGITS) if KINDS[mechanism.kind].counts else None,
+        threshold=None if threshold is None else float(threshold),
+        noise_sd=sd,
+        mean_absolute_error=mean_absolute_error(mechanism.law, sd),
+        half_width_95=half_width_95(mechanism.law, sd),
+    )
+
+
+def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
+    """Return up to 64 runs of ticks: equally long up to 4,096 ticks, else geometric."""
+    spread: Callable[..., NDArray[np.float64]] = np.linspace if last <= 4096 else np.geomspace
+    edges = np.unique(np.round(spread(1, last + 1, BUCKETS + 1)).astype(np.int64))
+    buckets = []
+    for first, after in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        ticks = np.unique(np.linspace(first, after - 1, min(after - first, 256)).astype(np.int64))
+        sds = np.sqrt(variance.variance(ticks))
+        buckets.append(
+            Bucket(first=first, last=after - 1, least=float(sds.min()), most=float(sds.max()))
+        )
+    return tuple(buckets)

@@ -1,0 +1,494 @@
+"""A plan as text for a terminal, at most 100 columns wide, with small plots of the noise."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from workers.privacy.phrasing import measures, verdict
+from workers.privacy.plan.model import (
+    Alternative,
+    Bucket,
+    CounterChoice,
+    EndChoice,
+    HistogramPlan,
+    Memory,
+    Plan,
+    Total,
+)
+from workers.privacy.plan.noise import COUNT_LAWS, KINDS
+from workers.privacy.total import explained, rows_of
+from workers.settings.durations import MILLISECONDS, format_duration
+
+ROWS = 6
+_COLUMNS = 32
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_PLAIN = "    ####"
+_BAND, _PLAIN_BAND = "░", ":"
+
+
+def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
+    """Return a plot from 0 on: solid up to the least sd of a run, shaded up to the most.
+
+    There is one column per bucket. `unicode` is whether the terminal can show block characters.
+    """
+    top = max(bucket.most for bucket in buckets) or 1.0
+    lines = []
+    for row in range(ROWS - 1, -1, -1):
+        cells = "".join(
+            _cell(bucket.least / top, bucket.most / top, row, unicode) for bucket in buckets
+        )
+        label = (
+            f"{top:10.4g}"
+            if row == ROWS - 1
+            else f"{top / 2:10.4g}"
+            if row == ROWS // 2 - 1
+            else " " * 10
+        )
+        lines.append(f"{label} {'┤' if unicode else '|'}{cells}")
+    first, middle, last = (
+        f"{buckets[0].first:,}",
+        f"{buckets[len(buckets) // 2].first:,}",
+        f"{buckets[-1].last:,}",
+    )
+    width = len(buckets)
+    if width < len(first) + len(middle) + len(last) + 4:
+        lines.append(f"{'':10} tick {first} to {last}")
+        return lines
+    place = width // 2
+    axis = first + " " * (place - len(first)) + middle
+    lines.append(f"{'tick':>10}  {axis}{last:>{width - len(axis)}}")
+    return lines
+
+
+def line(buckets: Sequence[Bucket], top: float, *, unicode: bool) -> str:
+    """Return the largest sd of up to 32 runs of ticks, one character per run, from 0 to `top`.
+
+    Uses eighths of a block, or the digits 0 to 9 on terminals without block characters.
+    """
+    step = -(-len(buckets) // _COLUMNS)
+    most = [
+        max(bucket.most for bucket in buckets[at : at + step])
+        for at in range(0, len(buckets) - 1, step)
+    ]
+    shares = [value / top for value in (*most, buckets[-1].least)]
+    return "".join(
+        _EIGHTHS[max(1, round(8 * share))] if unicode else f"{min(9, int(10 * share))}"
+        for share in shares
+    )
+
+
+def _cell(least: float, most: float, row: int, unicode: bool) -> str:
+    """Return one character for the part of this row under `least`, or within the band."""
+    filled = min(max(least * ROWS - row, 0.0), 1.0)
+    if filled >= 1 - 1 / 16:
+        return "█" if unicode else "#"
+    shaded = most * ROWS - row > 0.5 and most > least
+    if filled > 1 / 16 and not shaded:
+        return (_EIGHTHS if unicode else _PLAIN)[min(7, round(filled * 8))]
+    if shaded or (filled > 1 / 16 and unicode):
+        return _BAND if unicode else _PLAIN_BAND
+    return " "
+
+
+WIDTH = 100
+# Labels of printed figures whose names are not readable.
+PRINTED = {
+    "rho_times_tau_squared": "rho tau^2 / Dinf^2",
+    "test_noise_sd": "sd of the tests' noise",
+    "error_in_segment_1": "error, segment 1",
+}
+
+
+def show(plan: Plan, console: Console) -> None:
+    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+    say = _Printer(console)
+    count = len(plan.histograms)
+    say.line(
+        f"worker {plan.worker}: {_many(count, 'histogram')}. Computed from the settings alone.",
+        bold=True,
+    )
+    for one in plan.histograms:
+        for warning in one.warnings:
+            say.warning(f"{one.name}: {warning}")
+    if count > 1:
+        for warning in plan.total.warnings:
+            say.warning(f"all together: {warning}")
+    for one in plan.histograms:
+        _histogram(one, say)
+    _total(plan.total, count, say)
+
+
+class _Printer:
+    """Printer of lines and tables with an indent; `unicode` is whether blocks can be shown."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.unicode = "utf" in (console.encoding or "").lower()
+
+    def raw(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style=style), soft_wrap=True, highlight=False)
+
+    def line(self, text: str, indent: int = 0, *, bold: bool = False, hang: int = 0) -> None:
+        """Print wrapped text; continuation lines are indented by `hang` more."""
+        first, further = " " * indent, " " * (indent + hang)
+        for part in textwrap.wrap(
+            text,
+            self._console.width,
+            initial_indent=first,
+            subsequent_indent=further,
+            break_on_hyphens=False,
+        ):
+            self.raw(part, "bold" if bold else "")
+
+    def warning(self, text: str) -> None:
+        for part in textwrap.wrap(f"WARNING: {text}", self._console.width, subsequent_indent="  "):
+            self.raw(part, "bold red")
+
+    def paragraph(self, text: str, indent: int = 4) -> None:
+        self.line(text, indent, hang=2)
+
+    def head(self, text: str) -> None:
+        self._console.print()
+        self.line(text, 2, bold=True)
+
+    def table(
+        self, headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)
+    ) -> None:
+        """Print a table; columns in `left` are text and may wrap, the others are numbers."""
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for number, heading in enumerate(headings):
+            text = number in left
+            table.add_column(
+                Text(heading, style="dim"),
+                justify="left" if text else "right",
+                no_wrap=not text or number == 0,
+            )
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self._console.print(Padding(table, (0, 0, 0, 4)), highlight=False)
+
+    def rule(self, title: str) -> None:
+        self._console.print()
+        line = "─" if self.unicode else "-"
+        self.line(
+            f"{line * 2} {title} " + line * max(0, self._console.width - len(title) - 4), bold=True
+        )
+
+
+def _histogram(one: HistogramPlan, say: _Printer) -> None:
+    named = f"{one.name}: {one.mechanism}" + (f", counter {one.counter}" if one.counter else "")
+    say.rule(named)
+    keys = "any stream key" if one.keys is None else _many(one.keys, "stream key")
+    labels = "labels as they occur" if one.domain is None else f"{one.domain:,} declared labels"
+    epoch = f"ticks of {format_duration(one.tick_ms)}"
+    if one.horizon is None:
+        epoch += f" without an end (looked at up to tick {one.noise.ticks_looked_at:,})"
+    else:
+        epoch = f"{one.horizon:,} {epoch} = {_span(one.horizon * one.tick_ms)} an epoch"
+    say.paragraph(f"topic {one.topic}; {epoch}; {keys}, {labels}", 2)
+    _guarantee(one, say)
+    _noise(one, say)
+    _error(one, say)
+    _memory(one.memory, say)
+    _counters(one, say)
+    _ends(one, say)
+    _mechanisms(one, say)
+    if one.advice:
+        say.head("in words")
+        for sentence in one.advice:
+            say.paragraph(f"- {sentence}")
+
+
+def _guarantee(one: HistogramPlan, say: _Printer) -> None:
+    promise = one.guarantee
+    say.head(
+        f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch"
+    )
+    say.line(f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4)
+    for sentence in _in_words(promise.epsilon, promise.delta, promise.unit):
+        say.paragraph(sentence)
+    spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in one.deltas)
+    touched = f"{_many(one.max_items, 'item')} by at most {one.max_count:,}"
+    say.paragraph(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}")
+    if one.printed:
+        say.head("as the papers print it, at the same settings")
+        rows = [
+            (
+                PRINTED.get(row.name, row.name.replace("_", " ")),
+                _number(row.ours),
+                _number(row.printed),
+                row.formula,
+                row.source,
+            )
+            for row in one.printed
+        ]
+        say.table(("", "here", "printed", "formula", "source"), rows, left=(0, 3, 4))
+
+
+def _in_words(epsilon: float, delta: float, unit: str) -> Iterator[str]:
+    whether = (
+        "any one event was counted" if unit == "event" else "any one user is among those counted"
+    )
+    yield f"In words: whoever sees all snapshots of an epoch {verdict(epsilon, delta, whether)}"
+    yield " ".join(measures(epsilon, delta))
+
+
+def _noise(one: HistogramPlan, say: _Printer) -> None:
+    noise = one.noise
+    say.head(f"noise: standard deviation on {noise.on}")
+    if noise.worst_sd == noise.rms_sd:
+        say.line(f"{_number(noise.worst_sd)} at every tick", 4)
+    else:
+        worst = f"worst {_number(noise.worst_sd)} (tick {noise.worst_tick:,})"
+        say.line(f"{worst}, root mean square {_number(noise.rms_sd)}", 4)
+        for line in band(noise.curve, unicode=say.unicode):
+            say.raw(f"  {line}")
+    rows = [
+        (
+            f"{tick.tick:,}",
+            *map(_number, (tick.sd, tick.mean_absolute_error, tick.half_width_95)),
+            _whole(tick.threshold),
+        )
+        for tick in noise.ticks
+    ]
+    if noise.law in COUNT_LAWS:
+        if noise.worst_sd == noise.rms_sd and len({row[1:] for row in rows}) == 1:
+            rows = [("every", *rows[0][1:])]
+        say.table(("tick", "sd", "mean |error|", "95 % within", "threshold"), rows, left=())
+    if noise.windows:
+        looked = max(row.ticks_computed for row in noise.windows)
+        say.paragraph(
+            f'sd of the change of a count over a window (at {looked:,} ticks; "apart" is what two counts of '
+            "independent noise would leave):"
+        )
+        columns = ("window", "ticks", "least", "most", "rms", "last tick", "apart")
+        sds = [
+            (
+                format_duration(row.ms),
+                f"{row.ticks:,}",
+                *map(_number, (row.least_sd, row.most_sd, row.rms_sd, row.last_sd, row.apart_sd)),
+            )
+            for row in noise.windows
+        ]
+        say.table(columns, sds, left=())
+    found = one.thresholds
+    if found is not None:
+        spread = (
+            _whole(found.most)
+            if found.least == found.most
+            else f"{_whole(found.least)} to {_whole(found.most)}"
+        )
+        all_ticks = f"of {found.ticks_computed:,} ticks"
+        say.paragraph(
+            f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; from a true "
+            f"{'distance' if KINDS[one.mechanism].bar else 'count'} of {found.likely_from:,} on that happens in 95 % of "
+            "cases at any one of these ticks"
+        )
+
+
+def _error(one: HistogramPlan, say: _Printer) -> None:
+    error = one.error
+    say.head(f"expected error (what holds for all at once: with probability {1 - error.beta:.6g})")
+    if error.mean_absolute_error is not None:
+        say.line(
+            f"mean absolute error of a count, over all ticks: {_number(error.mean_absolute_error)}",
+            4,
+        )
+    if error.worst:
+        worst = "; ".join(
+            f"{_number(row.error)} for {_many(row.items, 'item')}" for row in error.worst
+        )
+        at = f"at any of {one.noise.ticks_looked_at:,} ticks, of one stream key, at most"
+        say.paragraph(f"noise on any count {at}: {worst}")
+    for figure in error.figures:
+        say.paragraph(f"{figure.name} {_number(figure.value)}: {figure.meaning}")
+    if error.segments:
+        rows = [(f"{row.up_to:,}", f"{row.error:,.0f}") for row in error.segments]
+        say.line("no answer is off by more than this, while the value is not above:", 4)
+        say.table(("value up to about", "error"), rows[:8], left=())
+    for row in error.theorems:
+        assumes = f", if {row.assumes}" if row.assumes else ""
+        figures = f"{_number(row.ours)}; as printed {_number(row.printed) or 'none'}"
+        say.paragraph(f"theorem ({row.source}): {row.bounds}{assumes}: {figures}")
+
+
+def _memory(memory: Memory, say: _Printer) -> None:
+    say.head("memory and disk of an owner partition")
+    parts = [f"columns {memory.columns_per_row:,} (labels of {memory.label_bytes} bytes)"]
+    further = (
+        ("index", memory.index_per_row),
+        ("noise", memory.noise_per_row),
+        ("state", memory.state_per_row),
+    )
+    parts += [f"{name} {size:,}" for name, size in further if size]
+    say.paragraph(f"bytes for {memory.row}: {', '.join(parts)}; on disk {memory.disk_per_row:,}")
+    if memory.note:
+        say.paragraph(memory.note)
+    rows = []
+    for size in memory.sizes:
+        least, most = _bytes(size.memory_least), _bytes(size.memory_most)
+        held = (
+            f"up to {most}"
+            if not size.memory_least
+            else most
+            if least == most
+            else f"{least} to {most}"
+        )
+        rows.append((f"{size.rows:,}", held, _bytes(size.disk)))
+    say.table(("rows", "memory", "disk"), rows, left=())
+
+
+def _counters(one: HistogramPlan, say: _Printer) -> None:
+    if len(one.counters) < 2:
+        return
+    say.head("counters at this budget (* in use, - not with these settings)")
+    errors = any(row.error is not None for row in one.counters)
+    rows: list[tuple[str, ...]] = []
+    for row in one.counters:
+        name = _mark(row) + row.counter + (f", radix {row.radix}" if row.radix else "")
+        times = "" if row.times_worst is None else f"{row.times_worst:.2f}"
+        if errors:
+            rows.append((name, _number(row.error), times, "", row.reason))
+        else:
+            sds = _number(row.worst_sd), _number(row.rms_sd)
+            rows.append((name, *sds, times, _whole(row.noise_per_row), row.reason))
+    if errors:
+        say.table(("", "error, segment 1", "ratio", "", ""), rows, left=(0, 4))
+    else:
+        held = "bytes an item" if any(row.noise_per_row is not None for row in one.counters) else ""
+        say.table(("", "worst sd", "rms sd", "ratio", held, ""), rows, left=(0, 5))
+
+
+def _ends(one: HistogramPlan, say: _Printer) -> None:
+    if not one.ends:
+        return
+    say.head("the end of an epoch, by end_share, at this budget (* in use)")
+    top = max(row.worst_sd for row in one.ends)
+    rows = [
+        (
+            _mark(row) + ("none" if row.end_share is None else f"{row.end_share:g}"),
+            *map(_number, (row.worst_sd, row.rms_sd, row.last_sd)),
+            _whole(row.last_threshold),
+            line(row.curve, top, unicode=say.unicode),
+        )
+        for row in one.ends
+    ]
+    at_end = "threshold" if any(row.last_threshold is not None for row in one.ends) else ""
+    say.table(
+        ("", "worst sd", "rms sd", "sd at the end", at_end, "sd over the epoch"), rows, left=(0, 5)
+    )
+
+
+def _mechanisms(one: HistogramPlan, say: _Printer) -> None:
+    if len(one.mechanisms) < 2:
+        return
+    say.head("mechanisms at this budget (* in use, - not with these settings)")
+    rows = []
+    for row in one.mechanisms:
+        assumed = ", ".join(f"{name} = {_setting(value)}" for name, value in row.assumed.items())
+        words = "; ".join(
+            part for part in (row.reason, f"with {assumed}" if assumed else "", row.answers) if part
+        )
+        sds = _number(row.worst_sd), _number(row.rms_sd)
+        rows.append(
+            (_mark(row) + row.mechanism, *sds, _whole(row.threshold), _number(row.error), words)
+        )
+    say.table(("", "worst sd", "rms sd", "threshold", "error", "answers"), rows, left=(0, 5))
+    every = f"of every count of {one.domain or 1_000:,} items at every tick"
+    say.paragraph(f"error: at most, {every}; of an order statistic, in its first segment")
+
+
+def _mark(row: CounterChoice | Alternative | EndChoice) -> str:
+    return "* " if row.chosen else "  " if isinstance(row, EndChoice) or row.possible else "- "
+
+
+def _total(total: Total, histograms: int, say: _Printer) -> None:
+    say.rule("all together")
+    who = (
+        f"stream key {total.key!r}, which pays most"
+        if total.key is not None
+        else "whatever its stream key"
+    )
+    if histograms == 1:
+        say.paragraph(
+            f"one histogram: its own guarantee is that of the worker, for one {total.unit} and epoch",
+            2,
+        )
+    else:
+        named = ", ".join(total.histograms)
+        say.paragraph(f"{named}: one {total.unit} counts in all of them ({who})", 2)
+        nothing = ": nothing is promised" if total.delta >= 1 else ""
+        say.line(
+            f"together: epsilon {total.epsilon!r} at delta {total.delta:.9g} (rho {total.rho:.6g}){nothing}",
+            2,
+        )
+        printed = (
+            ""
+            if total.epsilon_printed is None
+            else f", the papers' conversion {_number(total.epsilon_printed)}"
+        )
+        say.paragraph(
+            f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}{printed}",
+            2,
+        )
+    for sentence in _adding_up(total.unit):
+        say.paragraph(f"- {sentence}", 2)
+    if total.person:
+        headings, rows = rows_of(total.person, total.unit)
+        say.head("what one person loses")
+        say.table(headings, rows, left=())
+        say.paragraph(explained(total.unit))
+
+
+def _adding_up(unit: str) -> Iterator[str]:
+    if unit == "event":
+        yield "stream keys do not add up: an event has one"
+        yield "epochs do not add up for one event: it lies in one of them; for a person who comes in many they do"
+    else:
+        yield f"stream keys do not add up within a histogram: what a {unit} may change is bounded over all of them"
+        yield f"epochs add up: a {unit} is charged in each"
+    yield "generations, a new worker name and other workers on the same events add up"
+
+
+def _number(value: float | None) -> str:
+    """Return four significant digits; empty for None."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _whole(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' if count > 1 else ''}"
+
+
+def _bytes(value: int) -> str:
+    for unit, width in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if value >= width:
+            return f"{value / width:.3g} {unit}"
+    return f"{value} B"
+
+
+def _span(milliseconds: int) -> str:
+    """Return a duration in its two largest units."""
+    parts = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        whole, milliseconds = divmod(milliseconds, MILLISECONDS[unit])
+        if whole:
+            parts.append(f"{whole:,} {'min' if unit == 'm' else unit}")
+    return " ".join(parts[:2])
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(map(_setting, value)) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)

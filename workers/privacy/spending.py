@@ -1,0 +1,672 @@
+"""Privacy spending of a worker: per histogram, generation and epoch, in total, and under a ceiling.
+
+`Budget` is the object that `budget --json` prints, described in docs/budget.md. Field names are an
+interface: fields may be added but not changed. A figure that does not apply is null. Nothing here
+is learned from events: snapshots state ticks, ids and prices as well.
+
+The source is a worker's release state: identity, price and published ticks of every generation,
+including generations and histograms that have left the settings. No key is needed, and no exact
+counts are read.
+
+An epoch is charged in full from its first tick. Its budget is that of one mechanism, whatever later
+ticks show. Mechanisms that answer until their budget is used up lose the rest at the end of an
+epoch.
+
+Total for one event. The worker assigns an event one time (late events count in the tick that was
+open), the same for all histograms. So the event lies in one tick and one epoch of each generation
+that published at that time. It has one stream key and one owner partition. The total is therefore
+the largest, over stream keys and times, of the composed cost of the generations that counted it.
+Generations of one histogram overlap in time only if the width or start of their ticks changed. If
+histograms take the stream key from different fields, the event has one key per field and all
+of them count. A running generation has no end. All totals are converted at one delta, the largest
+sum that any of them needs, so the stated epsilon holds for every event.
+
+Total for one user. A user may appear in every epoch with every key: all epochs of all generations
+add up.
+
+A generation that protected another unit has no figure for this one, so no total is stated. A user
+has many events. Conversely, removing one event of a user lets other pairs count, so a promise to
+users is none to events at the same price.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Literal
+
+import msgspec
+from msgspec import structs
+
+from workers.mechanisms.config.ticks import TickGrid
+from workers.mechanisms.identity import mechanism_id
+from workers.pipeline.histogram import Life, owner_of
+from workers.pipeline.merge import ReleaseProgress
+from workers.privacy.ceiling import (
+    EVER,
+    Ceiling,
+    CeilingCharge,
+    Held,
+    charges_of,
+    grid_of,
+    key_field,
+    merged,
+    parts_of,
+    price_of,
+)
+from workers.privacy.plan.model import Record, Share, Span
+from workers.privacy.total import (
+    Charge,
+    Part,
+    Together,
+    delta_together,
+    epsilon_at,
+    spans_of,
+    together,
+)
+from workers.settings.settings import Settings
+
+Status = Literal["running", "left out", "ended"]
+
+
+class Epoch(Record, frozen=True, kw_only=True):
+    epoch: int
+    first_tick: int
+    last_tick: int
+    ids: tuple[str, ...]
+
+
+class Charged(Record, frozen=True, kw_only=True):
+    epochs: int
+    rho: float
+    epsilon: float | None
+    delta: float
+
+
+class Generation(Record, frozen=True, kw_only=True):
+    """A generation; `rho`, `epsilon` and `delta` are the price of one epoch."""
+
+    generation: int
+    mechanism: str
+    status: Status
+    topic: str
+    unit: str
+    tick_ms: int
+    horizon: int | None
+    rho: float
+    epsilon: float
+    delta: float
+    deltas: tuple[Share, ...] | None
+    published_from: int | None
+    published_to: int | None
+    ticks: int
+    epochs_begun: int
+    epochs: tuple[Epoch, ...]
+    charged: Charged | None
+
+
+class Histogram(Record, frozen=True, kw_only=True):
+    name: str
+    generation_in_settings: int | None
+    generations: tuple[Generation, ...]
+
+
+class Counted(Record, frozen=True, kw_only=True):
+    """A part of the total; `worker` is set only for workers other than the budget's own."""
+
+    histogram: str
+    generation: int
+    epochs: int
+    worker: str | None = None
+
+
+class Total(Record, frozen=True, kw_only=True):
+    """Guarantee of everything in the state together, for one event or user."""
+
+    unit: str
+    epsilon: float | None
+    delta: float
+    rho: float
+    deltas: tuple[Share, ...]
+    epsilon_of_the_sum: float
+    parts: tuple[Counted, ...]
+    key: str | None
+
+
+class NextEpoch(Record, frozen=True, kw_only=True):
+    """The next epoch of a histogram, and the epsilon of the fullest period once it is charged."""
+
+    histogram: str
+    epoch: int
+    begins: int | None
+    epsilon: float | None
+    fits: bool
+
+
+class Left(Record, frozen=True, kw_only=True):
+    """The ceiling in the settings, and its unspent part.
+
+    `begins`, `ends` and `epsilon` describe the fullest period that touches the newest epochs;
+    `rho_left` is the zCDP that still fits into it.
+    """
+
+    max_epsilon: float
+    max_delta: float
+    period: str
+    begins: int | None
+    ends: int | None
+    epsilon: float | None
+    rho_left: float
+    parts: tuple[Counted, ...]
+    next: tuple[NextEpoch, ...]
+    other_workers: tuple[str, ...]
+
+
+class Budget(Record, frozen=True, kw_only=True):
+    worker: str
+    unit: str
+    state: Literal["there", "empty", "missing"]
+    histograms: tuple[Histogram, ...]
+    total: Total | None
+    not_in_total: tuple[Counted, ...]
+    not_begun: tuple[str, ...]
+    person: tuple[Span, ...] = ()
+    ceiling: Left | None = None
+
+
+class AllBudgets(Record, frozen=True, kw_only=True):
+    """Budgets of several workers on the same events, and their joint guarantee."""
+
+    workers: tuple[Budget, ...]
+    unit: str
+    total: Total | None
+    not_in_total: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A generation in one owner partition, with at least one published tick."""
+
+    owner: int
+    life: Life
+    running: bool
+
+    @property
+    def first(self) -> int:
+        return self.life.first or 0
+
+    @property
+    def last(self) -> int:
+        """Last published global tick; less than `first` if nothing was published."""
+        return (self.life.next or 0) - 1
+
+
+@dataclass(slots=True)
+class Entry:
+    """A generation in all owner partitions; two settings with the same number are two entries."""
+
+    name: str
+    life: Life
+    pieces: list[Piece] = field(default_factory=list)
+    status: Status = "ended"
+
+    @property
+    def grid(self) -> TickGrid:
+        return grid_of(self.name, self.life)
+
+    @property
+    def first(self) -> int:
+        return min(piece.first for piece in self.pieces)
+
+    @property
+    def last(self) -> int:
+        return max(piece.last for piece in self.pieces)
+
+    @property
+    def epochs(self) -> range:
+        """Epochs that have begun; empty if nothing was published."""
+        if not self.pieces:
+            return range(0)
+        return range(self.grid.split(self.first)[0], self.grid.split(self.last)[0] + 1)
+
+    @property
+    def charged_epochs(self) -> int:
+        """Number of charged epochs: one for an event, which falls in one epoch; all for a user."""
+        return min(len(self.epochs), 1) if self.life.unit == "event" else len(self.epochs)
+
+    @property
+    def part(self) -> Part:
+        return price_of(self.life, self.charged_epochs)
+
+    @property
+    def charge(self) -> Charge:
+        grid = self.grid
+        return Charge(
+            replace(self.part, times=1),
+            None if grid.horizon is None else grid.horizon * grid.tick_ms,
+        )
+
+
+def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
+    """Return every generation, in the order of the settings; unknown histograms last."""
+    found: dict[tuple[str, int, bytes], Entry] = {}
+    for owner, state in enumerate(states):
+        if state is None:
+            continue
+        lives = [(*one, False) for one in state.retired] + [
+            (*one, True) for one in state.histograms.items()
+        ]
+        for name, life, running in lives:
+            key = (name, life.generation, msgspec.json.encode(life.description, order="sorted"))
+            entry = found.setdefault(key, Entry(name, life))
+            if life.first is not None and life.next is not None and life.next > life.first:
+                entry.pieces.append(Piece(owner, life, running))
+            if running:
+                entry.status = (
+                    "running"
+                    if generations_in(settings).get(name) == life.generation
+                    else "left out"
+                )
+    place = {config.name: i for i, config in enumerate(settings.histograms)}
+    return sorted(
+        found.values(),
+        key=lambda entry: (place.get(entry.name, len(place)), entry.name, entry.life.generation),
+    )
+
+
+def generations_in(settings: Settings) -> dict[str, int]:
+    return {config.name: config.generation for config in settings.histograms}
+
+
+# With more combinations than this, an event is assumed to count in everything.
+_CHOICES_MAX = 4_096
+
+
+def total_of(
+    entries: Sequence[Entry], settings: Settings, owners: int
+) -> tuple[Total | None, tuple[Counted, ...]]:
+    """Return the total for the unit in the settings, and the generations with another unit.
+
+    The total is None if nothing was published or a generation protected another unit.
+    """
+    unit = settings.privacy.unit
+    published = [entry for entry in entries if entry.pieces]
+    outside = tuple(_counted(entry) for entry in published if entry.life.unit != unit)
+    if outside or not published:
+        return None, outside
+    if unit == "user":
+        return _total(unit, published, together([entry.part for entry in published]), None), ()
+    groups = dict(_sets(published, settings, owners))
+    delta = max(delta_together([entry.part for entry in _of(published, group)]) for group in groups)
+    found = {
+        group: together([entry.part for entry in _of(published, group)], delta) for group in groups
+    }
+
+    def size(group: frozenset[int]) -> tuple[float, float, list[int]]:
+        # Without an epsilon there is no guarantee, which ranks as the largest loss.
+        epsilon = found[group].epsilon
+        return math.inf if epsilon is None else epsilon, found[group].rho, sorted(group)
+
+    worst = max(groups, key=size)
+    # Name no key if the same running histograms serve all keys.
+    served = {_keys(entry, settings) for entry in published if entry.status == "running"}
+    key = groups[worst] if len(served) > 1 else None
+    return _total(unit, _of(published, worst), found[worst], key), ()
+
+
+def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
+    """Return one person's loss from generations that have not ended, or from all if all have."""
+    published = [entry for entry in entries if entry.pieces]
+    if not published or any(entry.life.unit != settings.privacy.unit for entry in published):
+        return ()
+    running = [entry for entry in published if entry.status != "ended"] or published
+    if settings.privacy.unit == "user":
+        return spans_of([entry.charge for entry in running])
+    groups = {tuple(sorted(group)) for group, _ in _sets(running, settings, owners)}
+    return spans_of(*([entry.charge for entry in _of(running, group)] for group in sorted(groups)))
+
+
+def total_of_all(
+    found: Mapping[str, tuple[Sequence[Entry], Settings, int]],
+) -> tuple[Total | None, tuple[str, ...]]:
+    """Return the joint total of workers on the same events, and the workers with another unit.
+
+    `found` has the arguments of `total_of` by worker.
+    """
+    unit = next(iter(found.values()))[1].privacy.unit
+    published = {
+        worker: [e for e in entries if e.pieces] for worker, (entries, _, _) in found.items()
+    }
+    outside = tuple(
+        worker for worker, entries in published.items() if any(e.life.unit != unit for e in entries)
+    )
+    published = {worker: entries for worker, entries in published.items() if entries}
+    if outside or not published:
+        return None, outside
+    choices: list[list[tuple[str, Entry]]] = []
+    if unit == "event":
+        sets = {
+            worker: [
+                _of(entries, group)
+                for group, _ in _sets(entries, found[worker][1], found[worker][2])
+            ]
+            for worker, entries in published.items()
+        }
+        if math.prod(map(len, sets.values())) <= _CHOICES_MAX:
+            for choice in product(*sets.values()):
+                choices.append(
+                    [(w, e) for w, group in zip(sets, choice, strict=True) for e in group]
+                )
+    if not choices:  # users, or too many combinations: take everything
+        choices.append(
+            [(worker, entry) for worker, entries in published.items() for entry in entries]
+        )
+    delta = max(delta_together([entry.part for _, entry in choice]) for choice in choices)
+    sums = [together([entry.part for _, entry in choice], delta) for choice in choices]
+    worst = max(
+        range(len(sums)),
+        key=lambda i: (math.inf if (e := sums[i].epsilon) is None else e, sums[i].rho),
+    )
+    parts = tuple(
+        structs.replace(_counted(entry), worker=worker) for worker, entry in choices[worst]
+    )
+    return structs.replace(_total(unit, (), sums[worst], None), parts=parts), ()
+
+
+def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
+    return [entries[i] for i in sorted(group)]
+
+
+def _sets(
+    entries: Sequence[Entry], settings: Settings, owners: int
+) -> Iterator[tuple[frozenset[int], str | None]]:
+    """Yield every set of generations that counts one event, with its key; None if not declared."""
+    if len({key_field(entry.life) for entry in entries}) > 1:
+        # The event has a stream key and an owner partition per field.
+        yield from ((group, None) for group in _at_one_time(entries, range(len(entries)), None))
+        return
+    declared = [_keys(entry, settings) for entry in entries]
+    names = sorted({key for keys in declared if keys is not None for key in keys})
+    seen: set[tuple[int, frozenset[int]]] = set()
+    for key in (None, *names):
+        serving = frozenset(i for i, keys in enumerate(declared) if keys is None or key in keys)
+        for owner in range(owners) if key is None else (owner_of(key, owners),):
+            if (owner, serving) not in seen:
+                seen.add((owner, serving))
+                for group in _at_one_time(entries, serving, owner):
+                    yield group, key
+
+
+def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:
+    """Return the stream keys that a generation served; None if any."""
+    # The state does not store the keys of older generations.
+    for config in settings.histograms:
+        if (config.name, config.generation) == (entry.name, entry.life.generation):
+            return None if config.keys == "public" else frozenset(config.keys)
+    return None
+
+
+def _at_one_time(
+    entries: Sequence[Entry], serving: Iterable[int], owner: int | None
+) -> Iterator[frozenset[int]]:
+    """Yield the sets of generations that published at the same time, in one partition or any."""
+    spans = [
+        (
+            entries[i].grid.start(piece.first),
+            math.inf if piece.running else entries[i].grid.end(piece.last),
+            i,
+        )
+        for i in serving
+        for piece in entries[i].pieces
+        if owner is None or piece.owner == owner
+    ]
+    # Every largest set begins where a generation begins.
+    for begin, _, _ in spans:
+        yield frozenset(i for first, end, i in spans if first <= begin < end)
+
+
+def _counted(entry: Entry) -> Counted:
+    return Counted(
+        histogram=entry.name, generation=entry.life.generation, epochs=entry.charged_epochs
+    )
+
+
+def _total(unit: str, entries: Sequence[Entry], found: Together, key: str | None) -> Total:
+    return Total(
+        unit=unit,
+        epsilon=found.epsilon,
+        delta=found.delta,
+        rho=found.rho,
+        deltas=found.deltas,
+        epsilon_of_the_sum=found.epsilon_of_the_sum,
+        parts=tuple(map(_counted, entries)),
+        key=key,
+    )
+
+
+_HALVINGS = 60
+
+
+def left_of(
+    settings: Settings,
+    states: Sequence[ReleaseProgress | None],
+    others: Sequence[CeilingCharge] = (),
+) -> Left | None:
+    """Return the unspent part of the ceiling; None without a ceiling.
+
+    `others` are charges of other workers on the same events.
+    """
+    ceiling = Ceiling.of(settings.privacy)
+    if ceiling is None:
+        return None
+    own = [
+        charge
+        for state in states
+        if state is not None
+        for charge in charges_of(settings.worker.name, state, settings)
+    ]
+    charges = merged([*own, *others])
+    held = _fullest(ceiling, charges, [(charge, charge.last) for charge in charges])
+    paid = [part for _, part in parts_of(charges, held.counts, ceiling.unit)]
+    return Left(
+        max_epsilon=ceiling.epsilon,
+        max_delta=ceiling.delta,
+        period=settings.privacy.period,
+        begins=_finite(held.begin),
+        ends=_finite(held.end),
+        epsilon=held.epsilon,
+        rho_left=_rho_left(ceiling, paid, held),
+        parts=tuple(
+            Counted(
+                histogram=charge.histogram,
+                generation=charge.generation,
+                epochs=part.times,
+                worker=None if charge.worker == settings.worker.name else charge.worker,
+            )
+            for charge, part in parts_of(charges, held.counts, ceiling.unit)
+        ),
+        next=tuple(
+            _next(ceiling, settings, [state for state in states if state is not None], others)
+        ),
+        other_workers=tuple(sorted({charge.worker for charge in others})),
+    )
+
+
+def _fullest(
+    ceiling: Ceiling, charges: Sequence[CeilingCharge], epochs: Sequence[tuple[CeilingCharge, int]]
+) -> Held:
+    found = [ceiling.fullest(charges, *charge.span(epoch), named=True) for charge, epoch in epochs]
+    nothing = Held(None, None, 0.0, (0,) * len(charges))
+    return max(
+        found, key=lambda held: math.inf if held.epsilon is None else held.epsilon, default=nothing
+    )
+
+
+def _rho_left(ceiling: Ceiling, paid: Sequence[Part], held: Held) -> float:
+    """Return the rho that still fits, rounded down."""
+    low, high = 0.0, 1e4
+    if not ceiling.holds(held.epsilon):
+        return 0.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        # Known only as zCDP, so it has no useful epsilon of its own.
+        more = Part(rho=middle, epsilon=1e9, delta=0.0)
+        if ceiling.holds(epsilon_at([*paid, more], ceiling.delta)):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _next(
+    ceiling: Ceiling,
+    settings: Settings,
+    states: Sequence[ReleaseProgress],
+    others: Sequence[CeilingCharge],
+) -> Iterator[NextEpoch]:
+    """Yield the next epoch of every histogram whose next tick is in the state."""
+    for config in settings.histograms:
+        grid = TickGrid(
+            tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
+        )
+        ticks = []
+        for state in states:
+            life = state.histograms.get(config.name)
+            if life is not None and life.generation == config.generation and life.next is not None:
+                ticks.append(life.next)
+        if not ticks:
+            # A histogram that has not begun has no stored price; `plan` computes it.
+            continue
+        epoch = grid.split(max(ticks))[0]
+        charges = merged(
+            [
+                *(
+                    charge
+                    for state in states
+                    for charge in charges_of(
+                        settings.worker.name, state, settings, {config.name: epoch}
+                    )
+                ),
+                *others,
+            ]
+        )
+        for charge in charges:
+            mine = (charge.worker, charge.histogram, charge.generation)
+            if mine == (settings.worker.name, config.name, config.generation):
+                held = _fullest(ceiling, charges, [(charge, epoch)])
+                begins = _finite(charge.span(epoch)[0])
+                yield NextEpoch(
+                    histogram=config.name,
+                    epoch=epoch,
+                    begins=begins,
+                    epsilon=held.epsilon,
+                    fits=ceiling.holds(held.epsilon),
+                )
+                break
+
+
+def _finite(milliseconds: int | None) -> int | None:
+    return None if milliseconds is None or abs(milliseconds) >= EVER else milliseconds
+
+
+# Only the newest epochs are listed; all are charged.
+EPOCHS_LISTED = 1_000
+
+
+def budget_of(
+    settings: Settings,
+    states: Sequence[ReleaseProgress | None] | None,
+    others: Sequence[CeilingCharge] = (),
+) -> Budget:
+    """Return a worker's spending; `states` is from `read_states`, `others` as in `left_of`."""
+    entries = entries_of(states or (), settings)
+    wanted = generations_in(settings)
+    begun = {(entry.name, entry.life.generation) for entry in entries if entry.pieces}
+    names = list(dict.fromkeys(entry.name for entry in entries))
+    total, outside = total_of(entries, settings, len(states or ()))
+    return Budget(
+        worker=settings.worker.name,
+        unit=settings.privacy.unit,
+        state="missing" if states is None else "there" if any(states) else "empty",
+        histograms=tuple(
+            Histogram(
+                name=name,
+                generation_in_settings=wanted.get(name),
+                generations=tuple(_generation(entry) for entry in entries if entry.name == name),
+            )
+            for name in names
+        ),
+        total=total,
+        not_in_total=outside,
+        not_begun=tuple(
+            name for name, generation in wanted.items() if (name, generation) not in begun
+        ),
+        person=person_of(entries, settings, len(states or ())),
+        ceiling=left_of(settings, states or (), others),
+    )
+
+
+def budget_of_all(
+    all_: Sequence[
+        tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[CeilingCharge]]
+    ],
+) -> AllBudgets:
+    total, outside = total_of_all(
+        {
+            one.worker.name: (entries_of(states or (), one), one, len(states or ()))
+            for one, states, _ in all_
+        }
+    )
+    return AllBudgets(
+        workers=tuple(budget_of(*one) for one in all_),
+        unit=all_[0][0].privacy.unit,
+        total=total,
+        not_in_total=outside,
+    )
+
+
+def _generation(entry: Entry) -> Generation:
+    life, grid, epochs = entry.life, entry.grid, entry.epochs
+    charged = None
+    if epochs:
+        found = together([entry.part])
+        charged = Charged(
+            epochs=entry.charged_epochs, rho=found.rho, epsilon=found.epsilon, delta=found.delta
+        )
+    return Generation(
+        generation=life.generation,
+        mechanism=str(life.description.get("mechanism", "")),
+        status=entry.status,
+        topic=str(life.description.get("topic", "")),
+        unit=life.unit,
+        tick_ms=grid.tick_ms,
+        horizon=grid.horizon,
+        rho=life.rho,
+        epsilon=life.epsilon,
+        delta=life.delta,
+        deltas=None
+        if life.deltas is None
+        else tuple(Share(name=name, delta=delta) for name, delta in life.deltas.items()),
+        published_from=grid.start(entry.first) if epochs else None,
+        published_to=grid.end(entry.last) if epochs else None,
+        ticks=entry.last - entry.first + 1 if epochs else 0,
+        epochs_begun=len(epochs),
+        epochs=tuple(_epoch(entry, grid, epoch) for epoch in epochs[-EPOCHS_LISTED:]),
+        charged=charged,
+    )
+
+
+def _epoch(entry: Entry, grid: TickGrid, epoch: int) -> Epoch:
+    """Return an epoch over all owner partitions; their ids differ if their first ticks do."""
+    begin = 1 if grid.horizon is None else (epoch - 1) * grid.horizon + 1
+    end = entry.last if grid.horizon is None else epoch * grid.horizon
+    inside = [piece for piece in entry.pieces if piece.first <= end and piece.last >= begin]
+    ids = (mechanism_id(piece.life.description, piece.first, epoch).hex() for piece in inside)
+    return Epoch(
+        epoch=epoch,
+        first_tick=grid.split(max(begin, entry.first))[1],
+        last_tick=grid.split(min(end, entry.last))[1],
+        ids=tuple(dict.fromkeys(ids)),
+    )

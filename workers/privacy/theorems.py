@@ -1,0 +1,874 @@
+"""Accuracy bounds from each mechanism's own theorem: as printed in the paper, and as proved here.
+
+`promises` returns the main bound first. "counts" bounds the noise on published counts, "hidden"
+the true count of an unpublished item, "selection" how wrong a choice may be, "answer" the error of
+an order statistic. Neighbours, costs and noise are those of `workers.mechanisms`; nothing here
+changes a release. Figures are floats because they describe an error and never produce one.
+
+`printed` is the paper's algorithm with the paper's accounting and constants at the same budget (for
+epsilon: its conversion rho + 2 sqrt(rho ln(1/delta))). `ours` is proved for the noise, thresholds
+and shares in use here. Where a paper bounds one count at one tick, both take the union over an
+epoch; where it gives only O(.), the constants are derived below. All bounds are the worst over
+labels and ticks.
+
+    Symbol      Here
+    beta        probability that a bound fails, over an epoch of one stream key
+    T, d        ticks, labels
+    tau         the papers' noise at this budget: known budget rho, tau^2 = D0 Dinf^2 / (2 rho)
+    b           scale of Laplace or Gumbel noise at this budget
+    s_j^2       variance of level j of a counter
+
+Running counters:
+
+    known_base      000 Thm 2: sqrt(2 (r-1) L_r^2 tau^2 ln(2 d T / beta)); ours: the counter's worst
+                    variance
+    unk_base        000 Thm 2, Lemma F.2: the same; hidden: m_delta + the same,
+                    m_delta = Dinf + tau L_r sqrt(r-1) PhiInv(1 - delta/T)
+    sparse_gumb     000 Thm 4, App. D: counters at tau_2; selection: eta_t + noise of the test, its
+                    threshold and the counters. D gives tau sqrt(s) O(sqrt(r-1) L_r + ln d): each of
+                    these tails at its part of beta
+
+Selection in sparse_gumb. If switches remain and none is made at t, every outside item satisfies
+count + Y <= least + N + eta_t + Z, where N is the noise of the least published count. So an outside
+item exceeds it by at most eta_t + |N| + Z (+ |Y| where Y may be negative). A choice made at t
+leaves no outside item more than b ln(d k (s+1) / beta) above an inside one (exponential mechanism).
+beta is split evenly.
+
+One-shot releases, their sums, and `pay_what_you_get`. The noise is that of the calibrated
+algorithm; the papers' is tau^2 = D0 Dinf^2 / (2 rho), b = Dinf sqrt(k / (4 rho)) (half of rho
+picks). R releases (one per tick), n labels, H = h_(kbar+1); the worst tick adds N blocks, printed
+(r - 1) L_r. Bounds as printed:
+
+    counts, Gaussian         000 Thm 2: sqrt(2 tau^2 ln(2 n R/beta)); ours: the integer law's exact
+                             quantile
+    counts, Laplace          001 Fact 6: b ln(n R/beta); ours: as above
+    hidden, positive_*       004 Thm 7: h + Z <= m: m + the noise; m = Dinf + b ln(D0/(2 delta)) or
+                             Dinf + s PhiInv(1 - delta/D0)
+    hidden, unk_gauss        000 Alg. 9: above H: m + the noise of Z' - Z,
+                             m = Dinf + sqrt2 s PhiInv(1 - delta/D0)
+    hidden, limit_dom_...    002 Lemma 6.2: the same with Laplace noise, m = Dinf + x,
+                             (1/2 + x/(4b)) e^(-x/b) = delta/D0
+    selection, known_gumbel  000 Lemma D.1: a = b ln((d - 1) k R/beta): peeling, a pick falls short
+                             of the largest by more with probability at most (d - 1) e^(-a/b);
+                             printed with d
+    hidden, limit_dom        000 Alg. 6: where fewer than k are shown, above H: BOTTOM's height + a
+                             over kbar others; printed height Dinf + 2 b ln(kbar/delta), here half
+                             that and min(D0, kbar)
+    hidden, pay_what_...     004 Thms 9, 10: the same; printed height Dinf + b ln(kbar/delta), picks
+                             k* in all
+    counts, meta             000 Thms 2, 3: known_gauss: sqrt(2 N tau_cell^2 ln(2 n R/beta)),
+                             tau_cell^2 = L_r tau^2; others: N (what a block hides) + the noise of N
+                             blocks; shown too high: `subset_bound`
+    counts, misra_gries      003 Thm 8:
+                             weight/(k+1) + N (1 + 2 ln(3/delta')/e + 2 ln((k+1) R/beta)/e),
+                             e = sqrt(2 rho/L)/m and delta' = delta_cell e^(-e (m-1))/m for an event
+                             of m items; "merge": 004 Thm 7, l2 sqrt(k); "pure": 003 Section 6:
+                             weight/(k+1) + N 2 b ln(d R/beta), b = 2 L m/epsilon
+
+If kbar is chosen privately, the bound holds for kbar_max and the choice adds b ln(candidates
+R/beta).
+
+Order statistics (paper 001). `ours` is the `error` in snapshots, in the worst segment that the data
+can reach. Segment j ends only if value + |G_j| + low > K_j, so a value that stays at V never ends
+the first segment with K_j >= V + column_error(j) + low. `doubling` gets a smaller bound: the true
+value of segment j lies between K_(j-1) - low - |G_(j-1)|, since the previous segment has ended, and
+min(V, K_j + high + |G_j|); the answer is the value at the segment's start, off by |G_j|. (It
+watches one value, so K_(j-1) is its own.)
+
+`printed` is the paper's pure algorithm at the epsilon of the guarantee, with d, the l1 norm of a
+row, replaced by D Dinf (D columns an event changes). With e the epsilon of one level:
+
+    a_mu, a_tau     (8/e) ln(3 T/beta), (4/e) ln(3 c_max/beta): Lemma 5; with Delta for c_max:
+                    Lemma 13; log2 T: Lemma 8
+    err(n, beta)    8 D log2(n) ln(2 d n/beta) / e: Lemma 52, each column at e/(2 D)
+    bounded_max     6 (err(c_max, beta/3) + a_mu + a_tau): Lemma 6
+    doubling        2^(j-1) + 2 a_DM, the growth of segment j, + a_G: Theorem 2;
+                    a_G = (4 D/e) sqrt(2 j) ln(3 d log2 T/beta)
+    two_level       6 (a_G + err(Delta, beta'/3) + a_mu + a_tau): Lemma 14; e = epsilon/2,
+                    beta' = beta/(2 L), Delta the growth
+    two_level_k     max(K + C + 3 err + a_SV + 2 a_U + 1, K + 3 C + 2 err) + a_G,
+                    K = 3 (C + err(k Delta) + a_G): Equations 37 and 39, Lemma 31; H at e/3
+
+j is the last segment: 2^(j-2) <= V + a_G + a_mu + a_tau (Equation 20), at most log2 T while V <= T.
+Corrected: the text after Lemma 5 has 4 for the 8 in err, which is H at e and not at e/2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from statistics import NormalDist
+
+from workers.mechanisms.budget import DISCOVERY_SHARE
+from workers.mechanisms.config.histogram import HistogramConfig
+from workers.mechanisms.counters.tree import best_radix, digits_of
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.misra_gries.misra_gries import MisraGries, MisraGriesConfig, PureMisraGries
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace
+from workers.mechanisms.one_shot.algorithms import (
+    KNOWN,
+    LAPLACE,
+    LIMITED,
+    PICKING,
+    Algorithm,
+    Name,
+    Parameters,
+    Picking,
+    laplace_quantile,
+    quantile,
+)
+from workers.mechanisms.one_shot.config import MetaConfig, OneShotConfig, PayWhatYouGetConfig
+from workers.mechanisms.one_shot.one_shot import OneShot
+from workers.mechanisms.one_shot.pay import PayWhatYouGet
+from workers.mechanisms.order_statistics.config import MaxConfig
+from workers.mechanisms.order_statistics.engine import OrderStatistics
+from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
+from workers.mechanisms.registry import build, in_events
+from workers.mechanisms.running.known_base import KnownBase
+from workers.mechanisms.running.meta import Meta
+from workers.mechanisms.running.sparse_gumb import SparseGumb
+from workers.mechanisms.running.unk_base import UnkBase
+from workers.privacy.plan.noise import DigitCurve, curve_of, variances
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Assumptions about the data. Privacy does not depend on them.
+
+    Attributes:
+        items: occurring labels of an unknown domain (a declared domain has its own size).
+        value: largest value of a watched column (order statistics without a bound).
+        weight: sum of all counts in an epoch (sketches).
+        ticks: number of ticks considered if the horizon is unbounded.
+    """
+
+    items: int = 1_000
+    value: int = 1_000
+    weight: int = 100_000
+    ticks: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        for name in ("items", "value", "weight", "ticks"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """An error bound that holds with probability 1 - beta, over all of an epoch.
+
+    Attributes:
+        name: "counts", "hidden", "selection" or "answer".
+        bounds, assumes: the error and the assumptions about the data in words.
+        printed: bound of the paper's own algorithm, accounting and constants at the same settings;
+            infinite if the paper promises nothing.
+        ours: bound of this implementation.
+        source: paper and theorem.
+    """
+
+    name: str
+    bounds: str
+    assumes: str
+    beta: float
+    printed: float
+    ours: float
+    source: str
+
+
+def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
+    """Return `rho`, or invert the papers' conversion epsilon = rho + 2 sqrt(rho ln(1/delta))."""
+    if config.rho is not None:
+        return config.rho
+    log = -math.log(config.delta * (1 - (DISCOVERY_SHARE if discovers else 0.0)))
+    return (math.sqrt(log + (config.epsilon or 0.0)) - math.sqrt(log)) ** 2
+
+
+def ticks_of(config: HistogramConfig, data: Data) -> int:
+    return config.horizon_ticks or data.ticks
+
+
+def normal_bound(variance: float, values: float, beta: float) -> float:
+    """Bound all |sub-Gaussian values|: P(|X| > x) <= 2 exp(-x^2 / (2 v)) (000 Theorem 2)."""
+    return math.sqrt(2 * variance * math.log(2 * values / beta))
+
+
+def laplace_bound(scale: float, values: float, beta: float) -> float:
+    """Bound all |Laplace values|: P(|X| > x) = exp(-x / b) (001 Fact 6)."""
+    return scale * math.log(values / beta)
+
+
+def laplace_sum(terms: int, scale: float, values: float, beta: float) -> float:
+    """Bound all |sums of `terms` Laplace values| (001 Lemma 2)."""
+    log = math.log(2 * values / beta)
+    return 2 * scale * math.sqrt(2 * log) * max(math.sqrt(terms), math.sqrt(log))
+
+
+def subset_bound(variance: float, terms: int, values: float, beta: float) -> float:
+    """Bound the sums over every subset of `terms` values, in every group, by a union over 2^terms.
+
+    A cell shows an item if its noise is high, so the set of showing cells depends on the noise.
+    """
+    return math.sqrt(2 * terms * variance * (terms * math.log(2) + math.log(2 * values / beta)))
+
+
+def most_blocks(ticks: int, radix: int) -> int:
+    """Return the most blocks added at any t <= ticks: the largest sum of base-r digits."""
+    digits = DigitCurve(radix, [1.0] * digits_of(ticks, radix))
+    return int(digits.variance(digits.loudest(ticks)[:1])[0])
+
+
+def tree_variance(tau_squared: float, ticks: int, radix: int) -> float:
+    """Return (r - 1) L_r^2 tau^2 (000 Theorem 2)."""
+    return float((radix - 1) * digits_of(ticks, radix) ** 2) * tau_squared
+
+
+def worst_variance(mechanism: Mechanism, ticks: int) -> float:
+    """Return an upper bound, at most about a fifth too high, on the counter's variance at any tick.
+
+    haar: with c_j = min(m_j, 2^j - m_j) / 2^j, c_(j-1) is 2 c_j below 1/4 and 1 - 2 c_j above, and
+    c_0 = 0. For phi(y) = 4 y / 9 - y^2 / 3 that gives c_j^2 <= 1/9 + phi(c_j) - phi(c_(j-1)) (equal
+    above 1/4). Weighted with s_j^2, which never fall with j, and phi >= 0, the sum up to level J is
+    at most sum_j s_j^2 / 9 + s_J^2 phi(c_J). Levels whose blocks are at least twice as long as
+    `ticks` have c_j = t / 2^j.
+    tree: the digits of the worst t. sqrt: the variance never falls with t.
+    """
+    counter = mechanism.public()["counter"]
+    if not isinstance(counter, dict):
+        raise TypeError(f"counter = {counter!r}: not a counter's parameters")
+    if counter["kind"] == "sqrt":
+        return mechanism.sd(ticks) ** 2
+    if counter["kind"] == "tree":
+        worst = curve_of(counter)
+        return float(worst.variance(worst.loudest(ticks)[:1])[0])
+    total, *levels = variances(counter)
+    if not levels:
+        return total
+    height = min(ticks.bit_length(), len(levels))
+    below = sum(levels[:height]) / 9
+    beyond = sum(s2 * (ticks / 2.0**j) ** 2 for j, s2 in enumerate(levels, start=1) if j > height)
+    share = ticks / 2.0 ** len(levels)
+    whole = total * share**2
+    if counter["horizon"] is not None and height == len(levels):
+        # phi(c) and the total's share both grow with t up to the horizon, for weights 1 and 2.
+        rest = min(1 - share, share)
+        return below + levels[-1] * (4 * rest / 9 - rest**2 / 3) + whole
+    return below + levels[height - 1] * 5 / 36 + beyond + whole
+
+
+def normal_quantile(tail: float) -> float:
+    """Return PhiInv(1 - tail); 1 - tail as a float would lose a small tail."""
+    return -_NORMAL.inv_cdf(tail)
+
+
+def discovery_delta(mechanism: Mechanism) -> float:
+    return dict(mechanism.cost().deltas).get("discovery", 0.0)
+
+
+def scales(mechanism: Mechanism) -> list[float]:
+    found = mechanism.public()["scales"]
+    if not isinstance(found, list):
+        raise TypeError(f"scales = {found!r}: not a list")
+    return [float(Fraction(text)) for text in found]
+
+
+def bottom_of(public: Mapping[str, object]) -> int | None:
+    """Return BOTTOM's height above h_(kbar+1), from the parameters of a mechanism or algorithm."""
+    bottom, algorithm = public.get("bottom"), public.get("algorithm")
+    if isinstance(bottom, dict):
+        return int(bottom["above"])
+    return bottom_of(algorithm) if isinstance(algorithm, dict) else None
+
+
+def one_shot(
+    config: OneShotConfig, mechanism: OneShot, beta: float, data: Data
+) -> tuple[Promise, ...]:
+    """Bound the published counts, and the unpublished or unselected items, over all ticks."""
+    name, p = config.algorithm, config.parameters()
+    algorithm, releases = mechanism.algorithm, ticks_of(config, data)
+    rho, delta = paper_rho(config, discovers=name not in KNOWN), discovery_delta(mechanism)
+    labels = p.domain or data.items
+    values = releases * _looked_at(name, p, labels)
+    spread = _paper_spread(name, p, rho)
+    assumes = (
+        "" if name in KNOWN or name in LIMITED else f"at most {labels:,} labels occur in a tick"
+    )
+    counts = Promise(
+        name="counts",
+        bounds=f"error of every count shown, over {releases:,} ticks",
+        assumes=assumes,
+        beta=beta,
+        printed=_paper_noise(name, spread, values, beta),
+        ours=_largest(algorithm, values, beta),
+        source=_SOURCE[name][0],
+    )
+    if name == "known_gauss":
+        return (counts,)
+    if isinstance(algorithm, Picking):
+        printed, ours = _choices(name, p, algorithm, spread / 2, labels, releases, delta, beta)
+        known = name == "known_gumbel"
+        bounds = _above(p) + " where fewer than k are"
+        if known:
+            bounds = "how far an item not shown lies above one that is, at every tick"
+        other = Promise(
+            name="selection" if known else "hidden",
+            bounds=bounds,
+            assumes="",
+            beta=beta,
+            printed=printed,
+            ours=ours,
+            source=_SOURCE[name][1],
+        )
+        return counts, other
+    height = paper_height(name, p, spread, delta)
+    threshold = algorithm.threshold or 0
+    if name in LIMITED:
+        hidden, bounds = threshold + _largest(algorithm, values, beta, difference=True), _above(p)
+        tail = normal_bound(2 * spread**2, values, beta)
+        if name in LAPLACE:
+            tail = laplace_sum(2, spread, values, beta)
+    else:
+        hidden, bounds = (
+            threshold + _largest(algorithm, values, beta),
+            "true count of an item not shown, at every tick",
+        )
+        tail = _paper_noise(name, spread, values, beta)
+    return counts, Promise(
+        name="hidden",
+        bounds=bounds,
+        assumes=assumes,
+        beta=beta,
+        printed=height + tail,
+        ours=hidden,
+        source=_SOURCE[name][1],
+    )
+
+
+def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
+    """Bound how far an item that an answer with BOTTOM omits may lie above h_(kbar+1)."""
+    p = config.parameters()
+    answers = min(config.queries, max(1, ticks_of(config, data) // config.every))
+    picks = min(config.labels, answers * config.k)
+    delta = discovery_delta(mechanism) / config.queries
+    paper = config.max_count * math.sqrt(config.labels / (8 * paper_rho(config, discovers=True)))
+    ours = _bottom(mechanism.public()) + _picking(float(mechanism.scale), p, picks, answers, beta)
+    return Promise(
+        name="hidden",
+        bounds=_above(p) + " by an answer that is not complete",
+        assumes="",
+        beta=beta,
+        printed=p.max_count
+        + paper * math.log(p.kbar / delta)
+        + _picking(paper, p, picks, answers, beta),
+        ours=ours,
+        source="Rogers: Theorems 9 and 10; Cardoso, Rogers: Lemma D.1",
+    )
+
+
+def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Promise:
+    """Bound MetaAlgo's sums; an item that a block does not show counts as 0 in that block."""
+    name, p, algorithm = config.algorithm, config.parameters(), mechanism.algorithm
+    releases = ticks_of(config, data)
+    most = {"known_gumbel": p.k, "limit_dom": p.k}.get(
+        name, p.kbar if name in LIMITED else data.items
+    )
+    labels = p.domain or min(most, data.items)
+    where = " in a block" if name in PICKING + LIMITED else ""
+    assumes = "" if name == "known_gauss" else f"at most {most:,} labels occur{where}"
+    rho = paper_rho(config, discovers=name not in KNOWN) / mechanism.levels
+    delta = discovery_delta(mechanism) / mechanism.levels
+    spread, worst = _paper_spread(name, p, rho), (mechanism.radix - 1) * mechanism.levels
+    used, half = most_blocks(releases, mechanism.radix), beta / 2
+    if name == "known_gauss":
+        printed = normal_bound(worst * spread**2, labels * releases, beta)
+        ours = normal_bound(used * algorithm.sd**2, labels * releases, beta)
+    elif isinstance(algorithm, Picking):
+        below = _choices(name, p, algorithm, spread / 2, labels, releases, delta, half)
+        printed = worst * below[0] + subset_bound(spread**2, worst, labels * releases, half)
+        ours = used * below[1] + subset_bound(algorithm.sd**2, used, labels * releases, half)
+    else:
+        copies = 2 if name in LIMITED else 1
+        height = worst * paper_height(name, p, spread, delta)
+        printed = height + _paper_sum(name, spread, copies * worst, labels * releases, beta)
+        ours = _sum_error(algorithm, used, copies, labels * releases, beta)
+    return Promise(
+        name="counts",
+        bounds=f"error of every count, over {releases:,} ticks",
+        assumes=assumes,
+        beta=beta,
+        printed=printed,
+        ours=ours,
+        source="Cardoso, Rogers: Theorems 2 and 3; " + _SOURCE[name][-1],
+    )
+
+
+def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: Data) -> Promise:
+    """Bound the error of Misra-Gries on the tree; an unpublished item counts as 0."""
+    if isinstance(mechanism, PureMisraGries):
+        return _pure_sketch(config, mechanism, beta, data)
+    tree, k, releases = mechanism.tree, config.size, ticks_of(config, data)
+    worst, used, lost = (
+        (tree.radix - 1) * tree.levels,
+        most_blocks(releases, tree.radix),
+        data.weight / (k + 1),
+    )
+    rho = paper_rho(config, discovers=True) / tree.levels
+    delta = discovery_delta(mechanism) / tree.levels
+    if config.release == "pmg":
+        together = config.max_items * config.max_count
+        epsilon = math.sqrt(2 * rho) / together
+        log_delta = math.log(together / delta) + epsilon * (together - 1)
+        each = (
+            1
+            + 2 * (math.log(3) + log_delta) / epsilon
+            + 2 * math.log((k + 1) * releases / beta) / epsilon
+        )
+        printed, source, copies = worst * each, "Lebeda, Tetek: Theorem 8 in each block", 2
+    else:
+        spread = config.max_count * math.sqrt(k / (2 * rho))
+        height = config.max_count + spread * normal_quantile(delta / k)
+        printed = worst * height + normal_bound(
+            worst * spread**2, min(data.items, worst * k) * releases, beta
+        )
+        source, copies = "Lebeda, Tetek: Section 7; Rogers: Theorem 7 in each block", 1
+    values = min(data.items, used * k) * releases
+    variance = copies * float(mechanism.sigma_squared)
+    ours = max(
+        lost + used * (mechanism.threshold(1) or 0) + normal_bound(used * variance, values, beta),
+        subset_bound(variance, used, values, beta),
+    )
+    return Promise(
+        name="counts",
+        bounds=f"error of every count, over {releases:,} ticks",
+        assumes=f"at most {data.items:,} labels and {data.weight:,} counts in an epoch",
+        beta=beta,
+        printed=lost + printed,
+        ours=ours,
+        source=source,
+    )
+
+
+def _pure_sketch(
+    config: MisraGriesConfig, mechanism: PureMisraGries, beta: float, data: Data
+) -> Promise:
+    """Bound the error of Misra-Gries over a declared domain.
+
+    Every tick releases one cell, so there are R d noise values. At most k labels have a count above
+    0 before noise, so a label that a cell does not show ranks below a shown one with a count of 0:
+    its own count is at most two noise values.
+    """
+    tree, releases = mechanism.tree, ticks_of(config, data)
+    worst, used, lost = (
+        (tree.radix - 1) * tree.levels,
+        most_blocks(releases, tree.radix),
+        data.weight / (config.size + 1),
+    )
+    values = len(mechanism.domain()) * releases
+    scale = 2 * tree.levels * config.max_items * config.max_count / (config.epsilon or 0.0)
+    largest = laplace_quantile(mechanism.scale, beta / values / 2) - 1
+    return Promise(
+        name="counts",
+        bounds=f"error of every count, over {releases:,} ticks",
+        assumes=f"at most {data.weight:,} counts of the domain in an epoch",
+        beta=beta,
+        printed=lost + worst * 2 * laplace_bound(scale, values, beta),
+        ours=lost + used * 2 * largest / (config.size + 1) + 0.5,
+        source="Lebeda, Tetek: Section 6 in each block",
+    )
+
+
+# ---- the papers' noise and thresholds ----
+
+_D1 = "Cardoso, Rogers: Lemma D.1"
+_SOURCE: dict[Name, tuple[str, str]] = {
+    "known_gauss": ("Cardoso, Rogers: Theorems 2 and 7", "Theorem 7"),
+    "known_gumbel": ("Cardoso, Rogers: Theorems 2 and 8", _D1),
+    "positive_laplace": ("Rogers: Theorem 7", "Rogers: Theorem 7"),
+    "positive_gauss": ("Rogers: Theorem 7", "Rogers: Theorem 7"),
+    "unk_gauss": (
+        "Cardoso, Rogers: Theorems 2 and 5",
+        "Cardoso, Rogers: Theorem 5; Rogers: Theorem 8",
+    ),
+    "limit_dom_laplace": ("Durfee, Rogers: Lemma 6.2", "Durfee, Rogers: Lemma 6.2"),
+    "limit_dom": ("Cardoso, Rogers: Theorems 2 and 9", f"{_D1}, Algorithm 6"),
+}
+
+
+def _paper_spread(name: Name, p: Parameters, rho: float) -> float:
+    """Return tau, or b of Laplace noise; for picks tau = 2 b with k/tau^2 = rho."""
+    return p.max_count * math.sqrt(p.k / rho if name in PICKING else p.max_items / (2 * rho))
+
+
+def _paper_noise(name: Name, spread: float, values: float, beta: float) -> float:
+    return (
+        laplace_bound(spread, values, beta)
+        if name in LAPLACE
+        else normal_bound(spread**2, values, beta)
+    )
+
+
+def _paper_sum(name: Name, spread: float, terms: int, values: float, beta: float) -> float:
+    if name in LAPLACE:
+        return laplace_sum(terms, spread, values, beta)
+    return normal_bound(terms * spread**2, values, beta)
+
+
+def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> float:
+    """Return the papers' threshold, or its height above h_(kbar+1), for noise of this tau or b."""
+    each = delta / p.max_items
+    if name == "positive_laplace":
+        return p.max_count + spread * math.log(p.max_items / (2 * delta))
+    if name != "limit_dom_laplace":
+        bar = math.sqrt(2) if name == "unk_gauss" else 1  # the bar has its own noise
+        return p.max_count + spread * normal_quantile(each) * bar
+    # x / b with (1/2 + x/(4b)) e^(-x/b) = delta/D0, by bisection.
+    low, high = 0.0, 2000.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if (0.5 + middle / 4) * math.exp(-middle) > each else (low, middle)
+        )
+    return p.max_count + spread * high
+
+
+# ---- what is built here ----
+
+
+def _looked_at(name: Name, p: Parameters, labels: int) -> int:
+    """Return the number of labels in one release whose noise can matter."""
+    if name in PICKING:
+        return p.k
+    return min(labels, p.kbar) if name in LIMITED else labels
+
+
+def _largest(
+    algorithm: Algorithm, values: float, beta: float, *, difference: bool = False
+) -> float:
+    """Bound all |noise values|, or all differences of two, by the exact integer law."""
+    each = beta / (values if difference else 2 * values)
+    return quantile(algorithm.table, each, difference=difference) - 1
+
+
+def _sum_error(algorithm: Algorithm, used: int, copies: int, values: float, beta: float) -> float:
+    """Bound sums of blocks: too low by hidden counts, too high by the noise of blocks that show."""
+    height = used * (algorithm.threshold or 0)
+    if isinstance(algorithm.table, DiscreteLaplace):
+        scale = float(algorithm.table.scale)
+        high = laplace_sum(used, scale, values * 2.0**used, beta)
+        return max(height + laplace_sum(copies * used, scale, values, beta), high)
+    low = height + normal_bound(copies * used * algorithm.sd**2, values, beta)
+    return max(low, subset_bound(algorithm.sd**2, used, values, beta))
+
+
+def _choices(
+    name: Name,
+    p: Parameters,
+    algorithm: Picking,
+    paper: float,
+    labels: int,
+    releases: int,
+    delta: float,
+    beta: float,
+) -> tuple[float, float]:
+    """Return (printed, ours): how far an unpicked item may lie above a shown one or h_(kbar+1)."""
+    scale = float(algorithm.scale)
+    if name == "known_gumbel":
+        among = p.k * releases / beta
+        return paper * math.log(labels * among), scale * math.log(max(1, labels - 1) * among)
+    picks = p.k * releases
+    height = p.max_count + 2 * paper * math.log(p.kbar / delta)
+    return (
+        height + _picking(paper, p, picks, releases, beta),
+        _bottom(algorithm.public()) + _picking(scale, p, picks, releases, beta),
+    )
+
+
+def _picking(scale: float, p: Parameters, picks: int, releases: int, beta: float) -> float:
+    """Bound the shortfall of picks among kbar items and BOTTOM, and of the choice of kbar."""
+    if not p.private:
+        return scale * math.log(p.kbar * picks / beta)
+    candidates = max(1, p.kbar - p.k)
+    return scale * (
+        math.log(2 * p.kbar * picks / beta) + math.log(2 * candidates * releases / beta)
+    )
+
+
+def _bottom(public: Mapping[str, object]) -> int:
+    above = bottom_of(public)
+    if above is None:
+        raise TypeError(f"bottom = {public.get('bottom')!r}: not BOTTOM's parameters")
+    return above
+
+
+def _above(p: Parameters) -> str:
+    return f"how far an item not shown lies above the ({p.kbar:,} + 1)-th largest"
+
+
+_SOURCES = {
+    "bounded_max": "Henzinger, Sricharan, Steiner: Lemma 6",
+    "doubling": "Henzinger, Sricharan, Steiner: Theorem 2",
+    "two_level": "Henzinger, Sricharan, Steiner: Lemmas 14 and 15",
+    "two_level_k": "Henzinger, Sricharan, Steiner: Lemmas 31 and 32",
+}
+
+
+def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise:
+    """Bound the error of every answer at every tick, with the configuration's own beta."""
+    value = config.c_max if isinstance(config, BoundedMaxConfig) else data.value
+    if not mechanism.guarantee.epsilon:
+        # Delta alone covers this rho: the paper has no noise for a pure epsilon of 0.
+        printed = math.inf
+    elif isinstance(config, BoundedMaxConfig):
+        epsilon, beta = mechanism.guarantee.epsilon, config.beta
+        tests = (
+            8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * config.c_max / beta)
+        ) / epsilon
+        printed = 6 * (_err(config, config.c_max, beta / 3, epsilon / 2) + tests)
+    else:
+        printed = _printed_segments(config, mechanism, value)
+    return Promise(
+        name="answer",
+        bounds=f"error of every answer, over {config.ticks:,} ticks",
+        assumes=f"no watched value passes {value:,}",
+        beta=config.beta,
+        printed=printed,
+        ours=max(
+            _error(config, mechanism, segment, value)
+            for segment in range(1, last_segment(mechanism, value) + 1)
+        ),
+        source=_SOURCES[config.mechanism],
+    )
+
+
+def last_segment(mechanism: OrderStatistics, value: int) -> int:
+    """Return the segment that, but for beta, never ends while values stay at most `value`."""
+    segments = mechanism.segments
+    if segments is None:
+        return 1
+    for segment in range(1, segments.most):
+        if (
+            segments.threshold(segment)
+            >= value + segments.column_error(segment) + segments.bounds(segment)[0]
+        ):
+            return segment
+    return segments.most
+
+
+def _error(config: MaxConfig, mechanism: OrderStatistics, segment: int, value: int) -> float:
+    published, segments = mechanism.error(segment), mechanism.segments
+    if config.mechanism != "doubling" or segments is None:
+        return published
+    high = min(
+        float(value),
+        segments.threshold(segment) + segments.bounds(segment)[1] + segments.column_error(segment),
+    )
+    low = 0.0
+    if segment > 1:
+        below = segment - 1
+        low = segments.threshold(below) - segments.bounds(below)[0] - segments.column_error(below)
+    return min(published, high - max(low, 0.0) + segments.column_error(segment))
+
+
+def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int) -> float:
+    alone = config.mechanism == "doubling"
+    epsilon = mechanism.guarantee.epsilon / (1 if alone else 2)
+    beta = config.beta / (1 if alone else 2)
+    d, log_ticks = len(config.domain), max(1.0, math.log2(config.ticks))
+    tests = (8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * log_ticks / beta)) / epsilon
+
+    def column_error(segment: int) -> float:
+        each = 4 * config.most_columns * config.max_count / epsilon
+        return each * math.sqrt(2 * segment) * math.log(3 * d * log_ticks / beta)
+
+    last = 1
+    # The paper, whose values cannot exceed T, has at most log2 T segments.
+    while 2 ** (last - 1) <= value + column_error(last) + tests and (
+        last < log_ticks or value > config.ticks
+    ):
+        last += 1
+    noise = column_error(last)
+    growth = 2.0 ** (last - 1) + 2 * (tests + noise + last)
+    if alone:
+        return growth + noise
+    if mechanism.queries.k == 1:
+        part = beta / last
+        inner = 8 * math.log(3 * config.ticks / part) + 4 * math.log(3 * growth / part)
+        return 6 * (noise + _err(config, growth, part / 3, epsilon / 2) + inner / epsilon)
+    return _printed_several(config, mechanism.queries.k, growth, noise, epsilon, beta / last)
+
+
+def _printed_several(
+    config: MaxConfig, k: int, growth: float, noise: float, epsilon: float, beta: float
+) -> float:
+    intervals, ticks = k * growth, config.ticks
+    err = _err(config, intervals, beta / 3, epsilon / 3)
+    many, each = math.log(6 * intervals / beta), math.log(6 * ticks / beta)
+    clearance = 18 / epsilon * (k * many + each)
+    step = 3 * (clearance + err + noise)
+    tests = 12 / epsilon * (many + each)
+    update = 6 * k / epsilon * math.log(3 * intervals / beta)
+    return (
+        max(step + clearance + 3 * err + tests + 2 * update + 1, step + 3 * clearance + 2 * err)
+        + noise
+    )
+
+
+def _err(config: MaxConfig, intervals: float, beta: float, epsilon: float) -> float:
+    """Return 4 D log2(n) ln(2 d n / beta) / epsilon: Lemma 52 for H, each column at epsilon / D."""
+    reach = config.most_columns * config.max_count
+    levels = max(1.0, math.log2(intervals))
+    return 4 * reach * levels * math.log(2 * len(config.domain) * intervals / beta) / epsilon
+
+
+BETA = 0.05
+"""Probability of failure where none is given."""
+
+
+def promises(
+    config: HistogramConfig,
+    *,
+    beta: float = BETA,
+    data: Data | None = None,
+    mechanism: Mechanism | None = None,
+    unit: str = "event",
+) -> tuple[Promise, ...]:
+    """Return every accuracy bound of a configuration, the main one first.
+
+    Args:
+        beta: failure probability of each bound; order statistics use `config.beta`.
+        mechanism: built from `config`; saves building it again.
+        unit: the protected unit, as in `registry.build`.
+
+    Raises:
+        ValueError: beta is outside (0, 1), or the budget cannot be met.
+    """
+    if not 0 < beta < 1:
+        raise ValueError(f"beta = {beta}: must be a number above 0 and below 1")
+    given = data or Data()
+    built = build(config, unit) if mechanism is None else mechanism
+    own = in_events(config, unit)
+    match built:
+        case KnownBase() | UnkBase():
+            return _running(built, beta, given)
+        case SparseGumb():
+            return _sparse(built, beta, given)
+        case OneShot():
+            return one_shot(built.config, built, beta, given)
+        case Meta():
+            return (blocks(built.config, built, beta, given),)
+        case MisraGries():
+            return (sketch(built.config, built, beta, given),)
+        case PayWhatYouGet():
+            return (pay(built.config, built, beta, given),)
+        case OrderStatistics() if isinstance(own, MaxConfig):
+            return (answer(own, built, given),)
+    raise ValueError(f"mechanism = {built.kind}: no theorem is known for it")
+
+
+def _running(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[Promise, ...]:
+    config, known = mechanism.config, isinstance(mechanism, KnownBase)
+    ticks, labels = ticks_of(config, data), len(mechanism.domain()) or data.items
+    radix = config.radix or best_radix(ticks)
+    tau_squared = (
+        config.max_items * config.max_count**2 / (2 * paper_rho(config, discovers=not known))
+    )
+    variance = tree_variance(tau_squared, ticks, radix)
+    printed = normal_bound(variance, labels * ticks, beta)
+    worst = worst_variance(mechanism, ticks)
+    ours = normal_bound(worst, labels * ticks, beta) + _rounding(config)
+    assumes = "" if known else f"at most {labels:,} labels occur"
+    where = f"{labels:,} labels and {ticks:,} ticks"
+    counts = Promise(
+        name="counts",
+        bounds=f"error of every count shown, over {where}",
+        assumes=assumes,
+        beta=beta,
+        printed=printed,
+        ours=ours,
+        source="Cardoso, Rogers: Theorem 2" + ("" if known else ", Lemma F.3"),
+    )
+    if isinstance(mechanism, KnownBase):
+        return (counts,)
+    share = discovery_delta(mechanism) / config.max_items
+    paper_threshold = config.max_count + math.sqrt(variance) * normal_quantile(share / ticks)
+    hidden = Promise(
+        name="hidden",
+        bounds="true count of an item not shown, at every tick that may show new items",
+        assumes=assumes,
+        beta=beta,
+        printed=paper_threshold + printed,
+        ours=_worst_threshold(mechanism, worst, ticks) + ours,
+        source="Cardoso, Rogers: Theorem 6, Lemma F.2",
+    )
+    return counts, hidden
+
+
+def _worst_threshold(mechanism: UnkBase, worst: float, ticks: int) -> float:
+    """Bound every m_t by the sub-Gaussian tail; the thresholds in use take the best of several."""
+    config = mechanism.config
+    if config.threshold == "constant":
+        return mechanism.threshold(1) or 0
+    tests = max(1, ticks // (config.every or 1))
+    delta = discovery_delta(mechanism) / config.max_items
+    octave = tests.bit_length() - 1
+    shares = math.log(math.pi**2 / 6) + 2 * math.log(1 + octave) + octave * math.log(2)
+    log = math.log(delta) - (math.log(tests) if config.horizon_ticks is not None else shares)
+    return config.max_count + 0.5 + math.sqrt(-2 * (log - 1e-9) * worst)
+
+
+def _rounding(config: HistogramConfig) -> float:
+    return 0.0 if config.counter == "tree" else 0.5
+
+
+def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ...]:
+    config, d = mechanism.config, len(mechanism.domain())
+    ticks, k, s = ticks_of(config, data), config.top_k, config.switches
+    radix = config.radix or best_radix(ticks)
+    tau_squared = (k + 2) * config.max_count**2 / paper_rho(config, discovers=False)
+    tau = math.sqrt(tau_squared)
+    variance = tree_variance((s + 1) * tau_squared, ticks, radix)
+    worst, rounding = worst_variance(mechanism, ticks), _rounding(config)
+    counts = Promise(
+        name="counts",
+        bounds=f"error of every count shown, over {d:,} labels and {ticks:,} ticks",
+        assumes="",
+        beta=beta,
+        printed=normal_bound(variance, d * ticks, beta),
+        ours=normal_bound(worst, d * ticks, beta) + rounding,
+        source="Cardoso, Rogers: Theorems 2 and 4",
+    )
+    # Four parts: counters, threshold noise, test noise if it may be negative, choices.
+    part, picks, one_sided = beta / 4, k * (s + 1), config.accounting == "tight"
+    paper_eta = 2 * math.sqrt(variance) + 4 * math.sqrt(s) * tau * math.log(d * (ticks + 1))
+    printed = normal_bound(variance, d * ticks, part) + (
+        paper_eta if config.eta is None else config.eta
+    )
+    printed += laplace_bound(2 * math.sqrt(s) * tau, s, part) + laplace_bound(
+        4 * math.sqrt(s) * tau, d * ticks, part
+    )
+    paper_pick = math.sqrt(s + 1) * tau / 2 * math.log(d * picks / part)
+    pick, threshold, test = scales(mechanism)
+    usual = math.ceil(2 * math.sqrt(worst + 1 / 12) + test * math.log(d * (ticks + 1)))
+    eta = usual if config.eta is None else config.eta
+    ours = (
+        normal_bound(worst, d * ticks, part)
+        + rounding
+        + eta
+        + laplace_bound(threshold, s, part)
+        + 1
+    )
+    if not one_sided:
+        ours += laplace_bound(test, d * ticks, part) + 1
+    selection = Promise(
+        name="selection",
+        bounds="how far an item not shown lies above one that is, at every tick until the last switch is made",
+        assumes="",
+        beta=beta,
+        printed=max(printed, paper_pick),
+        ours=max(ours, pick * math.log(d * picks / part)),
+        source="Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)",
+    )
+    return counts, selection

@@ -1,1 +1,0 @@
-"""Schemas by their ids, from a Schema Registry. Knows nothing of what they are about."""

@@ -1,0 +1,351 @@
+"""Expand `--vary` into the combinations of settings that a backtest runs.
+
+    --vary products.epsilon=0.5,1,2 --vary products.mechanism=unk_base,sparse_gumb
+
+Every histogram is varied by itself, with all combinations of its values: histograms do not
+influence one another. A combination starts from the histogram's section of the settings file and is
+checked like it. If `mechanism` is varied, every mechanism uses only the settings of the file and
+of `--vary` that it supports, so that one file serves them all; duplicate combinations are merged.
+The same applies to `domain` if `release` or `algorithm` is varied and not every value has one.
+
+If `tick` is varied and `horizon` is not, all combinations keep the file's epoch length, and the
+number of ticks follows. An epsilon buys one epoch: with epochs of different lengths, runs with the
+same epsilon would make different promises.
+
+A value without any valid combination is refused before anything is read. An invalid combination of
+otherwise valid values is left out and named.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from workers.mechanisms.config.checked import display, rules
+from workers.mechanisms.config.histogram import END_MECHANISMS, HistogramConfig
+from workers.mechanisms.mechanism import Mechanism
+from workers.mechanisms.one_shot.algorithms import KNOWN
+from workers.mechanisms.registry import MECHANISMS, build
+from workers.runtime.errors import SettingsError
+from workers.settings.durations import format_duration, parse_duration
+from workers.settings.files import read_file
+from workers.settings.settings import Settings, settings_of
+
+COMBINATIONS_MAX = 1_000
+# These do not affect measurements.
+UNMEASURED = ("name", "topic", "generation", "windows")
+# These decide what is counted, so runs that differ in them have no common truth.
+COUNTED = ("keys", "key", "items", "count", "where")
+# Mutually exclusive settings: a value for one replaces the file's value for another.
+ONE_OF = (frozenset(("epsilon", "rho")), frozenset(("domain", "domain_file", "buckets")))
+# Mechanisms with a setting whose value decides whether there is a domain.
+NEEDS_DOMAIN: dict[str, tuple[str, Sequence[str]]] = {
+    "meta": ("algorithm", KNOWN),
+    "misra_gries": ("release", ("pure",)),
+}
+DOMAIN_SHOWN = 20
+
+
+class Value(NamedTuple):
+    """One value of a `--vary`: as written, and parsed as TOML."""
+
+    text: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """One histogram with one choice of settings, as those of a worker with this histogram alone.
+
+    `run` counts from 1. `varied` holds the chosen values, as text, by "<histogram>.<setting>";
+    None if the mechanism has no such setting.
+    """
+
+    run: int
+    settings: Settings
+    mechanism: Mechanism
+    varied: Mapping[str, str | None]
+
+    @property
+    def config(self) -> HistogramConfig:
+        return self.settings.histograms[0]
+
+
+class Run(NamedTuple):
+    """Combination with one seed: 0 has a plain replay's noise, every other seed its own."""
+
+    combination: Combination
+    seed: int
+
+    @property
+    def number(self) -> int:
+        return self.combination.run
+
+
+def runs_of(combinations: Sequence[Combination], seeds: int) -> list[Run]:
+    return [Run(combination, seed) for combination in combinations for seed in range(seeds)]
+
+
+@dataclass(slots=True)
+class Grid:
+    """Combinations to run, and those left out with the reason.
+
+    `notes` explain how `--vary` was interpreted beyond its text.
+    """
+
+    combinations: list[Combination] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def read_with(self, settings: Settings) -> Settings:
+        """Return settings that read events for all combinations, with the view of every one."""
+        known = {(config.view, config.keys) for config in settings.histograms}
+        configs = [*settings.histograms, *(one.config for one in self.combinations)]
+        views = {(config.view, config.keys): config for config in configs}
+        if views.keys() == known:
+            return settings
+        # Histograms of one worker need distinct names and topics.
+        named = [
+            msgspec.structs.replace(config, name=f"{number}", topic=None)
+            for number, config in enumerate(views.values())
+        ]
+        return msgspec.structs.replace(settings, histograms=tuple(named))
+
+
+def make_grid(settings: Settings, path: Path, varies: Sequence[str]) -> Grid:
+    """Return the combinations of all histograms.
+
+    Args:
+        path: of the settings file.
+        varies: "<histogram>.<setting>=<value>,<value>,..."; the histogram may be omitted if there
+            is only one.
+
+    Raises:
+        SettingsError: a name or value is wrong, or there are too many combinations.
+    """
+    names = [config.name for config in settings.histograms]
+    chosen: dict[str, dict[str, list[Value]]] = {name: {} for name in names}
+    for text in varies:
+        histogram, setting, values = _parse(text, names)
+        if setting in chosen[histogram]:
+            raise SettingsError(
+                f"--vary {histogram}.{setting}: given twice; give all its values in one list"
+            )
+        chosen[histogram][setting] = values
+    number = sum(math.prod(map(len, of.values())) for of in chosen.values())
+    if number > COMBINATIONS_MAX:
+        raise SettingsError(f"--vary: {number:,} combinations: at most {COMBINATIONS_MAX:,}")
+    document = tomllib.loads(read_file(path).decode())
+    grid, base = Grid(), path.absolute().parent
+    for name, section in zip(names, document["histogram"], strict=True):
+        horizon = section["horizon"]
+        if "tick" in chosen[name] and "horizon" not in chosen[name] and isinstance(horizon, int):
+            section["horizon"] = format_duration(parse_duration(section["tick"]) * horizon)
+            grid.notes.append(
+                f"{name}: tick is varied, and horizon = {horizon} is not: every epoch is as long "
+                f"as in the settings file, {section['horizon']}, in ticks of its own"
+            )
+        _Variants(name, section, document, base, chosen[name]).add_to(grid)
+    return grid
+
+
+@dataclass(frozen=True, slots=True)
+class _Variants:
+    name: str
+    section: Mapping[str, Any]
+    document: Mapping[str, Any]
+    base: Path
+    chosen: Mapping[str, list[Value]]
+
+    def add_to(self, grid: Grid) -> None:
+        seen: set[tuple[str | None, ...]] = set()
+        good: list[tuple[str, ...]] = []
+        failed: list[tuple[tuple[str, ...], str]] = []
+        configs: list[HistogramConfig] = []
+        for choice in itertools.product(*self.chosen.values()):
+            texts = tuple(value.text for value in choice)
+            values, varied = self._values(choice)
+            if tuple(varied.values()) in seen:
+                continue
+            seen.add(tuple(varied.values()))
+            try:
+                settings = settings_of({**self.document, "histogram": [values]}, self.base)
+                mechanism = build(settings.histograms[0], settings.privacy.unit)
+            except (ValueError, SettingsError) as error:
+                failed.append((texts, str(error)))
+                continue
+            good.append(texts)
+            config = settings.histograms[0]
+            if config not in configs:  # 1 equals 1.0, and 60s equals 1m
+                configs.append(config)
+                grid.combinations.append(
+                    Combination(len(grid.combinations) + 1, settings, mechanism, varied)
+                )
+        self._check(good, failed)
+        for texts, reason in failed:
+            grid.left_out.append(f"{', '.join(self._pairs(texts))}: {reason}")
+
+    def _values(self, choice: Sequence[Value]) -> tuple[dict[str, Any], dict[str, str | None]]:
+        """Return the section with these values, and the values that its mechanism supports."""
+        wanted = dict(zip(self.chosen, choice, strict=True))
+        values = dict(self.section)
+        for name, (_, value) in wanted.items():
+            for other in (other for of in ONE_OF if name in of for other in of - wanted.keys()):
+                values.pop(other, None)
+            values[name] = value
+        known = set(values)
+        if (
+            "mechanism" in wanted
+            and isinstance(values["mechanism"], str)
+            and values["mechanism"] in MECHANISMS
+        ):
+            known = settings_known(values["mechanism"])
+        decides, domains = NEEDS_DOMAIN.get(str(values.get("mechanism")), ("", ()))
+        if (
+            domains
+            and {"mechanism", decides} & wanted.keys()
+            and values.get(decides) not in domains
+        ):
+            known -= {"domain", "domain_file", "buckets", "quantiles"}
+        values = {name: value for name, value in values.items() if name in known}
+        return values, {
+            f"{self.name}.{name}": one.text if name in known else None
+            for name, one in wanted.items()
+        }
+
+    def _pairs(self, texts: Sequence[str]) -> Iterator[str]:
+        return (
+            f"{self.name}.{name}={_short(text)}"
+            for name, text in zip(self.chosen, texts, strict=True)
+        )
+
+    def _check(
+        self, good: Sequence[tuple[str, ...]], failed: Sequence[tuple[tuple[str, ...], str]]
+    ) -> None:
+        """Refuse a value that has no valid combination."""
+        for place, name in sorted(
+            enumerate(self.chosen), key=lambda one: not _named(one[1], failed)
+        ):
+            for value in self.chosen[name]:
+                reasons = [reason for texts, reason in failed if texts[place] == value.text]
+                if reasons and not any(texts[place] == value.text for texts in good):
+                    raise SettingsError(
+                        f"--vary {self.name}.{name}={_short(value.text)}: {reasons[0]}"
+                    )
+
+
+def _named(name: str, failed: Sequence[tuple[tuple[str, ...], str]]) -> bool:
+    """Return whether a complaint is about this setting; a tick may be wrong for a duration."""
+    words = (f"{name} = ", f"{name}: ", *(["number of ticks of"] if name == "tick" else []))
+    return any(word in reason for _, reason in failed for word in words)
+
+
+def settings_known(mechanism: str) -> set[str]:
+    names = {rule.name for rule in rules(MECHANISMS[mechanism])} | {"mechanism"}
+    if mechanism not in END_MECHANISMS:
+        names.discard("end_share")
+    return names | {"domain_file"} if "domain" in names else names - {"buckets", "quantiles"}
+
+
+def settings_text(config: HistogramConfig) -> str:
+    """Return a histogram's settings as JSON; a long domain is replaced by its number of labels."""
+    found: dict[str, object] = {"mechanism": config.mechanism}
+    for rule in rules(type(config)):
+        value = getattr(config, rule.attribute)
+        if (
+            value is None
+            or rule.name == "windows"
+            or (rule.name == "quantiles" and config.buckets is not None)
+        ):
+            continue
+        if rule.name == "domain" and config.buckets is not None:
+            if config.shows_all:
+                found["quantiles"] = config.shown_quantiles
+        elif rule.name == "domain" and len(value) > DOMAIN_SHOWN:
+            found["domain_labels"] = len(value)
+        elif rule.name == "buckets":
+            found["buckets"] = value.edges
+        else:
+            found[rule.name] = format_duration(value) if rule.duration else value
+    return msgspec.json.encode(found).decode()
+
+
+def _parse(text: str, histograms: Sequence[str]) -> tuple[str, str, list[Value]]:
+    name, equals, values = text.partition("=")
+    histogram, dot, setting = name.strip().rpartition(".")
+    if not equals or not setting:
+        raise SettingsError(
+            f"--vary {_short(text)}: must be HISTOGRAM.SETTING=VALUE,VALUE,... such as {histograms[0]}.epsilon=0.5,1,2"
+        )
+    if not dot:
+        if len(histograms) > 1:
+            raise SettingsError(
+                f"--vary {_short(name)}: of which histogram? One of {', '.join(f'{h}.{setting}' for h in histograms)}"
+            )
+        histogram = histograms[0]
+    if histogram not in histograms:
+        raise SettingsError(
+            f"--vary {_short(name)}: no histogram {histogram!r}: {_hint(histogram, histograms)}"
+        )
+    if setting in UNMEASURED:
+        raise SettingsError(
+            f"--vary {_short(name)}: {setting} cannot be varied: it changes nothing that is measured"
+        )
+    if setting in COUNTED:
+        raise SettingsError(
+            f"--vary {_short(name)}: {setting} cannot be varied: it decides what is counted, and "
+            "runs that count different things cannot be compared; write a [[histogram]] for each"
+        )
+    known = sorted(set().union(*map(settings_known, MECHANISMS)) - {*UNMEASURED, *COUNTED})
+    if setting not in known:
+        raise SettingsError(f"--vary {_short(name)}: unknown setting; {_hint(setting, known)}")
+    found: dict[str, Value] = {}
+    for part in _split(values):
+        if not part:
+            raise SettingsError(
+                f"--vary {_short(text)}: a value is missing: write VALUE,VALUE,... without spaces"
+            )
+        found[part] = Value(part, _toml(part))
+    return histogram, setting, list(found.values())
+
+
+def _split(text: str) -> list[str]:
+    parts, quote, depth = [""], "", 0
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        else:
+            depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not quote and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts]
+
+
+def _toml(text: str) -> object:
+    """Parse a TOML value; a bare word is text."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return found["value"] if len(found) == 1 else text
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f"did you mean {close[0]!r}?" if close else f"one of {', '.join(known)}"
+
+
+def _short(text: str) -> str:
+    return display(text)[1:-1] if not text.isprintable() or len(text) > 80 else text

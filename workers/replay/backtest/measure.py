@@ -1,0 +1,649 @@
+"""Measure runs: metrics of every measured tick, delays over all ticks (docs/results.md).
+
+A `Watch` sees every tick of one run, at almost no cost; at a measured tick it compares the
+published counts with the exact counts of a `View`, column by column. Order statistics are compared
+with the exact answers, `pay_what_you_get` as a board of labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.tag_index import Rows
+from workers.mechanisms.ledger import Ledger, grown
+from workers.mechanisms.mechanism import Answers, Items, Release
+from workers.mechanisms.one_shot.algorithms import LIMITED
+from workers.mechanisms.one_shot.config import MetaConfig
+from workers.mechanisms.order_statistics.config import MaxConfig, Queries
+from workers.pipeline.snapshots import ReleasedTick
+from workers.replay.backtest.grid import Combination, Run
+from workers.replay.backtest.results import BoardRow, Series
+from workers.replay.backtest.truth import (
+    MIRRORED,
+    SIZES,
+    Counts,
+    KeyView,
+    Top,
+    View,
+    kendall,
+    released_top,
+)
+from workers.replay.offline import ReplayHistogram
+
+# A normal variable is within this many standard deviations with probability 0.95.
+COVERED_SD = 1.96
+# An item is new for this many ticks, starting with the one in which it was first shown.
+NEW_TICKS = 10
+
+BOUNDED = ("error_mean", "error_rms", "error_worst", "error_bias", "coverage")
+UNBOUNDED = ("error_unbounded_mean", "error_unbounded_rms", "error_unbounded_worst")
+METRICS = (
+    "shown",
+    "sd",
+    "threshold",
+    *BOUNDED,
+    *UNBOUNDED,
+    "deserving",
+    "deserving_shown",
+    "recall",
+    "precision",
+    "recall_unbounded",
+    "precision_unbounded",
+    "rank_correlation",
+    "lost",
+    "within_error",
+    "shortfall",
+    "shown_new",
+    "coverage_new",
+)
+PLACE = {name: i for i, name in enumerate(METRICS)}
+# Followed, for every rank, by the error of its item and whether it is shown.
+RANKED = ("error_mean", "shown_rate")
+# For all stream keys together, these and those by rank are the mean over the keys.
+OF_KEYS = (
+    "recall",
+    "precision",
+    "recall_unbounded",
+    "precision_unbounded",
+    "rank_correlation",
+    "shortfall",
+)
+WEIGHTS = {"coverage": "shown", "coverage_new": "shown_new", "deserving_shown": "deserving"}
+
+Numbers = NDArray[np.float64]
+Ticks = NDArray[np.int32] | NDArray[np.int64]
+
+
+class Delays:
+    """Delays from an item's reaching a size to its first appearance, over all epochs."""
+
+    def __init__(self) -> None:
+        self._passed = np.zeros(len(SIZES), dtype=np.int64)
+        self._of: list[Counter[int]] = [Counter() for _ in SIZES]
+
+    def add(self, reached: Ticks, first: Ticks) -> None:
+        """Add a finished epoch.
+
+        Args:
+            reached: (rows, sizes), the tick at which a row reached a size; 0: never.
+            first: (rows,), the tick at which it was first shown; 0: never.
+        """
+        shown = np.zeros(len(reached), dtype=np.int64)
+        shown[: min(len(first), len(reached))] = first[: len(reached)]
+        for size, counter in enumerate(self._of):
+            rows = np.flatnonzero(reached[:, size])
+            self._passed[size] += len(rows)
+            found = rows[shown[rows] > 0]
+            counter.update(np.maximum(shown[found] - reached[found, size], 0).tolist())
+
+    def metrics(self) -> Iterator[tuple[str, int, float]]:
+        for size, passed, counter in zip(
+            SIZES.tolist(), self._passed.tolist(), self._of, strict=True
+        ):
+            if not passed:
+                continue
+            found = counter.total()
+            yield "passed", size, passed
+            yield "found", size, found / passed
+            if found:
+                yield (
+                    "delay_mean",
+                    size,
+                    sum(delay * times for delay, times in counter.items()) / found,
+                )
+            if 2 * found > passed:
+                yield "delay_median", size, _middle(counter, (passed + 1) // 2)
+
+
+def _middle(counter: Counter[int], place: int) -> int:
+    for value, times in sorted(counter.items()):
+        place -= times
+        if place <= 0:
+            return value
+    raise ValueError("place: beyond the end")
+
+
+def fill_errors(
+    row: Numbers, published: Counts, exact: Counts, unbounded: Counts, sd: float | None = None
+) -> None:
+    """Fill in the errors of published counts, at least one, from bounded and unbounded ones."""
+    error = published - exact
+    for name, off in (("error", error), ("error_unbounded", published - unbounded)):
+        size = np.abs(off)
+        row[PLACE[f"{name}_mean"]] = size.mean()
+        row[PLACE[f"{name}_rms"]] = math.sqrt(np.square(off, dtype=np.float64).mean())
+        row[PLACE[f"{name}_worst"]] = size.max()
+    row[PLACE["error_bias"]] = error.mean()
+    if sd is not None:
+        row[PLACE["coverage"]] = np.count_nonzero(np.abs(error) <= COVERED_SD * sd) / len(error)
+
+
+def fill_new(row: Numbers, published: Counts, exact: Counts, sd: float) -> None:
+    """Fill in the number of new items, and the share within the error bar."""
+    row[PLACE["shown_new"]] = len(exact)
+    if len(exact):
+        held = np.count_nonzero(np.abs(published - exact) <= COVERED_SD * sd)
+        row[PLACE["coverage_new"]] = held / len(exact)
+
+
+def fill_hits(row: Numbers, suffix: str, exact: Counts, top: Top) -> None:
+    right = int((exact >= top.floor).sum())
+    if len(exact):
+        row[PLACE["precision" + suffix]] = right / len(exact)
+    if top.size:
+        row[PLACE["recall" + suffix]] = min(right, top.size) / top.size
+
+
+def over_all(metric: str, values: Numbers, weight: Numbers | None) -> float:
+    """Return one number for the whole run; see docs/results.md."""
+    if metric.endswith("_worst"):
+        return float(values.max())
+    if metric.endswith("_rms"):
+        return math.sqrt(float(np.square(values).mean()))
+    if weight is not None:
+        return float((values * weight).sum() / weight.sum())
+    return float(values.mean())
+
+
+_NO_COUNT = np.iinfo(np.int64).min
+
+
+class Watch:
+    """Observer of one run of a histogram that shows counts."""
+
+    def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
+        self.run, self.histogram, self.view = run, histogram, view
+        # Whether items appear one after another, so that there is a delay to measure; and whether
+        # the histogram's columns record when a row was first shown.
+        self._discovers = discovers(run.combination)
+        self._own_shown = run.combination.mechanism.kind in MIRRORED
+        # Elsewhere a threshold is a distance from another item's count.
+        config = run.combination.config
+        kind = config.algorithm if isinstance(config, MetaConfig) else config.mechanism
+        self._barred = kind not in LIMITED
+        self.latest: ReleasedTick | None = None
+        self.first_tick = self.last_tick = self.ticks = 0
+        self._threshold: int | None = None
+        self._rows: dict[int, Numbers] = {}
+        self._boards: dict[int, list[BoardRow]] = {}
+        self._delays = Delays()
+        self._columns: Ledger | None = None
+        self._reached: NDArray[np.int64] = np.empty((0, len(SIZES)), dtype=np.int64)
+        self._first: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        histogram.observe = self.seen
+
+    def seen(self, shown: ReleasedTick) -> None:
+        if self.latest is not None and shown.epoch != self.latest.epoch:
+            self.end_epoch()
+        self.latest = shown
+        self.ticks += 1
+        self.last_tick = (self.histogram.next or 1) - 1
+        self.first_tick = self.first_tick or self.last_tick
+        release = shown.release
+        if self._barred and not isinstance(release, Answers) and release.threshold is not None:
+            self._threshold = release.threshold
+        if self._discovers:
+            self._columns, self._reached = self.histogram.columns, self.view.truth.reached
+            if not self._own_shown:
+                rows = self.named(release)
+                self._first = grown(self._first, self.view.truth.columns.n)
+                self._first[rows[self._first[rows] == 0]] = shown.tick
+
+    def named(self, release: Release | Items | Answers) -> Rows:
+        return (
+            np.empty(0, dtype=np.int64) if isinstance(release, Answers) else self._shown(release)[0]
+        )
+
+    def end_epoch(self) -> None:
+        if self._columns is not None:
+            first = self._columns.shown if self._own_shown else self._first
+            self._delays.add(self._reached, first)
+        self._columns, self._first, self._threshold = None, np.empty(0, dtype=np.int64), None
+
+    @property
+    def _width(self) -> int:
+        return len(METRICS) + len(RANKED) * self.view.top
+
+    def measure(self, *, board: bool) -> None:
+        """Measure the last tick seen, which must be the view's; keep its boards if `board`."""
+        if self.latest is None:
+            return
+        view = self.view
+        out = np.full((1 + len(view.keys), self._width), np.nan)
+        self.fill(out, self.latest)
+        counted: list[View | KeyView] = [view, *view.keys]
+        for row, one in zip(out, counted, strict=True):
+            if one.total_unbounded:
+                row[PLACE["lost"]] = 1 - one.total / one.total_unbounded
+        if len(view.keys) == 1:
+            out[0] = np.where(np.isnan(out[0]), out[1], out[0])
+            out = out[:1]
+        else:
+            for place in (*map(PLACE.__getitem__, OF_KEYS), *range(len(METRICS), self._width)):
+                defined = out[1:, place][~np.isnan(out[1:, place])]
+                out[0, place] = defined.mean() if len(defined) else np.nan
+        self._rows[self.last_tick] = out
+        if board:
+            self._boards[self.last_tick] = list(self.board(self.latest))
+
+    def fill(self, out: Numbers, shown: ReleasedTick) -> None:
+        """Fill in a tick's metrics: row 0 for all stream keys, then one per measured key."""
+        view, release = self.view, shown.release
+        if isinstance(release, Answers):
+            return
+        rows, counts = self._shown(release)
+        out[0, PLACE["sd"]] = release.sd
+        out[0, PLACE["threshold"]] = math.nan if release.threshold is None else release.threshold
+        key_of = view.truth.columns.keys[rows]
+        new = self._new(rows, shown.tick)
+        self._fill_shown(out[0], None, rows, counts, release.sd, new)
+        for index, one in enumerate(view.keys):
+            row = out[1 + index]
+            here = slice(None) if one.rows is None else key_of == index
+            if one.rows is not None:
+                self._fill_shown(
+                    row,
+                    one.rows,
+                    rows[here],
+                    counts[here],
+                    release.sd,
+                    None if new is None else new[here],
+                )
+            self._fill_top(row, one, rows[here], counts[here])
+
+    def _shown(self, release: Release | Items) -> tuple[Rows, Counts]:
+        if isinstance(release, Release):
+            return release.rows, release.counts
+        rows = self.view.rows_of_items(release)
+        known = rows >= 0
+        return rows[known], release.counts[known]
+
+    def _fill_shown(
+        self,
+        row: Numbers,
+        of_key: Rows | None,
+        rows: Rows,
+        counts: Counts,
+        sd: float,
+        new: NDArray[np.bool_] | None,
+    ) -> None:
+        """Fill in the errors, those of new items, and how many above the threshold are shown."""
+        exact = self.view.counts
+        row[PLACE["shown"]] = len(rows)
+        if len(rows):
+            fill_errors(row, counts, exact[rows], self.view.unbounded[rows], sd)
+        if new is not None:
+            fill_new(row, counts[new], exact[rows][new], sd)
+        if self._threshold is not None:
+            deserving = int(((exact if of_key is None else exact[of_key]) > self._threshold).sum())
+            row[PLACE["deserving"]] = deserving
+            if deserving:
+                found = int((exact[rows] > self._threshold).sum())
+                row[PLACE["deserving_shown"]] = found / deserving
+
+    def _new(self, rows: Rows, tick: int) -> NDArray[np.bool_] | None:
+        """Return which rows were first shown within `NEW_TICKS`; None if items do not appear."""
+        if not self._discovers or self._columns is None:
+            return None
+        first = self._columns.shown if self._own_shown else self._first
+        return np.asarray(first[rows] > tick - NEW_TICKS)
+
+    def _fill_top(self, row: Numbers, one: KeyView, rows: Rows, counts: Counts) -> None:
+        view, best, first = self.view, one.top.rows, len(METRICS)
+        self.fill_hits(row, one, rows[released_top(rows, counts, view.top)])
+        published = np.full(len(view.counts), _NO_COUNT)
+        published[rows] = counts
+        here = published[best]
+        is_shown = here != _NO_COUNT
+        if len(best) > 1:
+            row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
+        row[first : first + len(best)] = np.where(
+            is_shown, np.abs(here - view.counts[best]), np.nan
+        )
+        row[first + view.top : first + view.top + len(best)] = is_shown
+
+    def fill_hits(self, row: Numbers, one: KeyView, named: Rows) -> None:
+        fill_hits(row, "", self.view.counts[named], one.top)
+        fill_hits(row, "_unbounded", self.view.unbounded[named], one.top_unbounded)
+
+    def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
+        release = shown.release
+        if isinstance(release, Answers):
+            return
+        rows, counts = self._shown(release)
+        key_of = self.view.truth.columns.keys[rows]
+        for index in range(len(self.view.keys)):
+            here = np.flatnonzero(key_of == index)
+            published = dict(zip(rows[here].tolist(), counts[here].tolist(), strict=True))
+            # A histogram of numbers is shown whole.
+            top = self.view.top if shown.numeric is None else len(here)
+            named = rows[here][released_top(rows[here], counts[here], top)].tolist()
+            yield from self.board_rows(shown, index, named, published)
+
+    def board_rows(
+        self, shown: ReleasedTick, index: int, named: Sequence[int], published: dict[int, int]
+    ) -> Iterator[BoardRow]:
+        """Yield one stream key's exact top, and other named items.
+
+        `named` are rows of the published top, `published` counts by row.
+        """
+        view, release = self.view, shown.release
+        best = view.keys[index].top.rows.tolist()
+        others = sorted((view.rank(index, row), row) for row in set(named).difference(best))
+        threshold = None if isinstance(release, Answers) else release.threshold
+        for rank, row in [*enumerate(best, start=1), *others]:
+            yield self.board_row(
+                shown,
+                index,
+                rank,
+                view.label(row),
+                int(view.counts[row]),
+                int(view.unbounded[row]),
+                published.get(row),
+                shown=row in published or row in named,
+                sd=release.sd,
+                threshold=threshold,
+            )
+
+    def board_row(
+        self,
+        at: ReleasedTick,
+        index: int,
+        rank: int,
+        label: str,
+        exact: int,
+        unbounded: int,
+        released: int | None,
+        *,
+        shown: bool = True,
+        sd: float | None = None,
+        threshold: int | None = None,
+    ) -> BoardRow:
+        """Return a row of boards.parquet, for the last tick seen, `at`."""
+        return BoardRow(
+            self.run.number,
+            self.run.seed,
+            self.histogram.name,
+            self.view.names[index],
+            self.last_tick,
+            at.end_ms,
+            rank,
+            label,
+            exact,
+            unbounded,
+            shown,
+            released,
+            sd,
+            threshold,
+        )
+
+    def keep(self, ticks: set[int], boards: set[int]) -> None:
+        """Drop measurements and boards of ticks outside these sets."""
+        self._rows = {tick: row for tick, row in self._rows.items() if tick in ticks}
+        self._boards = {tick: rows for tick, rows in self._boards.items() if tick in boards}
+
+    def boards(self) -> Iterator[BoardRow]:
+        for _, rows in sorted(self._boards.items()):
+            yield from rows
+
+    def series(self) -> Iterator[Series]:
+        ticks = np.array(sorted(self._rows), dtype=np.int64)
+        most = max(map(len, self._rows.values()), default=1)
+        measured = np.full((most, len(ticks), self._width), np.nan)
+        for at, tick in enumerate(ticks.tolist()):
+            measured[: len(self._rows[tick]), at] = self._rows[tick]
+        for key, table in zip(["", *self.view.names[: most - 1]], measured, strict=True):
+            for metric, column in PLACE.items():
+                values = table[:, column]
+                defined = ~np.isnan(values)
+                if defined.any():
+                    weight = table[defined, PLACE[WEIGHTS[metric]]] if metric in WEIGHTS else None
+                    whole = over_all(metric, values[defined], weight)
+                    yield self._one(key, metric, [0, *ticks[defined]], [whole, *values[defined]])
+            for at, column in enumerate(table.T[len(METRICS) :]):
+                values = column[~np.isnan(column)]
+                if len(values):
+                    metric, rank = RANKED[at // self.view.top], at % self.view.top + 1
+                    yield self._one(key, metric, [0], [values.mean()], rank=rank)
+        yield self._one("", "measured", [0], [len(ticks)])
+        for metric, size, value in self._delays.metrics():
+            yield self._one("", metric, [0], [value], size=size)
+
+    def _one(
+        self,
+        key: str,
+        metric: str,
+        ticks: Sequence[int],
+        values: Sequence[float],
+        *,
+        rank: int = 0,
+        size: int = 0,
+    ) -> Series:
+        return Series(
+            self.run.number,
+            self.run.seed,
+            self.histogram.name,
+            key,
+            metric,
+            rank,
+            size,
+            np.array(ticks, dtype=np.int64),
+            np.array(values, dtype=np.float64),
+        )
+
+
+def discovers(combination: Combination) -> bool:
+    """Return whether it shows running counts of items that are not declared."""
+    kind = combination.mechanism.kind
+    return kind in ("unk_base", "pay_what_you_get") or (
+        kind in ("meta", "misra_gries") and not combination.mechanism.domain()
+    )
+
+
+Fields = Mapping[str, Any]
+
+
+class Pair(NamedTuple):
+    """Published number with its exact value, bounded and unbounded."""
+
+    name: str
+    rank: int
+    published: int
+    exact: int
+    unbounded: int
+
+
+class QueryWatch(Watch):
+    """Observer of `bounded_max`, `doubling`, `two_level` or `two_level_k`."""
+
+    def __init__(self, run: Run, histogram: ReplayHistogram, view: View, config: MaxConfig) -> None:
+        super().__init__(run, histogram, view)
+        self._queries = Queries(config.asked, config.domain)
+        self._place = {label: i for i, label in enumerate(config.domain)}
+
+    def fill(self, out: Numbers, shown: ReleasedTick) -> None:
+        if not isinstance(shown.release, Answers):
+            return
+        numbers: list[Pair] = []
+        within: list[bool] = []
+        for index in range(len(self.view.names)):
+            fields: Fields = shown.release.of_key[index]
+            pairs = list(self._pairs(index, fields))
+            inside = [abs(pair.published - pair.exact) <= fields["error"] for pair in pairs]
+            numbers += pairs
+            within += inside
+            if index + 1 < len(out):
+                self._errors_of(out[1 + index], pairs, inside)
+                self._labels(out[1 + index], index, fields)
+                for pair in pairs:
+                    if 0 < pair.rank <= self.view.top:
+                        error = abs(pair.published - pair.exact)
+                        out[1 + index, len(METRICS) + pair.rank - 1] = error
+        self._errors_of(out[0], numbers, within)
+
+    @staticmethod
+    def _errors_of(row: Numbers, pairs: Sequence[Pair], within: Sequence[bool]) -> None:
+        if pairs:
+            counts = [(pair.published, pair.exact, pair.unbounded) for pair in pairs]
+            published, exact, unbounded = np.array(counts).T
+            fill_errors(row, published, exact, unbounded)
+            row[PLACE["within_error"]] = sum(within) / len(within)
+
+    def _labels(self, row: Numbers, index: int, fields: Fields) -> None:
+        """Fill in whether the labels named are the right ones, and their shortfall."""
+        exact, unbounded = self._sums(index)
+        named = [[self._place[label] for label in labels] for _, labels in _named(fields)]
+        if not named:
+            return
+        recall: dict[str, list[float]] = {"": [], "_unbounded": []}
+        short: list[float] = []
+        for places in named:
+            best = np.sort(exact)[::-1][: len(places)]
+            short.append(float((best - np.sort(exact[places])[::-1]).mean()))
+            for suffix, sums in (("", exact), ("_unbounded", unbounded)):
+                floor = np.sort(sums)[::-1][len(places) - 1]
+                recall[suffix].append(float((sums[places] >= floor).mean()))
+        row[PLACE["shortfall"]] = np.mean(short)
+        for suffix, shares in recall.items():
+            row[PLACE["recall" + suffix]] = row[PLACE["precision" + suffix]] = np.mean(shares)
+
+    def _sums(self, index: int) -> tuple[Counts, Counts]:
+        """Return exact sums of a stream key, in the order of the domain, bounded and not."""
+        d = len(self._place)
+        rows = slice(index * d, (index + 1) * d)
+        return self.view.counts[rows], self.view.unbounded[rows]
+
+    def _pairs(self, index: int, fields: Fields) -> Iterator[Pair]:
+        exact, unbounded = map(self._queries.answers, self._sums(index))
+        for answer, right, wide in zip(_answers(fields), exact, unbounded, strict=True):
+            query = str(answer["query"])
+            of: tuple[Any, Any, Any] = (answer["value"], right["value"], wide["value"])
+            if query == "histogram":
+                for (label, published), (_, own), (_, without) in zip(*of, strict=True):
+                    yield Pair(label, 0, published, own, without)
+            elif query.startswith("top_k:"):
+                for rank, (published, own, without) in enumerate(zip(*of, strict=True), start=1):
+                    yield Pair(f"{query} {rank}", rank, published, own, without)
+            elif isinstance(answer["value"], int):
+                yield Pair(query, 0, *of)
+
+    def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
+        """Yield the answers, exact and published, in the order of the queries."""
+        if not isinstance(shown.release, Answers):
+            return
+        for index in range(len(self.view.keys)):
+            fields: Fields = shown.release.of_key[index]
+            pairs = sorted(
+                self._pairs(index, fields), key=lambda pair: 0 if pair.rank else -pair.exact
+            )
+            for rank, pair in enumerate(pairs[: 2 * self.view.top], start=1):
+                counts = (pair.exact, pair.unbounded, pair.published)
+                yield self.board_row(shown, index, rank, pair.name, *counts)
+            for query, labels in _named(fields):
+                for rank, label in enumerate(labels[: self.view.top], start=1):
+                    exact, unbounded = (int(sums[self._place[label]]) for sums in self._sums(index))
+                    name = f"{query}: {label}"
+                    yield self.board_row(shown, index, rank, name, exact, unbounded, None)
+
+
+class LabelsWatch(Watch):
+    """Observer of `pay_what_you_get`: the labels named last are the board until it names others."""
+
+    def __init__(self, run: Run, histogram: ReplayHistogram, view: View) -> None:
+        super().__init__(run, histogram, view)
+        self._last: dict[int, Sequence[str]] = {}
+
+    def seen(self, shown: ReleasedTick) -> None:
+        if self.latest is not None and shown.epoch != self.latest.epoch:
+            self._last = {}
+        if isinstance(shown.release, Answers):
+            self._last |= _labels_shown(shown.release)
+        super().seen(shown)
+
+    def named(self, release: Release | Items | Answers) -> Rows:
+        if not isinstance(release, Answers):
+            return super().named(release)
+        found = [self._rows_of(index, labels) for index, labels in _labels_shown(release).items()]
+        return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+    def _rows_of(self, index: int, labels: Sequence[str]) -> Rows:
+        return self.view.rows_of(index, [label.encode() for label in labels])
+
+    def fill(self, out: Numbers, shown: ReleasedTick) -> None:
+        view = self.view
+        out[0, PLACE["shown"]] = sum(map(len, self._last.values()))
+        for index, one in enumerate(view.keys):
+            labels = self._last.get(index)
+            if labels is None:
+                continue  # no query yet
+            rows, row, best = self._rows_of(index, labels)[: view.top], out[1 + index], one.top.rows
+            row[PLACE["shown"]] = len(labels)
+            self.fill_hits(row, one, rows)
+            order = {named: -place for place, named in enumerate(rows.tolist())}
+            here = np.array(
+                [order.get(named, -view.top) for named in best.tolist()], dtype=np.int64
+            )
+            if len(best) > 1:
+                row[PLACE["rank_correlation"]] = kendall(view.counts[best], here)
+            first = len(METRICS) + view.top
+            row[first : first + len(best)] = np.isin(best, rows)
+
+    def board(self, shown: ReleasedTick) -> Iterator[BoardRow]:
+        for index in range(len(self.view.keys)):
+            named = self._rows_of(index, self._last.get(index, ())).tolist()
+            yield from self.board_rows(shown, index, named, {})
+
+
+def watch(run: Run, histogram: ReplayHistogram, view: View) -> Watch:
+    config = run.combination.config
+    if isinstance(config, MaxConfig):
+        return QueryWatch(run, histogram, view, config)
+    kind = LabelsWatch if run.combination.mechanism.kind == "pay_what_you_get" else Watch
+    return kind(run, histogram, view)
+
+
+def _answers(fields: Fields) -> Sequence[Fields]:
+    """Return the answers of one stream key: several, or the fields themselves as the only one."""
+    answers: Sequence[Fields] = fields.get("answers") or [fields]
+    return answers
+
+
+def _named(fields: Fields) -> Iterator[tuple[str, Sequence[str]]]:
+    for answer in _answers(fields):
+        query, value = str(answer["query"]), answer["value"]
+        if isinstance(value, str):
+            yield query, [value]
+        elif query.startswith("top_k_select") and value:
+            yield query, value
+
+
+def _labels_shown(release: Answers) -> dict[int, Sequence[str]]:
+    """Return the labels that `pay_what_you_get` names at a tick, by stream key."""
+    found: Any = {key: of["labels"] for key, of in release.of_key.items() if "labels" in of}
+    return dict(found)

@@ -1,0 +1,189 @@
+"""Recommend a combination of settings, with the Pareto front and a reason in words.
+
+A combination's score is how much its board shows of the top n without bounds
+(`recall_unbounded`), as the mean over the seeds. Without such a board (order statistics), it is
+`error_unbounded_mean`; smaller is better.
+
+The recommendation follows how a person would read the table. Among the combinations within a stated
+distance of the best score, it takes the smallest epsilon, then the smallest delta, then the best
+board, and among equally good boards the smallest error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from workers.replay.backtest.results import Outcome
+from workers.settings.durations import format_duration
+
+# Recall given up for a smaller epsilon: one item of ten, seen every second tick.
+RECALL_DISTANCE = 0.05
+# The same if only errors are compared: a share of the smallest.
+ERROR_DISTANCE = 0.25
+# Boards are equally good if they differ by less than seeds do.
+SAME_RECALL = 0.01
+USEFUL_RECALL = 0.5
+RECALL, ERROR = "recall_unbounded", "error_unbounded_mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Conclusion from the outcomes of one histogram.
+
+    Attributes:
+        metric: of `scores`: `recall_unbounded` (more is better) or `error_unbounded_mean`
+            (less is better).
+        front: Pareto front: runs that no other beats in epsilon and score, by epsilon.
+        chosen: the recommended run; None if no combination meets the goal.
+    """
+
+    metric: str
+    scores: Mapping[int, float]
+    front: tuple[int, ...]
+    chosen: int | None
+    words: tuple[str, ...]
+
+
+def recommend(of: Sequence[Outcome]) -> Recommendation:
+    metric = RECALL if any(RECALL in one.metrics for one in of) else ERROR
+    rated = [one for one in of if metric in one.metrics]
+    scores = {one.number: one.metrics[metric].mean for one in rated}
+    if not rated:
+        nothing = "Nothing was measured that could be compared: was there any event?"
+        return Recommendation(metric, {}, (), None, (nothing,))
+    worth = {run: score if metric == RECALL else -score for run, score in scores.items()}
+    best = max(rated, key=lambda one: (worth[one.number], -one.row.epsilon, -one.number))
+    front = tuple(
+        one.number
+        for one in sorted(rated, key=lambda one: (one.row.epsilon, one.number))
+        if not _beaten(one, rated, worth)
+    )
+    if metric == RECALL and scores[best.number] < USEFUL_RECALL:
+        return Recommendation(metric, scores, front, None, (*_useless(best), *_epochs(of)))
+    given_up = RECALL_DISTANCE if metric == RECALL else ERROR_DISTANCE * scores[best.number]
+    least = worth[best.number] - given_up - 1e-12
+    near = [one for one in rated if worth[one.number] >= least]
+    chosen = min(near, key=lambda one: (one.row.epsilon, one.row.delta, *_order(one, metric)))
+    words = [_why(chosen, best, metric, of), *_lost(chosen, rated, worth, metric)]
+    words += [*_epochs(of), *_checks(chosen)]
+    return Recommendation(metric, scores, front, chosen.number, tuple(words))
+
+
+def _beaten(one: Outcome, of: Sequence[Outcome], worth: Mapping[int, float]) -> bool:
+    """Return whether another is no worse in epsilon and score, and better in one of them."""
+    mine = (-one.row.epsilon, worth[one.number])
+    others = [(-other.row.epsilon, worth[other.number]) for other in of]
+    return any(other != mine and other[0] >= mine[0] and other[1] >= mine[1] for other in others)
+
+
+def _order(one: Outcome, metric: str) -> tuple[float, float, int]:
+    """Return a sort key, best first; nearly equal recalls are equal."""
+    error = _mean(one, ERROR, math.inf)
+    if metric == RECALL:
+        return -round(_mean(one, RECALL) / SAME_RECALL), error, one.number
+    return error, 0.0, one.number
+
+
+def _why(chosen: Outcome, best: Outcome, metric: str, of: Sequence[Outcome]) -> str:
+    name, figures = _name(chosen), _figures(chosen, metric)
+    if len(of) == 1:
+        return f"{name} is the only combination that was run: {figures}."
+    points = f"{RECALL_DISTANCE * 100:g} percentage points"
+    distance = points if metric == RECALL else f"{ERROR_DISTANCE:.0%}"
+    start = f"Take {name}: {figures}."
+    if chosen is best:
+        return (
+            f"{start} Nothing else does better, and nothing with a smaller epsilon comes within "
+            f"{distance} of it."
+        )
+    if chosen.row.epsilon == best.row.epsilon:
+        return (
+            f"{start} At the same epsilon {_name(best)} has {_score(best, metric)}, but a larger "
+            "delta, or counts that are further off."
+        )
+    return (
+        f"{start} It is the smallest epsilon within {distance} of the best: {_name(best)} has "
+        f"{_figures(best, metric)}."
+    )
+
+
+def _lost(
+    chosen: Outcome, rated: Sequence[Outcome], worth: Mapping[int, float], metric: str
+) -> Iterator[str]:
+    """Describe the error, the best run with a smaller epsilon, and the share cut off by bounds."""
+    off = [one for one in rated if ERROR in one.metrics]
+    if metric == RECALL and chosen in off:
+        closest = min(off, key=lambda one: (_mean(one, ERROR), one.number))
+        text = f"Its published counts are off by {_number(_mean(chosen, ERROR))} in the mean"
+        if closest is not chosen:
+            least = f"{_number(_mean(closest, ERROR))}, of {_name(closest)}"
+            text += f"; the smallest such error is {least} at epsilon {closest.row.epsilon:g}"
+        yield text + "."
+    cheaper = [one for one in rated if one.row.epsilon < chosen.row.epsilon]
+    if cheaper:
+        best = min(cheaper, key=lambda one: (-worth[one.number], one.row.epsilon, one.number))
+        figures = _figures(best, metric)
+        yield f"With a smaller epsilon the best is {_name(best)}: {figures}."
+    lost = _mean(chosen, "lost", 0.0)
+    if lost > 0.005:
+        yield f"Its bounds cut off {lost:.0%} of all that is counted."
+
+
+def _epochs(of: Sequence[Outcome]) -> Iterator[str]:
+    """Warn that the same epsilon is a different promise if epoch lengths differ."""
+    lengths = {one.epoch_ms for one in of}
+    ends = sorted(length for length in lengths if length is not None)
+    if len(lengths) > 1:
+        longest = "no end" if None in lengths else format_duration(ends[-1])
+        yield (
+            f"Careful: these runs have epochs of different lengths ({format_duration(ends[0])} to "
+            f"{longest}), and an epsilon buys one epoch. Compare only runs with equal epochs: with "
+            "half the length the same epsilon is spent twice as often."
+        )
+
+
+def _checks(chosen: Outcome) -> Iterator[str]:
+    found = _mean(chosen, "deserving_shown", 1.0)
+    if found < 0.9:
+        yield (
+            f"Of the items above its threshold it shows {found:.0%} in the mean: new items come "
+            "late."
+        )
+    if chosen.seeds < 3:
+        seeds = f"{chosen.seeds} seed{'s' * (chosen.seeds > 1)}"
+        yield f"This rests on {seeds}: try more (--seeds) before you trust small differences."
+
+
+def _useless(best: Outcome) -> tuple[str, ...]:
+    at = f"{_name(best)} at epsilon {best.row.epsilon:g}"
+    advice = (
+        "Counts must grow against the noise: a larger epsilon, wider ticks with a shorter horizon, "
+        "fewer max_items or stream keys."
+    )
+    return f"No combination is of use: the best, {at}, has {_score(best, RECALL)}.", advice
+
+
+def _name(one: Outcome) -> str:
+    parts = [f"{name} = {value}" for name, value in one.given.items()]
+    return f"run {one.number} ({', '.join(parts or [one.row.mechanism])})"
+
+
+def _figures(one: Outcome, metric: str) -> str:
+    return f"epsilon {one.row.epsilon:g}, {_score(one, metric)}"
+
+
+def _score(one: Outcome, metric: str) -> str:
+    score = _mean(one, metric)
+    if metric == RECALL:
+        return f"{score:.0%} of the true top items on the board"
+    return f"answers off by {_number(score)} in the mean"
+
+
+def _mean(one: Outcome, metric: str, default: float = math.nan) -> float:
+    return one.metrics[metric].mean if metric in one.metrics else default
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"

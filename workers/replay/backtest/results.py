@@ -1,0 +1,363 @@
+"""The results directory of a backtest: four files, for the report and anyone with DuckDB or pandas.
+
+    runs.parquet      one row for each (run, seed, histogram): settings, promise, progress
+    results.parquet   tidy measurements: one number a row
+    boards.parquet    exact counts beside the published ones, at chosen ticks
+    rejects.json      input totals, rejects with reasons, and whether the run reached its end
+
+docs/results.md defines every column and metric. The same results give the same bytes: no file holds
+the time, or the name of a machine or user. All of it is exact data: for the operator only.
+
+`outcomes` reads the tables by combination of settings.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.runtime.errors import SettingsError
+from workers.settings.files import replacing, write_whole
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Number over the seeds; the mean lies between the other two."""
+
+    mean: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """Return the spread of at least one value."""
+        least, most = min(values), max(values)
+        # In floats 0.7 + 0.7 + 0.7, divided by 3, is less than 0.7: a bar of negative length.
+        return cls(min(max(sum(values) / len(values), least), most), least, most)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One combination of settings, all its seeds together.
+
+    Attributes:
+        row: the row of its first seed in runs.parquet.
+        varied: the settings with several `--vary` values, without the histogram's name; None if its
+            mechanism has no such setting.
+        metrics: of the whole run and all stream keys, by name.
+    """
+
+    row: RunRow
+    varied: Mapping[str, str | None]
+    seeds: int
+    metrics: Mapping[str, Spread]
+
+    @property
+    def number(self) -> int:
+        return self.row.run
+
+    @property
+    def given(self) -> dict[str, str]:
+        return {name: value for name, value in self.varied.items() if value is not None}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.row.settings)
+        return found
+
+    @property
+    def epoch_ms(self) -> int | None:
+        """Return the length of its epochs; None: endless."""
+        horizon = self.settings.get("horizon")
+        return horizon * self.row.tick_ms if isinstance(horizon, int) else None
+
+
+def outcomes(tables: Tables) -> list[Outcome]:
+    import pyarrow.compute as pc
+
+    whole = pc.equal(tables.results["key"], "")
+    for name in ("tick", "rank", "size"):
+        whole = pc.and_(whole, pc.equal(tables.results[name], 0))
+    values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in tables.results.filter(whole).to_pylist():
+        values[row["run"]][row["metric"]].append(row["value"])
+    rows = run_rows(tables.runs)
+    seeds: dict[int, list[RunRow]] = {}
+    choices: dict[str, set[str | None]] = {}
+    for run in rows:
+        seeds.setdefault(run.run, []).append(run)
+        for name, value in run.varied.items():
+            choices.setdefault(name, {None}).add(value)
+    return [
+        Outcome(
+            row=runs[0],
+            # A setting with a single value does not distinguish runs.
+            varied={
+                name.removeprefix(prefix): value
+                for name, value in runs[0].varied.items()
+                if len(choices[name]) > 2 and name.startswith(prefix := f"{runs[0].histogram}.")
+            },
+            seeds=len(runs),
+            metrics={metric: Spread.of(found) for metric, found in values[number].items()},
+        )
+        for number, runs in sorted(seeds.items())
+    ]
+
+
+VERSION = 1
+RUNS, RESULTS, BOARDS, REJECTS = "runs.parquet", "results.parquet", "boards.parquet", "rejects.json"
+# Row group size of Parquet files.
+GROUP_ROWS = 1 << 18
+SET = "set."
+#: Columns that are narrower than their field's type.
+NARROW = {"run": "int32", "seed": "int32", "rank": "int32"}
+#: Arrow types by field type, optional or not.
+ARROW = {"int": "int64", "float": "float64", "str": "string", "bool": "bool_"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """Row of runs.parquet: the outcome of a combination of settings with one seed.
+
+    `varied` is by "<histogram>.<setting>"; None if the mechanism has no such setting.
+    """
+
+    run: int
+    seed: int
+    histogram: str
+    mechanism: str
+    varied: Mapping[str, str | None]
+    settings: str
+    rho: float
+    epsilon: float
+    delta: float
+    unit: str
+    tick_ms: int
+    first_tick: int
+    ticks: int
+    epochs: int
+    events: int
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Rows of results.parquet that differ in tick and value only: int64 (n,) and float64 (n,)."""
+
+    run: int
+    seed: int
+    histogram: str
+    key: str
+    metric: str
+    rank: int
+    size: int
+    ticks: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class BoardRow:
+    """Row of boards.parquet: an item that belongs on the board, or is on it."""
+
+    run: int
+    seed: int
+    histogram: str
+    key: str
+    tick: int
+    end_ms: int
+    rank: int
+    label: str
+    exact: int | None
+    exact_unbounded: int | None
+    shown: bool
+    released: int | None
+    sd: float | None
+    threshold: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """Content of rejects.json.
+
+    `late` and `outside` are as in `Summary`; `first` is (partition, number, reason) of each of the
+    first rejects; `top` the n of the top-n metrics.
+    """
+
+    complete: bool
+    events: int
+    late: int
+    outside: int
+    first_ms: int | None
+    last_ms: int | None
+    word: str
+    counts: Mapping[str, int]
+    first: Sequence[tuple[int, int, str]]
+    top: int
+    left_out: Sequence[str] = ()
+    version: int = VERSION
+    contains: str = "exact data: for the operator only"
+
+
+@dataclass(slots=True)
+class Results:
+    input: Input
+    runs: list[RunRow] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+    boards: list[BoardRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    runs: pa.Table
+    results: pa.Table
+    boards: pa.Table
+    input: Input
+
+
+def prepare(directory: Path, *, force: bool) -> None:
+    """Create the directory and check that results can be written, before hours of work.
+
+    Raises:
+        SettingsError: a package is missing, the directory cannot be made, or it is not empty and
+            `force` was not given.
+    """
+    for package in ("pyarrow", "matplotlib", "jinja2"):
+        if importlib.util.find_spec(package) is None:
+            raise SettingsError(f"--report needs {package}: install quietcount[replay]")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if not force and any(directory.iterdir()):
+            raise SettingsError(
+                f"--report {directory}: it is not empty: choose another directory, or use --force "
+                "to replace the results in it"
+            )
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise SettingsError(f"--report {directory}: Permission denied")
+    except OSError as error:
+        raise SettingsError(f"--report {directory}: {error.strerror}") from None
+
+
+def write(directory: Path, results: Results) -> None:
+    """Write the four files, each whole or not at all; runs.parquet, which marks results, last."""
+    runs = directory / RUNS
+    runs.unlink(missing_ok=True)  # marks earlier results; the new files are not theirs
+    write_whole(
+        directory / REJECTS,
+        msgspec.json.format(msgspec.json.encode(results.input), indent=2) + b"\n",
+    )
+    _write_table(directory / BOARDS, boards_table(results.boards))
+    _write_table(directory / RESULTS, results_table(results.series))
+    _write_table(runs, runs_table(results.runs))
+
+
+def runs_table(rows: Sequence[RunRow]) -> pa.Table:
+    names = dict.fromkeys(name for row in rows for name in row.varied)
+    varied = {SET + name: [row.varied.get(name) for row in rows] for name in names}
+    return _table(RunRow, rows, varied)
+
+
+def boards_table(rows: Sequence[BoardRow]) -> pa.Table:
+    return _table(BoardRow, rows, {})
+
+
+def _table(kind: type, rows: Sequence[Any], varied: Mapping[str, Sequence[str | None]]) -> pa.Table:
+    import pyarrow as pa
+
+    columns: dict[str, pa.Array] = {}
+    for one in fields(kind):
+        if one.name == "varied":
+            columns |= {name: pa.array(texts, pa.string()) for name, texts in varied.items()}
+        else:
+            arrow = NARROW.get(one.name) or ARROW[str(one.type).removesuffix(" | None")]
+            columns[one.name] = pa.array(
+                [getattr(row, one.name) for row in rows], getattr(pa, arrow)()
+            )
+    return pa.table(columns)
+
+
+def results_table(series: Sequence[Series]) -> pa.Table:
+    import pyarrow as pa
+
+    lengths = np.array([len(one.values) for one in series], dtype=np.int64)
+
+    def numbers(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
+        return np.repeat(np.array([getattr(one, name) for one in series], dtype=kind), lengths)
+
+    def texts(name: str) -> pa.Array:
+        codes: dict[str, int] = {}
+        of = [codes.setdefault(getattr(one, name), len(codes)) for one in series]
+        numbers = pa.array(np.repeat(np.array(of, dtype=np.int32), lengths))
+        names = pa.array(list(codes), pa.string())
+        return pa.DictionaryArray.from_arrays(numbers, names).cast(pa.string())
+
+    def end_to_end(name: str, kind: type[np.generic]) -> NDArray[np.generic]:
+        return np.concatenate([np.empty(0, dtype=kind), *(getattr(one, name) for one in series)])
+
+    return pa.table(
+        {
+            "run": numbers("run", np.int32),
+            "seed": numbers("seed", np.int32),
+            "histogram": texts("histogram"),
+            "key": texts("key"),
+            "tick": end_to_end("ticks", np.int64),
+            "rank": numbers("rank", np.int32),
+            "size": numbers("size", np.int64),
+            "metric": texts("metric"),
+            "value": end_to_end("values", np.float64),
+        }
+    )
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
+    import pyarrow.parquet as pq
+
+    with replacing(path) as part:
+        pq.write_table(table, part, compression="zstd", row_group_size=GROUP_ROWS)
+
+
+def read(directory: Path) -> Tables:
+    """Read the files that `write` writes.
+
+    Raises:
+        SettingsError: it is not a results directory, or one of another version.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise SettingsError("results need pyarrow: install quietcount[replay]") from error
+    try:
+        found = msgspec.json.decode((directory / REJECTS).read_bytes(), type=Input)
+        if found.version != VERSION:
+            raise SettingsError(
+                f"{directory}: results of version {found.version}; this program reads {VERSION}"
+            )
+        runs, results, boards = (
+            pq.read_table(directory / name) for name in (RUNS, RESULTS, BOARDS)
+        )
+    except (OSError, msgspec.DecodeError, pa.ArrowInvalid) as error:
+        why = str(error).splitlines()[0]
+        raise SettingsError(f"{directory}: not a results directory: {why}") from error
+    return Tables(runs, results, boards, found)
+
+
+def run_rows(table: pa.Table) -> list[RunRow]:
+    rows = []
+    for row in table.to_pylist():
+        names = [name for name in row if name.startswith(SET)]
+        varied = {name.removeprefix(SET): row.pop(name) for name in names}
+        rows.append(RunRow(varied=varied, **row))
+    return rows

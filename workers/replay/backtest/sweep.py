@@ -1,0 +1,426 @@
+"""Backtest: measure every combination of settings and every seed against the exact counts.
+
+Shared work is done once: events are decoded, bounded and summed once per lane, exact counts once
+for all runs with the same bounds, exact boards once per tick. Only the noise and the shown items
+are a run's own.
+
+Runs that count the same events over the same ticks and epochs form a group (`scope_of`). The
+unbounded counts of a group are released last in a tick (`truth.unbounded`), and with them the group
+is measured, at a thinned set of ticks: memory does not grow with the number of ticks or events.
+
+`Pool` uses all cores. This process reads and sums the events once; forked processes do the runs.
+They receive what the worker's stage 1 sends to stage 2 (`Merge`), so each is a complete stage 2
+with its own exact counts, and they return figures. They are forked before anything is read: the key
+is inherited, never sent. The assignment of runs to processes does not affect any figure. The
+processes ignore Ctrl-C; this process handles it, between two batches, and tells them to end there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import Any
+
+from workers.mechanisms.config.histogram import HistogramConfig, Lane
+from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.one_shot.config import OneShotConfig
+from workers.pipeline.contributions import Message
+from workers.pipeline.factory import histograms as make_histograms
+from workers.pipeline.merge import Released
+from workers.pipeline.snapshots import ReleasedTick, Snapshot
+from workers.replay.backtest.grid import Run, settings_text
+from workers.replay.backtest.measure import Watch, discovers, watch
+from workers.replay.backtest.results import Input, Results, RunRow
+from workers.replay.backtest.truth import Truth, View, mirrored, remembering, truth_of, unbounded
+from workers.replay.interrupts import HEEDED, Interrupts
+from workers.replay.offline import (
+    STREAM,
+    Offline,
+    ReplayHistogram,
+    ReplayMerge,
+    Summary,
+    drive,
+    few_collections,
+)
+from workers.replay.source import Source
+from workers.runtime.errors import QuietcountError
+from workers.runtime.process import cores
+from workers.settings.settings import Settings
+
+# With fewer runs, the processes' own counting costs more than it saves.
+RUNS_EACH_MIN = 2
+
+
+def processes_for(runs: Sequence[Run]) -> int:
+    """Return how many processes to share the runs between; 1: only this one."""
+    if not sys.platform.startswith("linux"):
+        return 1  # on other systems, forking with library threads is unsafe
+    return max(1, min(cores(), len(runs) // RUNS_EACH_MIN))
+
+
+def shares_of(runs: Sequence[Run], number: int) -> list[list[Run]]:
+    """Split the runs evenly between processes, grouping those that share bounded counts."""
+    lanes = [run.combination.config.lane for run in runs]
+    first = {lane: at for at, lane in reversed(list(enumerate(lanes)))}
+    ordered = sorted(
+        runs, key=lambda run: (first[run.combination.config.lane], run.number, run.seed)
+    )
+    cuts = [len(ordered) * i // number for i in range(number + 1)]
+    return [ordered[a:b] for a, b in pairwise(cuts)]
+
+
+class Pool:
+    def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int, number: int) -> None:
+        self._key, self._top = key, top
+        self._calls: list[tuple[Any, ...]] = []
+        backtests = [Backtest(share, key, top) for share in shares_of(runs, number)]
+        # Not run here; they determine which lanes to count.
+        self.histograms: list[ReplayHistogram] = [
+            one for backtest in backtests for one in backtest.histograms
+        ]
+        context = multiprocessing.get_context("fork")
+        self._children: list[tuple[Any, Connection]] = []
+        for backtest in backtests:
+            ours, theirs = context.Pipe()
+            others = [connection for _, connection in self._children]
+            child = context.Process(
+                target=_serve, args=(backtest, key, theirs, [ours, *others]), daemon=True
+            )
+            before = signal.pthread_sigmask(
+                signal.SIG_BLOCK, HEEDED
+            )  # until the child ignores them
+            child.start()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+            self._children.append((child, ours))
+
+    def close(self) -> None:
+        for child, connection in self._children:
+            child.kill()
+            connection.close()
+            child.join()
+
+    def take(self, message: Message, offset: int) -> None:
+        self._calls.append(("take", message, offset))
+
+    def reached(self, position: int) -> None:
+        self._calls.append(("reached", position))
+
+    def end_of_input(self, until_ms: int | None = None) -> None:
+        self._calls.append(("end_of_input", until_ms))
+
+    def release(self, *, after_tick: Callable[[], object] = lambda: None) -> Released:
+        """Send the recorded calls; the ticks are released elsewhere."""
+        calls, self._calls = self._calls, []
+        if calls:
+            self._tell("release", calls)
+        return Released(0, [])
+
+    def run(
+        self,
+        settings: Settings,
+        source: Source,
+        write: Callable[[Snapshot], object] | None,
+        progress: Callable[[Summary], object],
+    ) -> Summary:
+        """Read the source, to its end or to Ctrl-C; see `Backtest.run`. No snapshot is written."""
+        with Interrupts() as interrupts, few_collections():
+            with interrupts.held():  # part of a message would be read as the start of the next
+                self._tell("begin", source.partitions)
+            offline = Offline(
+                settings,
+                self._key,
+                self.histograms,
+                partitions=source.partitions,
+                until_ms=source.until_ms,
+                merge=self,
+            )
+            return drive(offline, source, interrupts, progress)
+
+    def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
+        self._tell("results", summary, word)
+        results = Results(input_of(summary, word, self._top, left_out))
+        for _, connection in self._children:
+            part = self._hear(connection)
+            results.runs += part.runs
+            results.series += part.series
+            results.boards += part.boards
+        for rows in (results.runs, results.series, results.boards):
+            rows.sort(key=lambda row: (row.run, row.seed))
+        return results
+
+    def _tell(self, *message: object) -> None:
+        content = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+        for _, connection in self._children:
+            if connection.poll():
+                self._hear(connection)  # unrequested messages are errors
+            try:
+                connection.send_bytes(content)
+            except OSError:
+                self._hear(connection)
+
+    @staticmethod
+    def _hear(connection: Connection) -> Results:
+        try:
+            answer = connection.recv()
+        except EOFError:
+            raise RuntimeError(
+                "a process of the backtest ended: was it killed for its memory?"
+            ) from None
+        if isinstance(answer, Exception):
+            raise answer
+        if not isinstance(answer, Results):
+            raise TypeError("a process of the backtest answered something else than results")
+        return answer
+
+
+def _serve(
+    backtest: Backtest, key: NoiseKey, connection: Connection, others: Sequence[Connection]
+) -> None:
+    """Release the ticks of the received calls until the results are requested."""
+    for number in HEEDED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
+    for other in others:
+        other.close()
+    answer: Results | Exception
+    try:
+        answer = _served(backtest, key, connection)
+    except EOFError:
+        return  # the parent is gone
+    except QuietcountError as error:
+        answer = error
+    except Exception as error:  # noqa: BLE001 (the last place: it is told where it is shown)
+        answer = RuntimeError(f"{type(error).__name__}: {error}")
+    with contextlib.suppress(OSError):  # the parent is gone
+        connection.send(answer)
+
+
+def _served(backtest: Backtest, key: NoiseKey, connection: Connection) -> Results:
+    merge = ReplayMerge(backtest.histograms, key=key, sources=1, owners=1)
+    with few_collections():
+        while True:
+            what, *arguments = pickle.loads(connection.recv_bytes())  # sent by the parent process
+            if what == "begin":
+                merge = ReplayMerge(backtest.histograms, key=key, sources=arguments[0], owners=1)
+            elif what == "release":
+                for name, *details in arguments[0]:
+                    getattr(merge, name)(*details)
+                while merge.release().ticks:
+                    for histogram in backtest.histograms:
+                        histogram.forget()
+            else:
+                backtest.finish()
+                return backtest.results(*arguments)
+
+
+TICKS_MEASURED = 256
+BOARDS_KEPT = 8
+
+
+class Thinned:
+    """At most `most` ticks: those whose number is a multiple of a power of two, which doubles."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._stride = most, 1
+        self.ticks: set[int] = set()
+
+    def due(self, tick: int) -> bool:
+        """Return whether a tick belongs to the set; it is kept until it is thinned out."""
+        if tick % self._stride:
+            return False
+        self.ticks.add(tick)
+        while len(self.ticks) > self._most:
+            self._stride *= 2
+            self.ticks = {tick for tick in self.ticks if tick % self._stride == 0}
+        return tick in self.ticks
+
+
+#: Everything that the unbounded counts of a histogram depend on.
+Scope = tuple[object, ...]
+
+
+def scope_of(config: HistogramConfig) -> Scope:
+    """Return the view, ticks, epochs and stream keys of a histogram.
+
+    The lane holds the view (items, key, where, count, buckets), the tick and the start.
+    """
+    epochs = (config.start_given, config.horizon_ticks, isinstance(config, OneShotConfig))
+    return unbounded(config.lane), *epochs, config.keys
+
+
+class Group:
+    def __init__(self, wide: Truth) -> None:
+        self.wide = wide
+        self.watches: list[Watch] = []
+        self.views: list[View] = []
+        self._measured, self._boards = Thinned(TICKS_MEASURED), Thinned(BOARDS_KEPT)
+        self._tick = 0
+        wide.observe = self._seen
+
+    @property
+    def whole(self) -> bool:
+        """Return whether every run has released the tick counted last: no tick is half done."""
+        return all(watch.last_tick == self._tick for watch in self.watches)
+
+    def _seen(self, shown: ReleasedTick) -> None:
+        """Measure a due tick: it is counted, so all runs have released it."""
+        self._tick = (self.wide.next or 1) - 1
+        ticks, boards = len(self._measured.ticks), len(self._boards.ticks)
+        if self._measured.due(self._tick):
+            self._measure(board=self._boards.due(self._tick))
+        if len(self._measured.ticks) < ticks or len(self._boards.ticks) < boards:
+            for one in self.watches:
+                one.keep(self._measured.ticks, self._boards.ticks)
+
+    def _measure(self, *, board: bool) -> None:
+        for view in self.views:
+            view.look()
+        for one in self.watches:
+            one.measure(board=board)
+
+    def finish(self) -> None:
+        if self._tick and self.whole:
+            self._measure(board=True)
+        for one in self.watches:
+            one.end_epoch()
+
+
+class Backtest:
+    """All runs over one stream of events. Sensitive: it holds exact counts."""
+
+    def __init__(self, runs: Sequence[Run], key: NoiseKey, top: int) -> None:
+        self._key, self._top = key, top
+        self._truths: dict[tuple[Scope, Lane, tuple[bytes, ...]], tuple[Truth, View]] = {}
+        self._groups: dict[Scope, Group] = {}
+        mechanisms = {id(run.combination): run.combination.mechanism for run in runs}
+        self._remembering = {of: remembering(mechanism) for of, mechanism in mechanisms.items()}
+        running = [self._histogram(run) for run in runs]
+        truths = [truth for truth, _ in self._truths.values()]
+        wide = [group.wide for group in self._groups.values()]
+        # A truth counts a tick before the runs look at it; unbounded counts follow all runs.
+        self.histograms: list[ReplayHistogram] = [*truths, *running, *wide]
+
+    def _histogram(self, run: Run) -> ReplayHistogram:
+        config, mechanism = run.combination.config, self._remembering[id(run.combination)]
+        scope, domain = scope_of(config), tuple(mechanism.domain())
+
+        def count(lane: Lane, labels: Sequence[bytes], *, sizes: bool) -> Truth:
+            per_tick = isinstance(config, OneShotConfig)
+            return truth_of(config, self._key, labels, per_tick=per_tick, lane=lane, sizes=sizes)
+
+        if scope not in self._groups:
+            self._groups[scope] = Group(count(unbounded(config.lane), (), sizes=False))
+        group, place = self._groups[scope], (scope, config.lane, domain)
+        if place not in self._truths:
+            truth = count(config.lane, domain, sizes=discovers(run.combination))
+            view = View(truth, group.wide, self._key, self._top)
+            self._truths[place] = truth, view
+            group.views.append(view)
+        truth, view = self._truths[place]
+        (histogram,) = make_histograms(
+            ReplayHistogram,
+            run.combination.settings,
+            [mirrored(mechanism, truth)],
+            key=self._key,
+            stream=STREAM if run.seed == 0 else f"{STREAM} seed {run.seed}",
+            owner=0,
+            owners=1,
+        )
+        histogram.written = False
+        group.watches.append(watch(run, histogram, view))
+        return histogram
+
+    def run(
+        self,
+        settings: Settings,
+        source: Source,
+        write: Callable[[Snapshot], object] | None,
+        progress: Callable[[Summary], object],
+    ) -> Summary:
+        """Do all runs over a source of events, to its end or to Ctrl-C, which leaves whole ticks.
+
+        They share the `[events]` of `settings`; `write` takes the snapshots of those that are
+        `written`.
+        """
+        with Interrupts() as interrupts, few_collections():
+
+            def after_tick() -> None:
+                progress(summary)
+                if all(group.whole for group in self._groups.values()):
+                    interrupts.check()
+
+            offline = Offline(
+                settings,
+                self._key,
+                self.histograms,
+                partitions=source.partitions,
+                write=write,
+                until_ms=source.until_ms,
+                after_tick=after_tick,
+            )
+            summary = offline.summary
+            drive(offline, source, interrupts, progress)
+            self.finish()
+        return summary
+
+    def finish(self) -> None:
+        for group in self._groups.values():
+            group.finish()
+
+    def watches(self) -> Iterator[Watch]:
+        found = [watch for group in self._groups.values() for watch in group.watches]
+        yield from sorted(found, key=lambda one: (one.run.number, one.run.seed))
+
+    def results(self, summary: Summary, word: str, left_out: Sequence[str] = ()) -> Results:
+        """Return the measurements; `word` is the unit of the reject numbers."""
+        results = Results(input_of(summary, word, self._top, left_out))
+        for one in self.watches():
+            results.runs.append(row_of(one, summary))
+            results.series += one.series()
+            results.boards += one.boards()
+        return results
+
+
+def input_of(summary: Summary, word: str, top: int, left_out: Sequence[str]) -> Input:
+    return Input(
+        complete=not summary.partial,
+        events=summary.events,
+        late=summary.late,
+        outside=summary.outside,
+        first_ms=summary.first_ms,
+        last_ms=summary.last_ms,
+        word=word,
+        counts=dict(sorted(summary.rejects.items())),
+        first=[(one.partition, one.number, one.reason) for one in summary.first_rejects],
+        top=top,
+        left_out=left_out,
+    )
+
+
+def row_of(one: Watch, summary: Summary) -> RunRow:
+    combination, promise = one.run.combination, one.run.combination.mechanism.guarantee
+    return RunRow(
+        run=combination.run,
+        seed=one.run.seed,
+        histogram=one.histogram.name,
+        mechanism=combination.config.mechanism,
+        varied=combination.varied,
+        settings=settings_text(combination.config),
+        rho=promise.rho,
+        epsilon=promise.epsilon,
+        delta=promise.delta,
+        unit=promise.unit,
+        tick_ms=combination.config.tick_ms,
+        first_tick=one.first_tick,
+        ticks=one.ticks,
+        epochs=one.histogram.life.epochs,
+        events=summary.events,
+        complete=not summary.partial,
+    )

@@ -1,0 +1,391 @@
+"""Exact counts that a backtest measures against. Sensitive; nothing here is ever published.
+
+A truth is a histogram whose mechanism adds no noise and shows nothing. It gets the same
+contributions, start and epochs as the histograms compared with it. Runs with the same bounds share
+a truth, and those that keep running counts of its rows read its columns instead of counting again
+(`Mirror`): only the noise is such a run's own. A `View` holds the exact boards of one tick,
+computed once for all runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.texts import Texts
+from workers.events.columns import AMOUNT_MAX
+from workers.mechanisms.accounting import Cost
+from workers.mechanisms.config.histogram import HistogramConfig, Lane
+from workers.mechanisms.ledger import Contributions, Ledger, grown
+from workers.mechanisms.mechanism import Guarantee, Items, Mechanism, Noise, Release, State
+from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
+from workers.replay.offline import ReplayHistogram
+from workers.runtime.frozen import thawed
+
+# Sizes for which the tick is recorded at which an item reaches them.
+SIZES = np.array([m * 10**e for e in range(6) for m in (1, 2, 5)] + [10**6], dtype=np.int64)
+# These read the running counts of all rows after `merge`, and add none of their own.
+MIRRORED = (
+    "known_base",
+    "unk_base",
+    "sparse_gumb",
+    "bounded_max",
+    "doubling",
+    "two_level",
+    "two_level_k",
+)
+ITEMS_UNBOUNDED = (1 << 31) - 1
+
+_EMPTY: Rows = np.empty(0, dtype=np.int64)
+
+
+class TruthState(State):
+    """Exact columns, and when every row reached every size.
+
+    Attributes:
+        level: int8 (capacity,), number of SIZES that a row has reached.
+        reached: int64 (capacity, sizes), tick of the epoch at which it did; 0: not yet.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.level = np.zeros(0, dtype=np.int8)
+        self.reached = np.zeros((0, len(SIZES)), dtype=np.int64)
+
+    def note(self, rows: Rows, t: int) -> None:
+        n = self.ledger.n
+        self.level, self.reached = grown(self.level, n), grown(self.reached, n)
+        now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(np.int8)
+        risen = now > self.level[rows]
+        rows, now = rows[risen], now[risen]
+        if not len(rows):
+            return
+        before = self.level[rows]
+        for size in range(int(before.min()), int(now.max())):
+            self.reached[rows[(before <= size) & (size < now)], size] = t
+        self.level[rows] = now
+
+
+class Exact:
+    """Exact counts with the interface of a mechanism."""
+
+    kind = "exact"
+    law = "none"
+
+    def __init__(self, domain: Sequence[bytes], *, per_tick: bool, sizes: bool) -> None:
+        """Count the labels in `domain` (empty: all), from 0 at every tick if `per_tick`.
+
+        If `sizes`, record when an item reached a size.
+        """
+        self._domain, self._per_tick, self._sizes = tuple(domain), per_tick, sizes
+        self.state = TruthState()  # of the running epoch
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return Guarantee(unit="none", rho=float("inf"), epsilon=float("inf"), delta=1.0)
+
+    def cost(self) -> Cost:
+        return Cost(rho=float("inf"), deltas=())
+
+    def public(self) -> Mapping[str, object]:
+        return {"mechanism": self.kind}
+
+    def sd(self, t: int) -> float:
+        return 0.0
+
+    def threshold(self, t: int) -> int | None:
+        return None
+
+    def init(self) -> State:
+        self.state = TruthState()
+        return self.state
+
+    def noise(self, stream: NoiseStream) -> Noise:
+        return _NoNoise()
+
+    def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
+        if labels:
+            state.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
+
+    def domain(self) -> Sequence[bytes]:
+        return self._domain
+
+    def step(
+        self,
+        state: State,
+        t: int,
+        contributions: Sequence[tuple[Contributions, NDArray[np.int32]]],
+        noise: Noise,
+    ) -> tuple[State, Release]:
+        columns = state.ledger
+        if self._per_tick:
+            columns.counts[:] = 0
+        before = len(columns.touched)
+        for part, key_index in contributions:
+            columns.merge(part, key_index, add_rows=not self._domain)
+        if self._sizes and isinstance(state, TruthState):
+            for rows in columns.touched[before:]:
+                state.note(rows, t)
+        del columns.touched[before:]
+        return state, Release(_EMPTY, _EMPTY, 0.0, None)
+
+
+class _NoNoise:
+    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+        return np.zeros(len(tags), dtype=np.int64)
+
+
+class Mirror(Ledger):
+    """Columns of a truth that has already counted the tick; first appearances are the run's own."""
+
+    def __init__(self, truth: Ledger) -> None:
+        super().__init__()
+        self._truth = truth
+
+    def _look(self) -> None:
+        truth = self._truth
+        self.n = truth.n
+        self._tags, self._keys, self._counts = truth._tags, truth._keys, truth._counts
+        self._ends, self._text, self._index = truth._ends, truth._text, truth._index
+        shown: NDArray[Any] = self._shown
+        self._shown = grown(shown, self.n)
+
+    def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
+        self._look()
+        return self.find(tags)
+
+    def merge(
+        self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool
+    ) -> None:
+        self._look()
+
+
+class Mirrored:
+    """Wrapper of a mechanism whose states read a truth's columns."""
+
+    def __init__(self, mechanism: Mechanism, truth: ReplayHistogram) -> None:
+        self._mechanism, self._truth = mechanism, truth
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._mechanism, name)
+
+    def init(self) -> State:
+        state = self._mechanism.init()
+        state.ledger = Mirror(self._truth.columns)
+        return state
+
+
+class Truth(ReplayHistogram):
+    """Histogram of exact counts, which publishes nothing."""
+
+    mechanism: Exact
+
+    @property
+    def names(self) -> list[str]:
+        return self._keys
+
+    @property
+    def reached(self) -> NDArray[np.int64]:
+        """Return int64 (rows, sizes), as in `TruthState`, of the running epoch."""
+        return self.mechanism.state.reached[: self.columns.n]
+
+
+def mirrored(mechanism: Mechanism, truth: ReplayHistogram) -> Mechanism:
+    return cast(Mechanism, Mirrored(mechanism, truth)) if mechanism.kind in MIRRORED else mechanism
+
+
+def remembering(mechanism: Mechanism) -> Mechanism:
+    """Return a mechanism that computes a tick's `sd` and `threshold` once; for this thread only.
+
+    Otherwise they would take a third of a step for every further seed.
+    """
+    own = thawed(mechanism)
+    for name in ("sd", "threshold"):
+        setattr(own, name, lru_cache(maxsize=1)(getattr(mechanism, name)))
+    return own
+
+
+def unbounded(lane: Lane) -> Lane:
+    """Return the lane of the same ticks without bounds.
+
+    It is released after all others of the same tick (`Merge.release`).
+    """
+    return Lane(lane.tick_ms, lane.start_ms, ITEMS_UNBOUNDED, AMOUNT_MAX, view=lane.view)
+
+
+def truth_of(
+    config: HistogramConfig,
+    key: NoiseKey,
+    domain: Sequence[bytes],
+    *,
+    per_tick: bool,
+    lane: Lane,
+    sizes: bool,
+) -> Truth:
+    """Return the exact counts for histograms with the ticks, epochs and stream keys of `config`.
+
+    The root key names rows and makes no noise; the bounds are those of `lane`. See `Exact`.
+    """
+    exact = Exact(domain, per_tick=per_tick, sizes=sizes)
+    about: Any = {"worker": "", "topic": "", "stream": "truth", "events": {}, "owner": (0, 1)}
+    # Exact counts have no noise for windows to describe.
+    truth = Truth(msgspec.structs.replace(config, windows=()), exact, key=key, **about)
+    truth.lane, truth.written = lane, False
+    return truth
+
+
+# Number of stream keys, from the first, that are measured individually.
+KEYS_MAX = 8
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """Largest items of one stream key.
+
+    Attributes:
+        rows: at most n rows with a count, largest first, ties by row.
+        floor: count of the last row; items with at least this count belong to the top.
+    """
+
+    rows: Rows
+    floor: int
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """One stream key at a tick.
+
+    Attributes:
+        rows: its rows; None: all of them.
+        top, top_unbounded: its largest items, bounded and not; the latter's rows are the unbounded
+            truth's own.
+        total, total_unbounded: sums of the counts.
+    """
+
+    rows: Rows | None
+    top: Top
+    top_unbounded: Top
+    total: int
+    total_unbounded: int
+
+
+class View:
+    """Exact counts, bounded and unbounded, at the last tick that both have counted."""
+
+    def __init__(self, truth: Truth, wide: Truth, key: NoiseKey, top: int) -> None:
+        """Take bounded counts, which define all row numbers, unbounded ones, root key, and n."""
+        self.truth, self._wide, self._key, self.top = truth, wide, key, top
+        self._columns: Ledger | None = None
+        self._wide_columns: Ledger | None = None
+        self._place: Rows = np.empty(0, dtype=np.int64)
+        self.keys: list[KeyView] = []
+        self.counts = self.unbounded = np.empty(0, dtype=np.int64)
+        self.total = self.total_unbounded = 0
+
+    def look(self) -> None:
+        columns, wide = self.truth.columns, self._wide.columns
+        if columns is not self._columns or wide is not self._wide_columns:
+            self._columns, self._wide_columns = columns, wide
+            self._place = np.empty(0, dtype=np.int64)
+        place = np.full(columns.n, -1, dtype=np.int64)
+        place[: len(self._place)] = self._place
+        missing = np.flatnonzero(place < 0)
+        place[missing] = wide.find(columns.tags[missing])
+        self._place = place
+        self.counts = columns.counts
+        self.unbounded = (
+            np.where(place >= 0, wide.counts[place], 0) if wide.n else np.zeros_like(self.counts)
+        )
+        self.total, self.total_unbounded = int(self.counts.sum()), int(wide.counts.sum())
+        self.keys = [
+            self._key_view(columns, wide, index) for index in range(min(len(self.names), KEYS_MAX))
+        ]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Return all stream keys by index, including those not measured individually."""
+        return self.truth.names
+
+    def _key_view(self, columns: Ledger, wide: Ledger, index: int) -> KeyView:
+        alone = len(self.names) == 1
+        rows = None if alone else np.flatnonzero(columns.keys == index)
+        of_wide = None if alone else np.flatnonzero(wide.keys == index)
+        return KeyView(
+            rows,
+            largest(columns.counts, rows, self.top),
+            largest(wide.counts, of_wide, self.top),
+            int((columns.counts if rows is None else columns.counts[rows]).sum()),
+            int((wide.counts if of_wide is None else wide.counts[of_wide]).sum()),
+        )
+
+    def rows_of(self, index: int, labels: Sequence[bytes]) -> Rows:
+        """Return the rows of labels of one stream key; -1 for a label without a row."""
+        return self.truth.columns.find(self._key.tags(self.names[index], labels))
+
+    def rows_of_items(self, items: Items) -> Rows:
+        """Return the rows of items shown by a mechanism without rows."""
+        rows = np.full(len(items.counts), -1, dtype=np.int64)
+        for index in np.unique(items.keys).tolist():
+            here = np.flatnonzero(items.keys == index)
+            labels = (
+                items.labels if len(here) == len(rows) else [items.labels[i] for i in here.tolist()]
+            )
+            rows[here] = self.rows_of(index, labels)
+        return rows
+
+    def rank(self, index: int, row: int) -> int:
+        """Return a row's rank by exact count within its stream key, from 1."""
+        rows = self.keys[index].rows
+        counts = self.counts if rows is None else self.counts[rows]
+        numbers = np.arange(len(counts)) if rows is None else rows
+        own = self.counts[row]
+        return int((counts > own).sum() + ((counts == own) & (numbers < row)).sum()) + 1
+
+    def label(self, row: int) -> str:
+        return self.truth.columns.label(row).decode()
+
+
+def largest(counts: Counts, rows: Rows | None, n: int) -> Top:
+    """Return the n largest of the counts above 0 of `rows`; None: of all."""
+    own = counts if rows is None else counts[rows]
+    least = max(1, int(np.partition(own, len(own) - n)[len(own) - n])) if len(own) > n else 1
+    found = np.flatnonzero(own >= least)
+    found = found[np.lexsort((found, -own[found]))][:n]
+    floor = int(own[found[-1]]) if len(found) else 1
+    return Top(found if rows is None else rows[found], floor)
+
+
+def released_top(rows: Rows, counts: Counts, n: int) -> NDArray[np.int64]:
+    """Return the places in `rows` of the n largest published counts, by count, ties by row."""
+    places = np.arange(len(rows))
+    if len(rows) > n:
+        least = np.partition(counts, len(rows) - n)[len(rows) - n]
+        places = np.flatnonzero(counts >= least)
+    return places[np.lexsort((rows[places], -counts[places]))][:n]
+
+
+def kendall(exact: NDArray[np.int64], published: NDArray[np.int64]) -> float:
+    """Return Kendall's tau-b; nan if either is all ties."""
+    a, b = _order(exact), _order(published)
+    scale = math.sqrt(int(np.abs(a).sum()) * int(np.abs(b).sum()))
+    return int((a * b).sum()) / scale if scale else math.nan
+
+
+def _order(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return 1 where a value is above another, -1 where below; a difference could overflow."""
+    rows, columns = values[:, None], values[None, :]
+    return (rows > columns).astype(np.int64) - (rows < columns)

@@ -1,0 +1,249 @@
+"""Style and output of a report's charts: PNG and SVG, the same bytes every time.
+
+Series differ in colour (Okabe and Ito's palette), marker and dashes at once. The background is
+white everywhere, and every chart first states what data it contains. Labels come from events: they
+are never parsed as formulas, and letters missing from the font are replaced.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.ft2font import LoadFlags
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+INK, MUTED, PALE, BAND, WARNING = "#1A1A1A", "#5F5F5F", "#DDDDDD", "#E3EAF1", "#A63A00"
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#767676")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ((), (5, 2), (1, 1.2), (7, 2, 2, 2), (3, 1), (9, 3), (4, 1, 1, 1, 1, 1), (2, 3))
+WIDTH = 9.2  # inches; 883 px of a page
+LOOKS = len(COLORS)
+DPI = 150
+HEAD = 0.58  # inches
+LABEL_LETTERS = 34
+WHY_LETTERS = 200
+LOOK: Mapping[str, Any] = {
+    "svg.hashsalt": "quietcount",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": INK,
+    "text.parse_math": False,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": PALE,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 6.5,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Chart of a report; `title` is also its text for screen readers."""
+
+    name: str
+    title: str
+    caption: str
+    svg: bytes
+    png: bytes
+
+
+#: Short description of a chart, and its drawing function; that returns None if there is no data.
+Drawing = tuple[str, Callable[[], Chart | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Charts of a section, and a line for each that could not be drawn."""
+
+    charts: Sequence[Chart]
+    missing: Sequence[str]
+
+
+def draw_each(drawings: Iterable[Drawing]) -> Drawn:
+    """Draw charts; a failure affects only one chart."""
+    charts, missing = [], []
+    for title, draw in drawings:
+        try:
+            chart = draw()
+        except Exception as error:  # noqa: BLE001 (the numbers are there without it)
+            why = " ".join(str(error).split())[:WHY_LETTERS]
+            missing.append(f'The picture "{title}" is missing: {type(error).__name__}: {why}')
+        else:
+            charts += [] if chart is None else [chart]
+    return Drawn(charts, missing)
+
+
+def dashed(*lengths: float) -> Any:
+    return (0, lengths) if lengths else "-"
+
+
+def look(number: int, **instead: Any) -> dict[str, Any]:
+    at = number % LOOKS
+    return {
+        "color": COLORS[at],
+        "marker": MARKERS[at],
+        "linestyle": dashed(*DASHES[at]),
+        "markeredgecolor": "white",
+        "markeredgewidth": 0.7,
+    } | instead
+
+
+@contextmanager
+def canvas(rows: int, columns: int, height: float, **more: Any) -> Iterator[tuple[Figure, Any]]:
+    """Yield a figure, `height` inches high, and its axes as an array of `rows` x `columns`.
+
+    The user's matplotlib settings do not affect it.
+    """
+    with matplotlib.style.context(["default", dict(LOOK)]):
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure, figure.subplots(rows, columns, squeeze=False, **more)
+
+
+def finish(
+    figure: Figure, name: str, title: str, caption: str, contains: str, *, alarm: bool = True
+) -> Chart:
+    """Add the title, preceded by what the chart contains, and draw."""
+    width, height = figure.get_size_inches()
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, 0, 1, 1 - HEAD / height), w_pad=0.06, h_pad=0.06)
+    color = WARNING if alarm else MUTED
+    place: dict[str, Any] = {"x": 0.08 / width, "ha": "left", "va": "top"}
+    figure.text(y=1 - 0.07 / height, s=contains, fontsize=8.5, color=color, **place)
+    figure.text(y=1 - 0.29 / height, s=title, fontsize=11.5, fontweight="bold", **place)
+    svg, png = io.BytesIO(), io.BytesIO()
+    about = {"Date": None, "Creator": None, "Title": f"{title}. {contains}"}
+    figure.savefig(svg, format="svg", metadata=about)
+    about = {"Software": None, "Title": title, "Description": contains}
+    figure.savefig(png, format="png", dpi=DPI, metadata=about)
+    return Chart(name, title, caption, svg.getvalue(), png.getvalue())
+
+
+def write_charts(directory: Path, charts: Sequence[Chart]) -> None:
+    """Write a report's charts into `directory`, replacing those of an earlier one."""
+    directory.mkdir(exist_ok=True)
+    for old in (*directory.glob("*.svg"), *directory.glob("*.png")):
+        old.unlink()
+    for chart in charts:
+        (directory / f"{chart.name}.svg").write_bytes(chart.svg)
+        (directory / f"{chart.name}.png").write_bytes(chart.png)
+
+
+def legend_below(
+    figure: Figure,
+    panels: Sequence[Axes],
+    columns: int,
+    order: Sequence[str] = (),
+    spacing: float | None = 1.6,
+) -> None:
+    handles: dict[str, Any] = {}
+    for panel in panels:
+        found = zip(*panel.get_legend_handles_labels(), strict=True)
+        handles |= {name: handle for handle, name in found}
+    names = [name for name in order or handles if name in handles]
+    place: Any = {"loc": "outside lower left", "ncols": columns, "borderpad": 0.1}
+    figure.legend([handles[name] for name in names], names, columnspacing=spacing, **place)
+
+
+def log_axis(axis: Any, values: Sequence[float]) -> None:
+    """Make an axis logarithmic, with plain numbers: the values if few, else 1, 2, 5, ..."""
+    low, high = min(values), max(values)
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    if len(set(values)) <= 6:
+        axis.set_ticks(sorted(set(values)))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    if low == high:
+        axis.axes.set(**{f"{axis.axis_name}lim": (low / 2, high * 2)})
+
+
+def counts_axis(axis: Any, most: int = 5, written: Callable[[float], str] | None = None) -> None:
+    write = written or number
+    axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: write(value)))
+
+
+def share_axis(axis: Any) -> None:
+    counts_axis(axis, 6, lambda value: f"{100 * value:.4g} %" if value >= 0 else "")
+
+
+def shares_upward(cell: Axes) -> None:
+    """Hide all but a small margin below 0 %."""
+    low, high = cell.get_ylim()
+    cell.set_ylim(max(low, -0.04 * high), high)
+
+
+def rows_axis(cell: Axes, names: Sequence[str], **more: Any) -> None:
+    cell.set_yticks(range(len(names)), names, **more)
+    cell.set_ylim(len(names) - 0.4, -0.6)
+
+
+def number(value: float) -> str:
+    """Format a number with at most four significant digits and thousands separators."""
+    if abs(value) >= 1_000 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-3 else f"{value:.1e}"
+
+
+def short_number(value: float) -> str:
+    """Format a round number briefly: 20k, 1.5M."""
+    for unit, width in (("M", 1e6), ("k", 1e3)):
+        if abs(value) >= 10 * width or (unit == "M" and abs(value) >= width):
+            return f"{value / width:g}{unit}"
+    return number(value)
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:200]
+
+
+def drawable(text: str, letters: int = LABEL_LETTERS) -> str:
+    """Return a label on one line, no wider than `letters`, in letters that the font has."""
+    one_line = "".join(
+        letter if _width(letter) and letter.isprintable() else "\ufffd"
+        for letter in " ".join(text.split())
+    )
+    one_line = re.sub("\ufffd{3,}", "\ufffd\ufffd", one_line) or '""'
+    room, ends = letters * _width("n"), np.cumsum([_width(letter) for letter in one_line])
+    if ends[-1] <= room:
+        return one_line
+    return one_line[: int(np.searchsorted(ends, room - _width("…"), side="right"))] + "…"
+
+
+@cache
+def _width(letter: str) -> int:
+    """Return a letter's width, in the font's own unit; 0: the font does not have it."""
+    font = get_font(findfont(FontProperties(family="DejaVu Sans")))
+    glyph = font.get_char_index(ord(letter))
+    return int(font.load_glyph(glyph, LoadFlags.NO_SCALE).horiAdvance) if glyph else 0

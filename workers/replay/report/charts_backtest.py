@@ -1,0 +1,401 @@
+"""Draw the charts of a backtest, from one histogram's measurements.
+
+Boards show exact counts beside the published ones, at a few ticks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from workers.replay.backtest.recommend import RECALL, Recommendation
+from workers.replay.backtest.results import BoardRow, Outcome
+from workers.replay.report.charts import (
+    BAND,
+    COLORS,
+    INK,
+    LOOKS,
+    MUTED,
+    WARNING,
+    Chart,
+    Drawing,
+    canvas,
+    counts_axis,
+    dashed,
+    drawable,
+    finish,
+    legend_below,
+    log_axis,
+    look,
+    number,
+    rows_axis,
+    share_axis,
+    shares_upward,
+    short_number,
+    slug,
+)
+from workers.replay.report.runs import BOARD_ROWS, Line, Measured, chosen_ticks, when
+from workers.settings.durations import format_duration
+
+CONTAINS = "Contains exact data: for the operator only"
+BUDGET = ("epsilon", "rho")
+DOTS = 40
+NAME_LETTERS = 56
+NORMAL_95 = 1.96
+#: Bars from the worst seed to the best.
+BARS: Any = {"elinewidth": 0.9, "capsize": 2}
+# Metrics for comparing runs, first applicable one: metric, axis, title, part of the caption.
+COMPARED = (
+    (
+        "recall_unbounded",
+        "share of the true top {n} on the board",
+        "top-{n} recall",
+        " The true top is that of all events, before any bound.",
+    ),
+    (
+        "recall",
+        "share of the true top {n} on the board",
+        "top-{n} recall",
+        " The true top is that of the bounded counts.",
+    ),
+    ("within_error", "share of answers within the published error", "answers", ""),
+)
+UNITS = (
+    ("days", 86_400_000),
+    ("hours", 3_600_000),
+    ("minutes", 60_000),
+    ("seconds", 1_000),
+    ("ms", 1),
+)
+
+
+def error_over_ticks(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
+    """Draw measured errors beside the promised noise, with a panel per run."""
+    drawn = [run for run in runs if len(of.over_ticks(run, "error_rms").at)]
+    if not drawn:
+        return None
+    tops = [float(np.max(of.over_ticks(run, "error_worst").mean, initial=0)) for run in drawn]
+    share = "all" if max(tops) <= 5 * max(min(tops), 1e-9) else False
+    height = 3.0 if len(drawn) == 1 else 2.2
+    with canvas(len(drawn), 1, 1.2 + height * len(drawn), sharey=share) as (figure, axes):
+        richest = axes[0, 0]
+        for cell, run in zip(axes[:, 0], drawn, strict=True):
+            curves = (of.over_ticks(run, name) for name in ("sd", "error_rms", "error_worst"))
+            sd, rms, worst = (_curve(run, line) for line in curves)
+            if len(sd[0]):
+                richest, reach = cell, NORMAL_95 * sd[1]
+                name = "19 of 20 errors belong in here (1.96 sd)"
+                cell.fill_between(sd[0], 0, reach, color=BAND, linewidth=0, label=name)
+            thin: Any = {"color": COLORS[1], "linewidth": 0.9, "linestyle": dashed(2, 1)}
+            cell.plot(*worst, **thin, label="measured: largest")
+            cell.plot(*rms, color=COLORS[0], linewidth=2.2, label="measured: root mean square")
+            if len(sd[0]):
+                thin = {"color": INK, "linewidth": 1.0, "linestyle": dashed(4, 2)}
+                cell.plot(*sd, **thin, label="promised: sd, from the settings")
+            cell.set(title=_title(of, run), ylabel="error of a count")
+            counts_axis(cell.yaxis)
+            _tick_axis(of, cell, run)
+        for cell in axes[:, 0]:
+            cell.set_ylim(0, None)
+        legend_below(figure, [richest], 2)
+        caption = (
+            "How far published counts are from the exact ones that the noise was added to, tick by "
+            f"tick, mean of {_seeds(drawn)}. The dashed line is the standard deviation that the "
+            "settings promise, and that every snapshot states; the measured root mean square "
+            "should follow it, closely where many items are shown. Of many items one is always far "
+            "out: the dotted line."
+        )
+        return finish_of(figure, of, "error_over_ticks", "error over the ticks", caption)
+
+
+def recall_against_epsilon(of: Measured) -> Chart | None:
+    """Draw the board's recall by budget; a line for every choice of other settings."""
+    measured = {name for run in of.runs for name in run.metrics}
+    compared = next((one for one in COMPARED if one[0] in measured), None)
+    if compared is None or len({run.row.epsilon for run in of.runs}) < 2:
+        return None
+    metric, what, title, truth = compared
+    series: dict[str, list[tuple[float, float, float, float]]] = {}
+    for run in of.runs:
+        if metric in run.metrics:
+            found = run.metrics[metric]
+            point = (run.row.epsilon, found.mean, found.mean - found.least, found.most - found.mean)
+            series.setdefault(name_of(run, BUDGET), []).append(point)
+    means = {
+        name: float(np.mean([point[1] for point in points])) for name, points in series.items()
+    }
+    best = sorted(series, key=lambda name: -means[name])[:LOOKS]
+    shown = [name for name in series if name in best]
+    with canvas(1, 1, 4.3 + 0.2 * ((len(shown) + 1) // 2)) as (figure, axes):
+        cell = axes[0, 0]
+        for place, name in enumerate(shown):
+            at, mean, *bars = np.array(sorted(series[name])).T
+            at = at * _beside(place, len(shown))
+            style = look(place, label=drawable(name, NAME_LETTERS))
+            cell.errorbar(at, mean, bars, **BARS, **style)
+        _epsilon_axis(cell, of.runs)
+        cell.set_ylabel(what.format(n=of.input.top))
+        share_axis(cell.yaxis)
+        shares_upward(cell)
+        legend_below(figure, [cell], 2)
+        left_out = f" The {LOOKS} best of {len(series)} are drawn." if len(series) > LOOKS else ""
+        caption = (
+            f"Mean over the measured ticks and {_seeds(of.runs)}; bars go from the worst seed to "
+            f"the best.{truth} Where a line is flat, more budget buys nothing.{left_out}"
+        )
+        title = f"{title.format(n=of.input.top)} against epsilon"
+        return finish_of(figure, of, "recall_against_epsilon", title, caption)
+
+
+def pareto_front(of: Measured, advice: Recommendation) -> Chart | None:
+    """Draw every run as a point, epsilon against score; connect the Pareto front."""
+    scores, front, recommended = advice.scores, advice.front, advice.chosen
+    runs = [run for run in of.runs if run.number in scores]
+    if len(runs) < 2:
+        return None
+    mechanisms = list(dict.fromkeys(run.row.mechanism for run in runs))
+    with canvas(1, 1, 4.6) as (figure, axes):
+        cell = axes[0, 0]
+        best = sorted((run.row.epsilon, scores[run.number]) for run in runs if run.number in front)
+        if len(best) > 1:
+            line: Any = {"where": "post", "color": MUTED, "linewidth": 1.1, "zorder": 1}
+            cell.step(*np.array(best).T, **line, label="Pareto front")
+        at: dict[int, tuple[float, float]] = {}
+        for place, mechanism in enumerate(mechanisms):
+            beside = _beside(place, len(mechanisms))
+            mine = [run for run in runs if run.row.mechanism == mechanism]
+            points = [(run.row.epsilon * beside, scores[run.number]) for run in mine]
+            at |= {run.number: point for run, point in zip(mine, points, strict=True)}
+            style = look(place, linestyle="none", markersize=7)
+            cell.plot(*zip(*points, strict=True), label=mechanism, **style)
+        _epsilon_axis(cell, runs)
+        if recommended is not None:
+            ring: Any = {"color": "none", "markeredgecolor": INK, "markeredgewidth": 1.4}
+            ring |= {"marker": "o", "markersize": 15, "linestyle": "none"}
+            cell.plot(
+                *zip(at[recommended], strict=True), **ring, label=f"recommended: run {recommended}"
+            )
+        # Runs at the same point share a text.
+        named: dict[tuple[tuple[float, float], bool], list[int]] = {}
+        for run in runs:
+            if run.number in front or run.number == recommended:
+                named.setdefault((at[run.number], run.number in front), []).append(run.number)
+        for (point, of_front), numbers in named.items():
+            several = f"{numbers[0]} and {len(numbers) - 1} more"
+            text = several if len(numbers) > 2 else ", ".join(map(str, numbers))
+            aside = (8, 7) if of_front else (8, -15)
+            cell.annotate(text, point, aside, textcoords="offset points", fontsize=9, color=INK)
+        if advice.metric == RECALL:
+            share_axis(cell.yaxis)
+            cell.set_ylabel(f"share of the true top {of.input.top} on the board")
+        else:
+            log_axis(cell.yaxis, [max(score, 1e-3) for score in scores.values()])
+            cell.set_ylabel("mean error (less is better)")
+        cell.margins(x=0.08, y=0.10)
+        if advice.metric == RECALL:
+            shares_upward(cell)
+        legend_below(figure, [cell], 4)
+        caption = (
+            f"Each point is a run, mean of {_seeds(runs)}. No run beats one on the grey line: with "
+            "no more budget none has a better score. Numbers are those of the table of runs."
+        )
+        return finish_of(figure, of, "pareto_front", "what a budget buys", caption)
+
+
+def discovery(of: Measured, runs: Sequence[Outcome]) -> Chart | None:
+    """Draw, by an item's size, whether it is shown in its place, and its delay."""
+    if not runs:
+        return None
+    unit, width = _delay_unit(runs)
+    with canvas(1, 2, 4.0 + 0.22 * ((len(runs) + 1) // 2)) as (figure, axes):
+        left, right = axes[0]
+        sizes: list[float] = []
+        for place, run in enumerate(runs):
+            names = ("found", "delay_median", "passed")
+            found, delay, passed = (of.by_size(run, name) for name in names)
+            sure = delay.seeds == passed.seeds[np.isin(passed.at, delay.at)]
+            scale = 1.0 if width is None else run.row.tick_ms / width
+            style = look(place, label=_title(of, run))
+            left.plot(found.at, found.mean, clip_on=False, **style)
+            right.plot(delay.at[sure], delay.mean[sure] * scale, **style)
+            sizes += found.at.tolist()
+        for cell in (left, right):
+            cell.set_xlabel("exact count that the item reached")
+            log_axis(cell.xaxis, sizes)
+        right.set_xlim(left.get_xlim())
+        share_axis(left.yaxis)
+        left.set(ylim=(0, 1.02), ylabel="share of such items that were shown")
+        left.set_title("Found by the end of the epoch")
+        right.set(ylim=(0, max(1.0, right.get_ylim()[1])), ylabel=f"median delay ({unit})")
+        right.set_title("Delay, from reaching the count to being shown")
+        counts_axis(right.yaxis)
+        legend_below(figure, [left], 2)
+        caption = (
+            "Over an unknown domain an item waits until its noisy count passes the threshold. "
+            "Left: of the items that reached a count, how many were on the board before the epoch "
+            "ended. Right: how long that took, in the median; the line begins at the count from "
+            "which on more than half of them were found with every seed. "
+            f"Mean of {_seeds(runs)}."
+        )
+        return finish_of(figure, of, "discovery", "discovery", caption)
+
+
+def coverage(of: Measured) -> Chart | None:
+    """Draw the coverage of the published error bars against their claim, with a row per run."""
+    found = [(run, run.metrics["coverage"]) for run in of.runs if "coverage" in run.metrics]
+    if not found:
+        return None
+    drawn, left_out = found[:DOTS], len(found) - DOTS
+    with canvas(1, 1, 1.5 + 0.24 * max(len(drawn), 3)) as (figure, axes):
+        cell = axes[0, 0]
+        spreads = [(spread.mean, spread.least, spread.most) for _, spread in drawn]
+        mean, least, most = np.array(spreads).T
+        cell.axvspan(0.94, 0.96, color=BAND, linewidth=0, label="94 % to 96 %")
+        cell.axvline(0.95, color=INK, linestyle=dashed(5, 2), linewidth=1.1, label="claimed: 95 %")
+        style = look(0, linestyle="none", label="measured, worst to best seed")
+        cell.errorbar(mean, range(len(drawn)), xerr=(mean - least, most - mean), **BARS, **style)
+        names = (f"{run.number}: {name_of(run)}" for run, _ in drawn)
+        rows_axis(cell, [drawable(name, NAME_LETTERS) for name in names])
+        cell.set_xlabel("share of published counts within 1.96 sd of the exact one")
+        low = min(float(least.min()), 0.93)
+        cell.set_xlim(low - 0.01, min(max(float(most.max()), 0.965) + 0.005, 1.005))
+        share_axis(cell.xaxis)
+        cell.grid(visible=False, axis="y")
+        legend_below(figure, [cell], 3)
+        caption = (
+            "Over all shown items, measured ticks and seeds. Below 95 % where counts are biased: "
+            'an item over an unknown domain is shown when its noise was high ("of new items" in the '
+            "table: those first shown in the last ten ticks); a sketch, a block or "
+            "a choice leaves something out."
+        )
+        if left_out > 0:
+            caption += f" The first {DOTS} runs; {left_out} more are in the results."
+        return finish_of(figure, of, "coverage", "do the error bars hold?", caption)
+
+
+def finish_of(figure: Figure, of: Measured, kind: str, title: str, caption: str) -> Chart:
+    return finish(figure, f"{slug(of.name)}-{kind}", f"{of.name}: {title}", caption, CONTAINS)
+
+
+def _curve(run: Outcome, line: Line) -> tuple[Any, Any]:
+    """Return ticks of the run and values; a single tick becomes a short line."""
+    ticks = line.at - run.row.first_tick + 1
+    if len(ticks) != 1:
+        return ticks, line.mean
+    return ticks[0] + np.array([-0.25, 0.25]), np.repeat(line.mean, 2)
+
+
+def _tick_axis(of: Measured, cell: Axes, run: Outcome) -> None:
+    begin = of.begin_ms(run)
+    since = "" if begin is None else f", from {when(begin)} UTC"
+    cell.set_xlabel(f"tick of {format_duration(run.row.tick_ms)}{since}")
+    cell.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    cell.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    cell.margins(x=0.01)
+
+
+def _epsilon_axis(cell: Axes, runs: Sequence[Outcome]) -> None:
+    log_axis(cell.xaxis, [run.row.epsilon for run in runs])
+    cell.set_xlabel(f"epsilon of one {runs[0].row.unit} and an epoch (less is more private)")
+
+
+def _beside(place: int, series: int) -> float:
+    """Return a factor near 1 that keeps coinciding series visible on a logarithmic axis."""
+    return float(1.018 ** (place - (series - 1) / 2))
+
+
+def name_of(run: Outcome, without: Sequence[str] = ()) -> str:
+    """Return the varied settings as text, else the mechanism's name."""
+    given = ((name, value) for name, value in run.given.items() if name not in without)
+    parts = [value if name == "mechanism" else f"{name} {value}" for name, value in given]
+    return ", ".join(parts) or run.row.mechanism
+
+
+def _title(of: Measured, run: Outcome) -> str:
+    number = f"run {run.number}: " if len(of.runs) > 1 else ""
+    return drawable(number + name_of(run), NAME_LETTERS)
+
+
+def _seeds(runs: Sequence[Outcome]) -> str:
+    most = max(run.seeds for run in runs)
+    return f"{most} seeds" if most > 1 else "one seed"
+
+
+def _delay_unit(runs: Sequence[Outcome]) -> tuple[str, int | None]:
+    """Return the unit of delays and its ms: ticks (None) if all runs' are equally wide."""
+    widths = {run.row.tick_ms for run in runs}
+    if len(widths) == 1:
+        return f"ticks of {format_duration(widths.pop())}", None
+    return next(unit for unit in UNITS if unit[1] <= max(widths))
+
+
+EXACT, PUBLISHED = "exact", "published, with 1.96 sd"
+NAMED, HIDDEN = "shown, without a count", "not shown"
+
+
+def boards(of: Measured, run: Outcome, keys: int) -> Iterator[Drawing]:
+    for at, title, ticks in boards_of(of, run, keys):
+        yield title, partial(_board, of, run, ticks, f"board_{at}", title)
+
+
+def boards_of(
+    of: Measured, run: Outcome, keys: int
+) -> Iterator[tuple[int, str, dict[int, list[BoardRow]]]]:
+    found = of.board(run)
+    for at, (key, ticks) in enumerate(list(found.items())[:keys], start=1):
+        who = f", stream key {drawable(key)}" if len(found) > 1 else ""
+        yield at, f"exact and published{who}", ticks
+
+
+def _board(
+    of: Measured, run: Outcome, ticks: dict[int, list[BoardRow]], kind: str, title: str
+) -> Chart:
+    chosen = {tick: ticks[tick][:BOARD_ROWS] for tick in chosen_ticks(list(ticks))}
+    most = max(map(len, chosen.values()))
+    with canvas(1, len(chosen), 1.6 + 0.25 * max(most, 3)) as (figure, axes):
+        for cell, (tick, rows) in zip(axes[0], chosen.items(), strict=True):
+            _draw(cell, rows)
+            names = [drawable(row.label, 10 + 24 // len(chosen)) for row in rows]
+            rows_axis(cell, names, fontsize=9)
+            cell.set(ylim=(most - 0.4, -0.6), xlabel="count")
+            number = tick - run.row.first_tick + 1
+            cell.set_title(f"end of tick {number:,}:\n{when(rows[0].end_ms)}", fontsize=9.5)
+            counts_axis(cell.xaxis, 6 // len(chosen) + 1, short_number)
+            cell.grid(visible=False, axis="y")
+            cell.margins(x=0.04)
+        legend_below(figure, axes[0], 3, (EXACT, PUBLISHED, NAMED, HIDDEN), spacing=None)
+        caption = (
+            f"Run {run.number} ({name_of(run)}), one seed: the largest exact counts as bars, and "
+            "what readers of the snapshot see as points, with the error bars that the snapshot "
+            "states. A cross is an item that they do not see yet. Times are UTC."
+        )
+        return finish_of(figure, of, kind, title, caption)
+
+
+def _draw(cell: Axes, rows: Sequence[BoardRow]) -> None:
+    exact = np.array([row.exact or 0 for row in rows])
+    cell.barh(range(len(rows)), exact, height=0.62, color="#C9CDD2", label=EXACT)
+    published = [
+        (row.released, place, NORMAL_95 * (row.sd or 0))
+        for place, row in enumerate(rows)
+        if row.released is not None
+    ]
+    if published:
+        x, y, wide = np.array(published, dtype=float).T
+        style = look(0, linestyle="none", markersize=4, elinewidth=1.1, capsize=2.5)
+        cell.errorbar(x, y, xerr=wide if wide.any() else None, label=PUBLISHED, **style)
+    named = [place for place, row in enumerate(rows) if row.shown and row.released is None]
+    if named:
+        style = look(2, linestyle="none", markersize=6)
+        cell.plot(exact[named], named, label=NAMED, **style)
+    hidden = [place for place, row in enumerate(rows) if not row.shown]
+    if hidden:
+        cross: Any = {"marker": "x", "color": WARNING, "linestyle": "none"}
+        cross |= {"markersize": 6, "markeredgewidth": 1.6}
+        cell.plot(exact[hidden], hidden, label=HIDDEN, **cross)

@@ -1,0 +1,193 @@
+"""Draw the charts of a plan: the effect of the settings, before any event exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from workers.privacy.plan.model import Alternative, CounterChoice, HistogramPlan
+from workers.replay.report.charts import (
+    BAND,
+    COLORS,
+    INK,
+    Chart,
+    Drawing,
+    canvas,
+    counts_axis,
+    dashed,
+    drawable,
+    finish,
+    legend_below,
+    log_axis,
+    look,
+    rows_axis,
+    slug,
+)
+from workers.settings.durations import format_duration
+
+CONTAINS = "Computed from the settings alone: no data"
+NAME_LETTERS = 44
+DRAWN_SHARES = (None, 0.3, 0.6, 0.8)
+# Up to this ratio of the largest to the smallest value, an axis from zero is easier to read.
+LINEAR_UP_TO = 12
+# Distance between the series of a row.
+ASIDE = 0.13
+
+
+def drawings(one: HistogramPlan) -> Iterator[Drawing]:
+    yield "noise over the ticks", partial(_noise_over_ticks, one)
+    yield "counters at this budget", partial(_counters, one)
+    yield "the end of an epoch", partial(_ends, one)
+    yield "mechanisms at this budget", partial(_mechanisms, one)
+
+
+def _noise_over_ticks(one: HistogramPlan) -> Chart:
+    """Draw the standard deviation over the ticks, and the threshold below it if there is one."""
+    bars = [(tick.tick, tick.threshold) for tick in one.noise.ticks if tick.threshold is not None]
+    with canvas(2 if bars else 1, 1, 5.9 if bars else 3.8, sharex="all") as (figure, axes):
+        cell, last = axes[0, 0], axes[-1, 0]
+        runs = one.noise.curve
+        edges = np.array([run.first for run in runs] + [runs[-1].last + 1], dtype=float)
+        least, most = (np.array([getattr(run, name) for run in runs]) for name in ("least", "most"))
+        if (most > least).any():
+            low, high = [*least, least[-1]], [*most, most[-1]]
+            cell.fill_between(edges, low, high, step="post", color=BAND, linewidth=0)
+            thin: Any = {"color": COLORS[2], "linewidth": 1.2, "linestyle": dashed(1, 1)}
+            cell.stairs(least, edges, baseline=None, label="least of a run of ticks", **thin)
+        name = "standard deviation (most of a run of ticks)"
+        cell.stairs(most, edges, baseline=None, color=COLORS[0], linewidth=1.6, label=name)
+        thin = {"color": INK, "linewidth": 1.1, "linestyle": dashed(5, 2)}
+        cell.axhline(one.noise.rms_sd, label="root mean square of all ticks", **thin)
+        cell.set(ylabel="sd of the noise (counts)", ylim=(0, 1.08 * one.noise.worst_sd))
+        counts_axis(cell.yaxis)
+        if bars:
+            style = look(1, linestyle="none", label="threshold, at chosen ticks")
+            last.plot(*zip(*bars, strict=True), **style)
+            last.set(ylabel="count that a new item\nmust have, with noise", ylim=(0, None))
+            counts_axis(last.yaxis)
+        last.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
+        counts_axis(last.xaxis, 8)
+        legend_below(figure, [cell, last], 2, spacing=None)
+        caption = (
+            "What every snapshot will state as its error: 19 of 20 published counts lie within "
+            "twice this (1.96 times) of the exact one. "
+            f"Ticks 1 to {one.noise.ticks_looked_at:,}; the noise on {one.noise.on}."
+        )
+        if bars:
+            caption += (
+                " Below: a new item is shown once its noisy count is above the threshold, and then "
+                "stays to the end of the epoch."
+            )
+        title = "noise over the ticks" + (", and threshold" if bars else "")
+        return _finish(figure, one, "noise", title, caption)
+
+
+def _counters(one: HistogramPlan) -> Chart | None:
+    rows = one.counters
+    names = [f"{row.counter}, radix {row.radix}" if row.radix else row.counter for row in rows]
+    caption = (
+        "Each counter at the budget of these settings. Hollow: not possible with them; the table "
+        "in the text says why."
+    )
+    return _compared(one, rows, names, "counters", caption)
+
+
+def _ends(one: HistogramPlan) -> Chart | None:
+    rows = [
+        row for row in one.ends if row.chosen or row.recommended or row.end_share in DRAWN_SHARES
+    ]
+    if len(rows) < 2:
+        return None
+    with canvas(1, 1, 3.8) as (figure, axes):
+        cell = axes[0, 0]
+        for place, row in enumerate(rows):
+            said = "no end_share" if row.end_share is None else f"end_share {row.end_share:g}"
+            # The last tick on its own: the share is for it.
+            runs = [(run.first, run.most) for run in row.curve[:-1]] + [
+                (row.curve[-1].last, row.last_sd)
+            ]
+            style = look(place, markersize=5, label=said + (" (in use)" if row.chosen else ""))
+            cell.plot(*zip(*runs, strict=True), **style, markevery=[len(runs) - 1])
+        cell.set(
+            ylabel="sd of the noise (counts)", ylim=(0, 1.08 * max(row.worst_sd for row in rows))
+        )
+        counts_axis(cell.yaxis)
+        cell.set_xlabel(f"tick of {format_duration(one.tick_ms)} in an epoch")
+        counts_axis(cell.xaxis, 8)
+        legend_below(figure, [cell], 3)
+        caption = (
+            "The most noise of each run of ticks, and that of the last tick, at the budget of these "
+            "settings. A share of the last tick is paid for by all others: worth it where the last "
+            "counts of an epoch are those that are kept."
+        )
+        return _finish(figure, one, "end", "the end of an epoch", caption)
+
+
+def _mechanisms(one: HistogramPlan) -> Chart | None:
+    names = [_with(row) for row in one.mechanisms]
+    caption = (
+        "Mechanisms for the same or a near question, at the budget of these settings; what each "
+        "answers and assumes is in the text below. Hollow: not possible with these settings. "
+        "Thresholds of different mechanisms do not mean the same."
+    )
+    return _compared(one, one.mechanisms, names, "mechanisms", caption)
+
+
+def _with(row: Alternative) -> str:
+    assumed = (f"{name}={value}" for name, value in row.assumed.items() if name != "domain")
+    return " ".join([row.mechanism, *assumed])
+
+
+def _compared(
+    one: HistogramPlan,
+    rows: Sequence[Alternative] | Sequence[CounterChoice],
+    names: Sequence[str],
+    kind: str,
+    caption: str,
+) -> Chart | None:
+    """Draw worst and mean sd and the threshold per row; if there is no sd, the error."""
+    figures = [("worst sd", 0, "worst_sd"), ("root mean square sd", 2, "rms_sd")]
+    figures.append(("highest threshold", 1, "threshold"))
+    if kind == "counters" and all(row.worst_sd is None for row in rows):
+        figures.append(("error in segment 1", 1, "error"))
+    series: list[tuple[str, int, list[float | None]]] = [
+        (label, place, [getattr(row, name, None) for row in rows]) for label, place, name in figures
+    ]
+    values = [value for _, _, of in series for value in of if value]
+    shown = [at for at in range(len(rows)) if any(of[at] for _, _, of in series)]
+    if len(shown) < 2:
+        return None
+    with canvas(1, 1, 1.5 + 0.27 * max(len(shown), 3)) as (figure, axes):
+        cell = axes[0, 0]
+        for label, place, of in series:
+            filled = look(place, linestyle="none", markersize=7)
+            edge = {"markeredgecolor": filled["color"], "markeredgewidth": 1.2}
+            hollow = filled | {"markerfacecolor": "white"} | edge
+            for possible, style in ((True, filled | {"label": label}), (False, hollow)):
+                part = [
+                    (value, y + ASIDE * (place - 1))
+                    for y, at in enumerate(shown)
+                    if (value := of[at]) and rows[at].possible == possible
+                ]
+                if part:
+                    cell.plot(*zip(*part, strict=True), **style)
+        used = [" (in use)" if rows[at].chosen else "" for at in shown]
+        drawn = [drawable(names[at], NAME_LETTERS) for at in shown]
+        rows_axis(cell, [name + use for name, use in zip(drawn, used, strict=True)])
+        if max(values) > LINEAR_UP_TO * min(values):
+            cell.set_xlabel("counts, logarithmic")
+            log_axis(cell.xaxis, values)
+        else:
+            cell.set_xlabel("counts")
+            counts_axis(cell.xaxis, 8)
+            cell.set_xlim(0, 1.05 * max(values))
+        legend_below(figure, [cell], 4)
+        return _finish(figure, one, kind, f"{kind} at this budget", caption)
+
+
+def _finish(figure: Any, one: HistogramPlan, kind: str, title: str, caption: str) -> Chart:
+    name, title = f"{slug(one.name)}-{kind}", f"{one.name}: {title}"
+    return finish(figure, name, title, caption, CONTAINS, alarm=False)

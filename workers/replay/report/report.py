@@ -1,0 +1,184 @@
+"""Write a backtest's report from its results: DIR/report.html, and DIR/plots/*.png and *.svg.
+
+Page and charts state that they contain exact data. The same results give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from workers.privacy.total import explained
+from workers.replay.backtest import results
+from workers.replay.backtest.recommend import Recommendation, recommend
+from workers.replay.backtest.results import Input, Outcome
+from workers.replay.offline import REJECTS_LISTED
+from workers.replay.report import charts_backtest
+from workers.replay.report.charts import Drawing, draw_each, write_charts
+from workers.replay.report.charts_backtest import boards
+from workers.replay.report.numbers import numeric_of, pictures, quantile_table
+from workers.replay.report.pages import (
+    Table,
+    histogram_section,
+    page,
+    sentences,
+    spans_of_run,
+    table_of,
+)
+from workers.replay.report.runs import (
+    Measured,
+    board_tables,
+    epoch_of,
+    measured,
+    place,
+    run_table,
+    tiles,
+    when,
+)
+from workers.settings.files import write_whole
+
+PAGE, PLOTS = "report.html", "plots"
+# Number of runs drawn individually, and of stream keys with boards.
+FEATURED, KEYS = 4, 3
+
+
+def write_report(directory: Path) -> list[str]:
+    """Write the report of a results directory into it, replacing an earlier one.
+
+    Returns:
+        A line for every chart that could not be drawn; the page lists them too.
+
+    Raises:
+        SettingsError: it is not a results directory.
+    """
+    tables = results.read(directory)
+    found, histograms = tables.input, measured(tables)
+    sections = [_section(of, recommend(of.runs)) for of in histograms]
+    body = page(
+        "backtest.html",
+        script="copy.js",
+        title="Backtest of " + ", ".join(of.name for of in histograms),
+        contains=charts_backtest.CONTAINS,
+        exact=True,
+        lead=_lead(found, [run for of in histograms for run in of.runs]),
+        sections=sections,
+        keys=KEYS,
+        input=found,
+        read=list(_read(found)),
+        reasons=_reasons(found),
+        rejects=_rejects(found.word, found.first[:REJECTS_LISTED]),
+        rejected=sum(found.counts.values()),
+    )
+    write_charts(directory / PLOTS, [chart for one in sections for chart in one["drawn"].charts])
+    write_whole(directory / PAGE, body)
+    return [f"{one['of'].name}: {line}" for one in sections for line in one["drawn"].missing]
+
+
+def _section(of: Measured, advice: Recommendation) -> dict[str, Any]:
+    featured = _featured(of, advice)
+    run = featured[0]
+    numeric = numeric_of(run)
+    first, stop, more = advice.words[0].partition(". ")
+    section, drawn = histogram_section(run), draw_each(_drawings(of, advice, featured))
+    shown = board_tables(of, run, KEYS, () if numeric is None else numeric.labels)
+    return {
+        "of": of,
+        "sentences": [first + stop.strip(), *([more] if more else []), *advice.words[1:]],
+        "run": run.row,
+        "epoch": epoch_of(run),
+        "promise": sentences(
+            run.row.epsilon, run.row.delta, run.row.unit, "all snapshots of an epoch"
+        ),
+        "person": table_of(spans_of_run(run), run.row.unit),
+        "explained": explained(run.row.unit),
+        "tiles": tiles(run, of.input.top),
+        "paste": section if run.number == advice.chosen else None,
+        "settings": section,
+        "contents": list(_contents(bool(drawn.charts or drawn.missing), bool(shown))),
+        "runs": run_table(of, advice),
+        "drawn": drawn,
+        "quantiles": quantile_table(of, run, numeric)
+        if numeric is not None and numeric.quantiles
+        else None,
+        "boards": shown,
+    }
+
+
+def _contents(pictures: bool, boards: bool) -> Iterator[tuple[str, str]]:
+    yield "promise", "promise"
+    yield "runs", "runs"
+    if pictures:
+        yield "pictures", "pictures"
+    if boards:
+        yield "boards", "boards"
+    yield "settings", "settings"
+
+
+def _drawings(
+    of: Measured, advice: Recommendation, featured: Sequence[Outcome]
+) -> Iterator[Drawing]:
+    numeric = numeric_of(featured[0])
+    discovering = [run for run in _best(of, advice) if len(of.by_size(run, "found").at)]
+    yield "what a budget buys", partial(charts_backtest.pareto_front, of, advice)
+    yield "recall against epsilon", partial(charts_backtest.recall_against_epsilon, of)
+    yield "error over the ticks", partial(charts_backtest.error_over_ticks, of, featured)
+    yield "discovery", partial(charts_backtest.discovery, of, discovering[:FEATURED])
+    yield "do the error bars hold?", partial(charts_backtest.coverage, of)
+    if numeric is None:
+        yield from boards(of, featured[0], KEYS)
+    else:
+        yield from pictures(of, featured[0], numeric, KEYS)
+
+
+def _best(of: Measured, advice: Recommendation) -> list[Outcome]:
+    """Return all runs: the recommended one, then the others, best first."""
+    return sorted(of.runs, key=lambda run: (run.number != advice.chosen, *place(run, advice)))
+
+
+def _featured(of: Measured, advice: Recommendation) -> list[Outcome]:
+    """Return the recommended run, the best of every other mechanism, then others of the front."""
+    best = _best(of, advice)
+    mechanisms = {run.row.mechanism: run for run in reversed(best)}
+    chosen = [run for run in best if mechanisms[run.row.mechanism] is run]
+    chosen += [run for run in best if run.number in advice.front and run not in chosen]
+    return chosen[:FEATURED]
+
+
+def _lead(found: Input, runs: Sequence[Outcome]) -> str:
+    seeds = max((run.seeds for run in runs), default=0)
+    choices = f"{len(runs)} choices of settings" if len(runs) > 1 else "One choice of settings"
+    text = f"{choices}, {seeds} seed{'s' if seeds > 1 else ''} each, over {found.events:,} events"
+    if found.first_ms is not None and found.last_ms is not None:
+        text += f" from {_times(found.first_ms, found.last_ms)}"
+    return text + ", measured against the exact counts."
+
+
+def _read(found: Input) -> Iterator[tuple[str, str]]:
+    yield "Events", f"{found.events:,}"
+    if found.first_ms is not None and found.last_ms is not None:
+        yield "Their times", _times(found.first_ms, found.last_ms)
+    if found.late:
+        yield "Later than events.grace", f"{found.late:,}"
+    if found.outside:
+        yield "Outside the range of time", f"{found.outside:,}"
+    yield f"Rejected {found.word}s", f"{sum(found.counts.values()):,}"
+    yield "Read to its end", "yes" if found.complete else "no: stopped before"
+
+
+def _times(first_ms: int, last_ms: int) -> str:
+    return f"{when(first_ms)} to {when(last_ms)} (UTC)"
+
+
+def _reasons(found: Input) -> Table:
+    counts = sorted(found.counts.items(), key=lambda one: (-one[1], one[0]))
+    return Table(("reason", f"{found.word}s"), [(reason, f"{times:,}") for reason, times in counts])
+
+
+def _rejects(word: str, listed: Sequence[tuple[int, int, str]]) -> Table:
+    rows = [(f"{partition}", f"{number:,}", reason) for partition, number, reason in listed]
+    # Files have no partitions; all their rejects have partition 0.
+    first = 0 if any(partition for partition, _, _ in listed) else 1
+    headings = ("partition", word, "reason")[first:]
+    return Table(headings, [row[first:] for row in rows], words=(len(headings) - 1,))

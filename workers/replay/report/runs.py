@@ -1,0 +1,273 @@
+"""Prepare a report's data from a results directory, by histogram, run and metric.
+
+Includes the table of runs, and their boards with unmodified labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workers.replay.backtest.recommend import RECALL, Recommendation
+from workers.replay.backtest.results import BoardRow, Input, Outcome, Spread, Tables, outcomes
+from workers.replay.report.pages import Table, label
+from workers.settings.durations import format_duration
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+Floats = NDArray[np.float64]
+Longs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A metric over `at` (ticks or sizes, rising): its mean, and how many seeds have a value."""
+
+    at: Longs
+    mean: Floats
+    seeds: Longs
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One histogram of a results directory.
+
+    `series` holds ticks, sizes and values by run and metric, of all stream keys together.
+    """
+
+    name: str
+    runs: Sequence[Outcome]
+    input: Input
+    series: Mapping[tuple[int, str], tuple[Longs, Longs, Floats]]
+    boards: Sequence[BoardRow]
+
+    def over_ticks(self, run: Outcome, metric: str) -> Line:
+        """Return a metric by global tick."""
+        ticks, sizes, values = self.series.get((run.number, metric), _NONE)
+        return _line(ticks, values, (ticks > 0) & (sizes == 0))
+
+    def by_size(self, run: Outcome, metric: str) -> Line:
+        """Return a metric of the whole run by the size that a count reached."""
+        ticks, sizes, values = self.series.get((run.number, metric), _NONE)
+        return _line(sizes, values, (ticks == 0) & (sizes > 0))
+
+    def board(self, run: Outcome) -> dict[str, dict[int, list[BoardRow]]]:
+        """Return the first seed's items by stream key and tick, in order of their exact counts."""
+        found: dict[str, dict[int, list[BoardRow]]] = {}
+        mine = [row for row in self.boards if row.run == run.number]
+        seed = min((row.seed for row in mine), default=0)
+        for row in sorted(mine, key=lambda row: row.rank):
+            if row.seed == seed:
+                found.setdefault(row.key, {}).setdefault(row.tick, []).append(row)
+        return found
+
+    def begin_ms(self, run: Outcome) -> int | None:
+        """Return the start of the first tick; None if no board tells."""
+        row = next((row for row in self.boards if row.run == run.number), None)
+        if row is None:
+            return None
+        return row.end_ms - (row.tick - run.row.first_tick + 1) * run.row.tick_ms
+
+
+def measured(tables: Tables) -> list[Measured]:
+    runs: dict[str, list[Outcome]] = {}
+    for one in outcomes(tables):
+        runs.setdefault(one.row.histogram, []).append(one)
+    boards: dict[str, list[BoardRow]] = {}
+    for row in tables.boards.to_pylist():
+        boards.setdefault(row["histogram"], []).append(BoardRow(**row))
+    series = _series(tables.results)
+    return [
+        Measured(name, of, tables.input, series, boards.get(name, [])) for name, of in runs.items()
+    ]
+
+
+def when(milliseconds: int) -> str:
+    """Return a time, UTC, without trailing zeros."""
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    if milliseconds % 86_400_000 == 0:
+        return f"{moment:%Y-%m-%d}"
+    return f"{moment:%Y-%m-%d %H:%M}" if moment.second == 0 else f"{moment:%Y-%m-%d %H:%M:%S}"
+
+
+_NONE: tuple[Longs, Longs, Floats] = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+
+
+def _series(table: pa.Table) -> dict[tuple[int, str], tuple[Longs, Longs, Floats]]:
+    import pyarrow.compute as pc
+
+    together = pc.and_(pc.equal(table["key"], ""), pc.equal(table["rank"], 0))
+    groups = table.filter(together).group_by(["run", "metric"], use_threads=False)
+    lists = groups.aggregate([("tick", "list"), ("size", "list"), ("value", "list")])
+    names = zip(lists["run"].to_pylist(), lists["metric"].to_pylist(), strict=True)
+    columns = zip(lists["tick_list"], lists["size_list"], lists["value_list"], strict=True)
+    return {
+        name: (ticks.values.to_numpy(), sizes.values.to_numpy(), values.values.to_numpy())
+        for name, (ticks, sizes, values) in zip(names, columns, strict=True)
+    }
+
+
+def _line(at: Longs, values: Floats, chosen: NDArray[np.bool_]) -> Line:
+    places, where = np.unique(at[chosen], return_inverse=True)
+    seeds = np.bincount(where, minlength=len(places))
+    sums = np.bincount(where, weights=values[chosen], minlength=len(places))
+    return Line(places, sums / np.maximum(seeds, 1), seeds)
+
+
+SIDE_LETTERS = 48
+BOARD_ROWS, BOARD_TICKS = 12, 3
+# Maximum number of buckets listed in order; with more, the largest are listed.
+BUCKET_ROWS = 40
+#: Columns of the table of runs: metric, heading, and number format.
+COLUMNS = (
+    ("recall_unbounded", "true top {n} shown", "share"),
+    ("recall", "bounded top {n} shown", "share"),
+    ("deserving_shown", "above thresh\u00adold shown", "share"),
+    ("rank_correlation", "rank corre\u00adlation", "plain"),
+    ("error_rms", "error, rms", "count"),
+    ("error_worst", "error, largest", "count"),
+    ("error_unbounded_mean", "error with bounds, mean", "count"),
+    ("lost", "lost to bounds", "share"),
+    ("shown", "items shown", "count"),
+    ("coverage", "error bars hold", "share"),
+    ("coverage_new", "of new items", "share"),
+    ("within_error", "answers within error", "share"),
+    ("shortfall", "short\u00adfall", "count"),
+)
+# Below this share, bounds cut nothing off.
+LOST_LEAST = 0.0005
+
+
+def place(run: Outcome, advice: Recommendation) -> tuple[float, float, int]:
+    score = advice.scores.get(run.number, math.inf)
+    better = -score if advice.metric == RECALL and score < math.inf else score
+    return better, run.row.epsilon, run.number
+
+
+def chosen_ticks(ticks: Sequence[int]) -> list[int]:
+    """Return at most `BOARD_TICKS` of them, evenly spaced, the last among them."""
+    found = sorted(ticks)
+    most = min(BOARD_TICKS, len(found))
+    return [found[round((i + 1) * len(found) / most) - 1] for i in range(most)]
+
+
+def epoch_of(run: Outcome) -> str:
+    tick = format_duration(run.row.tick_ms)
+    if run.epoch_ms is None:
+        return f"without an end, in ticks of {tick}"
+    return f"{format_duration(run.epoch_ms)}: {run.epoch_ms // run.row.tick_ms:,} ticks of {tick}"
+
+
+def tiles(run: Outcome, top: int) -> list[tuple[str, str, str]]:
+    """Return headline figures: name, value, meaning."""
+    found = []
+    for metric, name, kind, more in (
+        ("recall_unbounded", f"of the true top {top}", "share", "are shown, on average"),
+        (
+            "error_unbounded_mean",
+            "a published count is off",
+            "count",
+            "on average, bounds included",
+        ),
+        ("coverage", "of the error bars", "share", "hold the exact count; 95 % should"),
+    ):
+        if (text := _written(run.metrics.get(metric), kind)) is not None:
+            found.append((name, text, more))
+    who = "one event" if run.row.unit == "event" else "one user"
+    promise = f"{run.row.epsilon:.4g}"
+    return [*found, (f"epsilon for {who} and epoch", promise, f"with delta {run.row.delta:g}")]
+
+
+def run_table(of: Measured, advice: Recommendation) -> Table:
+    settings = list(dict.fromkeys(name for run in of.runs for name in run.given))
+    columns = [column for column in COLUMNS if _tells(of, column[0])]
+    order = sorted(of.runs, key=lambda run: place(run, advice))
+    epsilon = "epsilon" not in settings
+    ticks = len({run.row.ticks for run in of.runs}) > 1
+    headings = ["run", *settings, *(["epsilon"] if epsilon else [])]
+    headings += [heading.format(n=of.input.top) for _, heading, _ in columns]
+    headings += ["ticks"] if ticks else []
+    rows: list[list[str | None]] = []
+    for run in order:
+        row: list[str | None] = [f"{run.number}", *(run.given.get(name, "") for name in settings)]
+        row += [f"{run.row.epsilon:.4g}"] if epsilon else []
+        row += [_written(run.metrics.get(metric), kind) for metric, _, kind in columns]
+        rows.append(row + ([f"{run.row.ticks:,}"] if ticks else []))
+    marks = (
+        (run.number == advice.chosen, run.number in advice.front and len(order) > 1)
+        for run in order
+    )
+    kinds = [" ".join(("chosen",) * chosen + ("front",) * front) for chosen, front in marks]
+    return Table(headings, rows, words=range(1, 1 + len(settings)), kinds=kinds)
+
+
+def board_tables(
+    of: Measured, run: Outcome, keys: int, labels: Sequence[str] = ()
+) -> list[tuple[str, list[tuple[str, Table]]]]:
+    """Return a run's boards by stream key: the first `keys` of these with their tables.
+
+    Items come largest first, or in the order of `labels` if these are few.
+    """
+    place = {label: i for i, label in enumerate(labels)} if len(labels) <= BUCKET_ROWS else {}
+
+    def listed(rows: list[BoardRow]) -> list[BoardRow]:
+        return sorted(rows, key=lambda row: place[row.label]) if place else rows[:BOARD_ROWS]
+
+    found = []
+    for number, (key, ticks) in enumerate(of.board(run).items()):
+        chosen = chosen_ticks(list(ticks)) if number < keys else []
+        found.append((key, [_board(run, tick, listed(ticks[tick])) for tick in chosen]))
+    return found
+
+
+def _board(run: Outcome, tick: int, rows: Sequence[BoardRow]) -> tuple[str, Table]:
+    unbounded = any(row.exact_unbounded not in (None, row.exact) for row in rows)
+    columns = 4 if unbounded else 3
+    cells = [
+        (
+            label(row.label, SIDE_LETTERS),
+            _count(row.exact),
+            _published(row),
+            _count(row.exact_unbounded),
+        )
+        for row in rows
+    ]
+    name = f"Tick {tick - run.row.first_tick + 1:,}, to {when(rows[0].end_ms)} (UTC)"
+    headings = ("", "exact", "published", "unbounded")
+    return name, Table(headings[:columns], [row[:columns] for row in cells])
+
+
+def _published(row: BoardRow) -> str:
+    return _count(row.released) or ("shown" if row.shown else "not shown")
+
+
+def _count(value: int | None) -> str | None:
+    return None if value is None else f"{value:,}"
+
+
+def _tells(of: Measured, metric: str) -> bool:
+    """Return whether a column is informative; bounds that cut nothing off cost nothing."""
+    has = {name for run in of.runs for name in run.metrics}
+    if metric in ("recall", "lost"):
+        losses = (run.metrics["lost"].most for run in of.runs if "lost" in run.metrics)
+        if not any(most > LOST_LEAST for most in losses):
+            return metric == "recall" and "recall_unbounded" not in has
+    return metric in has
+
+
+def _written(found: Spread | None, kind: str) -> str | None:
+    if found is None:
+        return None
+    if kind == "share":
+        return f"{100 * found.mean:.1f} %"
+    if kind == "plain":
+        return f"{found.mean:.3f}"
+    return f"{found.mean:,.0f}" if found.mean >= 100 else f"{found.mean:.3g}"

@@ -1,0 +1,61 @@
+"""Outages of Kafka: one log line at the start, one at the end, and figures in between.
+
+Detection is elsewhere (`kafka/outages.py`, the hand-over, the dashboard's feed). This module keeps
+the shared state, so that every outage is logged once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from threading import Lock
+
+from workers.runtime.logs import about
+
+logger = logging.getLogger(__name__)
+
+
+class Away:
+    """State of the current outage, if any. Thread-safe."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._lock, self._now_s = Lock(), now_s
+        self._since_s: float | None = None
+        #: The client's error text; empty while Kafka answers.
+        self.reason = ""
+        self.outages = 0
+
+    @property
+    def seconds(self) -> float:
+        since_s = self._since_s
+        return 0.0 if since_s is None else max(0.0, self._now_s() - since_s)
+
+    @property
+    def is_so(self) -> bool:
+        return self._since_s is not None
+
+    def lost(self, reason: str, since_s: float | None = None) -> None:
+        """Record that Kafka is away, since `since_s` (monotonic) or now, and log it once."""
+        with self._lock:
+            self.reason = reason
+            if self._since_s is not None:
+                return
+            self._since_s = self._now_s() if since_s is None else since_s
+            self.outages += 1
+        logger.warning(
+            "Kafka is away: %s. Waiting for it; nothing is lost",
+            reason.rstrip("."),
+            extra=about(event="kafka_away"),
+        )
+
+    def found(self) -> None:
+        with self._lock:
+            if self._since_s is None:
+                return
+            seconds, self._since_s, self.reason = self._now_s() - self._since_s, None, ""
+        logger.warning(
+            "Kafka is back: it was away for %.0f s",
+            seconds,
+            extra=about(event="kafka_back", seconds=round(seconds, 1)),
+        )

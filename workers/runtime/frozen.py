@@ -1,0 +1,210 @@
+"""Immutability of objects shared by threads, checked when their constructor returns.
+
+A mechanism is built once and stepped by the threads of all owner partitions, which share its tables
+and counters. A table of powers that grew on first use was once appended to by two threads at once,
+and every later pick of the process read another table's weights. With everything reachable checked
+at construction, no lock, test or reader has to prevent such races.
+
+    Frozen     base of shared objects: attributes are checked after the outermost constructor, and
+               cannot be set or deleted from then on
+    kept       replaces functools.cache and lru_cache: the shared results are checked
+    shared     `class Own(Base, shared=False)`: its instances belong to one thread, and are refused
+               inside shared objects
+    thawed     a mutable copy that belongs to one thread
+
+Reachable objects may be numbers, texts, bytes, dates, classes; tuples and frozensets of allowed
+objects; read-only mappings (`MappingProxyType` over a copy) and read-only arrays; frozen
+dataclasses and msgspec records; other `Frozen`; and `threading.local`, whose contents are per
+thread.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from datetime import date, timedelta, tzinfo
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
+from threading import local
+from types import BuiltinFunctionType, MappingProxyType, NoneType
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+A = TypeVar("A", bound=np.generic)
+
+_ATOMS = frozenset((int, float, bool, str, bytes, NoneType, Fraction))
+_VALUES = (Decimal, date, timedelta, tzinfo, PurePath, np.generic, np.dtype, type, local)
+# Their methods keep no state between calls (msgspec #402, in 0.16; `pyproject.toml` requires 0.20).
+_CODECS = (
+    msgspec.json.Decoder,
+    msgspec.json.Encoder,
+    msgspec.msgpack.Decoder,
+    msgspec.msgpack.Encoder,
+)
+
+
+class _Sealing(type):
+    """Metaclass that seals instances once the outermost constructor has returned."""
+
+    _shared: bool
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True
+    ) -> _Sealing:
+        for member, value in members.items() if shared else ():
+            # Both bypass __setattr__: they write to the instance or beside it.
+            if isinstance(value, functools.cached_property) or hasattr(value, "cache_clear"):
+                raise TypeError(
+                    f"{name}.{member} is a lazy cache, and threads share {name}: make it in the constructor"
+                )
+            if (
+                isinstance(value, (list, dict, set, bytearray, np.ndarray))
+                and member != "__annotations__"
+            ):
+                check_frozen(value, f"{name}.{member}")
+        made = super().__new__(cls, name, bases, members)
+        made._shared = shared
+        return made
+
+    def __init__(
+        cls, name: str, bases: tuple[type, ...], members: dict[str, Any], *, shared: bool = True
+    ) -> None:
+        super().__init__(name, bases, members)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        made = super().__call__(*args, **kwargs)
+        if cls._shared:
+            for name, value in vars(made).items():
+                check_frozen(value, f"{cls.__name__}.{name}")
+            object.__setattr__(made, "_sealed", True)
+        return made
+
+
+class Frozen(metaclass=_Sealing):
+    __slots__ = ("__dict__", "__weakref__", "_sealed")
+    _sealed: bool
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.__refuse(name)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.__refuse(name)
+        object.__delattr__(self, name)
+
+    def __refuse(self, name: str) -> None:
+        if getattr(self, "_sealed", False):
+            raise TypeError(
+                f"{type(self).__name__}.{name}: threads share it, so it is frozen once it is made"
+            )
+
+
+def check_frozen(value: object, where: str) -> None:
+    """Raise TypeError if anything reachable can change; the error names only `where`."""
+    kind = type(value)
+    if kind in _ATOMS or isinstance(value, _VALUES):
+        return
+    if isinstance(value, (tuple, frozenset)):
+        if not _ATOMS.issuperset(map(type, value)):
+            for i, part in enumerate(value):
+                check_frozen(part, f"{where}[{i}]")
+    elif isinstance(value, MappingProxyType):
+        check_frozen(tuple(value), f"{where} (its keys)")
+        check_frozen(tuple(value.values()), f"{where} (its values)")
+    elif isinstance(value, np.ndarray):
+        _check_array(value, where)
+    elif isinstance(value, BuiltinFunctionType):
+        if isinstance(getattr(value, "__self__", None), (list, dict, set, bytearray)):
+            raise TypeError(
+                f"{where}: a method of a {type(value.__self__).__name__}, which can change"
+            )
+        if not isinstance(value.__self__, (*_CODECS, type(np), NoneType)):
+            raise TypeError(
+                f"{where}: a method of a {type(value.__self__).__name__}; nothing says that threads may share it"
+            )
+    elif isinstance(value, Frozen):
+        if not getattr(value, "_sealed", False):
+            raise TypeError(f"{where}: a {kind.__name__} that is not complete, or a thawed one")
+    elif _is_frozen_record(value):
+        for name, part in _parts(value):
+            check_frozen(part, f"{where}.{name}")
+    else:
+        raise TypeError(f"{where}: a {kind.__name__} can change, and threads share it")
+
+
+class Kept(Protocol[P, T_co]):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+
+    def cache_clear(self) -> None: ...
+
+
+def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:
+    """Cache a pure function's last `maxsize` results (None: all) for all threads.
+
+    Concurrent calls with equal arguments may compute twice; the results are equal.
+    """
+
+    def decorate(function: Callable[P, T]) -> Kept[P, T]:
+        @functools.wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+            found = function(*args, **kwargs)
+            check_frozen(found, f"{function.__name__}()")
+            return found
+
+        return functools.lru_cache(maxsize)(checked)
+
+    return decorate
+
+
+def read_only(array: NDArray[A]) -> NDArray[A]:
+    """Make the caller's own array read-only, and return it."""
+    array.flags.writeable = False
+    return array
+
+
+def thawed(value: T) -> T:
+    made = object.__new__(type(value))
+    made.__dict__.update(vars(value))
+    return made
+
+
+def _check_array(array: NDArray[Any], where: str) -> None:
+    if array.dtype.hasobject:
+        raise TypeError(f"{where}: an array of objects can change")
+    held: object = array
+    while isinstance(held, np.ndarray):
+        if held.flags.writeable:
+            raise TypeError(f"{where}: a writeable array, and threads share it")
+        held = held.base
+    if held is not None and not isinstance(held, bytes):
+        raise TypeError(f"{where}: an array over a {type(held).__name__}, which can change")
+
+
+def _is_frozen_record(value: object) -> bool:
+    if isinstance(value, msgspec.Struct):
+        return value.__struct_config__.frozen
+    if not is_dataclass(value):
+        return False
+    kind: Any = type(value)  # typeshed does not declare __dataclass_params__
+    # Without slots a cached_property could add attributes.
+    names = {field.name for field in fields(value)}
+    return bool(kind.__dataclass_params__.frozen) and names.issuperset(
+        getattr(value, "__dict__", ())
+    )
+
+
+def _parts(value: Any) -> Iterator[tuple[str, object]]:
+    names = (
+        value.__struct_fields__
+        if isinstance(value, msgspec.Struct)
+        else [field.name for field in fields(value)]
+    )
+    return ((name, getattr(value, name)) for name in names)

@@ -1,0 +1,133 @@
+"""The worker's logs: lines on stderr, without label, count, stream key, user or key material.
+
+Output is text, or on request JSON: one object per line with `time`, `level`, `logger`, `message`,
+possibly `error` (kind and traceback), and extra fields. Both omit the message of an unexpected
+error, even with `--debug`: it may quote an event (`errors.describe`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from workers.runtime.errors import describe, traceback_of
+
+REPEAT_S = 30.0
+#: Loggers that alternate between states, so a repeated line is news.
+_NEWS = ("workers.runtime.availability", "workers.kafka.store", "workers.pipeline.merge")
+# Loggers that report every internal step at INFO; their problems are warnings.
+QUIETER = ("aiokafka", "asyncio", "confluent_kafka", "faust", "kafka", "librdkafka", "mode")
+
+
+def _ours(record: logging.LogRecord) -> bool:
+    """Drop Faust services' (mode's) step logs, which appear under our subclasses' names."""
+    return record.levelno >= logging.WARNING or not record.getMessage().startswith("[^")
+
+
+def _lasting(record: logging.LogRecord) -> bool:
+    """Drop reports that a transaction coordinator is still loading, as on a new cluster.
+
+    The client retries by itself, and a coordinator that never answers fails the take-over.
+    """
+    text = record.getMessage() if record.name == "librdkafka" else ""
+    return not (text.startswith("GETPID ") and text.endswith(": retrying"))
+
+
+class _NotAgain(logging.Filter):
+    """Filter of lines repeated within half a minute: clients report an absent broker nonstop."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.name in _NEWS:
+            return True
+        text, now = record.getMessage(), time.monotonic()
+        if now - self._last.get(text, -REPEAT_S) < REPEAT_S:
+            return False
+        if len(self._last) > 1000:
+            self._last = {known: at for known, at in self._last.items() if now - at < REPEAT_S}
+        self._last[text] = now
+        return True
+
+
+class _Lines(logging.Formatter):
+    """One-line formatter; the worker's final error looks as in every other command."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%Y-%m-%d %H:%M:%S")
+
+    def format(self, record: logging.LogRecord) -> str:
+        if (
+            record.levelno >= logging.CRITICAL
+            and record.exc_info is None
+            and record.name.startswith("workers")
+        ):
+            return f"quietcount: {' '.join(record.getMessage().split())}"
+        return super().format(record)
+
+    def formatException(self, ei: Any) -> str:
+        return traceback_of(ei[1])
+
+
+class _Objects(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC)
+        entry: dict[str, object] = {
+            "time": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "about", {}),
+        }
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            entry["error"] = {"kind": describe(error), "traceback": traceback_of(error)}
+        return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+def about(**fields: object) -> dict[str, dict[str, object]]:
+    """Return the `extra` argument of a log call, with fields for JSON."""
+    return {"about": fields}
+
+
+def last_words(text: str) -> None:
+    logging.getLogger("workers.cli").critical("%s", text)
+
+
+def log_to_stderr(*, debug: bool, json_lines: bool = False) -> None:
+    """Log to stderr; with `debug`, our own lines from DEBUG and the libraries' from INFO."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Objects() if json_lines else _Lines())
+    if not debug:
+        handler.addFilter(_ours)
+        handler.addFilter(_lasting)
+        handler.addFilter(_NotAgain())
+    logging.basicConfig(
+        level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True
+    )
+    for name in QUIETER:
+        logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
+    logging.captureWarnings(True)
+    threading.excepthook = _of_thread
+    sys.excepthook = _uncaught
+
+
+# Python's own hooks would print the error's message.
+def _of_thread(hook: threading.ExceptHookArgs) -> None:
+    if hook.exc_value is not None:
+        name = "?" if hook.thread is None else hook.thread.name
+        logging.getLogger("workers").error("thread %s failed", name, exc_info=hook.exc_value)
+
+
+def _uncaught(
+    _kind: type[BaseException], error: BaseException, _trace: TracebackType | None
+) -> None:
+    logging.getLogger("workers").error("failed", exc_info=error)

@@ -1,0 +1,264 @@
+"""The worker's metrics: one `Metrics` per process, with its own Prometheus registry.
+
+Shards and the hand-over update it once per batch, commit or release, never per event. Values of a
+partition that may go away are read on every scrape (`agents/monitor.py`). Labels are stage,
+histogram, topic, partition and reject reason, never a label, stream key or user of the data. Totals
+are exact, so they are for the operator only.
+
+`RejectRate` logs when nearly all records of a topic are rejected, and when that ends. It counts
+records relevant to some histogram, over the last minute. The state begins once there are enough of
+them. It ends when most are accepted, far below the starting threshold so that it does not flap, or
+when nothing was read for long.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from workers.runtime.availability import Away
+
+logger = logging.getLogger(__name__)
+
+WINDOW_S = 60.0
+#: Fewest records for the state to begin.
+LEAST = 100
+#: Share of rejects above which it begins, and at which it ends.
+BEGINS, ENDS = 0.9, 0.5
+#: It ends after this long without records.
+QUIET_S = 600.0
+_STEP_S = 5.0
+
+
+@dataclass(slots=True)
+class _Step:
+    number: int
+    records: int = 0
+    rejects: collections.Counter[str] = field(default_factory=collections.Counter)
+
+
+@dataclass(slots=True)
+class _Topic:
+    """Counts of a topic within the window, and the reason while nearly all are rejected."""
+
+    steps: deque[_Step] = field(default_factory=deque)
+    rejecting: str | None = None
+    last_s: float = 0.0
+
+
+class RejectRate:
+    """Reject rates by topic. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock, self._topics = Lock(), dict[str, _Topic]()
+
+    def note(self, topic: str, now_s: float, records: int, rejects: Mapping[str, int]) -> None:
+        """Add a batch's `records` (relevant to a histogram, or rejected); log changes of state."""
+        if not records:
+            return
+        with self._lock:
+            of_topic = self._topics.setdefault(topic, _Topic())
+            number, steps = int(now_s // _STEP_S), of_topic.steps
+            if not steps or steps[-1].number < number:
+                steps.append(_Step(number))
+            steps[-1].records += records
+            steps[-1].rejects.update(rejects)
+            while steps[0].number <= number - WINDOW_S / _STEP_S:
+                steps.popleft()
+            of_topic.last_s = now_s
+            self._decide(topic, of_topic)
+
+    def reason(self, topic: str, now_s: float) -> str | None:
+        """Return the commonest reason while nearly all of a topic is rejected, else None."""
+        with self._lock:
+            of_topic = self._topics.get(topic)
+            if of_topic is None:
+                return None
+            if of_topic.rejecting is not None and now_s - of_topic.last_s > QUIET_S:
+                self._over(topic, of_topic)
+            return of_topic.rejecting
+
+    def _decide(self, topic: str, of_topic: _Topic) -> None:
+        records = sum(step.records for step in of_topic.steps)
+        rejects = sum((step.rejects for step in of_topic.steps), collections.Counter[str]())
+        number = rejects.total()
+        if number > BEGINS * records and (records >= LEAST or of_topic.rejecting is not None):
+            [(reason, _)] = rejects.most_common(1)
+            if of_topic.rejecting is None:
+                logger.error(
+                    "%s: nearly all records are rejected (%d of %d within a minute), most of them: %s. "
+                    "`quietcount check -c FILE` says why, with examples",
+                    topic,
+                    number,
+                    records,
+                    reason,
+                )
+            of_topic.rejecting = reason
+        elif number <= ENDS * records and of_topic.rejecting is not None:
+            self._over(topic, of_topic)
+
+    def _over(self, topic: str, of_topic: _Topic) -> None:
+        of_topic.rejecting = None
+        logger.warning("%s: it is over that nearly all records are rejected", topic)
+
+
+PREFIX = "quietcount"
+REKEY, CONTRIBUTE, RELEASE = "rekey", "contribute", "release"
+# A transaction takes about 10 ms on a quiet broker, up to 15 s if it waits for a broker.
+_COMMIT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+# A tick of a million rows takes about half a second; one call releases up to 500 ticks.
+_RELEASE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_RECOVERY_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StageMetrics:
+    records: Counter
+    commit_seconds: Histogram
+    aborted: Counter
+
+
+class Metrics:
+    """The worker's counters and histograms. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry(auto_describe=True)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, namespace=PREFIX, registry=registry)
+
+        def histogram(name: str, text: str, buckets: Iterable[float], *labels: str) -> Histogram:
+            return Histogram(
+                name, text, labels, namespace=PREFIX, registry=registry, buckets=tuple(buckets)
+            )
+
+        self._records = counter(
+            "records", "Records read; some of them again after a hand-over", "stage"
+        )
+        self.events = counter(
+            "events", "Events whose contribution was committed, each once over all workers"
+        )
+        self.rejects = counter(
+            "rejects",
+            "Records that were no events and were committed to the rejects topic",
+            "reason",
+        )
+        self.declined = counter(
+            "declined",
+            "Records that the fast reader left to the general one; some of them again after a hand-over",
+        )
+        self.ticks_closed = counter(
+            "ticks_closed",
+            "Ticks that source partitions closed, over all source partitions and tick grids",
+        )
+        self.ticks_released = counter(
+            "ticks_released",
+            "Ticks that owner partitions released: each tick once for each of them",
+            "histogram",
+        )
+        self.snapshots = counter("snapshots", "Snapshot records that were published", "histogram")
+        self.snapshot_bytes = counter(
+            "snapshot_bytes", "Bytes of the snapshot records that were published", "histogram"
+        )
+        self._commit_seconds = histogram(
+            "commit_seconds",
+            "Seconds that a Kafka transaction took, with all its repetitions",
+            _COMMIT_S,
+            "stage",
+        )
+        self._aborted = counter(
+            "transactions_aborted", "Transactions that were aborted and tried again", "stage"
+        )
+        self.release_seconds = histogram(
+            "release_seconds",
+            "Seconds to merge and release the complete ticks, before they are committed",
+            _RELEASE_S,
+        )
+        self.recovery_seconds = histogram(
+            "recovery_seconds",
+            "Seconds from an assignment until its partitions are taken over, state loaded",
+            _RECOVERY_S,
+        )
+        self.recovered_records = counter(
+            "recovered_records", "State records read from changelogs while taking over"
+        )
+        self.acquired = counter(
+            "partitions_acquired", "Partitions of either stage that were taken over"
+        )
+        self.released = counter(
+            "partitions_given_up", "Partitions of either stage that were given up"
+        )
+        self.unread_topics = Gauge(
+            "unread_topics",
+            "Topics that match events.topic and are not counted, since the set of topics is fixed by the first start",
+            namespace=PREFIX,
+            registry=registry,
+        )
+        self.away = Away()
+        show_outages(self.away, registry)
+        self.registry_waits = counter(
+            "schema_registry_waits",
+            "Times that records had to wait for a schema because the registry did not answer",
+        )
+        self.rejecting = RejectRate()
+        self.fenced = counter(
+            "fenced", "Shards of this worker that a newer owner took over while they were at work"
+        )
+
+    def stage(self, name: str) -> StageMetrics:
+        """Return the metrics of a stage's shards, creating the series."""
+        return StageMetrics(
+            self._records.labels(name),
+            self._commit_seconds.labels(name),
+            self._aborted.labels(name),
+        )
+
+    def expect_histogram(self, name: str) -> None:
+        """Create a histogram's counters at zero: alerts do not work on absent series."""
+        for counter in (self.ticks_released, self.snapshots, self.snapshot_bytes):
+            counter.labels(name)
+
+
+def show_outages(away: Away, registry: CollectorRegistry) -> None:
+    registry.register(_Outages(away))
+
+
+class _Outages(Collector):
+    def __init__(self, away: Away) -> None:
+        self._away = away
+
+    def describe(self) -> Iterator[Metric]:
+        return self.collect()
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily(
+            f"{PREFIX}_kafka_away_seconds",
+            "Seconds for which no broker has answered; 0 while Kafka is there",
+            self._away.seconds,
+        )
+        yield CounterMetricFamily(
+            f"{PREFIX}_kafka_outages", "Times that Kafka went away", self._away.outages
+        )
+
+
+class OfWorker(Collector):
+    """Collector that adds the worker's name to every series of another one."""
+
+    def __init__(self, inner: Collector, worker: str) -> None:
+        self._inner, self._worker = inner, worker
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._inner.collect():
+            family.samples = [
+                sample._replace(labels={"worker": self._worker, **sample.labels})
+                for sample in family.samples
+            ]
+            yield family

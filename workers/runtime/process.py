@@ -1,0 +1,56 @@
+"""The process: installed version, usable cores, malloc settings, and core dump protection."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+_PR_SET_DUMPABLE = 4
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+# glibc's largest mmap threshold, and room for a few batches.
+_MMAP_BYTES, _KEPT_BYTES = 32 << 20, 64 << 20
+
+
+def keep_freed_memory() -> None:
+    """Make glibc's malloc keep the arrays of one batch for the next.
+
+    By default it returns arrays of a few 100 kB to the system and faults them in again: with five
+    histograms over different fields that took 0.6 of the 1.8 us of reading an event.
+    """
+    with suppress(OSError, AttributeError):  # other C libraries lack it
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
+        library.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+
+
+def forbid_core_dumps() -> None:
+    """Exclude this process, which may hold the key, exact counts and passwords, from core dumps.
+
+    A dump that the kernel pipes to a program (systemd-coredump, apport) ignores the size limit, so
+    on Linux the process is also marked as not dumpable. A forked child inherits both, an executed
+    program only the limit. A refusal by the system raises OSError.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform.startswith("linux"):
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+            reason = os.strerror(ctypes.get_errno())
+            raise OSError(ctypes.get_errno(), f"core dumps cannot be turned off: prctl: {reason}")
+
+
+def version() -> str | None:
+    """Return the installed version; None in a checkout that is not installed."""
+    try:
+        return installed("quietcount")
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,81 @@
+"""HTTP servers on aiohttp: a listening socket, and a thread with its own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+logger = logging.getLogger(__name__)
+
+# Serves until the event is set, and calls the function once it listens.
+Run = Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]]
+
+
+def listening(host: str, port: int, send_buffer: int | None = None) -> socket.socket:
+    """Return a listening socket; port 0 picks a free one. Raise the system's `OSError`."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if send_buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        listener.bind(address)
+        listener.listen(512)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+class InThread:
+    """Server in its own thread, for the duration of a `with` block."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self._run, self._name = run, name
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def call(self, function: Callable[[], object]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(function)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()  # listening or failed; may take long on a busy machine
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stopped is not None:
+            self.call(self._stopped.set)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        async def main() -> None:
+            self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
+            await self._run(self._stopped, self._ready.set)
+
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            self._error = error
+            if self._ready.is_set():
+                logger.exception("the %s ended", self._name)
+            self._ready.set()

@@ -1,0 +1,88 @@
+"""Durations such as "10s" or "250ms", as whole milliseconds or as a histogram's ticks.
+
+A histogram's `horizon = "1d"` is converted to its number of ticks.
+"""
+
+from __future__ import annotations
+
+import re
+from types import MappingProxyType
+from typing import Any
+
+from workers.mechanisms.config.checked import display
+
+MILLISECONDS = MappingProxyType({"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000})
+ALLOWED = 'a whole number and a unit (ms, s, m, h or d) in quotes, such as "250ms", "10s", "5m", "1h" or "1d"'
+
+_DURATION = re.compile(r"([0-9]{1,18})(ms|s|m|h|d)", re.ASCII)
+
+
+def parse_duration(text: object) -> int:
+    """Return the milliseconds of a duration such as "10s".
+
+    Raises:
+        ValueError: not a duration; the message states the allowed form, the caller adds the name.
+    """
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(ALLOWED)
+    return int(match[1]) * MILLISECONDS[match[2]]
+
+
+def format_duration(duration_ms: int) -> str:
+    """Return the shortest text that `parse_duration` reads as `duration_ms`.
+
+    Raises:
+        ValueError: `duration_ms` is below 0.
+    """
+    if duration_ms < 0:
+        raise ValueError(f"duration_ms = {duration_ms}: 0 or more")
+    if duration_ms == 0:
+        return "0s"
+    unit = [unit for unit, width in MILLISECONDS.items() if duration_ms % width == 0][-1]
+    return f"{duration_ms // MILLISECONDS[unit]}{unit}"
+
+
+#: Settings of a histogram in ticks.
+COUNTED_IN_TICKS = ("horizon", "every")
+
+
+def count_ticks(values: dict[str, Any], where: str) -> None:
+    """Replace durations with numbers of ticks in a histogram's `values`.
+
+    Values that are not durations are left unchanged, as is everything if the tick itself is
+    invalid: later checks report those.
+
+    Raises:
+        ValueError: a duration is not a whole number of ticks; the message begins with `where`.
+    """
+    try:
+        tick_ms = parse_duration(values.get("tick"))
+    except ValueError:
+        return
+    if tick_ms == 0:
+        return
+    for name in COUNTED_IN_TICKS:
+        value = values.get(name)
+        try:
+            duration_ms = parse_duration(value)
+        except ValueError:
+            if isinstance(value, str) and value != "unbounded":
+                words = (
+                    'a whole number of ticks, "unbounded"'
+                    if name == "horizon"
+                    else "a whole number of ticks"
+                )
+                raise ValueError(
+                    f"{where}{name} = {display(value)}: {words}, or a duration: {ALLOWED}"
+                ) from None
+            continue
+        if duration_ms < tick_ms or duration_ms % tick_ms:
+            below = duration_ms // tick_ms
+            nearest = " and ".join(
+                f'"{format_duration(n * tick_ms)}"' for n in (below, below + 1) if n
+            )
+            raise ValueError(
+                f"{where}{name} = {display(value)}: no whole number of ticks of {format_duration(tick_ms)}; nearest: {nearest}"
+            )
+        values[name] = duration_ms // tick_ms

@@ -1,0 +1,854 @@
+"""The settings file: one TOML file, typed and checked once; unknown names are refused.
+
+    load(path)       a settings file -> Settings
+    read_key(path)   a key file -> its 32 bytes
+    registry_values(table, base)   [schema_registry] with its secrets read
+
+An error is one line: the file, the field, its value, and the allowed values. Paths in the file are
+relative to the file itself. All sections are here except [[histogram]]; every field states its
+range, also in words.
+
+The events topics in the settings: one name, several, or a regular expression.
+
+The expression is Python's and must match the whole name of a topic. A list of one topic is
+equivalent to its name. The order of a list has no meaning.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from workers.mechanisms.config.checked import Checked, display, rules
+from workers.mechanisms.config.histogram import (
+    TOPIC_NAME,
+    Conditions,
+    Duration,
+    FieldPath,
+    HistogramConfig,
+)
+from workers.mechanisms.config.views import (
+    ALL_KEYS,
+    RECORD_KEY,
+    SYNTAX,
+    UNITS,
+    Shape,
+    View,
+    complaints,
+    conditions,
+    field,
+    parse,
+    path_complaints,
+)
+from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
+from workers.mechanisms.registry import MECHANISMS, PER_ITEM, protects_users
+from workers.runtime.errors import SettingsError
+from workers.settings.durations import ALLOWED as DURATIONS_ALLOWED
+from workers.settings.durations import count_ticks, format_duration, parse_duration
+from workers.settings.files import client_values, declare, read_file, secret
+
+ALLOWED = (
+    'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them; a list of such names; or a regular '
+    'expression of whole names, such as "^orders-.*"'
+)
+TOPICS_MAX, PATTERN_MAX = 1_000, 1_001
+
+
+class TopicNames(msgspec.Struct, frozen=True):
+    """The topics that hold the events.
+
+    Attributes:
+        names: sorted; empty where there is an expression.
+    """
+
+    names: tuple[str, ...]
+    pattern: str | None = None
+
+    @classmethod
+    def of(cls, topic: str | tuple[str, ...]) -> TopicNames:
+        """Return the topics of the setting `events.topic`."""
+        if isinstance(topic, str):
+            return cls((), topic) if topic.startswith("^") else cls((topic,))
+        return cls(tuple(sorted(topic)))
+
+    def __str__(self) -> str:
+        return self.pattern or ", ".join(self.names)
+
+    @property
+    def one(self) -> bool:
+        """Return whether this is a single topic, whatever topics the cluster has."""
+        return len(self.names) == 1
+
+    @property
+    def identity(self) -> str | list[str]:
+        """Return the topics' form in a mechanism id."""
+        return str(self) if self.one or self.pattern is not None else list(self.names)
+
+    def matches(self, topic: str) -> bool:
+        return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
+
+
+def topic_complaints(topic: str | tuple[str, ...]) -> Iterator[str]:
+    """Yield errors in `events.topic` beyond its type.
+
+    Names are checked here because msgspec 0.22 mixes up the fields of a type that is a text with a
+    pattern or an array, and the next garbage collection of cycles ends the process.
+    """
+    expression = isinstance(topic, str) and topic.startswith("^")
+    names = (topic,) if isinstance(topic, str) else topic
+    fits = (
+        1 < len(topic) <= PATTERN_MAX
+        if expression
+        else all(re.match(TOPIC_NAME, name) for name in names)
+    )
+    if not fits or not 0 < len(names) <= TOPICS_MAX:
+        yield f"topic = {display(topic)}: {ALLOWED}"
+    elif isinstance(topic, tuple):
+        if len(set(topic)) < len(topic):
+            repeated = next(name for name in topic if topic.count(name) > 1)
+            yield f"topic holds {display(repeated)} more than once: every one only once"
+    elif topic.startswith("^"):
+        try:
+            re.compile(topic)
+        except (re.error, OverflowError, RecursionError) as error:
+            yield f"topic = {display(topic)}: not a regular expression: {error}"
+
+
+ALL_STREAM_KEY = "all"
+
+DAY_MS = 86_400_000
+KEEP_MAX_MS = 36_500 * DAY_MS
+
+_HOST = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}"
+FIELD = f"{SYNTAX}, at most 1,000 characters"
+_KEY = f'{FIELD}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
+_PERIOD_MIN, _PERIOD_MAX = 1_000, 3_653 * 86_400_000
+_PERIOD = '"epoch", or a duration from "1s" to "3653d", such as "30d"'
+_USER = f'{FIELD} or "{RECORD_KEY}" (the record key)'
+
+
+def _whole(least: int, most: int, of: str = "") -> Meta:
+    return Meta(ge=least, le=most, description=f"a whole number {of}from {least:,} to {most:,}")
+
+
+def _lasting(least: int, most: int) -> Meta:
+    words = f"a duration from {format_duration(least)} to {format_duration(most)}"
+    return Meta(ge=least, le=most, description=words)
+
+
+def _lasting_or_none(least: int, most: int, otherwise: str) -> Meta:
+    words = f"a duration from {format_duration(least)} to {format_duration(most)}; if left out, {otherwise}"
+    return Meta(description=words, extra={"duration": True})
+
+
+def _says(allowed: str, pattern: str | None = None) -> Meta:
+    return Meta(description=allowed, pattern=pattern)
+
+
+class Section(Checked, frozen=True, kw_only=True):
+    """A section of the settings file, named after its class."""
+
+    def where(self) -> str:
+        return type(self).__name__.removesuffix("Settings").lower() + "."
+
+
+class WorkerSettings(Section, frozen=True, kw_only=True):
+    """[worker]: the worker's name and where it keeps its data."""
+
+    name: Annotated[
+        str,
+        _says(
+            'letters, digits, ".", "_" and "-", at most 100, a letter or digit first',
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
+        ),
+    ]
+    data_dir: Annotated[Path, _says("a directory name in quotes")]
+    key_file: Annotated[
+        Path, _says("a file name in quotes; `quietcount key new FILE` makes the file")
+    ]
+    commit_interval_ms: Annotated[Duration, _lasting(10, 600_000)] = msgspec.field(
+        name="commit_interval", default=5_000
+    )
+    owner_partitions: Annotated[
+        Annotated[int, _whole(1, 10_000)] | None,
+        _says(
+            "a whole number from 1 to 10,000; if left out, the events topic's number of partitions"
+        ),
+    ] = None
+    user_partitions: Annotated[
+        Annotated[int, _whole(1, 10_000)] | None,
+        _says(
+            "a whole number from 1 to 10,000; if left out, as many as the events topics have together"
+        ),
+    ] = None
+    metrics_port: Annotated[
+        Annotated[int, _whole(0, 65_535)] | None,
+        _says(
+            "a port from 0 to 65535 (0: any free one, named in the log); if left out, no metrics are served"
+        ),
+    ] = None
+    metrics_host: Annotated[
+        str,
+        _says(
+            'an address of this machine, such as "127.0.0.1" or "0.0.0.0"',
+            pattern=r"^[A-Za-z0-9._:-]+\Z",
+        ),
+    ] = "127.0.0.1"
+    log_format: Annotated[Literal["text", "json"], _says('"text" or "json"')] = "text"
+
+
+class KafkaSettings(Section, frozen=True, kw_only=True):
+    """[kafka]: where the cluster is, and options for librdkafka.
+
+    May hold secrets: the repr shows only names.
+    """
+
+    bootstrap: Annotated[
+        str,
+        _says('"host:port", or several separated by commas', pattern=rf"^{_HOST}(, ?{_HOST})*\Z"),
+    ]
+    client: Annotated[dict[str, str], _says("librdkafka names with their values")] = msgspec.field(
+        default_factory=dict
+    )
+
+    def __repr__(self) -> str:
+        return f"KafkaSettings(bootstrap={self.bootstrap!r}, client=<{', '.join(self.client)}>)"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("bootstrap", self.bootstrap), ("client", sorted(self.client))]
+
+
+class EventsSettings(Section, frozen=True, kw_only=True):
+    """[events]: the topic, and the fields with an event's stream key, items and time."""
+
+    topic: Annotated[str | tuple[str, ...], _says(ALLOWED)]
+    key: Annotated[FieldPath, _says(_KEY)]
+    items: Annotated[FieldPath | None, _says(FIELD)] = None
+    count: Annotated[FieldPath | None, _says(FIELD)] = None
+    where_: Annotated[Conditions, _says(CONDITIONS_ALLOWED)] = msgspec.field(
+        name="where", default=()
+    )
+    missing: Annotated[
+        Literal["reject", "empty"], _says('"reject" or "empty": what an event without items is')
+    ] = "reject"
+    timestamp: Annotated[FieldPath | None, _says(FIELD)] = None
+    timestamp_unit: Annotated[
+        Literal["ms", "s", "us", "ns", "iso"], _says(", ".join(f'"{unit}"' for unit in UNITS))
+    ] = "ms"
+    user: Annotated[FieldPath | None, _says(_USER)] = None
+    format: Annotated[
+        Literal["json", "avro", "protobuf", "json_schema"],
+        _says('"json", "avro", "protobuf" or "json_schema"'),
+    ] = "json"
+    partitioner: Annotated[
+        Literal["murmur2", "crc32"],
+        _says(
+            '"murmur2" (Java, Faust, aiokafka) or "crc32" (librdkafka): how producers place a user\'s records'
+        ),
+    ] = "murmur2"
+    grace_ms: Annotated[Duration, _lasting(0, 604_800_000)] = msgspec.field(name="grace", default=0)
+    max_ahead_ms: Annotated[Duration, _lasting(0, 31_622_400_000)] = msgspec.field(
+        name="max_ahead", default=300_000
+    )
+    max_behind_ms: Annotated[
+        Annotated[int, Meta(ge=0, le=KEEP_MAX_MS)] | None,
+        _lasting_or_none(0, KEEP_MAX_MS, "the longest epoch of the histograms, at least 7d"),
+    ] = msgspec.field(name="max_behind", default=None)
+    max_bytes: Annotated[int, _whole(1, 100_000_000, "of bytes ")] = 1_000_000
+
+    @property
+    def topics(self) -> TopicNames:
+        return TopicNames.of(self.topic)
+
+    def complaints(self) -> Iterator[str]:
+        yield from topic_complaints(self.topic)
+        if self.key.startswith("$") and self.key not in (RECORD_KEY, ALL_KEYS):
+            yield f"key = {display(self.key)}: {_KEY}"
+        if self.user is not None and self.user.startswith("$") and self.user != RECORD_KEY:
+            yield f"user = {display(self.user)}: {_USER}"
+        yield from path_complaints(
+            {name: getattr(self, name) for name in ("key", "items", "count", "timestamp", "user")}
+        )
+        if self.timestamp is None and self.timestamp_unit != "ms":
+            yield f"timestamp_unit = {display(self.timestamp_unit)}: only with timestamp"
+        taken = {self.key: "key"}
+        for name in ("items", "timestamp", "user"):
+            field = getattr(self, name)
+            if field in taken:
+                yield f"{name} = {display(field)}: must be a JSON field other than {taken[field]}'s"
+            if field is not None:
+                taken[field] = name
+
+
+class HistorySettings(Section, frozen=True, kw_only=True):
+    """[dashboard]: where the dashboard stores its history, and for how long."""
+
+    store: Annotated[
+        Path | None,
+        _says("a file name in quotes; if left out, a file that ends with the dashboard"),
+    ] = None
+    keep_ticks_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = msgspec.field(
+        name="keep_ticks", default=30 * DAY_MS
+    )
+    keep_hours_ms: Annotated[Duration, _lasting(60_000, KEEP_MAX_MS)] = msgspec.field(
+        name="keep_hours", default=730 * DAY_MS
+    )
+
+    def where(self) -> str:
+        return "dashboard."
+
+    def complaints(self) -> Iterator[str]:
+        if self.keep_hours_ms < self.keep_ticks_ms:
+            yield (
+                f"keep_hours = {format_duration(self.keep_hours_ms)}: at least keep_ticks, "
+                f"{format_duration(self.keep_ticks_ms)}"
+            )
+
+
+class PrivacySettings(Section, frozen=True, kw_only=True):
+    """[privacy]: the unit of protection, and its maximum privacy loss in any period."""
+
+    unit: Annotated[Literal["event", "user"], _says('"event" or "user"')] = "event"
+    rekey: Annotated[bool, _says("true or false")] = False
+    max_epsilon: Annotated[
+        Annotated[float, Meta(gt=0, le=1_000)] | None, _says("a number above 0 and at most 1000")
+    ] = None
+    max_delta: Annotated[
+        Annotated[float, Meta(ge=1e-50, le=0.5)] | None,
+        _says("a number from 1e-50 to 0.5, such as 1e-8"),
+    ] = None
+    period: Annotated[str, _says(_PERIOD)] = "epoch"
+    uncounted_workers: Annotated[
+        tuple[str, ...], _says('a list of names of workers, such as ["old-orders"]')
+    ] = ()
+
+    @property
+    def period_ms(self) -> int | None:
+        """Return the length of a period; None where it is an epoch."""
+        return None if self.period == "epoch" else parse_duration(self.period)
+
+    def complaints(self) -> Iterator[str]:
+        try:
+            lasts = self.period_ms
+        except ValueError:
+            lasts = 0
+        if lasts is not None and not _PERIOD_MIN <= lasts <= _PERIOD_MAX:
+            yield f"period = {display(self.period)}: {_PERIOD}"
+        if (self.max_epsilon is None) != (self.max_delta is None):
+            given, lacks = (
+                ("max_epsilon", "max_delta")
+                if self.max_delta is None
+                else ("max_delta", "max_epsilon")
+            )
+            yield f"{lacks} is missing: a ceiling is both, and {given} is given"
+        elif self.max_epsilon is None:
+            for name, value, default in (
+                ("period", self.period, "epoch"),
+                ("uncounted_workers", self.uncounted_workers, ()),
+            ):
+                if value != default:
+                    yield f"{name} = {display(value)}: only with max_epsilon and max_delta"
+
+
+_SECRETS = ("password", "token", "key_password")
+_FILES = ("ca", "certificate", "key", "reader_schema")
+_SECRET = '{ file = "..." } or { env = "NAME" }'
+
+
+class SchemaRegistrySettings(Section, frozen=True, kw_only=True):
+    """[schema_registry]. Holds secrets: the repr shows only the registry's address."""
+
+    url: Annotated[
+        str,
+        _says(
+            '"http://host:port" or "https://...", without a user in it; or several separated by commas',
+            pattern=r"^https?://[^\s,@/]+(/[^\s,@]*)?(, ?https?://[^\s,@/]+(/[^\s,@]*)?)*\Z",
+        ),
+    ]
+    user: Annotated[
+        Annotated[str, Meta(pattern=r"^[^:]+\Z")] | None,
+        _says("the name to log in with, without a colon"),
+    ] = None
+    password: Annotated[str | None, _says(_SECRET)] = None
+    token: Annotated[str | None, _says(_SECRET)] = None
+    ca: Annotated[Path | None, _says("a file with the certificates to trust, in PEM")] = None
+    certificate: Annotated[Path | None, _says("a file with this client's certificate, in PEM")] = (
+        None
+    )
+    key: Annotated[Path | None, _says("a file with the certificate's key, in PEM")] = None
+    key_password: Annotated[str | None, _says(_SECRET)] = None
+    timeout_ms: Annotated[
+        Duration, Meta(ge=100, le=300_000, description="a duration from 100ms to 5m")
+    ] = msgspec.field(name="timeout", default=10_000)
+    unknown_wait_ms: Annotated[
+        Duration, Meta(ge=0, le=600_000, description="a duration from 0ms to 10m")
+    ] = msgspec.field(name="unknown_wait", default=30_000)
+    reader_schema: Annotated[Path | None, _says("a file with an Avro schema")] = None
+
+    def where(self) -> str:
+        return "schema_registry."
+
+    def complaints(self) -> Iterator[str]:
+        if (self.user is None) != (self.password is None):
+            yield "user and password: give both or neither"
+        if self.token is not None and self.user is not None:
+            yield "token: give a token, or user and password, not both"
+        if (self.certificate is None) != (self.key is None):
+            yield "certificate and key: give both or neither"
+        if self.key_password is not None and self.key is None:
+            yield "key_password: only with key"
+
+    def client(self) -> dict[str, Any]:
+        """Return the options of confluent-kafka's client except the URL."""
+        options: dict[str, Any] = {"timeout": self.timeout_ms / 1000}
+        if self.user is not None:
+            options["basic.auth.user.info"] = f"{self.user}:{self.password}"
+        if self.token is not None:
+            # The client requires a cluster, as Confluent Cloud has; other registries ignore it.
+            options |= {
+                "bearer.auth.credentials.source": "STATIC_TOKEN",
+                "bearer.auth.token": self.token,
+                "bearer.auth.logical.cluster": "",
+            }
+        names = {
+            "ca": "ssl.ca.location",
+            "certificate": "ssl.certificate.location",
+            "key": "ssl.key.location",
+        }
+        options |= {
+            option: str(getattr(self, name))
+            for name, option in names.items()
+            if getattr(self, name) is not None
+        }
+        return options | (
+            {} if self.key_password is None else {"ssl.key.password": self.key_password}
+        )
+
+    def __repr__(self) -> str:
+        return f"SchemaRegistrySettings(url={self.url!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("url", self.url)]
+
+
+def registry_values(table: Mapping[str, Any], base: Path) -> dict[str, Any]:
+    """Return the section's values with secrets resolved and absolute file names.
+
+    Args:
+        table: the section as the file has it.
+        base: the directory that file names are relative to.
+
+    Raises:
+        SettingsError: a secret is written out or missing, or a file cannot be read.
+    """
+    values = dict(table)
+    if "@" in str(values.get("url", "")):
+        # The value is not shown: it may hold a password.
+        raise SettingsError("schema_registry.url: must name no user: use user and password")
+    for name in _SECRETS:
+        source = values.get(name)
+        if source is None:
+            continue
+        if not isinstance(source, dict) or set(source) not in ({"file"}, {"env"}):
+            raise SettingsError(
+                f"schema_registry.{name}: a secret must not be written here: use {_SECRET}"
+            )
+        values[name] = secret(source, f"schema_registry.{name}", base)
+    for name in _FILES:
+        place = values.get(name)
+        if place is None:
+            continue
+        if not isinstance(place, str) or not place:
+            raise SettingsError(f"schema_registry.{name} = {display(place)}: a file name in quotes")
+        try:
+            read_file(base / place)
+        except SettingsError as error:
+            raise SettingsError(f"schema_registry.{name}: {error}") from None
+        values[name] = base / place
+    return values
+
+
+Record = TypeVar("Record", bound=Checked)
+T = TypeVar("T")
+
+#: Brokers refuse records with timestamps further ahead of their clock (Kafka's
+#: `message.timestamp.after.max.ms`, one hour). The margin allows for clocks that are behind.
+RECORDS_AHEAD_MAX_MS = 3_000_000
+#: The default of `events.max_behind` where epochs are shorter.
+MAX_BEHIND_LEAST_MS = 7 * 86_400_000
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings, checked. Paths are absolute when they come from `load`."""
+
+    worker: WorkerSettings
+    kafka: KafkaSettings
+    events: EventsSettings
+    privacy: PrivacySettings = PrivacySettings()
+    schema_registry: SchemaRegistrySettings | None = None
+    histograms: tuple[HistogramConfig, ...]
+
+    def __post_init__(self) -> None:
+        for complaint in self._complaints():
+            raise ValueError(complaint)
+
+    @property
+    def contributions_topic(self) -> str:
+        """Messages from stage 1 to stage 2: one partition per owner."""
+        return internal_topics(self.worker.name)[0]
+
+    @property
+    def contribute_state_topic(self) -> str:
+        """State of stage 1: one partition per source partition, compacted."""
+        return internal_topics(self.worker.name)[1]
+
+    @property
+    def release_state_topic(self) -> str:
+        """State of stage 2: one partition per owner, compacted."""
+        return internal_topics(self.worker.name)[2]
+
+    @property
+    def rejects_topic(self) -> str:
+        return internal_topics(self.worker.name)[3]
+
+    @property
+    def by_user_topic(self) -> str:
+        """Events re-keyed by user; only with `privacy.rekey`."""
+        return rekey_topics(self.worker.name)[0]
+
+    @property
+    def rekey_state_topic(self) -> str:
+        """State of the re-keying stage: one partition per partition of the events topics."""
+        return rekey_topics(self.worker.name)[1]
+
+    @property
+    def internal_topics(self) -> tuple[str, ...]:
+        of_rekeying = rekey_topics(self.worker.name) if self.privacy.rekey else ()
+        return (*internal_topics(self.worker.name), *of_rekeying)
+
+    @property
+    def user_field(self) -> str | None:
+        """Return the field with an event's user if users are protected; None if events are."""
+        return self.events.user if self.privacy.unit == "user" else None
+
+    @property
+    def shape(self) -> Shape:
+        """Return the fields to read from an event."""
+        return shape_of(self.events, self.user_field, self.histograms)
+
+    @property
+    def max_behind_ms(self) -> int | None:
+        """Return how late an event may arrive and still count; None: without limit."""
+        if self.events.max_behind_ms is not None:
+            return self.events.max_behind_ms
+        longest = MAX_BEHIND_LEAST_MS
+        for histogram in self.histograms:
+            if histogram.horizon_ticks is None:
+                return None
+            longest = max(longest, histogram.horizon_ticks * histogram.tick_ms)
+        return longest
+
+    def output_topic(self, histogram: HistogramConfig) -> str:
+        return histogram.topic or f"{self.worker.name}.{histogram.name}"
+
+    def _complaints(self) -> Iterator[str]:
+        if not self.histograms:
+            yield "histogram is missing: give at least one [[histogram]]"
+        of_users = self.privacy.unit == "user"
+        if of_users and self.events.user is None:
+            yield f'events.user is missing: privacy.unit = "user" needs it: {FIELD} or "{RECORD_KEY}"'
+        if not of_users and self.events.partitioner != "murmur2":
+            yield f'events.partitioner = {display(self.events.partitioner)}: only with privacy.unit = "user"'
+        if of_users and not self.events.topics.one and not self.privacy.rekey:
+            yield (
+                f'events.topic = {display(self.events.topic)}: privacy.unit = "user" needs one topic, keyed by user, or '
+                "privacy.rekey = true: in several a user's events lie in several partitions, each of which would bound "
+                "the user by itself"
+            )
+        if (self.schema_registry is not None) != (self.events.format in ("avro", "protobuf")):
+            needs = "is missing" if self.schema_registry is None else "is there"
+            yield f'[schema_registry] {needs}: it belongs to events.format = "avro" and "protobuf", and to no other'
+        yield from self._rekey_complaints(of_users)
+        names: set[str] = set()
+        for histogram in self.histograms:
+            if histogram.name in names:
+                yield f"{histogram.where()}name = {display(histogram.name)}: another histogram has this name"
+            names.add(histogram.name)
+            yield from _user_complaints(histogram, of_users)
+            if (histogram.key or self.events.key) == ALL_KEYS and histogram.keys != (
+                ALL_STREAM_KEY,
+            ):
+                only = f'(the one stream key is "{ALL_STREAM_KEY}")'
+                yield f'{histogram.where()}keys: leave it out with events.key = "{ALL_KEYS}" {only}'
+        named = {config.view: config for config in reversed(self.histograms)}
+        for view, complaint in complaints(self.shape):
+            own = named[view]
+            yield f"{own.where() if view else 'events.'}{complaint}"
+        used: dict[str, str] = {}
+        for topic, purpose in self._topics():
+            # Kafka's metrics conflate "." and "_", so it refuses names that differ only in these.
+            other = used.setdefault(topic.replace(".", "_"), purpose)
+            if other != purpose:
+                yield f"{purpose} = {display(topic)}: needs a topic of its own; but for . and _ this is also {other}"
+
+    def _rekey_complaints(self, of_users: bool) -> Iterator[str]:
+        events = self.events
+        if not self.privacy.rekey:
+            if self.worker.user_partitions is not None:
+                yield f"worker.user_partitions = {self.worker.user_partitions}: only with privacy.rekey = true"
+            return
+        if not of_users:
+            yield 'privacy.rekey = true: only with privacy.unit = "user"'
+        if events.partitioner != "murmur2":
+            yield f"events.partitioner = {display(events.partitioner)}: only without privacy.rekey, which places users by murmur2"
+        if events.timestamp is None and events.max_ahead_ms > RECORDS_AHEAD_MAX_MS:
+            yield (
+                f"events.max_ahead = {display(format_duration(events.max_ahead_ms))}: at most "
+                f"{format_duration(RECORDS_AHEAD_MAX_MS)} with privacy.rekey and without events.timestamp: brokers take no "
+                "records that are dated further ahead"
+            )
+
+    def _topics(self) -> Iterator[tuple[str, str]]:
+        for topic in self.internal_topics:
+            yield topic, f"the worker's {topic}"
+        for topic in self.events.topics.names:
+            yield topic, "events.topic"
+        for histogram in self.histograms:
+            yield self.output_topic(histogram), f"{histogram.where()}topic"
+
+
+def shape_of(
+    events: EventsSettings, user: str | None = None, histograms: Iterable[HistogramConfig] = ()
+) -> Shape:
+    """Return the fields to read from an event.
+
+    Args:
+        events: field locations, unless a histogram overrides them.
+        user: the field with an event's user; None where users are not read.
+        histograms: supply the views; without any, the view of `events`.
+    """
+    views = {config.view: view_of(events, config) for config in histograms} or {"": view_of(events)}
+    time = None if events.timestamp is None else parse(events.timestamp)
+    empty = events.missing == "empty"
+    return Shape(MappingProxyType(views), time, events.timestamp_unit, field(user), empty)
+
+
+def view_of(events: EventsSettings, histogram: HistogramConfig | None = None) -> View:
+    """Return a histogram's view of an event; None: the view of `[events]`."""
+    key, items, count, where, buckets = (
+        (None, None, None, None, None)
+        if histogram is None
+        else (histogram.key, histogram.items, histogram.count, histogram.where_, histogram.buckets)
+    )
+    if count is None and items is None:
+        # The count of [events] belongs to its items and has no meaning for others.
+        count = events.count
+    items = items or events.items
+    if items is None:
+        raise ValueError(f"events.items is missing: {FIELD}")
+    return View(
+        parse(key or events.key)
+        if (key or events.key) not in (ALL_KEYS, RECORD_KEY)
+        else key or events.key,
+        parse(items),
+        None if count is None else parse(count),
+        events.where_ if where is None else where,
+        None if buckets is None else buckets.edges,
+    )
+
+
+def internal_topics(worker: str) -> tuple[str, str, str, str]:
+    """Return the contributions topic, the state topics of stages 1 and 2, and the rejects topic."""
+    return (
+        f"{worker}.contributions",
+        f"{worker}.contribute-state",
+        f"{worker}.release-state",
+        f"{worker}.rejects",
+    )
+
+
+def rekey_topics(worker: str) -> tuple[str, str]:
+    return f"{worker}.by-user", f"{worker}.rekey-state"
+
+
+def _user_complaints(histogram: HistogramConfig, of_users: bool) -> Iterator[str]:
+    given = histogram.max_items_per_user
+    if of_users and given is None:
+        yield f'{histogram.where()}max_items_per_user is missing: privacy.unit = "user" needs it'
+    elif of_users and not protects_users(histogram):
+        yield (
+            f'{histogram.where()}mechanism = "{histogram.mechanism}": privacy.unit = "user" needs {", ".join(PER_ITEM)}, '
+            "or meta with one of the last three as its algorithm"
+        )
+    elif not of_users and given is not None:
+        yield f'{histogram.where()}max_items_per_user = {given}: only with privacy.unit = "user"'
+
+
+def load(path: str | Path) -> Settings:
+    """Read and check a settings file and the files it names; raises like `from_file`."""
+    return from_file(Path(path), settings_of)
+
+
+def from_file(path: Path, read: Callable[[Mapping[str, Any], Path], T]) -> T:
+    """Return the result of `read` for a parsed TOML file and its directory.
+
+    Raises:
+        SettingsError: one line with the file, the field, its value and the allowed values.
+    """
+    try:
+        document = tomllib.loads(read_file(path).decode())
+    except UnicodeDecodeError as error:
+        raise SettingsError(
+            f"{path}: not UTF-8 at byte {error.start:,}; a TOML file is UTF-8"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: not TOML: {error}") from None
+    try:
+        return read(document, path.absolute().parent)
+    except (ValueError, SettingsError) as error:
+        raise SettingsError(f"{path}: {error}") from None
+
+
+def settings_of(document: Mapping[str, Any], base: Path) -> Settings:
+    """Check a parsed document with file names relative to `base`; messages do not name the file.
+
+    Raises:
+        ValueError: a section or field is wrong.
+        SettingsError: a file that it names is wrong.
+    """
+    _refuse_unknown("", document, (*_SECTIONS, "schema_registry", "dashboard", "histogram"))
+    history_of(document.get("dashboard", {}), base)  # the dashboard's, and checked for it here too
+    for name, record in _SECTIONS.items():
+        required = [rule.name for rule in rules(record) if rule.required]
+        if required and name not in document:
+            raise ValueError(f"[{name}] is missing: a section with {', '.join(required)}")
+    for name in _SECTIONS:
+        if not isinstance(document.get(name, {}), dict):
+            raise SettingsError(f"{name} = {display(document[name])}: must be a section, [{name}]")
+    kafka = dict(document["kafka"])
+    if "client" in kafka:
+        kafka["client"] = client_values(kafka["client"], base)
+    worker = _section(WorkerSettings, document["worker"], "worker.")
+    events = _section(EventsSettings, document["events"], "events.")
+    histograms = document.get("histogram", [])
+    if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
+        raise ValueError(
+            "histogram: must be one or more sections, each headed [[histogram]] in double brackets"
+        )
+    return Settings(
+        worker=msgspec.structs.replace(
+            worker, data_dir=base / worker.data_dir, key_file=base / worker.key_file
+        ),
+        kafka=_section(KafkaSettings, kafka, "kafka."),
+        events=events,
+        privacy=_section(PrivacySettings, document.get("privacy", {}), "privacy."),
+        schema_registry=registry_of(document.get("schema_registry"), base),
+        histograms=tuple(
+            _histogram(one, position, events, base) for position, one in enumerate(histograms, 1)
+        ),
+    )
+
+
+_SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
+    {
+        "worker": WorkerSettings,
+        "kafka": KafkaSettings,
+        "events": EventsSettings,
+        "privacy": PrivacySettings,
+    }
+)
+
+
+def history_of(values: object, base: Path) -> HistorySettings:
+    if not isinstance(values, dict):
+        raise SettingsError(f"dashboard = {display(values)}: must be a section, [dashboard]")
+    settings = _section(HistorySettings, values, "dashboard.")
+    return (
+        settings
+        if settings.store is None
+        else msgspec.structs.replace(settings, store=base / settings.store)
+    )
+
+
+def registry_of(values: object, base: Path) -> SchemaRegistrySettings | None:
+    if values is None:
+        return None
+    if not isinstance(values, dict):
+        raise SettingsError(
+            f"schema_registry = {display(values)}: must be a section, [schema_registry]"
+        )
+    return _section(SchemaRegistrySettings, registry_values(values, base), "schema_registry.")
+
+
+def _histogram(
+    values: dict[str, Any], position: int, events: EventsSettings, base: Path
+) -> HistogramConfig:
+    """Return one [[histogram]], with its domain read from its file."""
+    values = dict(values)
+    name = values.get("name")
+    where = f"histogram {name!r}: " if isinstance(name, str) else f"histogram {position}: "
+    allowed = "one of " + ", ".join(sorted(MECHANISMS))
+    if "mechanism" not in values:
+        raise ValueError(f"{where}mechanism is missing: {allowed}")
+    mechanism = values.pop("mechanism")
+    if not isinstance(mechanism, str) or mechanism not in MECHANISMS:
+        raise ValueError(f"{where}mechanism = {display(mechanism)}: {allowed}")
+    if values.get("key", events.key) == ALL_KEYS:
+        values.setdefault("keys", [ALL_STREAM_KEY])
+    record = MECHANISMS[mechanism]
+    domain = next(
+        (field for field in msgspec.structs.fields(record) if field.name == "domain"), None
+    )
+    declare(values, None if domain is None else domain.required, where, base)
+    further = ("mechanism",) if domain is None else ("mechanism", "domain_file")
+    count_ticks(values, where)
+    return _section(record, values, where, further)
+
+
+def _section(
+    record: type[Record], values: dict[str, Any], where: str, further: Iterable[str] = ()
+) -> Record:
+    """Return a section's record; messages begin with `where`, `further` names are allowed."""
+    by_name = {rule.name: rule for rule in rules(record)}
+    _refuse_unknown(where, values, (*by_name, *further))
+    for rule in by_name.values():
+        if rule.required and rule.name not in values:
+            raise ValueError(f"{where}{rule.name} is missing: {rule.allowed}")
+    arguments = {}
+    for name, value in values.items():
+        rule = by_name[name]
+        if rule.duration:
+            try:
+                value = (
+                    [parse_duration(one) for one in value]
+                    if isinstance(value, list)
+                    else parse_duration(value)
+                )
+            except ValueError:
+                raise ValueError(
+                    f"{where}{name} = {display(value)}: {rule.allowed}: {DURATIONS_ALLOWED}"
+                ) from None
+        elif rule.name == "where":
+            try:
+                value = conditions(value)
+            except ValueError as error:
+                raise ValueError(f"{where}{error}") from None
+        arguments[rule.attribute] = value
+    return record(**arguments)
+
+
+def _refuse_unknown(where: str, values: Iterable[str], known: Iterable[str]) -> None:
+    known = list(known)
+    for name in values:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f'did you mean "{close[0]}"?' if close else f"one of {', '.join(known)}"
+            raise ValueError(f"{where}{name}: unknown name; {hint}")

@@ -1,1 +1,0 @@
-"""How events are shaped: paths to their fields, and conditions on them."""
