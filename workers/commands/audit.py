@@ -23,7 +23,7 @@ from confluent_kafka import Message
 
 from workers.agents.topics import check_topics, connection_of
 from workers.commands.compiling import ensure_compiled
-from workers.kafka.reading import read_partition
+from workers.kafka.reading import await_commits, read_partition
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import histograms, mechanisms
@@ -88,6 +88,8 @@ class Auditor:
         # Read the states before the published snapshots: the worker may be running.
         states = [self._state(owner) for owner in range(self._owners)]
         for topic in self._outputs:
+            for partition in range(self._topics.partitions(topic)):
+                await_commits(self._connection, topic, partition)
             for message in self._all(topic):
                 key, value = message.key() or b"", message.value() or b""
                 self._published[_digest(topic, key, _plain(value))] += 1

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from workers.kafka.clients import Connection, of_no_group, unreachable
-from workers.runtime.errors import SettingsError
+from workers.runtime.errors import KafkaAway, SettingsError
 
 #: Most records per call, over all partitions; fewer for events, which may have a megabyte each.
 RECORDS, EVENTS = 5_000, 100
@@ -96,6 +96,28 @@ def end_of(
     """Return a log's end, regardless of open transactions."""
     with reader(connection, uncommitted=True) as consumer:
         return bounds_of(consumer, topic, partition, waiting)[1]
+
+
+def await_commits(connection: Connection, topic: str, partition: int) -> None:
+    """Wait until every transaction that is in the log now has ended.
+
+    A commit is acknowledged before its markers are in every partition; until then readers of
+    committed records do not see it there.
+
+    Raises:
+        KafkaAway: one is still open after a minute.
+    """
+    end = end_of(connection, topic, partition)
+    deadline = time.monotonic() + _PATIENCE_S
+    with reader(connection) as consumer:
+        while bounds_of(consumer, topic, partition)[1] < end:
+            if time.monotonic() > deadline:
+                raise KafkaAway(
+                    f"{topic}[{partition}]: a transaction is open and has no owner, and hides "
+                    "what was committed after it began: kafka-transactions.sh finds it and can "
+                    "abort it"
+                )
+            time.sleep(_POLL_S)
 
 
 def take(

@@ -1,0 +1,48 @@
+"""Readers of committed records wait for transactions whose markers are still on their way."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.kafka.harness import create_topic, unique
+from workers.kafka import reading
+from workers.kafka.clients import Connection
+from workers.kafka.reading import await_commits, read_partition
+from workers.runtime.errors import KafkaAway
+
+
+def test_what_was_in_an_open_transaction_is_read_once_it_has_ended(bootstrap: str) -> None:
+    """`audit` reported a snapshot as missing whose transaction was acknowledged, but not yet marked."""
+    connection, topic = Connection(bootstrap), unique("reading")
+    create_topic(connection, topic)
+    producer = connection.producer(topic)
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"value", b"key", 0)
+    producer.flush(60)
+    assert list(read_partition(connection, topic, 0)) == []
+    committing = threading.Timer(0.5, producer.commit_transaction, [60])
+    committing.start()
+    await_commits(connection, topic, 0)
+    assert [message.value() for message in read_partition(connection, topic, 0)] == [b"value"]
+    committing.join()
+
+
+def test_a_transaction_that_does_not_end_is_named(
+    bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clean audit must not be claimed over records that nobody can see."""
+    monkeypatch.setattr(reading, "_PATIENCE_S", 0.3)
+    connection, topic = Connection(bootstrap), unique("reading")
+    create_topic(connection, topic)
+    producer = connection.producer(topic)
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"value", b"key", 0)
+    producer.flush(60)
+    with pytest.raises(KafkaAway, match=rf"{topic}\[0\]: a transaction is open"):
+        await_commits(connection, topic, 0)
+    producer.abort_transaction(60)
+    await_commits(connection, topic, 0)
