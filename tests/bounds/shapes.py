@@ -8,7 +8,7 @@ about how many bytes of it), how often each kind follows the others, and how Kaf
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -192,11 +192,10 @@ def of(**fields: tuple[str, int]) -> Kind:
     return Kind(tuple((name, atom, size) for name, (atom, size) in fields.items()))
 
 
-#: Where a search begins: every atom at every size in every field, alone, and beside ordinary events.
-def begins() -> list[Shape]:
-    """Return simple shapes."""
+def begins(fields: Sequence[str] = FIELDS) -> list[Shape]:
+    """Return simple shapes, where a search begins: every atom in each field, at three sizes; every habit; nulls."""
     found: list[Shape] = []
-    for name in ("items", "lines", "price", "other", "key", "ts", "user", "kind"):
+    for name in fields:
         for atom in ATOMS:
             for size, rounds in ((970_000, 1), (2_000, 1_400), (20, 60_000)):
                 found.append(Shape((of(**{name: (atom, size)}),), rounds))
@@ -213,20 +212,16 @@ def begins() -> list[Shape]:
     return found
 
 
-def together() -> list[Shape]:
+def together(size: int = 6_000) -> list[Shape]:
     """Return shapes with every atom in one batch: for each field, and for each habit in `items`.
 
-    A few batches tell whether anything is bad; the climb then drops what is not.
+    A few batches tell whether anything is bad; a climb then drops what is not.
     """
-    found = []
-    for size in (6_000, 100):
-        for name, habit in [
-            *((name, "plain") for name in FIELDS),
-            *(("items", habit) for habit in HABITS[1:]),
-        ]:
-            kinds = tuple(Kind(((name, atom, size),), habit, size) for atom in ATOMS)
-            found.append(Shape(kinds, RECORDS))
-    return found
+    written = [*((name, "plain") for name in FIELDS), *(("items", habit) for habit in HABITS[1:])]
+    return [
+        Shape(tuple(Kind(((name, atom, size),), habit, size) for atom in ATOMS), RECORDS)
+        for name, habit in written
+    ]
 
 
 def changed(shape: Shape, rng: random.Random) -> Shape:
@@ -263,8 +258,7 @@ def changed(shape: Shape, rng: random.Random) -> Shape:
             rng.randrange(len(kinds) + 1), replace(other, times=rng.choice((1, 1, 10, 1_000)))
         )
     elif choice == 9 and len(kinds) > 1:
-        most = max(1, len(kinds) // 2)
-        del kinds[at : at + rng.choice((1, most))]
+        del kinds[at : at + rng.choice((1, len(kinds) // 2))]
     else:
         kinds[at] = replace(
             kind, key_bytes=rng.choice((0, 0, 5, 1_000, 2_000)), null=rng.random() < 0.05

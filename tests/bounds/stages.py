@@ -22,8 +22,8 @@ from aiokafka import TopicPartition
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from tests.bounds import shapes
 from tests.bounds.encoded import OneSchema, encode_all
+from tests.bounds.shapes import BATCH_BYTES as WHOLE_BYTES
 from tests.bounds.shapes import CODECS, NOW_MS, Kind, Shape, of
 from tests.worker.harness import known, toml, unk
 from workers.agents.rekey import RekeyShard
@@ -51,6 +51,7 @@ KEY = NoiseKey(bytes(range(32)))
 #: A producer's largest request, uncompressed: where a record batch ends.
 BATCH_BYTES = 1_000_000
 _KINDS = [f"kind{i}" for i in range(50)]
+#: Takes every way through a reader of events.
 _ORDINARY = Shape(
     (
         of(items=("words", 20), user=("word", 1)),
@@ -229,7 +230,7 @@ def _feed(shard: Shard, raw: bytes) -> None:
 class Stages:
     """The stages of one variant of settings and one format; each call begins with fresh ones."""
 
-    def __init__(self, variant: str, form: str = "json", most: int = shapes.BATCH_BYTES) -> None:
+    def __init__(self, variant: str, form: str = "json", most: int = WHOLE_BYTES) -> None:
         """
         Args:
             variant: of the settings.
@@ -262,7 +263,8 @@ class Stages:
             memory: whether memory is traced, which takes time; else `peak` is 0.
             only: the stage whose cost is wanted; None: all. Those before it run as well.
         """
-        # As in a worker, collections pass over what was there before; one of all would take longer than most batches.
+        # As in a worker, collections of garbage pass over what was there before: it would take them
+        # longer than most batches take.
         gc.freeze()
         try:
             return self._run(shape, memory, only)
