@@ -29,10 +29,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from itertools import count
-from pathlib import Path
 from typing import IO
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import ROOT
+
 #: What commands import when they run.
 MODULES = (
     "workers.agents.worker",

@@ -22,13 +22,13 @@ from pathlib import Path
 
 from aiohttp.test_utils import TestClient, TestServer
 
+from tests import ROOT
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
 from workers.dashboard.snapshots import Pages
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import load
 
-ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.toml")) + sorted((ROOT / "examples").glob("*/*.toml"))
 COMMANDS = (
     "",

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked
-from tests.forked import QUIETCOUNT, ROOT, launch, run
+from tests import ROOT, forked
+from tests.forked import QUIETCOUNT, launch, run
 from tests.worker.harness import toml, unk, until
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

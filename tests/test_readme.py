@@ -22,6 +22,7 @@ from typing import cast
 
 import pytest
 
+from tests import ROOT
 from tests.admin import admin_of
 from workers.kafka.clients import Connection
 from workers.mechanisms.config.checked import Checked, rules
@@ -41,7 +42,6 @@ from workers.settings.settings import (
 
 pytestmark = pytest.mark.waits
 
-ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 ORDERS = ROOT / "examples" / "orders"
 DOCUMENTS = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

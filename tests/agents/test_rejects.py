@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any, cast
 
 import numpy as np
+import pytest
 
 from tests.kafka.bombs import batch, columns, record
 from workers.agents import rejects as module
@@ -14,6 +15,8 @@ from workers.agents.rejects import REJECTS_BYTES_MAX, Rejects
 from workers.events.reader import Reject
 from workers.kafka.records import Records
 from workers.runtime.metrics import Metrics
+
+pytestmark = pytest.mark.slow
 
 MB = 1 << 20
 

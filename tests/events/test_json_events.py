@@ -25,6 +25,8 @@ from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.settings.settings import EventsSettings
 
+pytestmark = pytest.mark.slow
+
 EVENTS = EventsSettings(topic="t", key="key", items="items", timestamp="ts")
 
 

@@ -33,6 +33,8 @@ from workers.events.log import (
 from workers.events.tree import Node, Wanted, build
 from workers.kafka.records import Records
 
+pytestmark = pytest.mark.slow
+
 EVENTS = tree("key", "items", "ts", many=["items"])
 # Positions for every value, hostile or not; it replaces @.
 PLACES = {

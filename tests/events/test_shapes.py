@@ -17,6 +17,8 @@ from workers.events import reader as module
 from workers.events.reader import EventReader
 from workers.kafka.records import Records
 
+pytestmark = pytest.mark.slow
+
 
 def test_three_readers_agree_over_random_shapes() -> None:
     """The long run is `python -m tests.events.shapes_corpus --events 2000000`."""

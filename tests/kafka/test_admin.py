@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # Clients that only the garbage collector can close, and it runs in the answering threads.
 COLLECTED = """
 import gc, time

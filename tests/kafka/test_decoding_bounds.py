@@ -25,6 +25,8 @@ from workers.kafka import decoding
 from workers.kafka.decoding import PART_BYTES, PART_RECORDS
 from workers.kafka.records import Batch, FetchedRecords
 
+pytestmark = pytest.mark.slow
+
 MB = 1_000_000
 # One part, the next one built while the first still exists, and the codec's own buffers.
 BOUND = 2 * PART_BYTES + (8 << 20)

@@ -25,7 +25,7 @@ def test_what_was_in_an_open_transaction_is_read_once_it_has_ended(bootstrap: st
     assert list(read_partition(connection, topic, 0)) == []
     committing = threading.Timer(0.5, producer.commit_transaction, [60])
     committing.start()
-    await_commits(connection, topic, 0)
+    await_commits(connection, [(topic, 0)])
     assert [message.value() for message in read_partition(connection, topic, 0)] == [b"value"]
     committing.join()
 
@@ -43,6 +43,6 @@ def test_a_transaction_that_does_not_end_is_named(
     producer.produce(topic, b"value", b"key", 0)
     producer.flush(60)
     with pytest.raises(KafkaAway, match=rf"{topic}\[0\]: a transaction is open"):
-        await_commits(connection, topic, 0)
+        await_commits(connection, [(topic, 0)])
     producer.abort_transaction(60)
-    await_commits(connection, topic, 0)
+    await_commits(connection, [(topic, 0)])

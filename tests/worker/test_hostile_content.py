@@ -19,9 +19,12 @@ import pytest
 
 from tests.worker.harness import Site, known, unk, until
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="RLIMIT_DATA counts all private memory on Linux only"
-)
+pytestmark = [
+    pytest.mark.waits,
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="RLIMIT_DATA counts all private memory on Linux only"
+    ),
+]
 
 LIMIT = 1 << 30
 HONEST = 300

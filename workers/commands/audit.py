@@ -87,9 +87,13 @@ class Auditor:
         self._progress, self._exact = progress, exact
         # Read the states before the published snapshots: the worker may be running.
         states = [self._state(owner) for owner in range(self._owners)]
+        outputs = [
+            (topic, partition)
+            for topic in self._outputs
+            for partition in range(self._topics.partitions(topic))
+        ]
+        await_commits(self._connection, outputs)
         for topic in self._outputs:
-            for partition in range(self._topics.partitions(topic)):
-                await_commits(self._connection, topic, partition)
             for message in self._all(topic):
                 key, value = message.key() or b"", message.value() or b""
                 self._published[_digest(topic, key, _plain(value))] += 1

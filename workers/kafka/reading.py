@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -98,8 +98,8 @@ def end_of(
         return bounds_of(consumer, topic, partition, waiting)[1]
 
 
-def await_commits(connection: Connection, topic: str, partition: int) -> None:
-    """Wait until every transaction that is in the log now has ended.
+def await_commits(connection: Connection, partitions: Iterable[Partition]) -> None:
+    """Wait until every transaction that is in these logs now has ended.
 
     A commit is acknowledged before its markers are in every partition; until then readers of
     committed records do not see it there.
@@ -107,17 +107,23 @@ def await_commits(connection: Connection, topic: str, partition: int) -> None:
     Raises:
         KafkaAway: one is still open after a minute.
     """
-    end = end_of(connection, topic, partition)
+    with reader(connection, uncommitted=True) as consumer:
+        ends = {where: bounds_of(consumer, *where)[1] for where in partitions}
     deadline = time.monotonic() + _PATIENCE_S
     with reader(connection) as consumer:
-        while bounds_of(consumer, topic, partition)[1] < end:
-            if time.monotonic() > deadline:
-                raise KafkaAway(
-                    f"{topic}[{partition}]: a transaction is open and has no owner, and hides "
-                    "what was committed after it began: kafka-transactions.sh finds it and can "
-                    "abort it"
-                )
-            time.sleep(_POLL_S)
+        for where, end in ends.items():
+            while bounds_of(consumer, *where)[1] < end:
+                if time.monotonic() > deadline:
+                    raise hidden_by_transaction(*where)
+                time.sleep(_POLL_S)
+
+
+def hidden_by_transaction(topic: str, partition: int) -> KafkaAway:
+    """Return the error for an open transaction that hides the end of a log."""
+    return KafkaAway(
+        f"{topic}[{partition}]: a transaction is open and has no owner, and hides "
+        "what was committed after it began: kafka-transactions.sh finds it and can abort it"
+    )
 
 
 def take(

@@ -21,11 +21,11 @@ from typing import Any, TypeVar
 
 from workers.kafka.clients import Connection
 from workers.kafka.offsets import End, Ends, Reading
-from workers.kafka.reading import end_of
+from workers.kafka.reading import end_of, hidden_by_transaction
 from workers.kafka.records import Batch, FetchedRecords, Forwarded, Outgoing, ShardStats
 from workers.kafka.store import Store
 from workers.kafka.transaction import Transactions
-from workers.runtime.errors import Fenced, KafkaAway
+from workers.runtime.errors import Fenced
 from workers.runtime.metrics import Metrics
 from workers.runtime.sizes import MESSAGE_BYTES, Change
 
@@ -112,10 +112,7 @@ class Shard:
         end = end_of(self.connection, log.topic, log.partition, self.check_open)
         loading = self.store.load(self.connection, self.check_open)
         if (self.store.offset or 0) < end:
-            raise KafkaAway(
-                f"{log.topic}[{log.partition}]: a transaction is open and has no owner, and hides "
-                "what was committed after it began: kafka-transactions.sh finds it and can abort it"
-            )
+            raise hidden_by_transaction(log.topic, log.partition)
         self.stats.load_s, self.stats.loaded_records = loading.seconds, loading.records
         self.restore()
         self.committed = self.offset

@@ -207,16 +207,7 @@ class ItemRows:
 
 
 def is_text(kind: Any) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    checks = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_string_view,
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-    )
-    return any(check(kind) for check in checks)
+    return holds_texts(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def is_items(kind: Any) -> bool:

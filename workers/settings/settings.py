@@ -1,17 +1,14 @@
 """The settings file: one TOML file, typed and checked once; unknown names are refused.
 
-    load(path)       a settings file -> Settings
-    read_key(path)   a key file -> its 32 bytes
+    load(path)                     a settings file -> Settings
     registry_values(table, base)   [schema_registry] with its secrets read
 
 An error is one line: the file, the field, its value, and the allowed values. Paths in the file are
 relative to the file itself. All sections are here except [[histogram]]; every field states its
 range, also in words.
 
-The events topics in the settings: one name, several, or a regular expression.
-
-The expression is Python's and must match the whole name of a topic. A list of one topic is
-equivalent to its name. The order of a list has no meaning.
+`events.topic` is one name, several, or a regular expression: Python's, matching the whole name of a
+topic. A list of one topic is equivalent to its name; the order of a list has no meaning.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from workers.privacy.plan.advice import _end, end_choices
 from workers.privacy.plan.model import Bucket, EndChoice
 from workers.privacy.plan.text import line
 
+pytestmark = pytest.mark.slow
+
 
 def ends_of(own: HistogramConfig) -> tuple[EndChoice, ...]:
     return end_choices(own, build(own), "event")

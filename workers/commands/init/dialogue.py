@@ -18,12 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from workers.commands.init.draft import Answers, Draft, Guess
-from workers.commands.init.fields import Field, Form, Kind, many, percent
+from workers.commands.init.fields import Field, Form, Kind, percent
 from workers.commands.init.formats import NothingToCount, decoded
 from workers.commands.init.items import Range, around
 from workers.commands.init.pace import pace_of
 from workers.commands.init.sample import sample_of
 from workers.commands.init.writing import CHOOSE, Place, settings_text, toml
+from workers.commands.printing import many
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
 from workers.runtime.errors import SettingsError

@@ -33,10 +33,6 @@ def percent(share: float) -> str:
     return f"{min(max(100 * share, 0.1), 99.9):.3g} %"
 
 
-def many(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
 def about(number: float) -> str:
     if number <= 0 or not math.isfinite(number):
         return "0"

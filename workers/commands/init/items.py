@@ -19,8 +19,9 @@ from types import MappingProxyType
 from aiokafka.partitioner import murmur2
 
 from workers.commands.init import names
-from workers.commands.init.fields import Field, Form, many, percent
+from workers.commands.init.fields import Field, Form, percent
 from workers.commands.init.names import Who
+from workers.commands.printing import many
 from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.views import RECORD_KEY, as_label
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workers.commands.init.draft import Draft
-from workers.commands.init.fields import about, many
+from workers.commands.init.fields import about
+from workers.commands.printing import many
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from workers.commands.init.draft import Answers, Draft
-from workers.commands.init.fields import Form, many, percent
+from workers.commands.init.fields import Form, percent
 from workers.commands.init.items import Named
 from workers.commands.init.pace import DELTA, EPSILON, ITEMS_PER_USER, Pace
+from workers.commands.printing import many
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.settings.durations import format_duration
 from workers.settings.settings import internal_topics
