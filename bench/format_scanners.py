@@ -23,7 +23,7 @@ import fastavro
 import numpy as np
 from google.protobuf import message_factory
 
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.events.formats.avro import AvroFormat
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_program import ProtobufSchema
@@ -123,7 +123,12 @@ def measure(name: str, reader: FormatReader, payloads: list[bytes], repeats: int
     records, n = Records.of(payloads), len(payloads)
     ready = reader.prepare(records.data, records.values)
     log, number = np.empty((20 * n, 4), dtype=np.int64), np.empty(n, dtype=np.int64)
-    scan = reader.form.logs(ready.data, fixed(ready.payloads), fixed(ready.roots), ready.base)
+    scan = reader.form.logs(
+        ready.data,
+        readonly_contiguous(ready.payloads),
+        readonly_contiguous(ready.roots),
+        ready.base,
+    )
     scanner = best_ns(lambda: scan(0, number, log, 0), n, repeats)
     if (number < 0).any():
         raise SystemExit(f"{name}: {(number < 0).sum()} records were declined")

@@ -14,14 +14,14 @@ from workers.kafka.store import Changelog, Store
 from workers.mechanisms.config.histogram import EPOCH
 from workers.pipeline.watermark import Watermark, apart_s, is_behind
 from workers.runtime import gil_lock as module
-from workers.runtime.gil_lock import SHORT_ROWS, Turns
+from workers.runtime.gil_lock import SHORT_ROWS, GilLock
 from workers.runtime.sizes import Change
 
 TICK_MS = 1000
 
 
 def test_short_work_is_done_by_one_thread_at_a_time() -> None:
-    turns, inside, most, seen = Turns(), 0, 0, threading.Lock()
+    turns, inside, most, seen = GilLock(), 0, 0, threading.Lock()
 
     def work() -> None:
         nonlocal inside, most
@@ -42,17 +42,17 @@ def test_short_work_is_done_by_one_thread_at_a_time() -> None:
 
 
 def test_long_work_waits_for_nobody_and_an_error_gives_the_turn_back() -> None:
-    turns = Turns()
+    turns = GilLock()
     with turns.one(1), turns.one(SHORT_ROWS + 1), turns.several():
         pass
     with pytest.raises(ZeroDivisionError), turns.one(1):
         _ = 1 // 0
     with turns.several() as turn:
-        turn.goes_through(1)
-        turn.goes_through(SHORT_ROWS + 1)
+        turn.begin_piece(1)
+        turn.begin_piece(SHORT_ROWS + 1)
         with turns.one(1):
             pass
-        turn.goes_through(1)
+        turn.begin_piece(1)
     with turns.one(1):
         pass
 
@@ -60,7 +60,7 @@ def test_long_work_waits_for_nobody_and_an_error_gives_the_turn_back() -> None:
 def test_whoever_has_a_long_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backlog of ticks must not keep another partition's commit waiting until it is worked off."""
     monkeypatch.setattr(module, "_ROUND_S", 0.0)
-    turns, came, waits = Turns(), threading.Event(), threading.Event()
+    turns, came, waits = GilLock(), threading.Event(), threading.Event()
 
     def other() -> None:
         waits.set()
@@ -70,7 +70,7 @@ def test_whoever_has_a_long_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch)
     thread = threading.Thread(target=other)
     with turns.several() as turn:
         for piece in range(10_000):
-            turn.goes_through(1)
+            turn.begin_piece(1)
             if piece == 0:
                 thread.start()
                 waits.wait()
@@ -160,19 +160,19 @@ def test_only_a_commit_that_closes_keeps_the_next_close_waiting(
     due = []
     for at_s in (1.0, 9.9, 10.0, 10.1, 20.0, 30.0, 30.4):
         now_s = at_s
-        clock.told(int(at_s * 1000))
+        clock.advance_to(int(at_s * 1000))
         due.append(clock.close_due())
         clock.note_commit()
     assert due == [True, False, True, False, True, True, False]
     # A backlog: the next tick closes soon after the last one, and waits.
-    clock.told(45_000)
+    clock.advance_to(45_000)
     assert not clock.close_due() and clock.closes()
     now_s += 0.2
     assert clock.close_due()
     # Live events: whichever closes, it is committed at once.
     monkeypatch.setattr(time, "time_ns", lambda: 61_000 * 1_000_000)
     for mark_ms, closes in ((50_500, True), (50_900, False), (60_000, True), (60_900, False)):
-        clock.told(mark_ms)
+        clock.advance_to(mark_ms)
         assert clock.close_due() is closes
         clock.note_commit()
 

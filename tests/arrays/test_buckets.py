@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tests.arrays.uncompiled import WAYS
 from workers.arrays import buckets
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.events.view_kernels import bucket_of
 
 Floats = NDArray[np.float64]
@@ -43,9 +43,11 @@ def test_each_number_is_in_the_interval_that_holds_it(
     for way in WAYS:
         found = np.empty(len(values), dtype=np.int64)
         with patch.object(buckets, "bucket", way(buckets.bucket)):
-            way(buckets.buckets)(fixed(np.array(values)), fixed(np.array(edges)), found)
+            way(buckets.buckets)(
+                readonly_contiguous(np.array(values)), readonly_contiguous(np.array(edges)), found
+            )
             assert [
-                way(buckets.bucket)(value, fixed(np.array(edges))) for value in values
+                way(buckets.bucket)(value, readonly_contiguous(np.array(edges))) for value in values
             ] == wanted
         assert found.tolist() == wanted
 
@@ -59,7 +61,7 @@ def test_of_many_edges_as_of_few_those_at_most_the_number_are_counted(
     edges: list[int], value: int
 ) -> None:
     """Bisection ends in a linear scan; other views' edges lie around them."""
-    around = fixed(np.array([-9.0, 7.0, *edges, 3.0]))
+    around = readonly_contiguous(np.array([-9.0, 7.0, *edges, 3.0]))
     for way in WAYS:
         assert way(bucket_of)(float(value), around, 2, 2 + len(edges)) == sum(
             edge <= value for edge in edges
@@ -125,6 +127,8 @@ def test_a_quantile_and_its_ends_are_the_same_to_the_last_bit(
         parts = {name: way(getattr(buckets, name)) for name in ("root", "sd_below")}
         with patch.multiple(buckets, **parts):
             assert (
-                way(buckets.quantile)(fixed(column), sd, q, 1.96, np.empty(len(column) - 1))
+                way(buckets.quantile)(
+                    readonly_contiguous(column), sd, q, 1.96, np.empty(len(column) - 1)
+                )
                 == wanted
             )

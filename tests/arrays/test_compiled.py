@@ -20,7 +20,7 @@ from numba.core.compiler import Flags
 
 from tests import ROOT
 from workers.arrays import compiled
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.commands.compiling import _flags_at_once
 
 COUNTED = """
@@ -73,9 +73,9 @@ def test_a_part_that_python_calls_is_compiled_for_that_once() -> None:
 
     whole, halves = np.array([3, 8]), np.array([0.25, 0.5])
     assert last_but(whole, 2) == 6
-    assert (last(whole), last(halves), last(fixed(whole))) == (8, 0.5, 8)
+    assert (last(whole), last(halves), last(readonly_contiguous(whole))) == (8, 0.5, 8)
     with event.install_recorder("numba:compiler_lock") as recorder:
-        assert (last(whole), last(halves), last(fixed(whole))) == (8, 0.5, 8)
+        assert (last(whole), last(halves), last(readonly_contiguous(whole))) == (8, 0.5, 8)
     assert not recorder.buffer
     assert last_but(halves, 2) == -1.5
 
@@ -214,13 +214,13 @@ def test_a_complete_directory_need_not_be_writable(
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "kept"))
     monkeypatch.setattr(compiled, "_DIRECTORY", tmp_path / "kept")
     found: Any = compiled.KeptKernels.from_function
-    py_func = compiled.complete
+    py_func = compiled.all_compiled
     (tmp_path / "kept").write_text("")  # a file: nothing can be made below it
     assert found(py_func, compiled.__file__) is None
     (tmp_path / "kept").unlink()
     (tmp_path / "kept").mkdir()
-    compiled.mark_complete()
-    assert compiled.complete()
+    compiled.mark_all_compiled()
+    assert compiled.all_compiled()
     assert found(py_func, compiled.__file__) is not None
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["complete"]
 

@@ -18,7 +18,7 @@ from workers.arrays.number_blocks import (
     passed,
     xor,
 )
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.pipeline.ledger_blocks import pack
 
 EDGES = [0, 1, 255, 256, 65_535, 65_536, 2**31 - 1]
@@ -63,7 +63,7 @@ def test_the_blocks_of_rows_are_marked_and_no_others() -> None:
     """A block's first and last row belong to it; existing marks stay."""
     for way in WAYS:
         blocks = np.array([False, False, False, False, True])
-        way(mark_blocks)(fixed(np.array([8, 15, 24])), 3, blocks)
+        way(mark_blocks)(readonly_contiguous(np.array([8, 15, 24])), 3, blocks)
         assert blocks.tolist() == [False, True, False, True, True]
 
 
@@ -99,8 +99,20 @@ def test_noise_is_how_many_thresholds_lie_at_or_below_a_word_of_128_bits(
     expected = [lowest + sum(edge <= each for edge in edges) for each in numbers]
     for way in WAYS:
         out = np.empty(len(words), dtype=kind)
-        high, low = fixed(halves[:, 0].copy()), fixed(halves[:, 1].copy())
-        way(look_up)(fixed(guide), np.uint64(60), mark, high, low, lowest, fixed(words), out)
+        high, low = (
+            readonly_contiguous(halves[:, 0].copy()),
+            readonly_contiguous(halves[:, 1].copy()),
+        )
+        way(look_up)(
+            readonly_contiguous(guide),
+            np.uint64(60),
+            mark,
+            high,
+            low,
+            lowest,
+            readonly_contiguous(words),
+            out,
+        )
         assert out.tolist() == expected
 
 
@@ -120,7 +132,7 @@ def test_words_are_joined_with_each_cell_half_by_half(number: int) -> None:
     cells = np.array([(2**64 - 2, 5), (0, 1), (1, 0)], dtype=np.uint64)
     for way in WAYS:
         out = np.empty((3 * number, 2), dtype=np.uint64)
-        way(xor)(fixed(words), cells, out)
+        way(xor)(readonly_contiguous(words), cells, out)
         assert out.tolist() == [
             [int(a) ^ int(upper), int(b) ^ int(lower)] for upper, lower in cells for a, b in words
         ]
@@ -138,11 +150,11 @@ def test_sums_of_multiples_of_noise_are_exact_and_carried_into_the_next(
         np.stack((2 * noise, -noise)).astype(np.int32),
     )
     a, b, c, d = factors
-    terms = fixed(np.array([(0, 1, a), (1, 0, d), (0, 0, b), (1, 1, c)]))
+    terms = readonly_contiguous(np.array([(0, 1, a), (1, 0, d), (0, 0, b), (1, 1, c)]))
     # The first two terms, half of which and more are carried into a sum of 32 bits where the
     # factors are small.
     fits = int(a < 1 << 31)
-    sums = fixed(np.array([(2, 5, 17, fits), (4, 1 << 3, 4, fits)]))
+    sums = readonly_contiguous(np.array([(2, 5, 17, fits), (4, 1 << 3, 4, fits)]))
     carried = [(5 + n * a + 2 * n * d) >> 17 for n in noise.tolist()]
     whole = zip(carried, noise.tolist(), noise[::-1].tolist(), strict=True)
     expected = [(8 + first + other * b - n * c) >> 4 for first, n, other in whole]

@@ -18,8 +18,8 @@ import pytest
 
 from tests.bounds.search import MEMORY, TIME, Cell, Search, bound, cells, said
 from tests.bounds.shapes import Kind, Shape, begins, of, together
+from workers.events.field_spans import Bools, Bytes, FieldSpans, Longs
 from workers.events.json import Json
-from workers.events.logs import Bools, Bytes, Logs, Longs
 from workers.events.project import Event, Projection
 
 
@@ -156,7 +156,7 @@ def test_a_short_climb_finds_a_buffer_that_doubles_with_the_rows(
 
     def wasteful(
         self: Json, data: Bytes, values: Longs, plain: Bools | None = None
-    ) -> Iterator[Logs]:
+    ) -> Iterator[FieldSpans]:
         for logs in right(self, data, values, plain):
             rows, size = 8 * len(logs.ends) + 64, len(data)
             while rows < len(logs.rows):

@@ -31,7 +31,7 @@ from workers.mechanisms.running.meta import MetaState
 from workers.mechanisms.running.sparse_gumb import SparseState
 from workers.pipeline import ledger_blocks
 from workers.pipeline.contributions import messages
-from workers.pipeline.histogram import Life
+from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.ledger_blocks import pages
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.rejected import read_reject, rejected
@@ -228,7 +228,7 @@ def users() -> list[Outgoing]:
 
 
 def progress_of_release() -> list[Outgoing]:
-    life = Life(
+    life = HistogramProgress(
         generation=2**31 - 1,
         description={f"{i}": "x" * 100 for i in range(30)},
         first=LARGEST,

@@ -22,7 +22,13 @@ from workers.mechanisms.one_shot import pay
 from workers.mechanisms.order_statistics import engine
 from workers.pipeline import contributions, ledger_blocks, snapshots, users
 from workers.runtime.errors import MessageTooLong
-from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, TOPIC_BYTES, VALUE_BYTES, cuts
+from workers.runtime.sizes import (
+    BATCH_BYTES,
+    MESSAGE_BYTES,
+    TOPIC_BYTES,
+    VALUE_BYTES,
+    split_by_size,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -176,7 +182,12 @@ def test_a_message_that_is_too_long_is_named_before_anything_is_sent(sender: Sen
         (ledger_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "ledger: longest labels"),
         (ledger_blocks, "cuts", lambda sizes, room: [(0, len(sizes))], "stream keys"),
         (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "snapshots of rows"),
-        (snapshots, "cuts", lambda sizes, room: cuts(sizes, 2 * room), "snapshots of items"),
+        (
+            snapshots,
+            "cuts",
+            lambda sizes, room: split_by_size(sizes, 2 * room),
+            "snapshots of items",
+        ),
         (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "answers to all queries"),
         (snapshots, "cuts", lambda sizes, room: [(0, len(sizes))], "labels for a budget"),
         (rekey, "OURS_BYTES_MAX", 0, SENT_ON),
@@ -225,9 +236,9 @@ def test_whatever_is_sent_is_among_the_kinds_above() -> None:
 
 def test_a_list_is_cut_where_the_next_element_does_not_fit() -> None:
     """Greedy parts depend on nothing behind them, so earlier parts are not rewritten."""
-    assert cuts([], 5) == []
-    assert cuts([5, 5, 1, 4, 1], 5) == [(0, 1), (1, 2), (2, 4), (4, 5)]
-    assert cuts([3] * 4, 6)[:1] == cuts([3] * 2, 6)
+    assert split_by_size([], 5) == []
+    assert split_by_size([5, 5, 1, 4, 1], 5) == [(0, 1), (1, 2), (2, 4), (4, 5)]
+    assert split_by_size([3] * 4, 6)[:1] == split_by_size([3] * 2, 6)
 
 
 def test_the_limits_lie_in_their_order() -> None:

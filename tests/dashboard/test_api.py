@@ -18,7 +18,7 @@ from tests.dashboard.feeding import GONE, PATIENCE_S, START_MS, TICK_MS, message
 from tests.dashboard.test_hub import on_a_loop
 from workers.dashboard import api
 from workers.dashboard.api import application, pages
-from workers.dashboard.hub import Hub, Wanted
+from workers.dashboard.hub import Filter, Hub
 
 Client = TestClient[Request, Application]
 TOKEN = "correct-horse-battery"
@@ -226,7 +226,7 @@ async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
         written.append(data)
         clogged.held = len(data)
 
-    viewer = hub.join(Wanted())
+    viewer = hub.join(Filter())
     request, response = SimpleNamespace(transport=clogged), SimpleNamespace(write=write)
     task = asyncio.create_task(
         api._send(cast(Request, request), cast(StreamResponse, response), viewer)

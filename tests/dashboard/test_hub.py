@@ -11,7 +11,7 @@ import orjson
 
 from tests.dashboard.feeding import snapshot
 from workers.dashboard import hub as hub_module
-from workers.dashboard.hub import Hub, Viewer, Wanted, catalogue
+from workers.dashboard.hub import Filter, Hub, Viewer, catalogue
 from workers.dashboard.snapshots import Stream
 
 SOON_S = 0.01
@@ -46,7 +46,7 @@ async def test_a_viewer_gets_the_newest_of_each_stream_and_then_what_comes() -> 
     """A page that opens shows something at once."""
     hub = Hub()
     hub.publish([snapshot(tick, key=key) for tick in (1, 2) for key in ("a", "b")])
-    viewer = hub.join(Wanted())
+    viewer = hub.join(Filter())
     assert ticks(await drain(viewer)) == [("a", 2), ("b", 2)]
     hub.publish([snapshot(3, key="b")])
     assert ticks(await drain(viewer)) == [("b", 3)]
@@ -57,7 +57,7 @@ async def test_a_viewer_gets_the_newest_of_each_stream_and_then_what_comes() -> 
 async def test_a_slow_viewer_is_skipped_ahead_and_holds_one_event_a_stream() -> None:
     """Somebody with a bad connection must neither fill the memory nor be shown the past."""
     hub = Hub()
-    slow = hub.join(Wanted())
+    slow = hub.join(Filter())
     await drain(slow)
     for tick in range(1, 1_001):
         hub.publish([snapshot(tick, key=key) for key in ("a", "b", "c")])
@@ -71,7 +71,7 @@ async def test_a_slow_viewer_is_skipped_ahead_and_holds_one_event_a_stream() -> 
 async def test_all_viewers_share_one_event() -> None:
     """Several hundred viewers cost one serialisation, and the memory of one."""
     hub = Hub()
-    viewers = [hub.join(Wanted()) for _ in range(100)]
+    viewers = [hub.join(Filter()) for _ in range(100)]
     for viewer in viewers:
         await drain(viewer)
     hub.publish([snapshot(1)])
@@ -83,7 +83,7 @@ async def test_all_viewers_share_one_event() -> None:
 async def test_viewers_get_only_what_they_asked_for() -> None:
     """A page looks at one of fifty keys, and draws a thousand items."""
     hub = Hub()
-    viewer = hub.join(Wanted(histograms=frozenset({"products"}), keys=frozenset({"a"}), top=10))
+    viewer = hub.join(Filter(histograms=frozenset({"products"}), keys=frozenset({"a"}), top=10))
     hub.publish(
         [
             snapshot(1, key="a", items=[(f"i{i:02}", 99 - i) for i in range(30)]),
@@ -105,19 +105,19 @@ async def test_who_comes_back_gets_only_what_is_newer() -> None:
     """Last-Event-ID: a connection that breaks every minute must not load everything every minute."""
     hub = Hub()
     hub.publish([snapshot(1, key=key) for key in ("a", "b", "c")])
-    events = await drain(hub.join(Wanted()))
+    events = await drain(hub.join(Filter()))
     last = events[-1][2]
     hub.publish([snapshot(2, key="b")])
-    assert ticks(await drain(hub.join(Wanted(), last))) == [("b", 2)]
+    assert ticks(await drain(hub.join(Filter(), last))) == [("b", 2)]
     for unknown in ("", "x", "ffffffff-2", f"{hub.run}-", f"{hub.run}-٣", None):
-        assert len(ticks(await drain(hub.join(Wanted(), unknown)))) == 3
+        assert len(ticks(await drain(hub.join(Filter(), unknown)))) == 3
 
 
 @on_a_loop
 async def test_what_is_known_of_kafka_reaches_every_viewer_once() -> None:
     """A page that says "live" while Kafka is away misleads."""
     hub = Hub()
-    viewer = hub.join(Wanted())
+    viewer = hub.join(Filter())
     [(name, data, _)] = await drain(viewer)
     assert (name, data["kafka"]) == ("state", "connecting")
     hub.set_state({"kafka": "away"})
@@ -131,7 +131,7 @@ async def test_what_is_known_of_kafka_reaches_every_viewer_once() -> None:
 async def test_viewers_that_left_get_nothing_and_closing_ends_the_rest() -> None:
     """The server ends within a second, whoever is connected."""
     hub = Hub()
-    gone, stays = hub.join(Wanted()), hub.join(Wanted())
+    gone, stays = hub.join(Filter()), hub.join(Filter())
     hub.leave(gone)
     await drain(gone)
     hub.publish([snapshot(1)])

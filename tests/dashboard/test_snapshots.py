@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tests.dashboard.feeding import GONE, message, snapshot
-from workers.dashboard.snapshots import UNFINISHED, NotASnapshot, Pages, Stream, only
+from workers.dashboard.snapshots import UNFINISHED, InvalidSnapshot, Pages, Stream, only
 
 
 def test_a_snapshot_of_one_page_is_kept_byte_for_byte() -> None:
@@ -81,7 +81,7 @@ def test_ticks_that_never_come_whole_are_forgotten() -> None:
 )
 def test_what_is_no_snapshot_is_refused_and_not_quoted(value: bytes | None) -> None:
     """Whatever lies on the topic reaches no viewer, and no log."""
-    with pytest.raises(NotASnapshot) as caught:
+    with pytest.raises(InvalidSnapshot) as caught:
         Pages().receive("products", value)
     assert "secret" not in str(caught.value)
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tests.events.json_corpus import SPACES, Generator
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.events import json_scanner
 from workers.events.json import JsonTree
 from workers.events.json_objects import JsonDecoder, decimal
@@ -303,7 +303,7 @@ class Scanner:
     def read(self, records: Records) -> list[list[Row] | None]:
         """Return the rows of every record; None where the scanner declines it."""
         n = len(records)
-        data, values = fixed(records.data), fixed(records.values)
+        data, values = readonly_contiguous(records.data), readonly_contiguous(records.values)
         number, rows = np.empty(n, dtype=np.int64), np.empty((2, 4), dtype=np.int64)
         decoded = np.empty(2, dtype=np.uint8)
         done = used = filled = 0
@@ -389,7 +389,7 @@ def difference(
     scanned = could = 0
     for value, depth, rows in zip(
         values,
-        depths(fixed(records.data), fixed(records.values)),
+        depths(readonly_contiguous(records.data), readonly_contiguous(records.values)),
         scanner.read(records),
         strict=True,
     ):

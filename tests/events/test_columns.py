@@ -17,7 +17,7 @@ from tests.bounding import bound
 from tests.events.reading import columns, reader, shape
 from workers.events import columns as pairs
 from workers.events import vocabulary
-from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, Events, Names
+from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Events, LabelEncoder, Names
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.vocabulary import Vocabulary
@@ -208,7 +208,7 @@ def test_a_name_that_is_repeated_with_amounts_counts_once_more_or_last(
     last: bool, wanted: list[int], others: int
 ) -> None:
     """A map keeps a name's last value, a list all. Long events use another lookup."""
-    coder = Coder(Names())
+    coder = LabelEncoder(Names())
     data = b"".join(b"%02d" % i for i in range(40))
     places = np.stack((np.arange(0, 80, 2), np.arange(2, 82, 2)), axis=1)
     coder.labels.vocabulary.codes(np.frombuffer(data, dtype=np.uint8), places)

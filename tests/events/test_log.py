@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.arrays.uncompiled import WAYS
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.events.layout import READ
 from workers.events.log import DECLINED, DECLINED_EACH, ended, longest_log, outcomes, widest
 
@@ -18,18 +18,20 @@ def test_logs_end_where_those_before_and_their_own_rows_end(way: Any) -> None:
     for n in (0, 1, 2, 100):
         number = choose.integers(-1, 5, n)
         ends, status = np.empty(n, dtype=np.int64), np.full(n, 7, dtype=np.int8)
-        values = fixed(np.zeros((n, 2), dtype=np.int64))
+        values = readonly_contiguous(np.zeros((n, 2), dtype=np.int64))
         assert way(ended)(number, values, 1 << 40, ends, status) == n
         assert ends.tolist() == np.cumsum(np.maximum(number, 0)).tolist()
         assert status.tolist() == [DECLINED if rows == DECLINED else 0 for rows in number.tolist()]
-        assert way(longest_log)(fixed(ends)) == max([0, *number.tolist()])
+        assert way(longest_log)(readonly_contiguous(ends)) == max([0, *number.tolist()])
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_part_ends_with_the_declined_record_that_takes_the_last_of_its_room(way: Any) -> None:
     """Only declined records take room: their bytes, and the objects made from each."""
     number = np.array([2, DECLINED, 3, DECLINED, DECLINED])
-    values = fixed(np.array([(0, 500), (500, 600), (600, 9_000), (9_000, 9_001), (9_001, 9_900)]))
+    values = readonly_contiguous(
+        np.array([(0, 500), (500, 600), (600, 9_000), (9_000, 9_001), (9_001, 9_900)])
+    )
     ends, status = np.empty(5, dtype=np.int64), np.empty(5, dtype=np.int8)
     second = 100 + DECLINED_EACH
     for room, records in (
@@ -53,7 +55,10 @@ def test_the_widest_text_is_found(way: Any) -> None:
         ([(0, 4), (4, 5)], 4),
         ([(1, 2), (9, 20)], 11),
     ):
-        assert way(widest)(fixed(np.array(places, dtype=np.int64).reshape(-1, 2))) == most
+        assert (
+            way(widest)(readonly_contiguous(np.array(places, dtype=np.int64).reshape(-1, 2)))
+            == most
+        )
 
 
 @pytest.mark.parametrize("way", WAYS)

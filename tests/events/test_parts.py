@@ -19,7 +19,7 @@ from tests.agents.monitor.scene import Scene
 from tests.events.json_corpus import Row, corpus, read_back, readers, settings
 from tests.events.reading import event_reader
 from workers.agents.contribute import ContributeProgress, ContributeShard
-from workers.events import logs
+from workers.events import field_spans
 from workers.events.formats.reader import FramedJson
 from workers.events.json import Json
 from workers.events.log import DECLINED_EACH
@@ -40,9 +40,9 @@ KEY = NoiseKey(bytes(32))
 
 def small(monkeypatch: pytest.MonkeyPatch, rows: int = 3, declined: int = 700) -> None:
     """Limit a part to this many rows and this many bytes of declined records."""
-    monkeypatch.setattr(logs, "ROWS_FORESEEN", 0)
-    monkeypatch.setattr(logs, "ROWS_LEAST", rows)
-    monkeypatch.setattr(logs, "DECLINED_BYTES", declined)
+    monkeypatch.setattr(field_spans, "ROWS_FORESEEN", 0)
+    monkeypatch.setattr(field_spans, "ROWS_LEAST", rows)
+    monkeypatch.setattr(field_spans, "DECLINED_BYTES", declined)
 
 
 def joined(
@@ -143,7 +143,7 @@ def test_a_part_ends_where_it_has_enough_rows_or_declined_records() -> None:
         490_001,
     ]
     assert not any(rejects or spans.declined for spans, rejects, _ in parts)
-    most = logs.DECLINED_BYTES // DECLINED_EACH
+    most = field_spans.DECLINED_BYTES // DECLINED_EACH
     assert [stop for *_, stop in reader.read(Records.of([None] * (2 * most + 1)))] == [
         most,
         2 * most,
@@ -228,7 +228,7 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
         if rest.start == rest.end:
             break
         owners += 1
-        shard.goes_on = stop_after(shard, 2)  # type: ignore[method-assign]
+        shard.report_progress = stop_after(shard, 2)  # type: ignore[method-assign]
         with suppress(Killed):
             shard.process(rest)
         everything += messages
@@ -248,12 +248,12 @@ def test_a_commit_in_the_middle_of_a_batch_is_gone_on_from(
 def stop_after(shard: ContributeShard, parts: int) -> Any:
     left = [parts]
 
-    def goes_on() -> None:
+    def report_progress() -> None:
         left[0] -= 1
         if not left[0]:
             raise Killed
 
-    return goes_on
+    return report_progress
 
 
 def calls(edges: Sequence[float], numbers: int) -> int:

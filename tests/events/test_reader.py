@@ -10,10 +10,10 @@ import pytest
 
 from tests.events.json_corpus import read_back
 from tests.events.reading import event_reader, one
+from workers.events.field_spans import Bools, Bytes, FieldSpans, Longs
 from workers.events.json import NESTED_MAX
 from workers.events.layout import ITEMS
 from workers.events.log import LIST, VALUE
-from workers.events.logs import Bools, Bytes, Logs, Longs
 from workers.events.reader import EventReader
 from workers.kafka.records import Records
 from workers.settings.settings import EventsSettings
@@ -163,8 +163,8 @@ class _Numbers:
         self._rows = np.array(rows, dtype=np.int64)
         self._ends = np.cumsum([1 + length for length in lengths])
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
-        yield Logs(
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
+        yield FieldSpans(
             0, data, self._rows, self._ends, np.zeros(len(values), dtype=np.int8), lambda _: None
         )
 

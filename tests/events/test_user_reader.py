@@ -14,7 +14,7 @@ from workers.events.json import Json
 from workers.events.layout import Layout
 from workers.events.project import Projection
 from workers.events.reader import AHEAD
-from workers.events.user_reader import NO_TIME, UserReader, Whose, whose
+from workers.events.user_reader import NO_TIME, RecordUsers, UserReader, whose
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape, conditions
 from workers.settings.settings import EventsSettings, shape_of
@@ -23,7 +23,7 @@ FOREVER = 1 << 62
 SHAPE = shape_of(EventsSettings(topic="t", key="key", items="items", timestamp="ts"), "user")
 
 
-def users(found: Whose) -> list[bytes | None]:
+def users(found: RecordUsers) -> list[bytes | None]:
     """Return every record's user; None if it has none."""
     return [
         found.data[start:stop].tobytes() if known else None
@@ -31,7 +31,7 @@ def users(found: Whose) -> list[bytes | None]:
     ]
 
 
-def rejects(found: Whose) -> list[tuple[int, str]]:
+def rejects(found: RecordUsers) -> list[tuple[int, str]]:
     return [(reject.index, reject.reason) for reject in found.rejects]
 
 

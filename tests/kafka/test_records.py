@@ -12,7 +12,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
 from tests.arrays.uncompiled import plain_python, uncompiled
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.kafka import records
 
 HEADER = 61
@@ -45,8 +45,8 @@ def found(
         keys, values = np.full((n, 2), -9), np.full((n, 2), -9)
         times, offsets = np.full(n, -9), np.full(n, -9)
         whole = way["read_batches"](
-            fixed(np.frombuffer(data, dtype=np.uint8)),
-            fixed(np.array(rows)),
+            readonly_contiguous(np.frombuffer(data, dtype=np.uint8)),
+            readonly_contiguous(np.array(rows)),
             place,
             keys,
             values,

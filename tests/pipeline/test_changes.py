@@ -10,7 +10,7 @@ import pytest
 from tests import ROOT
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import histograms, mechanisms
-from workers.pipeline.histogram import Histogram, Life
+from workers.pipeline.histogram import Histogram, HistogramProgress
 from workers.runtime.errors import StateRefused
 from workers.settings.settings import load
 
@@ -46,7 +46,7 @@ def test_a_change_is_said_in_the_words_of_the_settings(
         assert path.stem == "misra_gries_pure" and old.startswith("delta"), "every example has it"
         return
     (tmp_path / "changed.toml").write_text(text.replace(old, new))
-    stored = msgspec.json.decode(msgspec.json.encode(before.life), type=Life)
+    stored = msgspec.json.decode(msgspec.json.encode(before.life), type=HistogramProgress)
     with pytest.raises(
         StateRefused,
         match=r"another mechanism \((.*)\): change the settings back, or set generation = 2",

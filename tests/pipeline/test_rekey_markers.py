@@ -11,7 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.arrays.uncompiled import uncompiled
 from tests.kafka.test_decoding import columns
-from workers.events.columns import Coder, Events, Names
+from workers.events.columns import Events, LabelEncoder, Names
 from workers.events.reader import Reject
 from workers.events.user_reader import NO_TIME, origins
 from workers.kafka.records import Records
@@ -125,7 +125,7 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
     intake = Intake([lane], grace_ms=0, key=NoiseKey(bytes(32)))
 
     def add(*events: tuple[int, int]) -> None:
-        coder = Coder(Names())
+        coder = LabelEncoder(Names())
         n = len(events)
         names = coder.labels.vocabulary
         codes = names.codes(
@@ -139,7 +139,7 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
 
     add((105, NO_TIME), (25, NO_TIME), (31, 47))
     assert intake.watermark is None and intake.first == 25 and not intake.closes()
-    intake.told(25)
+    intake.advance_to(25)
     assert intake.closes() and intake.watermark == 25
     [(_, message)] = intake.commit(source=0, sequences=[0], offset=3)
     assert sorted((part.tick, len(part.keys)) for part in message.sections) == [
@@ -149,8 +149,8 @@ def test_events_that_were_sent_on_count_where_they_say_and_do_not_move_the_water
     ]
     assert message.first == 25 and message.watermark == 25
     add((26, NO_TIME), (12, 25), (200, NO_TIME))
-    intake.told(90)
-    intake.told(80)  # never backwards
+    intake.advance_to(90)
+    intake.advance_to(80)  # never backwards
     [(_, message)] = intake.commit(source=0, sequences=[1], offset=6)
     assert sorted(part.tick for part in message.sections) == [3, 21]
     assert message.watermark == 90 and message.first == 25

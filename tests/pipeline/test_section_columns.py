@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.arrays.uncompiled import WAYS
 from workers.arrays.text_columns import columns_of
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.pipeline.ledger_blocks import pack
 
 ROWS = st.lists(
@@ -25,10 +25,10 @@ ROWS = st.lists(
 def columns(way: Any, rows: list[tuple[int, int]], keys: list[int]) -> tuple[bool, list[list[int]]]:
     width, packed = pack(np.array([count for _, count in rows], dtype=np.int64))
     out = [np.full(len(rows), -1, dtype=kind) for kind in (np.int64, np.int64, np.int32)]
-    lengths = fixed(np.array([length for length, _ in rows], dtype="<u2"))
+    lengths = readonly_contiguous(np.array([length for length, _ in rows], dtype="<u2"))
     said = way(columns_of)(
         lengths,
-        fixed(np.frombuffer(packed, dtype=np.uint8)),
+        readonly_contiguous(np.frombuffer(packed, dtype=np.uint8)),
         width,
         np.array(keys, dtype=np.int64),
         *out,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.arrays.uncompiled import WAYS
 from workers.arrays.text_columns import TOO_LONG, UNMET, items_as_numbers, numbers_as_json
-from workers.arrays.texts import Texts, fixed
+from workers.arrays.texts import Texts, readonly_contiguous
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.ledger import Ledger
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Release
@@ -174,14 +174,23 @@ def test_lists_of_items_are_the_same_uncompiled() -> None:
             np.empty(3, dtype=np.int64),
             np.empty(200, dtype=np.uint8),
         )
-        of_rows = fixed(key_of), fixed(ranks), fixed(lengths)
+        of_rows = (
+            readonly_contiguous(key_of),
+            readonly_contiguous(ranks),
+            readonly_contiguous(lengths),
+        )
         with np.errstate(over="ignore"):  # the span of counts is a difference without a sign
             shift, *how, size = way(items_as_numbers)(
-                fixed(rows), fixed(counts), *of_rows, 3, numbers
+                readonly_contiguous(rows), readonly_contiguous(counts), *of_rows, 3, numbers
             )
         assert (shift, how, size) == (53, [2, 1 << 50], 15)
-        labels = fixed(text), fixed(begins), fixed(lengths), fixed(by_rank)
-        way(numbers_as_json)(*labels, fixed(np.sort(numbers)), shift, *how, ends, out)
+        labels = (
+            readonly_contiguous(text),
+            readonly_contiguous(begins),
+            readonly_contiguous(lengths),
+            readonly_contiguous(by_rank),
+        )
+        way(numbers_as_json)(*labels, readonly_contiguous(np.sort(numbers)), shift, *how, ends, out)
         parts = [
             out[start:end].tobytes()
             for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False)
@@ -196,9 +205,9 @@ def test_items_that_fit_no_number_and_rows_without_a_rank_are_said(way: Any) -> 
     key_of[2], ranks[1] = 0, -1
 
     def made(rows: list[int], counts: list[int], keys: int = 3) -> int:
-        given = (fixed(np.array(each, dtype=np.int64)) for each in (rows, counts))
+        given = (readonly_contiguous(np.array(each, dtype=np.int64)) for each in (rows, counts))
         known, numbers = (
-            (fixed(key_of), fixed(ranks), fixed(lengths)),
+            (readonly_contiguous(key_of), readonly_contiguous(ranks), readonly_contiguous(lengths)),
             np.empty(len(rows), dtype=np.int64),
         )
         with np.errstate(over="ignore"):

@@ -69,7 +69,7 @@ def test_every_other_set_is_refused_by_what_differs(
 
 
 def restored(directory: Path, now: Sources, then: Sources, *, told: bool) -> ContributeShard:
-    """Return `now`'s first shard over `then`'s state; not `told`: left by a one-topic worker."""
+    """Return `now`'s first shard over `then`'s state; not `advance_to`: left by a one-topic worker."""
     shard = Scene(directory).contribute[0]
     shard._stream, shard._place = replace(shard._stream, sources=now), next(iter(now))
     progress = ContributeProgress(

@@ -17,7 +17,7 @@ import pytest
 
 from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.runtime.frozen import Frozen, check_frozen, kept, read_only, thawed
+from workers.runtime.frozen import Frozen, check_frozen, memoized, read_only, thawed
 
 
 class Pair(Frozen):
@@ -153,7 +153,7 @@ def test_kept_results_are_checked_and_kept() -> None:
     """All callers of a cache share its results."""
     calls = []
 
-    @kept(2)
+    @memoized(2)
     def table(n: int) -> object:
         calls.append(n)
         return tuple(range(n)) if n < 5 else list(range(n))

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from workers.agents.rejects import Rejects
-from workers.events.logs import Format
+from workers.events.field_spans import Format
 from workers.events.reader import EventReader
 from workers.events.schemas import Waiting
 from workers.events.source_reader import Declared, SourceReader
@@ -44,7 +44,7 @@ from workers.pipeline.sources import (
 )
 from workers.pipeline.watermark import behind_rejects
 from workers.runtime.errors import StateRefused
-from workers.runtime.gil_lock import Turns
+from workers.runtime.gil_lock import GilLock
 from workers.runtime.metrics import CONTRIBUTE, Metrics
 from workers.settings.settings import EventsSettings
 
@@ -108,10 +108,10 @@ class ContributeShard(Shard):
         form: Callable[[Waiting], Format | None] = lambda _: None,
         key: NoiseKey,
         commit_interval_s: float,
-        turns: Turns | None = None,
+        turns: GilLock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`declared` is as in `SourceReader`, `form` as in `Forms.form`. `commit_interval_s` is the
+        """`declared` is as in `SourceReader`, `form` as in `Decoders.form`. `commit_interval_s` is the
         most time between reading a record and committing it. `turns` are shared by the worker's
         shards.
         """
@@ -131,7 +131,7 @@ class ContributeShard(Shard):
         self._origins = None if stream.origins is None else Origins(stream.origins)
         self._sequences = [0] * stream.owners
         self._rejects = Rejects(stream.rejects, place, self.metrics)
-        self._interval_s, self._turns = commit_interval_s, turns or Turns()
+        self._interval_s, self._turns = commit_interval_s, turns or GilLock()
         self._last_commit_s = 0.0
         self._new_events = 0
         self._set_stored = stream.sources.plain
@@ -207,12 +207,12 @@ class ContributeShard(Shard):
                 Counter(reject.reason for reject in rejects),
             )
             if self._origins is not None:
-                self._intake.told(self._origins.watermark)
+                self._intake.advance_to(self._origins.watermark)
             self._new_events += len(found) - len(behind)
             if self._due() or self._rejects.full or self._intake.full:
                 self._commit_all(batch.end if stop == len(records) else int(records.offsets[stop]))
             start = stop
-            self.goes_on()
+            self.report_progress()
 
     def wants_end(self, now_ms: int) -> bool:
         # Where the clock closes ticks by origin, the origins' marks say so.

@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.agents.rejects import Rejects
-from workers.events.logs import Format
+from workers.events.field_spans import Format
 from workers.events.reader import EARLIEST_MS, Reject
 from workers.events.schemas import Waiting
 from workers.events.tree import Node
-from workers.events.user_reader import NO_TIME, UserReader, Whose
+from workers.events.user_reader import NO_TIME, RecordUsers, UserReader
 from workers.kafka.clients import Connection
 from workers.kafka.offsets import End
 from workers.kafka.placement import partitions_of
@@ -175,7 +175,7 @@ class RekeyShard(Shard):
         commit_interval_s: float,
         metrics: Metrics | None = None,
     ) -> None:
-        """`form` is as in `Forms.form`. `commit_interval_s` is the most time between reading a
+        """`form` is as in `Decoders.form`. `commit_interval_s` is the most time between reading a
         record and committing it.
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)
@@ -249,7 +249,9 @@ class RekeyShard(Shard):
             late[timed[behind]] = effective[behind]
         return late
 
-    def _send_on(self, records: Records, found: Whose, late: Longs, now_ms: int) -> list[Reject]:
+    def _send_on(
+        self, records: Records, found: RecordUsers, late: Longs, now_ms: int
+    ) -> list[Reject]:
         """Add records with a known user to the next commit; return rejects of oversized ones."""
         rows = np.flatnonzero(found.known)
         if not len(rows):

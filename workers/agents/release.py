@@ -133,7 +133,7 @@ class ReleaseShard(Shard):
             return
         while True:
             before, started, began_s = self._ticks(), time.perf_counter(), time.monotonic()
-            released = self.merge.release(after_tick=self.goes_on, by_lane=True)
+            released = self.merge.release(after_tick=self.report_progress, by_lane=True)
             if released.ticks:
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
                 self._commit(

@@ -24,7 +24,7 @@ from workers.agents.rekey import ByUser, RekeyShard
 from workers.agents.release import ReleaseShard
 from workers.agents.state import await_coordinator, check_states, key_of
 from workers.agents.topics import Topics, check_topics, connection_of, watching
-from workers.events.forms import Forms
+from workers.events.decoders import Decoders
 from workers.events.user_reader import UserReader
 from workers.kafka.clients import Connection, faust_credentials
 from workers.kafka.handover import KAFKA_AWAY, Handover
@@ -49,7 +49,7 @@ from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
 from workers.privacy.total import warnings_of
 from workers.runtime.errors import SettingsError
 from workers.runtime.frozen import check_frozen
-from workers.runtime.gil_lock import Turns
+from workers.runtime.gil_lock import GilLock
 from workers.runtime.metrics import CONTRIBUTE, REKEY, RELEASE, Metrics
 from workers.runtime.process import keep_freed_memory
 from workers.settings.settings import Settings
@@ -93,8 +93,8 @@ class Factory:
             OtherWorkers(settings, connection),
         )
         self._reader = reader_of(settings)
-        self._forms = Forms(settings, self._reader, self.metrics)
-        self._turns = Turns()
+        self._forms = Decoders(settings, self._reader, self.metrics)
+        self._turns = GilLock()
         contributions = settings.contributions_topic
         self._stream = Stream(
             events=settings.events,

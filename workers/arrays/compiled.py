@@ -96,7 +96,7 @@ class KeptKernels(UserProvidedCacheLocator):
     """numba's cache locator, for read-only directories too."""
 
     def ensure_cache_path(self) -> None:
-        if not complete():
+        if not all_compiled():
             cast(Any, super()).ensure_cache_path()
 
 
@@ -129,19 +129,19 @@ if _DIRECTORY is not None:
     cast(Any, numba.config).CACHE_LOCATOR_CLASSES = f"{__name__}.{KeptKernels.__name__}"
 
 
-def kept() -> bool:
+def can_cache() -> bool:
     """Return whether compiled kernels can be cached for other processes."""
     return _DIRECTORY is not None and os.access(_DIRECTORY, os.W_OK)
 
 
-def complete() -> bool:
+def all_compiled() -> bool:
     """Return whether every kernel needed for counting is compiled and cached."""
     return _DIRECTORY is not None and (_DIRECTORY / _COMPLETE).exists()
 
 
-def mark_complete() -> None:
+def mark_all_compiled() -> None:
     """Record that this process compiled every kernel needed for counting."""
-    if _DIRECTORY is not None and kept():
+    if _DIRECTORY is not None and can_cache():
         (_DIRECTORY / _COMPLETE).touch()
 
 

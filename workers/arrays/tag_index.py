@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 
 Tags = NDArray[np.uint64]
 Rows = NDArray[np.int64]
@@ -31,7 +31,7 @@ class TagIndex:
         from workers.arrays.tag_table import find_rows
 
         rows = np.empty(len(tags), dtype=np.int64)
-        find_rows(self._slots, of_rows, fixed(tags), rows)
+        find_rows(self._slots, of_rows, readonly_contiguous(tags), rows)
         return rows
 
     def add(
@@ -53,7 +53,15 @@ class TagIndex:
         if len(counts) != len(tags):
             raise ValueError(f"counts: {len(counts)} of {len(tags)} tags")
         rows, room = np.empty(len(tags), dtype=np.int64), np.empty(AT_ONCE, dtype=np.int64)
-        unknown = add_to_rows(self._slots, of_rows, totals, fixed(tags), fixed(counts), rows, room)
+        unknown = add_to_rows(
+            self._slots,
+            of_rows,
+            totals,
+            readonly_contiguous(tags),
+            readonly_contiguous(counts),
+            rows,
+            room,
+        )
         return rows, unknown
 
     def enter(self, n: int, of_rows: Tags) -> None:

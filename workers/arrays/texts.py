@@ -34,8 +34,8 @@ class Texts:
             raise ValueError(
                 f"ends: {len(self.ends)} texts end at {last} of {len(self.text)} bytes"
             )
-        object.__setattr__(self, "text", fixed(self.text))
-        object.__setattr__(self, "ends", fixed(self.ends))
+        object.__setattr__(self, "text", readonly_contiguous(self.text))
+        object.__setattr__(self, "ends", readonly_contiguous(self.ends))
 
     @classmethod
     def of(cls, texts: Iterable[bytes]) -> Texts:
@@ -103,7 +103,7 @@ class Texts:
         """
         from workers.arrays.text_columns import take_text, taken_ends
 
-        rows = fixed(np.ascontiguousarray(rows, dtype=np.int64))
+        rows = readonly_contiguous(np.ascontiguousarray(rows, dtype=np.int64))
         ends = np.empty(len(rows), dtype=np.int64)
         size = taken_ends(self.ends, rows, ends)
         if size < 0:
@@ -113,7 +113,7 @@ class Texts:
         return Texts(text, ends)
 
 
-def fixed(array: NDArray[Any]) -> NDArray[Any]:
+def readonly_contiguous(array: NDArray[Any]) -> NDArray[Any]:
     """Return a contiguous, read-only array of the same numbers.
 
     Arrays that a kernel only reads are passed in this form, so that it is compiled once, and not

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from workers.arrays import compiled, number_blocks
 from workers.arrays.buckets import buckets, quantile
-from workers.arrays.texts import Texts, fixed
+from workers.arrays.texts import Texts, readonly_contiguous
+from workers.events.field_spans import Bools, Bytes, FieldSpans, Format, Longs
 from workers.events.formats import avro_scanner, protobuf_scanner
 from workers.events.formats.wire import cut, zigzag
 from workers.events.json import Json
-from workers.events.logs import Bools, Bytes, Format, Logs, Longs
 from workers.events.reader import EventReader
 from workers.events.source_reader import SourceReader
 from workers.events.tree import Node
@@ -65,7 +65,7 @@ def _print(line: str) -> None:
 
 def ensure_compiled(say: Callable[[str], object] = _print) -> None:
     """Compile missing kernels; first tell `say` once, in one line, why the start takes longer."""
-    if not compiled.complete():
+    if not compiled.all_compiled():
         say("compiling the loops that count, once on this machine: about 20 s")
         compile_kernels()
 
@@ -87,7 +87,7 @@ def compile_kernels() -> float:
         _apart()
         _of_batches()
         _of_replay()
-    compiled.mark_complete()
+    compiled.mark_all_compiled()
     return time.perf_counter() - begun
 
 
@@ -129,7 +129,7 @@ def _flags_at_once() -> Iterator[None]:
 
 @contextmanager
 def _other_process() -> Iterator[Callable[[], object]]:
-    if not compiled.kept() or cores() < 2:
+    if not compiled.can_cache() or cores() < 2:
         yield lambda: None
         return
     with subprocess.Popen(
@@ -165,8 +165,8 @@ def _with_formats() -> bool:
 class _Unscanned(Json):
     """JSON format that leaves every record to the general reader."""
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
-        yield Logs.declined(data, len(values), self.decoder(data, values))
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
+        yield FieldSpans.declined(data, len(values), self.decoder(data, values))
 
 
 def _events() -> list[bytes]:
@@ -195,29 +195,33 @@ def _events() -> list[bytes]:
 
 
 def _of_numbers() -> None:
-    buckets(fixed(np.zeros(1)), fixed(np.arange(2.0)), np.empty(1, dtype=np.int64))
-    quantile(fixed(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
+    buckets(
+        readonly_contiguous(np.zeros(1)),
+        readonly_contiguous(np.arange(2.0)),
+        np.empty(1, dtype=np.int64),
+    )
+    quantile(readonly_contiguous(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
 
 
 def _of_noise() -> None:
     one, words = np.zeros(1, dtype=np.int64), np.zeros((1, 2), dtype=np.uint64)
-    number_blocks.xor(fixed(words), words, words)
+    number_blocks.xor(readonly_contiguous(words), words, words)
     narrow, wide = np.zeros((1, 1), dtype=np.int16), np.zeros((1, 1), dtype=np.int32)
     widths: tuple[number_blocks.Narrow, ...] = (narrow[0], wide[0])
     for noise in widths:
         number_blocks.look_up(
-            fixed(noise),
+            readonly_contiguous(noise),
             np.uint64(48),
             -1,
-            fixed(words[0]),
-            fixed(words[0]),
+            readonly_contiguous(words[0]),
+            readonly_contiguous(words[0]),
             0,
-            fixed(words),
+            readonly_contiguous(words),
             noise,
         )
     for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
         number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
-    number_blocks.mark_blocks(fixed(one), 10, np.zeros(1, dtype=np.bool_))
+    number_blocks.mark_blocks(readonly_contiguous(one), 10, np.zeros(1, dtype=np.bool_))
     number_blocks.add_up(narrow, wide, _longs(0, 3), _longs(0, 4), np.zeros(1, dtype=np.int32), one)
 
 
@@ -300,11 +304,14 @@ def _of_replay() -> None:
 
 
 def _longs(rows: int, columns: int) -> NDArray[np.int64]:
-    return fixed(np.zeros((rows, columns), dtype=np.int64))
+    return readonly_contiguous(np.zeros((rows, columns), dtype=np.int64))
 
 
 def _of_avro() -> None:
-    data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
+    data, parts = (
+        readonly_contiguous(np.zeros(8, dtype=np.uint8)),
+        readonly_contiguous(np.zeros(1, dtype=np.int64)),
+    )
     log, stack = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME))
     avro = (_longs(1, avro_scanner.COLUMNS), parts, _longs(1, 3), _longs(1, 4))
     avro_scanner.event(data, 0, 0, 0, 0, *avro, log, stack)
@@ -314,11 +321,23 @@ def _of_avro() -> None:
     zigzag(data, 0, 1)
     pairs, numbers = np.zeros((1, 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
     for named in (False, True):
-        cut(data, fixed(np.array([[0, 8]])), named, _longs(0, 2), 0, pairs, pairs.copy(), numbers)
+        cut(
+            data,
+            readonly_contiguous(np.array([[0, 8]])),
+            named,
+            _longs(0, 2),
+            0,
+            pairs,
+            pairs.copy(),
+            numbers,
+        )
 
 
 def _of_protobuf() -> None:
-    data, parts = fixed(np.zeros(8, dtype=np.uint8)), fixed(np.zeros(1, dtype=np.int64))
+    data, parts = (
+        readonly_contiguous(np.zeros(8, dtype=np.uint8)),
+        readonly_contiguous(np.zeros(1, dtype=np.int64)),
+    )
     log, stack, lists = (
         np.zeros((1, columns), dtype=np.int64)
         for columns in (4, protobuf_scanner.FRAME, protobuf_scanner.LIST_COLUMNS)

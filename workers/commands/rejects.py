@@ -28,7 +28,7 @@ from rich.console import Console
 from workers.agents.topics import connection_of, partitions_by_user, source_partitions
 from workers.commands.compiling import ensure_compiled
 from workers.commands.printing import Printer, many, when
-from workers.events.forms import Forms
+from workers.events.decoders import Decoders
 from workers.events.source_reader import SourceReader
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, end_of, read_partition, reader
@@ -196,7 +196,7 @@ class _Alone:
                 f"Kafka has not answered for {_PATIENCE_S:g} s: what was sent back is not sent again; start it again"
             )
 
-    def goes_on(self) -> None: ...
+    def report_progress(self) -> None: ...
 
     def note_abort(self) -> None: ...
 
@@ -285,7 +285,7 @@ class _Judge:
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._reader = settings, reader_of(settings)
-        self._forms = Forms(settings, self._reader)
+        self._forms = Decoders(settings, self._reader)
         self._sources = {source.log: source for source in source_partitions(settings, connection)}
         self._sources |= {source.log: source for source in partitions_by_user(settings, connection)}
         self._readers: dict[tuple[str, int], SourceReader] = {}

@@ -40,7 +40,7 @@ from workers.dashboard.api_history import (
     tick,
 )
 from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
-from workers.dashboard.hub import TOPS, Hub, Viewer, Wanted, catalogue, event, now_ms
+from workers.dashboard.hub import TOPS, Filter, Hub, Viewer, catalogue, event, now_ms
 from workers.dashboard.promise import together_of
 from workers.dashboard.snapshots import only
 from workers.dashboard.store.questions import Unknown
@@ -222,7 +222,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
         histograms = frozenset(query.getall("histogram")) if "histogram" in query else None
         if histograms is not None and not histograms <= request.app[KNOWN]:
             return refusal(404, "no such histogram; /api/histograms lists them")
-        wanted = Wanted(
+        wanted = Filter(
             histograms=histograms,
             keys=frozenset(query.getall("key")) if "key" in query else None,
             top=int(query["top"]) if "top" in query else None,

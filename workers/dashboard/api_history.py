@@ -34,7 +34,7 @@ from workers.dashboard.store.questions import (
     history_file,
     one_tick,
 )
-from workers.dashboard.store.store import Store, Unanswered
+from workers.dashboard.store.store import QueryFailed, Store
 from workers.settings.durations import parse_duration
 
 # Most items in one query.
@@ -177,7 +177,7 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
         except Unknown:
             if not held:
                 raise
-        except Unanswered:
+        except QueryFailed:
             if not held:
                 raise
     if snapshot is not None:
@@ -195,7 +195,7 @@ def refusing(handler: Handler) -> Handler:
             return refusal(400, str(error))
         except Unknown as error:
             return refusal(404, str(error))
-        except Unanswered as error:
+        except QueryFailed as error:
             return refusal(503, str(error), **{hdrs.RETRY_AFTER: "5"})
 
     return handle

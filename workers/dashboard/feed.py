@@ -25,7 +25,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from workers.dashboard.hub import TICKS, Hub
-from workers.dashboard.snapshots import NotASnapshot, Pages, SeenSnapshot
+from workers.dashboard.snapshots import InvalidSnapshot, Pages, SeenSnapshot
 from workers.kafka.clients import Connection
 
 logger = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ class Feed:
         topic, partition = _place(message)
         try:
             return self._pages.receive(self._topics[topic], message.value())
-        except NotASnapshot as error:
+        except InvalidSnapshot as error:
             self._strange += 1
             if self._strange.bit_count() == 1:  # the first, second, fourth, ...
                 place = f"{topic}[{partition}]"
@@ -233,7 +233,7 @@ class Feed:
                     elif error.fatal() or error.code() in _REFUSALS:
                         raise KafkaException(error)
                     continue
-                with suppress(NotASnapshot):
+                with suppress(InvalidSnapshot):
                     snapshot = Pages().receive(self._topics[place[0]], message.value())
                     if snapshot is not None:
                         # Use the record's timestamp: the broker may be configured to set it.

@@ -105,7 +105,7 @@ _STREAMS = "streams"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Filter:
     """A viewer's filter; None means everything."""
 
     histograms: frozenset[str] | None = None
@@ -121,7 +121,7 @@ class Wanted:
 class Viewer:
     """Events waiting for one viewer, at most one per stream, oldest first."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Filter) -> None:
         self.wanted = wanted
         self.closed = False
         self._waiting: dict[object, bytes] = {}
@@ -195,7 +195,7 @@ class Hub:
             self.kept = dict(state)
             self._tell(_KEPT, self.kept)
 
-    def join(self, wanted: Wanted, last_event: str | None = None) -> Viewer:
+    def join(self, wanted: Filter, last_event: str | None = None) -> Viewer:
         """Add a viewer, whose first events are the newest snapshots.
 
         `last_event` is the id of its last event on an earlier connection: it gets only newer ones.

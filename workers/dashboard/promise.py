@@ -14,7 +14,7 @@ import msgspec
 
 from workers.dashboard.hub import History
 from workers.dashboard.snapshots import SeenSnapshot
-from workers.privacy.total import Charge, spans_of, stated, together
+from workers.privacy.total import Charge, compose, spans_of, stated
 
 LARGEST = 1e9
 # Mechanism, rho, epsilon, delta, and the length of an epoch in ms; None if unknown.
@@ -56,7 +56,7 @@ def _total(prices: tuple[Price, ...]) -> dict[str, object]:
         Charge(stated(kind, rho, epsilon, delta), epoch_ms)
         for kind, rho, epsilon, delta, epoch_ms in prices
     ]
-    found = together([charge.part for charge in charges])
+    found = compose([charge.part for charge in charges])
     return {
         "rho": found.rho,
         "epsilon": found.epsilon,

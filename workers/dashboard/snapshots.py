@@ -25,7 +25,7 @@ Place = Annotated[int, msgspec.Meta(ge=1, le=2**31)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
-class NotASnapshot(QuietcountError):
+class InvalidSnapshot(QuietcountError):
     """A record in a histogram topic that no worker wrote."""
 
 
@@ -104,7 +104,7 @@ class Pages:
         """Add a record of a histogram's topic; return None while pages of its snapshot are missing.
 
         Raises:
-            NotASnapshot: the record is something else. The message does not quote it.
+            InvalidSnapshot: the record is something else. The message does not quote it.
         """
         frame = _decoded(value or b"")
         if (
@@ -112,7 +112,7 @@ class Pages:
             or not 1 <= frame.page <= frame.pages
             or frame.start >= frame.end
         ):
-            raise NotASnapshot("a record that is no snapshot of this histogram")
+            raise InvalidSnapshot("a record that is no snapshot of this histogram")
         if frame.pages == 1:
             line = value or b""
             return _snapshot(
@@ -120,7 +120,7 @@ class Pages:
             )
         fields = orjson.loads(value or b"")
         if not any(isinstance(fields.get(name), list) for name in LISTS):
-            raise NotASnapshot("a record that is no snapshot: a page that lists nothing")
+            raise InvalidSnapshot("a record that is no snapshot: a page that lists nothing")
         place = (frame.histogram, frame.key, frame.id, frame.tick)
         if place not in self._waiting and len(self._waiting) >= UNFINISHED:
             self._waiting.pop(next(iter(self._waiting)))
@@ -161,13 +161,13 @@ def _decoded(value: bytes) -> Frame:
         frame = _FRAMES.decode(value)
         orjson.dumps(orjson.loads(value))  # parses the fields that the decoder skipped
     except msgspec.DecodeError as error:  # its message names fields and types only
-        raise NotASnapshot(f"a record that is no snapshot: {error}") from None
+        raise InvalidSnapshot(f"a record that is no snapshot: {error}") from None
     except (
         ValueError,
         TypeError,
         RecursionError,
     ):  # not UTF-8, a lone surrogate, nested too deeply
-        raise NotASnapshot("a record that is no snapshot: not JSON") from None
+        raise InvalidSnapshot("a record that is no snapshot: not JSON") from None
     return frame
 
 
@@ -185,12 +185,12 @@ def _joined(pages: list[bytes]) -> bytes:
     """Return one page with all entries of the pages.
 
     Raises:
-        NotASnapshot: the pages do not belong together.
+        InvalidSnapshot: the pages do not belong together.
     """
     try:
         whole = joined([orjson.loads(page) for page in pages])
     except (KeyError, TypeError):
-        raise NotASnapshot(
+        raise InvalidSnapshot(
             "a record that is no snapshot: a page without what the others list"
         ) from None
     return orjson.dumps({**whole, "page": 1, "pages": 1})

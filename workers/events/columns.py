@@ -16,7 +16,7 @@ from workers.arrays.blake2b import State, digests, start
 from workers.arrays.compiled import kernel
 from workers.arrays.tallies import NO_LABEL as _NO_LABEL
 from workers.arrays.tallies import are_alone, distinct_labels, pair_slot
-from workers.arrays.texts import Texts, fixed
+from workers.arrays.texts import Texts, readonly_contiguous
 from workers.events.vocabulary import Codes, Vocabulary
 from workers.runtime.frozen import read_only
 
@@ -78,7 +78,13 @@ _USER = start(b"", person=b"qc-user", digest_size=16)
 def user_digests(data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return the digest of each user, uint64 (n, 2); `places` is int64 (n, 2), start and stop."""
     out = np.empty((len(places), 2), dtype=np.uint64)
-    digests(*_USER, fixed(data), fixed(places[:, 0]), fixed(places[:, 1]), out)
+    digests(
+        *_USER,
+        readonly_contiguous(data),
+        readonly_contiguous(places[:, 0]),
+        readonly_contiguous(places[:, 1]),
+        out,
+    )
     return out
 
 
@@ -139,7 +145,7 @@ class PairDigests:
     def _make(self, keys: Codes, texts: Texts, out: NDArray[np.uint64]) -> None:
         starts = np.zeros_like(texts.ends)
         starts[1:] = texts.ends[:-1]
-        starts = fixed(starts)
+        starts = readonly_contiguous(starts)
         begins = np.flatnonzero(np.diff(keys, prepend=-1))
         for first, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(keys)], strict=True):
             state = self._state(int(keys[first]))
@@ -271,7 +277,7 @@ class Names:
             self.vocabulary = Vocabulary(self._first)
 
 
-class Coder:
+class LabelEncoder:
     """Converts the labels of one field to columns; owns scratch. Coders may share `labels`."""
 
     def __init__(self, labels: Names) -> None:
@@ -300,7 +306,11 @@ class Coder:
             last: whether the last amount of a repeated label counts, instead of the sum.
         """
         names, n = self.labels.vocabulary, len(first)
-        if len(labels) == n and not len(amounts) and are_alone(fixed(first), fixed(number)):
+        if (
+            len(labels) == n
+            and not len(amounts)
+            and are_alone(readonly_contiguous(first), readonly_contiguous(number))
+        ):
             # One label per event, the common case: use the labels as they are.
             if n > len(self._upto):
                 self._upto = np.arange(1, 2 * n + 1)
@@ -310,10 +320,10 @@ class Coder:
         ends, seen = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.bool_)
         found, sums = np.empty(len(labels), dtype=np.int32), np.empty(len(labels), dtype=np.int64)
         uneven, all_seen = distinct_labels(
-            fixed(first),
-            fixed(number),
-            fixed(labels),
-            fixed(amounts),
+            readonly_contiguous(first),
+            readonly_contiguous(number),
+            readonly_contiguous(labels),
+            readonly_contiguous(amounts),
             AMOUNT_MAX,
             last,
             self._met,

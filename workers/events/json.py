@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.arrays.words import WORD
+from workers.events.field_spans import Bools, FieldSpans, parts
 from workers.events.json_objects import JsonDecoder
 from workers.events.json_parts import depths
 from workers.events.json_scanner import (
@@ -38,7 +39,6 @@ from workers.events.json_scanner import (
     logs,
     signature,
 )
-from workers.events.logs import Bools, Logs, parts
 from workers.events.tree import Node
 from workers.runtime.frozen import Frozen, read_only
 
@@ -65,7 +65,9 @@ class JsonTree(Frozen):
         found.fill(0, root)
         # A record is an object, whatever fields are wanted.
         found.rows[0][SORT] = OBJECT
-        self.names = fixed(np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8))
+        self.names = readonly_contiguous(
+            np.frombuffer(bytes(found.names) + bytes(WORD), dtype=np.uint8)
+        )
         nodes = np.array(found.rows, dtype=np.int64)
         for row in nodes:
             row[SIGNATURE] = signature(self.names, row[NAME_START], row[NAME_STOP])
@@ -148,9 +150,11 @@ class Json(Frozen):
     def __init__(self, tree: Node) -> None:
         self._tree, self._decoder = JsonTree(tree), JsonDecoder(tree)
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
-        bytes_of = fixed(data)
-        places = fixed(values if plain is None else np.where(plain[:, None], values, -1))
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
+        bytes_of = readonly_contiguous(data)
+        places = readonly_contiguous(
+            values if plain is None else np.where(plain[:, None], values, -1)
+        )
         stack, seen = self._tree.scratch()
 
         def scan(begin: int, number: Longs, rows: Longs) -> tuple[Bytes, int]:
@@ -195,5 +199,8 @@ def _check_depth(value: bytes) -> None:
     if value.count(b"[") + value.count(b"{") <= NESTED_MAX:
         return
     record = np.frombuffer(value, dtype=np.uint8)
-    if depths(fixed(record), fixed(np.array([[0, len(value)]])))[0] > NESTED_MAX:
+    if (
+        depths(readonly_contiguous(record), readonly_contiguous(np.array([[0, len(value)]])))[0]
+        > NESTED_MAX
+    ):
         raise ValueError("not JSON")

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
+from workers.events.field_spans import FieldSpans, Format
 from workers.events.json import Json
 from workers.events.json_parts import are_texts
 from workers.events.layout import READ, UNSEEN, Layout
 from workers.events.log import DECLINED, longest_log, outcomes, widest
-from workers.events.logs import Format, Logs
 from workers.events.project import PER_SECOND, PLAUSIBLE_MS, UNIT_WORDS, Event, Projection
-from workers.events.view_kernels import see
+from workers.events.view_kernels import project_views
 from workers.kafka.records import Records
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Path, Shape
@@ -167,7 +167,7 @@ class EventReader(Frozen):
         read so far, including this part.
         """
         named, plain = self._named(records), None
-        if named is not None or widest(fixed(records.values)) > self._max:
+        if named is not None or widest(readonly_contiguous(records.values)) > self._max:
             # The scanner declines records without a value; the general reader then finds the fault.
             plain = records.values[:, 1] - records.values[:, 0] <= self._max
             plain = plain if named is None else plain & named
@@ -185,7 +185,7 @@ class EventReader(Frozen):
     def of_objects(self, objects: Sequence[object]) -> tuple[EventSpans, list[Reject]]:
         """Read decoded records, in which every wanted field must have been decoded."""
         n, none = len(objects), np.empty(0, dtype=np.uint8)
-        logs = Logs.declined(none, n, objects.__getitem__)
+        logs = FieldSpans.declined(none, n, objects.__getitem__)
         rows = _Rows(self.layout, logs)
         found, rejects = _Found(self.layout, rows, 0), []
         for row, decoded in enumerate(objects):
@@ -210,11 +210,13 @@ class EventReader(Frozen):
         """Return a mask of the records with a valid label as key; None if all pass or none must."""
         if not self._user_is_key and not any(self._of_record_key):
             return None
-        named = are_texts(fixed(records.data), fixed(records.keys), LABEL_BYTES_MAX)
+        named = are_texts(
+            readonly_contiguous(records.data), readonly_contiguous(records.keys), LABEL_BYTES_MAX
+        )
         return None if named.all() else named
 
     def _completed(
-        self, records: Records, named: NDArray[np.bool_] | None, logs: Logs
+        self, records: Records, named: NDArray[np.bool_] | None, logs: FieldSpans
     ) -> tuple[EventSpans, list[Reject], int]:
         rows, begin = _Rows(self.layout, logs), logs.begin
         part = slice(begin, begin + len(rows.status))
@@ -240,7 +242,7 @@ class EventReader(Frozen):
             keys = np.where(named[part, None], keys, 0)
         return found.spans(records.times[part], keys), rejects, part.stop
 
-    def _read_one(self, logs: Logs, row: int, start: int, stop: int) -> Event | str:
+    def _read_one(self, logs: FieldSpans, row: int, start: int, stop: int) -> Event | str:
         if start < 0:
             return "no value"
         if stop - start > self._max:
@@ -261,7 +263,7 @@ class EventReader(Frozen):
 
 
 class _Rows:
-    def __init__(self, layout: Layout, logs: Logs) -> None:
+    def __init__(self, layout: Layout, logs: FieldSpans) -> None:
         n, views, columns = len(logs.status), len(layout.views), len(layout.columns)
         self.data, self.status = logs.data, logs.status
         self.times = np.empty(n if layout.time_slot >= 0 else 0, dtype=np.int64)
@@ -275,7 +277,11 @@ class _Rows:
             np.zeros(columns, dtype=np.int64),
             np.zeros(columns, dtype=np.int64),
         )
-        data, rows, ends = fixed(logs.data), fixed(logs.rows), fixed(logs.ends)
+        data, rows, ends = (
+            readonly_contiguous(logs.data),
+            readonly_contiguous(logs.rows),
+            readonly_contiguous(logs.ends),
+        )
         longest = longest_log(ends)
         room = min(len(logs.rows), LABELS_FORESEEN * n + longest)
         self.labels, self.amounts = (
@@ -287,7 +293,7 @@ class _Rows:
         at, found = np.empty(layout.slots, dtype=np.int64), np.empty(columns, dtype=np.int64)
         begin, made = 0, 0
         while True:
-            begin, made = see(
+            begin, made = project_views(
                 data,
                 rows,
                 ends,

@@ -62,12 +62,12 @@ _REFERENCES_MAX = 1_000
 class Waiting(Protocol):
     """The caller that waits for a schema: a shard.
 
-    `check_open` raises if it was closed; `goes_on` reports that long work is not stuck.
+    `check_open` raises if it was closed; `report_progress` reports that long work is not stuck.
     """
 
     def check_open(self) -> None: ...
 
-    def goes_on(self) -> None: ...
+    def report_progress(self) -> None: ...
 
 
 class Nobody:
@@ -75,7 +75,7 @@ class Nobody:
 
     def check_open(self) -> None: ...
 
-    def goes_on(self) -> None: ...
+    def report_progress(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Registry:
             try:
                 while not asking.done.wait(_LOOK_S):
                     waiting.check_open()
-                    waiting.goes_on()
+                    waiting.report_progress()
             finally:
                 with self._lock:
                     asking.waiting -= 1

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from workers.events.columns import (
     NO_AMOUNTS,
-    Coder,
     EventColumns,
     Events,
+    LabelEncoder,
     Longs,
     Names,
     user_digests,
 )
+from workers.events.field_spans import Format
 from workers.events.layout import UNSEEN
-from workers.events.logs import Format
 from workers.events.reader import (
     AHEAD,
     EARLIEST_MS,
@@ -86,7 +86,7 @@ class SourceReader:
             else Names(Buckets(items.edges).labels)
             for items in layout.items_of
         ]
-        self._coders = [Coder(names) for names in of_columns]
+        self._coders = [LabelEncoder(names) for names in of_columns]
         self._labels = of_columns
         self._views_of = [
             [view for view, of in enumerate(layout.column_of) if of == column]

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import reads_outside
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
+from workers.events.field_spans import Format
 from workers.events.json import Json
 from workers.events.json_parts import are_texts
 from workers.events.layout import READ, Layout
 from workers.events.log import DECLINED, FALSE, KIND, SLOT, TRUE
 from workers.events.log_values import WRITTEN_MAX, label, time_of
-from workers.events.logs import Format
 from workers.events.project import Projection
 from workers.events.reader import AHEAD, EventReader, Reject, with_unit
 from workers.kafka.records import Records, varint
@@ -129,7 +129,7 @@ def origins(data: Bytes, values: Longs, name: Bytes, keys: Longs, marks: Longs) 
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Whose:
+class RecordUsers:
     """The users of a batch.
 
     Attributes:
@@ -168,7 +168,7 @@ class UserReader(Frozen):
         latest_ms: int,
         form: Format | None = None,
         whole: Format | None = None,
-    ) -> Whose:
+    ) -> RecordUsers:
         """Return the users of a batch.
 
         Args:
@@ -179,7 +179,11 @@ class UserReader(Frozen):
         lengths = records.values[:, 1] - records.values[:, 0]
         plain = (records.values[:, 0] >= 0) & (lengths <= self._max)
         if self.user_is_key:
-            plain &= are_texts(fixed(records.data), fixed(records.keys), LABEL_BYTES_MAX)
+            plain &= are_texts(
+                readonly_contiguous(records.data),
+                readonly_contiguous(records.keys),
+                LABEL_BYTES_MAX,
+            )
         users, known = np.zeros((n, 2), dtype=np.int64), np.empty(n, dtype=np.bool_)
         times = (
             records.times.copy() if layout.time_slot < 0 else np.full(n, NO_TIME, dtype=np.int64)
@@ -190,9 +194,9 @@ class UserReader(Frozen):
             part, status = slice(logs.begin, logs.begin + len(logs.status)), logs.status
             made = np.empty(WRITTEN_MAX * len(status), dtype=np.uint8)
             used = whose(
-                fixed(logs.data),
-                fixed(logs.rows),
-                fixed(logs.ends),
+                readonly_contiguous(logs.data),
+                readonly_contiguous(logs.rows),
+                readonly_contiguous(logs.ends),
                 layout.time_slot,
                 layout.unit,
                 layout.user_slot,
@@ -228,7 +232,7 @@ class UserReader(Frozen):
         users = np.where(known[:, None], records.keys if self.user_is_key else users, 0)
         rejects = self._rejects(records, np.flatnonzero(~known), times, whole)
         data = np.concatenate(behind) if end > len(records.data) else records.data
-        return Whose(data, users, known, times, rejects, number)
+        return RecordUsers(data, users, known, times, rejects, number)
 
     def _rejects(
         self, records: Records, unknown: Longs, times: Longs, whole: Format | None

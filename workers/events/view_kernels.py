@@ -313,7 +313,7 @@ Flags = NDArray[np.int8]
 
 
 @kernel
-def see(
+def project_views(
     data: Bytes,
     log: Longs,
     ends: Longs,

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_in_place, kernel_part
-from workers.arrays.texts import Texts, fixed
+from workers.arrays.texts import Texts, readonly_contiguous
 from workers.arrays.words import WORD, same_bytes, word_at
-from workers.mechanisms.ledger import grown
+from workers.mechanisms.ledger import with_capacity
 
 Bytes = NDArray[np.uint8]
 Codes = NDArray[np.int32]
@@ -318,7 +318,7 @@ class Vocabulary:
         Raises IndexError if a place lies outside the data.
         """
         codes = np.empty(len(places), dtype=np.int32)
-        data, places = fixed(data), fixed(places)
+        data, places = readonly_contiguous(data), readonly_contiguous(places)
         done = 0
         while True:
             done, self._used = code_texts(
@@ -363,10 +363,10 @@ class Vocabulary:
 
     def _grow(self, length: int) -> None:
         if self._used == len(self._ends):
-            self._hashes = grown(self._hashes, 2 * self._used)
-            self._ends = grown(self._ends, 2 * self._used)
+            self._hashes = with_capacity(self._hashes, 2 * self._used)
+            self._ends = with_capacity(self._ends, 2 * self._used)
         if self._bytes + length > len(self._text):
-            self._text = grown(self._text, max(2 * len(self._text), self._bytes + length))
+            self._text = with_capacity(self._text, max(2 * len(self._text), self._bytes + length))
         if 2 * (self._used + 1) > len(self._slots):
             self._slots = np.full(2 * len(self._slots), -1, dtype=np.int32)
             fill_slots(self._hashes, self._used, self._slots)

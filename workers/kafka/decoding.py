@@ -30,7 +30,7 @@ from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
 from numpy.typing import NDArray
 
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.kafka.decompression import Stream, decompress_into, longer_than
 from workers.kafka.records import (
     AT,
@@ -247,7 +247,9 @@ def _undamaged(batches: list[RecordBatch]) -> bool:
     ).reshape(-1, 3)
     if len(crcs):
         data = np.frombuffer(batches[0].response, dtype=np.uint8)
-        if first_damaged(data, fixed(crcs[:, :2]), fixed(crcs[:, 2]), _TABLES) < len(crcs):
+        if first_damaged(
+            data, readonly_contiguous(crcs[:, :2]), readonly_contiguous(crcs[:, 2]), _TABLES
+        ) < len(crcs):
             return False
     return all(batch.validate_crc() for batch in batches if batch.is_legacy)
 
@@ -439,7 +441,7 @@ def _next_records(
 ) -> tuple[Records, bool]:
     """Return n rows, the first `place[ROWS]` filled, and the result of `read_batches`."""
     found = Records(
-        fixed(data),
+        readonly_contiguous(data),
         np.empty((n, 2), dtype=np.int64),
         np.empty((n, 2), dtype=np.int64),
         np.empty(n, dtype=np.int64),
@@ -449,7 +451,7 @@ def _next_records(
     places = found.keys, found.values, found.times, found.offsets
     whole = False
     with suppress(IndexError):
-        whole = bool(read_batches(found.data, fixed(rows), place, *places))
+        whole = bool(read_batches(found.data, readonly_contiguous(rows), place, *places))
     return found, whole
 
 

@@ -165,7 +165,7 @@ class Handover:
             if shard.offset is None:
                 shard.offset = shard.committed = low
             elif not low <= shard.offset <= high:
-                self.fail(EXIT_REFUSED, str(outside_log(tp, shard.offset, low, high)))
+                self.fail(EXIT_REFUSED, str(out_of_range_error(tp, shard.offset, low, high)))
                 return {}
         return {tp: shard.offset for tp, shard in shards.items() if shard.offset is not None}
 
@@ -364,7 +364,7 @@ class Handover:
         return self.reader
 
 
-def outside_log(partition: Partition, offset: int, low: int, high: int) -> StateRefused:
+def out_of_range_error(partition: Partition, offset: int, low: int, high: int) -> StateRefused:
     name = f"{partition[0]}[{partition[1]}]"
     if offset < low:
         return StateRefused(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.runtime.frozen import read_only
 
 Bytes = NDArray[np.uint8]
@@ -115,8 +115,8 @@ class Placement:
         """Return bool (n,); `places`, int64 (n, 2), has each user's start and stop in `data`."""
         found = np.empty(len(places), dtype=np.bool_)
         placed(
-            fixed(data),
-            fixed(places),
+            readonly_contiguous(data),
+            readonly_contiguous(places),
             self._by_murmur2,
             _TABLE,
             self._partition,
@@ -131,5 +131,5 @@ def partitions_of(
 ) -> NDArray[np.int64]:
     """Return int64 (n,), by murmur2; `places`, (n, 2), has each user's start and stop in `data`."""
     found = np.empty(len(places), dtype=np.int64)
-    places_of(fixed(data), fixed(places), partitions, found)
+    places_of(readonly_contiguous(data), readonly_contiguous(places), partitions, found)
     return found

@@ -27,7 +27,7 @@ _LOOK_S = 1.0
 Partition = tuple[str, int]  # topic, partition
 
 
-class Taken(NamedTuple):
+class FetchedChunk(NamedTuple):
     """Next records of a partition, the position after them, and whether its span has ended."""
 
     where: Partition
@@ -131,7 +131,7 @@ def take(
     spans: dict[Partition, tuple[int, int]],
     waiting: Callable[[], None] = lambda: None,
     most: int = RECORDS,
-) -> Iterator[Taken]:
+) -> Iterator[FetchedChunk]:
     """Yield the records in spans of offsets, up to `most` at once, until every span has ended.
 
     While nothing arrives it calls `waiting`, which may raise. A minute without progress raises.
@@ -174,9 +174,9 @@ def take(
             waiting()
         for where, messages in found.items():
             if where in ended:
-                yield Taken(where, messages, spans.pop(where)[1], True)
+                yield FetchedChunk(where, messages, spans.pop(where)[1], True)
             elif messages:
-                yield Taken(where, messages, (messages[-1].offset() or 0) + 1, False)
+                yield FetchedChunk(where, messages, (messages[-1].offset() or 0) + 1, False)
 
 
 def read_partition(

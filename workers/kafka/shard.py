@@ -183,7 +183,7 @@ class Shard:
         finally:
             self.busy_since_s = None
 
-    def goes_on(self) -> None:
+    def report_progress(self) -> None:
         if self.busy_since_s is not None:
             self.busy_since_s = time.monotonic()
 

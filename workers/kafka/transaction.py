@@ -77,7 +77,7 @@ class Owner(Protocol):
     def check_open(self) -> None:
         """Raise if the shard was given up."""
 
-    def goes_on(self) -> None:
+    def report_progress(self) -> None:
         """Report progress of long work."""
 
     def note_abort(self) -> None: ...
@@ -312,7 +312,7 @@ class Transactions:
             except BufferError:
                 self._call(producer.poll, 0.1)
                 self._owner.check_open()
-                self._owner.goes_on()
+                self._owner.report_progress()
 
     def _forward(self, producer: Producer, topic: str, records: Forwarded) -> None:
         """Queue records in librdkafka without delivery reports; the transaction reports failure."""
@@ -365,7 +365,7 @@ class Transactions:
                 if error.txn_requires_abort() or not again:
                     raise
             self._owner.check_open()
-            self._owner.goes_on()
+            self._owner.report_progress()
             now_s = time.monotonic()
             if self._waiting() < left:  # large, but progressing
                 left, going_s = self._waiting(), now_s

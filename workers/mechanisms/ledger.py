@@ -123,7 +123,7 @@ class Contributions:
         return f"Contributions({len(self.keys)} keys, {len(self.counts)} rows)"
 
 
-def grown(column: NDArray[A], n: int) -> NDArray[A]:
+def with_capacity(column: NDArray[A], n: int) -> NDArray[A]:
     """Return `column` with capacity for `n` rows.
 
     The result is `column` itself, or a zero-padded copy at least one and a half times its length.
@@ -226,10 +226,14 @@ class Ledger:
     def _reserve(self, n: int, text_bytes: int) -> None:
         shown: NDArray[Any] = self._shown
         ends: NDArray[Any] = self._ends
-        self._tags, self._keys = grown(self._tags, n), grown(self._keys, n)
-        self._counts, self._shown, ends = grown(self._counts, n), grown(shown, n), grown(ends, n)
+        self._tags, self._keys = with_capacity(self._tags, n), with_capacity(self._keys, n)
+        self._counts, self._shown, ends = (
+            with_capacity(self._counts, n),
+            with_capacity(shown, n),
+            with_capacity(ends, n),
+        )
         self._ends = ends.astype(np.int64) if text_bytes > np.iinfo(ends.dtype).max else ends
-        self._text = grown(self._text, text_bytes)
+        self._text = with_capacity(self._text, text_bytes)
 
     def merge(
         self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool

@@ -5,7 +5,7 @@ Imports `events`, `kafka` (records and readers), `mechanisms` and below. Start w
 
     1  fetched record batches   bytes, as the broker sent them             kafka.transport
     2  Records                  places of n values and keys in one buffer  kafka.decoding
-    3  Logs                     spans of the wanted fields of n records    events.json, formats
+    3  FieldSpans               spans of the wanted fields of n records    events.json, formats
     4  EventColumns             codes of stream keys and labels by view    events.source_reader
     5  Tally                    bounded counts by lane, tick, key, label   pipeline.tallies
     6  Section                  one tick's sums for one owner, with tags   pipeline.contributions

@@ -37,7 +37,7 @@ from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.ledger_blocks import pack
 from workers.runtime.errors import StateRefused
-from workers.runtime.sizes import VALUE_BYTES, cuts
+from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 VERSION = 2
 VERSIONS = (1, VERSION)
@@ -153,7 +153,7 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
         named = LABEL_BYTES_MAX + _KEY_BYTES
         ends = np.cumsum(sizes)
         before: NDArray[np.int64] = np.cumsum(of_row) - of_row
-        for start, stop in cuts(sizes, room - _SECTION_BYTES - named):
+        for start, stop in split_by_size(sizes, room - _SECTION_BYTES - named):
             first_row, last_row = int(before[start]), int(before[stop - 1] + of_row[stop - 1])
             first_key = int(np.searchsorted(heads, start, side="right")) - 1
             last_key = int(np.searchsorted(heads, stop - 1, side="right"))

@@ -66,7 +66,7 @@ CALLED = MappingProxyType(
 _NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
 
 
-class Life(msgspec.Struct, kw_only=True):
+class HistogramProgress(msgspec.Struct, kw_only=True):
     """Stored identity, position and price of one (histogram, generation).
 
     `deltas` are the named parts of delta that are not converted; older versions stored none.
@@ -88,7 +88,7 @@ class Life(msgspec.Struct, kw_only=True):
     until: int | msgspec.UnsetType = msgspec.UNSET
 
 
-def left_out(stored: Mapping[str, Life], names: Collection[str]) -> list[str]:
+def left_out(stored: Mapping[str, HistogramProgress], names: Collection[str]) -> list[str]:
     """Return stored histograms that have published and are not among `names`."""
     return [name for name, life in stored.items() if name not in names and life.next is not None]
 
@@ -165,7 +165,7 @@ class Histogram:
             events=events,
             mechanism=mechanism.public(),
         )
-        self.life = Life(
+        self.life = HistogramProgress(
             generation=config.generation,
             description=description,
             rho=promise.rho,
@@ -316,7 +316,7 @@ class Histogram:
             self._state.ledger.clean()
         return changes
 
-    def restore(self, life: Life, stored: Iterable[tuple[bytes, bytes]]) -> None:
+    def restore(self, life: HistogramProgress, stored: Iterable[tuple[bytes, bytes]]) -> None:
         """Resume from a stored life and all pairs under `prefix`, in key order.
 
         Raise StateRefused if another mechanism wrote it or keys that it served are not declared.
@@ -381,7 +381,7 @@ class Histogram:
     def _name(self, rest: str) -> bytes:
         return (self.prefix + rest).encode()
 
-    def check(self, life: Life) -> None:
+    def check(self, life: HistogramProgress) -> None:
         """Raise StateRefused, naming the changed settings, if another mechanism wrote `life`."""
         now, then = (
             msgspec.json.decode(msgspec.json.encode(self.life.description)),
@@ -410,7 +410,9 @@ class Histogram:
             f"or set generation = {life.generation + 1} to begin a new one, which is charged again"
         )
 
-    def _changes(self, life: Life, changed: Mapping[str, tuple[object, object]]) -> Iterator[str]:
+    def _changes(
+        self, life: HistogramProgress, changed: Mapping[str, tuple[object, object]]
+    ) -> Iterator[str]:
         """Yield settings that changed since the stored life, without values derived from them."""
         found = dict(changed)
         if self.config.rho is None:

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.tallies import bound_events
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.events.columns import DigestsOfViews, EventColumns, Events, Longs, pair_state, pairs_of
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, messages
-from workers.pipeline.tallies import Run, Shares, Tallies, by_tick
+from workers.pipeline.tallies import ContributionBuilder, Run, Tallies, by_tick
 from workers.pipeline.users import Stored, Users
 from workers.pipeline.watermark import Watermark
 from workers.runtime.sizes import VALUE_BYTES, Change
@@ -43,7 +43,7 @@ class Intake(Watermark):
         """`stored` holds committed user pairs; without it, they are kept in memory."""
         super().__init__(lanes, grace_ms, max_behind_ms)
         self._key = key
-        self._shares, self._pairs = Shares(key.tag_state), DigestsOfViews(pair_state)
+        self._shares, self._pairs = ContributionBuilder(key.tag_state), DigestsOfViews(pair_state)
         self._users = Users(lanes, stored)
         self.first: int | None = None
         self._tallies = Tallies()
@@ -112,7 +112,11 @@ class Intake(Watermark):
             raise ValueError("events without users for a lane that bounds them")
         bounded = np.empty(len(events.labels), dtype=np.int64)
         bound_events(
-            fixed(events.ends), fixed(events.amounts), lane.max_items, lane.max_count, bounded
+            readonly_contiguous(events.ends),
+            readonly_contiguous(events.amounts),
+            lane.max_items,
+            lane.max_count,
+            bounded,
         )
         epochs = np.zeros_like(ticks) if lane.horizon is None else (ticks - 1) // lane.horizon
         epochs[ticks < 1] = -1

@@ -43,10 +43,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.texts import Texts, fixed
+from workers.arrays.texts import Texts, readonly_contiguous
 from workers.mechanisms.ledger import Ledger
 from workers.runtime.errors import StateRefused
-from workers.runtime.sizes import VALUE_BYTES, cuts
+from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 _WIDTHS: tuple[np.dtype[Any], ...] = tuple(np.dtype(f"<u{size}") for size in (1, 2, 4, 8))
 
@@ -111,7 +111,7 @@ def key_changes(
         rows = slice(first, first + KEYS_TO_A_BLOCK)
         pairs = [msgspec.json.encode(pair) for pair in zip(keys[rows], since[rows], strict=True)]
         for part, (start, stop) in enumerate(
-            cuts([len(pair) + 1 for pair in pairs], VALUE_BYTES - 1)
+            split_by_size([len(pair) + 1 for pair in pairs], VALUE_BYTES - 1)
         ):
             if first + stop > stored:
                 name = f"{PREFIX}{block:08x}" + (f".{part:02x}" if part else "")
@@ -224,7 +224,7 @@ def _blocks_of(rows: list[NDArray[np.int64]], n: int) -> NDArray[np.int64]:
         blocks[:] = bool(rows)
     else:
         for some in rows:
-            mark_blocks(fixed(some), _BLOCK_BITS, blocks)
+            mark_blocks(readonly_contiguous(some), _BLOCK_BITS, blocks)
     return np.flatnonzero(blocks)
 
 
@@ -234,7 +234,7 @@ def _encode_labels(columns: Ledger, block: int) -> Iterator[tuple[str, bytes]]:
     labels = columns.label_column(first, end)
     lengths, room = labels.lengths, VALUE_BYTES - _HEAD.size
     whole = len(labels.text) + (end - first) * _ROW_BYTES <= room
-    parts = [(0, end - first)] if whole else cuts(lengths + _ROW_BYTES, room)
+    parts = [(0, end - first)] if whole else split_by_size(lengths + _ROW_BYTES, room)
     for part, (start, stop) in enumerate(parts):
         followed = part + 1 < len(parts)
         if first + stop + followed <= columns.clean_rows:

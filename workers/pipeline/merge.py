@@ -27,10 +27,10 @@ import msgspec
 from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.contributions import Message, Section, decode
-from workers.pipeline.histogram import Histogram, Life, left_out, refusal_of_left_out
+from workers.pipeline.histogram import Histogram, HistogramProgress, left_out, refusal_of_left_out
 from workers.pipeline.snapshots import Snapshot
 from workers.runtime.errors import CopyFailed, StateRefused
-from workers.runtime.gil_lock import Turns
+from workers.runtime.gil_lock import GilLock
 from workers.runtime.sizes import Change
 
 logger = logging.getLogger(__name__)
@@ -158,8 +158,8 @@ class ReleaseProgress(msgspec.Struct, kw_only=True):
     watermarks: list[int | None]
     firsts: list[int | None]
     sequences: list[int]
-    histograms: dict[str, Life]
-    retired: list[tuple[str, Life]]
+    histograms: dict[str, HistogramProgress]
+    retired: list[tuple[str, HistogramProgress]]
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class Merge:
         owners: int,
         directory: Path | None = None,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
-        turns: Turns | None = None,
+        turns: GilLock | None = None,
     ) -> None:
         """`directory` holds waiting contributions (None: the system's temporary directory). `turns`
         are those of the worker's shards (None: its own).
@@ -200,12 +200,12 @@ class Merge:
         self._firsts: list[int | None] = [None] * sources
         self._sequences = [0] * sources
         self._position = self._read_to = 0
-        self._retired: list[tuple[str, Life]] = []
+        self._retired: list[tuple[str, HistogramProgress]] = []
         self._gone: list[Change] = []
         self.waiting = Waiting(directory, waiting_bytes_max)
         #: Whether an epoch is charged before its first tick: only under a ceiling.
         self.reserving = False
-        self.turns = turns or Turns()
+        self.turns = turns or GilLock()
 
     # ---- in --------------------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class Merge:
                     if released.beginning:
                         break
                 waiting = self.waiting.get(lane, tick)
-                turn.goes_through(self._rows(lane) + sum(part.rows for part in waiting))
+                turn.begin_piece(self._rows(lane) + sum(part.rows for part in waiting))
                 parts = [part.contributions(self._key) for part in waiting]
                 for histogram in self._lanes[lane]:
                     if histogram.next == tick:
@@ -456,7 +456,7 @@ class Merge:
     def _resume(
         self,
         histogram: Histogram,
-        life: Life | None,
+        life: HistogramProgress | None,
         replaces: bool,
         items: Pairs,
         begin_ms: int | None,
@@ -472,7 +472,7 @@ class Merge:
         if begin is not None:
             histogram.start_at(max(1, histogram.grid.holding(begin)))
 
-    def _retire(self, name: str, life: Life, items: Pairs, end_ms: int | None) -> None:
+    def _retire(self, name: str, life: HistogramProgress, items: Pairs, end_ms: int | None) -> None:
         """End a generation that may have published up to `end_ms`; delete its stored pairs."""
         if end_ms is not None:
             life.until = end_ms

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.events.reader import Reject
 from workers.events.user_reader import HAS_KEY, NO_TIME, origins
 from workers.kafka.records import Records
@@ -139,7 +139,11 @@ def arrived(records: Records, *, user_is_key: bool) -> tuple[Records, Longs]:
     )
     if records.framed:
         origins(
-            records.data, fixed(records.values), np.frombuffer(_NAME, dtype=np.uint8), keys, marks
+            records.data,
+            readonly_contiguous(records.values),
+            np.frombuffer(_NAME, dtype=np.uint8),
+            keys,
+            marks,
         )
     if user_is_key:
         return records, marks

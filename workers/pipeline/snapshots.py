@@ -66,13 +66,13 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.mechanisms.config.buckets import Buckets
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.ledger import Ledger, grown
+from workers.mechanisms.ledger import Ledger, with_capacity
 from workers.mechanisms.mechanism import Answers, Guarantee, Items, Mechanism, Release
 from workers.runtime.frozen import Frozen
-from workers.runtime.sizes import VALUE_BYTES, cuts
+from workers.runtime.sizes import VALUE_BYTES, split_by_size
 
 Longs = NDArray[np.int64]
 
@@ -103,8 +103,8 @@ class LabelCache:
         if size > len(self._rank):
             more = max(size, 2 * len(self._rank)) - len(self._rank)
             self._rank = np.concatenate((self._rank, np.full(more, -1)))
-            self._begins = grown(self._begins, len(self._rank))
-            self._lengths = grown(self._lengths, len(self._rank))
+            self._begins = with_capacity(self._begins, len(self._rank))
+            self._lengths = with_capacity(self._lengths, len(self._rank))
         new = rows[self._rank[rows] < 0]
         if len(new):
             labels = [columns.label(row).decode() for row in new.tolist()]
@@ -131,7 +131,7 @@ class LabelCache:
 
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
         begin, self._end = self._end, self._end + int(lengths.sum())
-        self._text = grown(self._text, self._end + WORD)
+        self._text = with_capacity(self._text, self._end + WORD)
         self._text[begin : self._end] = np.frombuffer(b"".join(texts), dtype=np.uint8)
         self._begins[rows] = begin + np.cumsum(lengths) - lengths
         self._lengths[rows] = lengths
@@ -155,8 +155,14 @@ class LabelCache:
         for again in (False, True):
             if again:
                 self.meet(columns, rows)
-            known = fixed(columns.keys), fixed(self._rank), fixed(self._lengths)
-            made = items_as_numbers(fixed(rows), fixed(counts), *known, keys, numbers)
+            known = (
+                readonly_contiguous(columns.keys),
+                readonly_contiguous(self._rank),
+                readonly_contiguous(self._lengths),
+            )
+            made = items_as_numbers(
+                readonly_contiguous(rows), readonly_contiguous(counts), *known, keys, numbers
+            )
             if made[0] != UNMET:
                 break
         shift, rank_bits, largest, size = made
@@ -165,8 +171,13 @@ class LabelCache:
         numbers.sort()
         ends = np.empty(keys, dtype=np.int64)
         out = np.empty(size + ITEM_BYTES * len(rows) + 2 * keys + WORD, dtype=np.uint8)
-        labels = fixed(self._text), fixed(self._begins), fixed(self._lengths), fixed(self.by_rank)
-        numbers_as_json(*labels, fixed(numbers), shift, rank_bits, largest, ends, out)
+        labels = (
+            readonly_contiguous(self._text),
+            readonly_contiguous(self._begins),
+            readonly_contiguous(self._lengths),
+            readonly_contiguous(self.by_rank),
+        )
+        numbers_as_json(*labels, readonly_contiguous(numbers), shift, rank_bits, largest, ends, out)
         found, start = [], 0
         for end in ends.tolist():
             found.append(out[start:end].tobytes())
@@ -252,7 +263,7 @@ class Numeric(Frozen):
         from workers.arrays import buckets as kernels
 
         bucket, at, lowest, low_at, highest, high_at = kernels.quantile(
-            fixed(counts), float(sd), float(q), NORMAL_95, np.empty(len(self.edges))
+            readonly_contiguous(counts), float(sd), float(q), NORMAL_95, np.empty(len(self.edges))
         )
         none = {"q": q, "bucket": None, "value": None, "low": None, "high": None}
         if bucket == kernels.OPEN:
@@ -334,7 +345,7 @@ def parts(fields: Fields, room: int) -> list[dict[str, Any]]:
     else:
         atoms = [(element, len(orjson.dumps(element)) + 1) for element in fields[name]]
     found = []
-    for start, stop in cuts([size for _, size in atoms], room):
+    for start, stop in split_by_size([size for _, size in atoms], room):
         elements = [element for element, _ in atoms[start:stop]]
         found.append({**fields, name: _merged(elements) if name == "answers" else elements})
     return found or [dict(fields)]

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from workers.arrays import tallies as kernels
 from workers.arrays.blake2b import State
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.events.columns import DigestsOfViews, EventColumns, Longs
 from workers.events.vocabulary import Codes, Vocabulary
 from workers.mechanisms.config.histogram import Lane
-from workers.mechanisms.ledger import grown
+from workers.mechanisms.ledger import with_capacity
 from workers.pipeline.contributions import Rows
 from workers.pipeline.histogram import owner_of
 from workers.runtime.frozen import read_only
@@ -85,18 +85,18 @@ class Tally:
             amounts: int64 (m,), of the labels, or (0,): all 1.
             max_items, max_count: D0 and Dinf.
         """
-        ends = fixed(columns.ends)
+        ends = readonly_contiguous(columns.ends)
         # At most one row for every event's key and each of its labels, and for every possible pair.
         rows = self._used + len(events) + min(len(columns.labels), len(events) * max_items)
-        self._told = grown(self._told, len(self.key_names))
+        self._told = with_capacity(self._told, len(self.key_names))
         self._make_room(min(rows, len(self.key_names) * (len(self.label_names) + 1)))
         self._used = kernels.count_events(
-            fixed(events),
-            _ALL_SEEN if columns.seen is None else fixed(columns.seen),
-            fixed(columns.keys),
+            readonly_contiguous(events),
+            _ALL_SEEN if columns.seen is None else readonly_contiguous(columns.seen),
+            readonly_contiguous(columns.keys),
             ends,
-            fixed(columns.labels),
-            fixed(amounts),
+            readonly_contiguous(columns.labels),
+            readonly_contiguous(amounts),
             max_items,
             max_count,
             self._told,
@@ -217,7 +217,7 @@ class Tallies:
         ]
 
 
-class Shares:
+class ContributionBuilder:
     """Builder of one source partition's rows. Not thread-safe."""
 
     def __init__(self, tag_state: Callable[[str], State]) -> None:
@@ -318,7 +318,12 @@ def by_tick(times: Longs, effective: Longs, lane: Lane) -> tuple[Longs, list[Run
     n = len(times)
     ticks, begins = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
     found, ascending = kernels.ticks_of(
-        fixed(times), fixed(effective), lane.start_ms, lane.tick_ms, ticks, begins
+        readonly_contiguous(times),
+        readonly_contiguous(effective),
+        lane.start_ms,
+        lane.tick_ms,
+        ticks,
+        begins,
     )
     begins, order, ordered = begins[:found], np.arange(n), ticks
     if not ascending:

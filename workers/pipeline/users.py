@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part, kernel_with_arrays
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.mechanisms.config.histogram import Lane
 from workers.runtime.errors import StateRefused
 from workers.runtime.frozen import read_only
@@ -444,7 +444,7 @@ class UserEpoch:
         amounts: NDArray[np.int64],
         counted: NDArray[np.int64],
     ) -> None:
-        users, pairs = fixed(users), fixed(pairs)
+        users, pairs = readonly_contiguous(users), readonly_contiguous(pairs)
         owners = np.empty(len(users), dtype=np.int32)
         numbers = np.empty(len(pairs), dtype=np.int32)
         done = 0

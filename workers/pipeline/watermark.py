@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.tallies import effective_times
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.events.columns import Events, Longs
 from workers.events.reader import BEHIND, Reject
 from workers.mechanisms.config.histogram import Lane
@@ -85,7 +85,7 @@ class Watermark:
     def go_on(self, watermark: int | None) -> None:
         self.watermark = self._committed_watermark = watermark
 
-    def told(self, watermark: int | None) -> None:
+    def advance_to(self, watermark: int | None) -> None:
         """Advance to a given time, if it is later; None does nothing."""
         if watermark is not None and (self.watermark is None or watermark > self.watermark):
             self.watermark = watermark
@@ -118,7 +118,7 @@ class Watermark:
                     timedelta(milliseconds=latest - oldest),
                 )
         self.watermark = effective_times(
-            fixed(times[begin:]), latest, self._grace, mark, effective[begin:]
+            readonly_contiguous(times[begin:]), latest, self._grace, mark, effective[begin:]
         )
         return effective
 

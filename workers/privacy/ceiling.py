@@ -27,7 +27,7 @@ import msgspec
 
 from workers.mechanisms.config.checked import display
 from workers.mechanisms.config.ticks import TickGrid
-from workers.pipeline.histogram import Life
+from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.merge import ReleaseProgress
 from workers.privacy.total import Part, epsilon_at
 from workers.runtime.errors import StateRefused
@@ -147,7 +147,7 @@ def merged(charges: Iterable[CeilingCharge]) -> list[CeilingCharge]:
     return list(found.values())
 
 
-def grid_of(name: str, life: Life) -> TickGrid:
+def grid_of(name: str, life: HistogramProgress) -> TickGrid:
     """Return the tick grid in a generation's stored description.
 
     Raises:
@@ -164,7 +164,7 @@ def grid_of(name: str, life: Life) -> TickGrid:
     )
 
 
-def price_of(life: Life, times: int = 1) -> Part:
+def price_of(life: HistogramProgress, times: int = 1) -> Part:
     return Part(
         rho=life.rho,
         epsilon=life.epsilon,
@@ -175,7 +175,7 @@ def price_of(life: Life, times: int = 1) -> Part:
     )
 
 
-def key_field(life: Life) -> str:
+def key_field(life: HistogramProgress) -> str:
     return str(_events(life).get("key"))
 
 
@@ -187,7 +187,7 @@ def topics_of(progress: ReleaseProgress) -> set[str]:
     return found
 
 
-def _epochs(life: Life, grid: TickGrid) -> list[int]:
+def _epochs(life: HistogramProgress, grid: TickGrid) -> list[int]:
     """Return charged epochs of a generation, with the first and last among them; may be empty."""
     if life.first is None:
         return []
@@ -200,7 +200,7 @@ def _epochs(life: Life, grid: TickGrid) -> list[int]:
     return found
 
 
-def _events(life: Life) -> Mapping[str, object]:
+def _events(life: HistogramProgress) -> Mapping[str, object]:
     events = life.description.get("events")
     return events if isinstance(events, dict) else {}
 
@@ -214,7 +214,7 @@ Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FullestWindow:
     """Charges in a window for the event or user that pays most.
 
     Attributes:
@@ -277,7 +277,7 @@ class Ceiling:
 
     def fullest(
         self, charges: Sequence[CeilingCharge], begin: int, end: int, *, named: bool = False
-    ) -> Held:
+    ) -> FullestWindow:
         """Return the window with the largest loss among those that touch [begin, end).
 
         Unless the window must be `named`, stop at an upper bound that stays within the ceiling.
@@ -289,15 +289,15 @@ class Ceiling:
             and self.holds(epsilon := self.epsilon_of(charges, most))
         ):
             # No window exceeds this bound, so which one is fullest does not matter.
-            return Held(None, None, epsilon, most)
+            return FullestWindow(None, None, epsilon, most)
         windows = list(_windows(charges, self.period_ms, begin, end))
         if len(windows) > WINDOWS_MAX:
-            return Held(None, None, self.epsilon_of(charges, most), most)
+            return FullestWindow(None, None, self.epsilon_of(charges, most), most)
         held: dict[Counts, tuple[int, int]] = {}
         for window in windows:
             held.setdefault(tuple(len(charge.within(*window)) for charge in charges), window)
         found = [
-            Held(*window, self.epsilon_of(charges, counts), counts)
+            FullestWindow(*window, self.epsilon_of(charges, counts), counts)
             for counts, window in held.items()
         ]
         return max(found, key=lambda one: math.inf if one.epsilon is None else one.epsilon)

@@ -25,7 +25,7 @@ from workers.privacy.ceiling import (
     EVER,
     Ceiling,
     CeilingCharge,
-    Held,
+    FullestWindow,
     charges_of,
     merged,
     parts_of,
@@ -231,7 +231,7 @@ class CeilingGuard:
                     "later (docs/budget.md)"
                 )
 
-    def _sum(self, held: Held, charges: Sequence[CeilingCharge]) -> str:
+    def _sum(self, held: FullestWindow, charges: Sequence[CeilingCharge]) -> str:
         if held.epsilon is not None:
             return f"epsilon {held.epsilon:.6g} at that delta"
         paid = [charge for charge, count in zip(charges, held.counts, strict=True) if count]
@@ -253,7 +253,7 @@ class CeilingGuard:
         return None
 
 
-def named(charges: Iterable[CeilingCharge], held: Held, unit: str) -> str:
+def named(charges: Iterable[CeilingCharge], held: FullestWindow, unit: str) -> str:
     found = [
         f"{charge}{f' ({part.times:,} epochs)' if part.times > 1 else ''}"
         for charge, part in parts_of(list(charges), held.counts, unit)

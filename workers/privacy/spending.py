@@ -42,13 +42,13 @@ from msgspec import structs
 
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.identity import mechanism_id
-from workers.pipeline.histogram import Life, owner_of
+from workers.pipeline.histogram import HistogramProgress, owner_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.privacy.ceiling import (
     EVER,
     Ceiling,
     CeilingCharge,
-    Held,
+    FullestWindow,
     charges_of,
     grid_of,
     key_field,
@@ -59,12 +59,12 @@ from workers.privacy.ceiling import (
 from workers.privacy.plan.model import Record, Share, Span
 from workers.privacy.total import (
     Charge,
+    Composed,
     Part,
-    Together,
+    compose,
     delta_together,
     epsilon_at,
     spans_of,
-    together,
 )
 from workers.settings.settings import Settings
 
@@ -190,7 +190,7 @@ class Piece:
     """A generation in one owner partition, with at least one published tick."""
 
     owner: int
-    life: Life
+    life: HistogramProgress
     running: bool
 
     @property
@@ -208,7 +208,7 @@ class Entry:
     """A generation in all owner partitions; two settings with the same number are two entries."""
 
     name: str
-    life: Life
+    life: HistogramProgress
     pieces: list[Piece] = field(default_factory=list)
     status: Status = "ended"
 
@@ -297,11 +297,11 @@ def total_of(
     if outside or not published:
         return None, outside
     if unit == "user":
-        return _total(unit, published, together([entry.part for entry in published]), None), ()
+        return _total(unit, published, compose([entry.part for entry in published]), None), ()
     groups = dict(_sets(published, settings, owners))
     delta = max(delta_together([entry.part for entry in _of(published, group)]) for group in groups)
     found = {
-        group: together([entry.part for entry in _of(published, group)], delta) for group in groups
+        group: compose([entry.part for entry in _of(published, group)], delta) for group in groups
     }
 
     def size(group: frozenset[int]) -> tuple[float, float, list[int]]:
@@ -364,7 +364,7 @@ def total_of_all(
             [(worker, entry) for worker, entries in published.items() for entry in entries]
         )
     delta = max(delta_together([entry.part for _, entry in choice]) for choice in choices)
-    sums = [together([entry.part for _, entry in choice], delta) for choice in choices]
+    sums = [compose([entry.part for _, entry in choice], delta) for choice in choices]
     worst = max(
         range(len(sums)),
         key=lambda i: (math.inf if (e := sums[i].epsilon) is None else e, sums[i].rho),
@@ -433,7 +433,7 @@ def _counted(entry: Entry) -> Counted:
     )
 
 
-def _total(unit: str, entries: Sequence[Entry], found: Together, key: str | None) -> Total:
+def _total(unit: str, entries: Sequence[Entry], found: Composed, key: str | None) -> Total:
     return Total(
         unit=unit,
         epsilon=found.epsilon,
@@ -496,15 +496,15 @@ def left_of(
 
 def _fullest(
     ceiling: Ceiling, charges: Sequence[CeilingCharge], epochs: Sequence[tuple[CeilingCharge, int]]
-) -> Held:
+) -> FullestWindow:
     found = [ceiling.fullest(charges, *charge.span(epoch), named=True) for charge, epoch in epochs]
-    nothing = Held(None, None, 0.0, (0,) * len(charges))
+    nothing = FullestWindow(None, None, 0.0, (0,) * len(charges))
     return max(
         found, key=lambda held: math.inf if held.epsilon is None else held.epsilon, default=nothing
     )
 
 
-def _rho_left(ceiling: Ceiling, paid: Sequence[Part], held: Held) -> float:
+def _rho_left(ceiling: Ceiling, paid: Sequence[Part], held: FullestWindow) -> float:
     """Return the rho that still fits, rounded down."""
     low, high = 0.0, 1e4
     if not ceiling.holds(held.epsilon):
@@ -631,7 +631,7 @@ def _generation(entry: Entry) -> Generation:
     life, grid, epochs = entry.life, entry.grid, entry.epochs
     charged = None
     if epochs:
-        found = together([entry.part])
+        found = compose([entry.part])
         charged = Charged(
             epochs=entry.charged_epochs, rho=found.rho, epsilon=found.epsilon, delta=found.delta
         )

@@ -55,7 +55,7 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.privacy.phrasing import cautions, is_void, up_to
 from workers.privacy.plan.model import Loss, Share, Span, Total
-from workers.runtime.frozen import kept
+from workers.runtime.frozen import memoized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
+class Composed:
     """Joint guarantee of several parts.
 
     `epsilon` is None if delta is at least 1, which promises nothing. `deltas` are the parts of
@@ -99,7 +99,7 @@ def delta_together(parts: Sequence[Part]) -> float:
     return _sum((part.delta, part.times) for part in parts)
 
 
-def together(parts: Sequence[Part], delta: float | None = None) -> Together:
+def compose(parts: Sequence[Part], delta: float | None = None) -> Composed:
     """Return the joint guarantee of at least one part, at `delta` or the sum of the parts' deltas.
 
     Raises:
@@ -126,7 +126,7 @@ def together(parts: Sequence[Part], delta: float | None = None) -> Together:
                 _sum([(way, 1), *((p.epsilon, p.times) for p in pure)])
                 for way in _composed(others, float(left))
             ]
-    return Together(
+    return Composed(
         rho=_sum((part.rho, part.times) for part in parts),
         epsilon=min(ways) if at < 1 else None,
         delta=min(at, 1.0),
@@ -140,7 +140,7 @@ def together(parts: Sequence[Part], delta: float | None = None) -> Together:
 def epsilon_at(parts: Sequence[Part], delta: float) -> float | None:
     """Return the joint epsilon of parts at any delta, rounded up; None if there is no guarantee.
 
-    Unlike in `together`, delta may be below the sum of the parts' own deltas; then less of it
+    Unlike in `compose`, delta may be below the sum of the parts' own deltas; then less of it
     converts rho.
     """
     if not parts:
@@ -174,7 +174,7 @@ def _sum(values: Iterable[tuple[float, int]]) -> float:
 
 NUMERICAL = "numerical"
 # Spans and groups of a table share these figures.
-_epsilon_of = kept(maxsize=1 << 12)(epsilon_of)
+_epsilon_of = memoized(maxsize=1 << 12)(epsilon_of)
 # Far above the floating-point error in an exponent of this size.
 _OUTWARD = 1 + 1e-12
 _MARGIN = 1e-9
@@ -183,12 +183,12 @@ _LARGEST_EXPONENT = 700.0
 _MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k", "misra_gries"})
 
 
-def lost(parts: Sequence[Part], events: int) -> tuple[float | None, float]:
+def group_loss(parts: Sequence[Part], events: int) -> tuple[float | None, float]:
     """Return (epsilon, delta) for a person with `events` events in every epoch of every part.
 
     `events` may also be the user ids of one person. There is at least one part, and all parts
     count every event. Without a guarantee the result is (None, 1). One event and one epoch give the
-    figures of `together`.
+    figures of `compose`.
 
     Raises:
         ValueError: events is below 1.
@@ -196,7 +196,7 @@ def lost(parts: Sequence[Part], events: int) -> tuple[float | None, float]:
     if events < 1:
         raise ValueError(f"events = {events}: must be at least 1")
     if events == 1 and all(part.times == 1 for part in parts):
-        found = together(parts)
+        found = compose(parts)
         return found.epsilon, found.delta
     plain = [part for part in parts if part.pure or part.failures is None]
     composed = [part for part in parts if part not in plain]
@@ -213,7 +213,7 @@ def converting(parts: Sequence[Part]) -> float:
     return float(sum((Fraction(part.delta) for part in parts), Fraction(0)) - spent)
 
 
-@kept(maxsize=1 << 12)
+@memoized(maxsize=1 << 12)
 def group_failure(probability: float, rho: float, events: int) -> float:
     """Return p_k, rounded up, at most 1; `probability` is p and `rho` the cost of one event."""
     total = Fraction(probability)
@@ -360,7 +360,7 @@ def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
     losses = []
     for events in EVENTS:
         epsilon, delta = _most(
-            [(*lost(group, events), converting(group)) for group in parts], events
+            [(*group_loss(group, events), converting(group)) for group in parts], events
         )
         losses.append(
             Loss(events=events, epsilon=epsilon, delta=delta, void=is_void(epsilon, delta))
@@ -480,7 +480,7 @@ def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iter
 
 
 def _together(built: Sequence[Built], key: str | None) -> Total:
-    found = together([one.part for one in built])
+    found = compose([one.part for one in built])
     left = float(Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas))
     unit = built[0].mechanism.guarantee.unit
     return Total(

@@ -221,7 +221,7 @@ class Offline:
         """Count a batch, and release completed ticks; none waits for `ended` partitions."""
         self._note(batch)
         self._intakes[batch.partition].add(batch.events, came_late=batch.came_late)
-        self._intakes[batch.partition].told(batch.watermark)
+        self._intakes[batch.partition].advance_to(batch.watermark)
         self._ended = ended
         if self._commit(batch.partition) or ended:
             self._commit_ended()

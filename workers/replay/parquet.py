@@ -38,7 +38,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from workers.events.columns import AMOUNT_MAX, NO_AMOUNTS, Coder, Events, Longs, Names, user_digests
+from workers.events.columns import (
+    AMOUNT_MAX,
+    NO_AMOUNTS,
+    Events,
+    LabelEncoder,
+    Longs,
+    Names,
+    user_digests,
+)
 from workers.events.log_values import TIME_MAX
 from workers.events.project import PLAUSIBLE_MS
 from workers.events.reader import EARLIEST_MS, EARLY, EventReader, with_unit
@@ -662,7 +670,7 @@ class ParquetRows:
         self._check(schema)
         self.total: int | None = self._file.metadata.num_rows
         self._map = pa.types.is_map(schema.field(self._items).type)
-        self._coder = Coder(Names())
+        self._coder = LabelEncoder(Names())
         self._keys = TextColumn(
             Names(declared_keys(settings)[self._name_of_view] or ()),
             declared_keys(settings)[self._name_of_view],

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.text_columns import find_lines
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.events.reader import EventSpans, Reject
 from workers.events.source_reader import SourceReader
 from workers.kafka.records import Records
@@ -147,7 +147,7 @@ def lines_of(text: NDArray[np.uint8], foreseen: int = 1) -> Records:
 
     If there are many more lines than `foreseen`, the text is read twice.
     """
-    text = fixed(text)
+    text = readonly_contiguous(text)
     places = np.empty((foreseen + foreseen // 8 + 1, 2), dtype=np.int64)
     n = find_lines(text, places)
     if n > len(places):

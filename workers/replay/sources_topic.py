@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from workers.agents.topics import check_events, connection_of
 from workers.events.columns import Events, Longs
-from workers.events.forms import Forms
+from workers.events.decoders import Decoders
 from workers.kafka.reading import EVENTS, bounds_of, reader, take
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import RECORD_KEY
@@ -78,7 +78,7 @@ class TopicSource:
             str(place) if several else f"partition {place.partition}" for place in sources
         ]
         reader = reader_of(settings)
-        forms = Forms(settings, reader)
+        forms = Decoders(settings, reader)
         self._readers = [
             source_reader_of(
                 settings, reader, place.partition, place.topic.partitions, forms.form()

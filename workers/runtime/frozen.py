@@ -140,19 +140,19 @@ def check_frozen(value: object, where: str) -> None:
         raise TypeError(f"{where}: a {kind.__name__} can change, and threads share it")
 
 
-class Kept(Protocol[P, T_co]):
+class Memoized(Protocol[P, T_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
 
     def cache_clear(self) -> None: ...
 
 
-def kept(maxsize: int | None) -> Callable[[Callable[P, T]], Kept[P, T]]:
+def memoized(maxsize: int | None) -> Callable[[Callable[P, T]], Memoized[P, T]]:
     """Cache a pure function's last `maxsize` results (None: all) for all threads.
 
     Concurrent calls with equal arguments may compute twice; the results are equal.
     """
 
-    def decorate(function: Callable[P, T]) -> Kept[P, T]:
+    def decorate(function: Callable[P, T]) -> Memoized[P, T]:
         @functools.wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> T:
             found = function(*args, **kwargs)

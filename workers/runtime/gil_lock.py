@@ -23,28 +23,28 @@ SHORT_ROWS = 500_000
 _ROUND_S, _PAUSE_S = 0.1, 0.001
 
 
-class Turns:
+class GilLock:
     """The GIL lock of a worker, shared by the threads of all shards."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
-    def one(self, rows: int) -> Turn:
-        return Turn(self._lock, rows)
+    def one(self, rows: int) -> GilTurn:
+        return GilTurn(self._lock, rows)
 
-    def several(self) -> Turn:
-        """Return a context manager for work in pieces, each announced with `goes_through`."""
-        return Turn(self._lock, None)
+    def several(self) -> GilTurn:
+        """Return a context manager for work in pieces, each announced with `begin_piece`."""
+        return GilTurn(self._lock, None)
 
 
-class Turn(AbstractContextManager["Turn"]):
+class GilTurn(AbstractContextManager["GilTurn"]):
     """Context manager that holds the lock during short work."""
 
     def __init__(self, lock: threading.Lock, rows: int | None) -> None:
         self._lock, self._rows = lock, rows
         self._since_s: float | None = None  # None: this thread does not hold the lock
 
-    def goes_through(self, rows: int) -> None:
+    def begin_piece(self, rows: int) -> None:
         """Announce the next piece of work by its rows; wait for the lock if it is short."""
         short = rows <= SHORT_ROWS
         if self._since_s is not None:
@@ -64,7 +64,7 @@ class Turn(AbstractContextManager["Turn"]):
 
     def __enter__(self) -> Self:
         if self._rows is not None:
-            self.goes_through(self._rows)
+            self.begin_piece(self._rows)
         return self
 
     def __exit__(

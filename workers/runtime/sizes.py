@@ -43,7 +43,7 @@ BATCH_BYTES = 1_000_000
 TOPIC_BYTES = 1_048_588
 
 
-def cuts(sizes: ArrayLike, room: int) -> list[tuple[int, int]]:
+def split_by_size(sizes: ArrayLike, room: int) -> list[tuple[int, int]]:
     """Return the (start, stop) of consecutive parts of a list that fit in `room` bytes.
 
     Every part is filled greedily, so appending to the list changes its last part only. `sizes` are

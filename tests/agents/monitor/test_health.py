@@ -66,12 +66,12 @@ def test_a_thread_that_is_stuck_is_dead_and_one_that_goes_on_is_not(scene: Scene
     shard = scene.release
     shard.busy_since_s = NOW_S - SHARD_S - 1
     assert "orders-release-0" in health(scene).not_alive(NOW_S)[0]
-    shard.goes_on()
+    shard.report_progress()
     assert shard.busy_since_s < NOW_S, "the monotonic clock of this machine, not the test's"
     shard.busy_since_s = NOW_S - SHARD_S + 1
     assert health(scene).not_alive(NOW_S) == []
     shard.busy_since_s = None
-    shard.goes_on()
+    shard.report_progress()
     assert shard.busy_since_s is None
 
 

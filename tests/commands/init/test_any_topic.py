@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.commands.init.topics import NOW_MS, events, iso, sample_of
 from workers.commands.init.draft import Answers, Draft, Guess
 from workers.commands.init.formats import NothingToCount, decoded
-from workers.commands.init.pace import pace_of
 from workers.commands.init.sample import Sample
+from workers.commands.init.tick_choice import pace_of
 from workers.commands.init.writing import Place, settings_text
 from workers.events.project import Projection
 from workers.settings.settings import Settings, settings_of

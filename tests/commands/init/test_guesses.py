@@ -14,7 +14,7 @@ from workers.commands.init.draft import Answers, Draft
 from workers.commands.init.fields import Form, survey
 from workers.commands.init.formats import NothingToCount
 from workers.commands.init.items import Range, around, range_of
-from workers.commands.init.pace import config_of, pace_of
+from workers.commands.init.tick_choice import config_of, pace_of
 from workers.commands.init.times import grace_of
 from workers.commands.init.writing import worker_name
 from workers.mechanisms.registry import build

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from workers.commands.init.names import Who, who
+from workers.commands.init.names import UserKind, who
 from workers.mechanisms.config.views import parse
 
-NAMES: dict[Who | None, str] = {
-    Who.PERSON: (
+NAMES: dict[UserKind | None, str] = {
+    UserKind.PERSON: (
         "user user_id userId userid userIDs USER_ID user-id usr usr_id uid user.id payload.user.id customer customers "
         "customer_id custId cust_id custid order.customer.id order_customer_id session.user user.name user.email "
         "emailAddress email_hash phoneNumber phone msisdn visitorIds member_no lines[].customer_id context.user.uuid "
         "passenger patientId end_user subscriber.key clientId guest buyer.ref user.details.id"
     ),
-    Who.ACCOUNT: "account account_id acct acct_no accountNumber user.account.id iban walletId",
-    Who.DEVICE: "ip client_ip clientIp ipAddress IPAddress context.ip deviceId device_uuid imei user.device.id mac_address",
-    Who.SESSION: "session session_id sessionId sessionid session.id session-id user.session.id cookie sess_id",
-    Who.EVENT: "id order.id order_id orderId customer.order.id request_id traceId event.uuid messageId uuid transactionid",
+    UserKind.ACCOUNT: "account account_id acct acct_no accountNumber user.account.id iban walletId",
+    UserKind.DEVICE: "ip client_ip clientIp ipAddress IPAddress context.ip deviceId device_uuid imei user.device.id mac_address",
+    UserKind.SESSION: "session session_id sessionId sessionid session.id session-id user.session.id cookie sess_id",
+    UserKind.EVENT: "id order.id order_id orderId customer.order.id request_id traceId event.uuid messageId uuid transactionid",
     None: (
         "sku product.id productId product.name name page shop shop_id store.id user_agent userAgent user_type "
         "customer_segment user.country user.address.city device.type order.total order type event code tags "
@@ -28,7 +28,7 @@ CASES = [(name, kind) for kind, names in NAMES.items() for name in names.split()
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=[name for name, _ in CASES])
-def test_the_noun_of_a_name_says_what_a_field_identifies(name: str, kind: Who | None) -> None:
+def test_the_noun_of_a_name_says_what_a_field_identifies(name: str, kind: UserKind | None) -> None:
     """The noun is the last word that is more than "id": wherever words are cut, and whatever is around it."""
     assert len(CASES) > 60
     assert who(parse(name)) is kind

@@ -16,7 +16,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2
 
 from tests.events.formats.walking import content, expected, unordered
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.events.formats.fitting import Refused, logged
 from workers.events.formats.protobuf import ProtobufFormat
 from workers.events.formats.protobuf_program import ProtobufSchema
@@ -262,8 +262,8 @@ def difference(
     lengths = np.array([len(payload) for payload in payloads], dtype=np.int64)
     stops = np.cumsum(lengths)
     values, roots = (
-        fixed(np.stack((stops - lengths, stops), axis=1)),
-        fixed(np.full(len(payloads), form.root(number))),
+        readonly_contiguous(np.stack((stops - lengths, stops), axis=1)),
+        readonly_contiguous(np.full(len(payloads), form.root(number))),
     )
     data = np.frombuffer(b"".join(payloads) + form.arrays.texts.tobytes(), dtype=np.uint8)
     scan = form.logs(data, values, roots, int(stops[-1]))

@@ -37,7 +37,7 @@ class Shard:
         if self.closed.is_set():
             raise Closed
 
-    def goes_on(self) -> None:
+    def report_progress(self) -> None:
         self.went_on += 1
 
 

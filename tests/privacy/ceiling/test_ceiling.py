@@ -22,7 +22,7 @@ from workers.mechanisms.config.ticks import TickGrid
 from workers.privacy.ceiling import EVER, Ceiling, CeilingCharge, charges_of, merged, most_epochs
 from workers.privacy.ceiling_check import check_ceiling
 from workers.privacy.ceiling_guard import overlap
-from workers.privacy.total import Part, epsilon_at, together
+from workers.privacy.total import Part, compose, epsilon_at
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import PrivacySettings, Settings, TopicNames
 
@@ -181,7 +181,7 @@ def test_a_sum_is_what_an_independent_accountant_finds_and_never_below(
 def test_at_the_sum_of_the_deltas_it_is_the_total_that_plan_and_budget_state() -> None:
     for pure in (False, True):
         parts = [replace(PART, times=3), replace(PART, rho=0.2, pure=pure)]
-        found = together(parts)
+        found = compose(parts)
         assert epsilon_at(parts, found.delta) == found.epsilon
         # With less delta than the parts were priced at, rho is converted at that smaller delta.
         less = epsilon_at(parts, 2.5e-6)

@@ -21,7 +21,7 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
 from workers.privacy.ceiling import charges_of
 from workers.privacy.spending import budget_of, budget_of_all
-from workers.privacy.total import Built, Part, epsilon_at, together, total_of
+from workers.privacy.total import Built, Part, compose, epsilon_at, total_of
 from workers.settings.settings import Settings
 
 ALL: dict[str, Any] = {"max_items_per_user": 1}
@@ -108,7 +108,7 @@ def test_several_workers_on_the_same_events_add_up(unit: str) -> None:
         ]
     )
     times = 3 if unit == "user" else 1
-    expected = together([part_of(one, unit, times), part_of(other, unit)])
+    expected = compose([part_of(one, unit, times), part_of(other, unit)])
     assert found.total is not None and (found.total.epsilon, found.total.delta) == (
         expected.epsilon,
         expected.delta,
@@ -144,7 +144,7 @@ def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> N
     shop, city = daily("shop", keys=("s1",)), daily("city", keys=("berlin",), key="city")
     given = settings(shop, city)
     built = [Built(config, build(config)) for config in (shop, city)]
-    both = together([one.part for one in built])
+    both = compose([one.part for one in built])
     assert total_of(built).epsilon == both.epsilon and total_of(built).histograms == (
         "shop",
         "city",

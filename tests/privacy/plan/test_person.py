@@ -31,13 +31,13 @@ from workers.privacy.total import (
     Built,
     Charge,
     Part,
+    compose,
     delta_of,
     group_failure,
-    lost,
+    group_loss,
     rows_of,
     spans_of,
     stated,
-    together,
     total_of,
     warnings_of,
 )
@@ -69,7 +69,7 @@ def test_epsilon_is_that_of_an_independent_accountant(events: int, epochs: int) 
     for epsilon, delta in ((0.1, 1e-9), (1.0, 1e-9), (1.0, 1e-6)):
         rho = rho_of(epsilon, delta)
         part = Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)
-        ours, grown = lost([part], events)
+        ours, grown = group_loss([part], events)
         sigma = 1 / (events * math.sqrt(2 * rho))
         event = SelfComposedDpEvent(GaussianDpEvent(sigma), epochs)
         theirs = RdpAccountant(orders=ORDERS).compose(event).get_epsilon(delta)
@@ -86,7 +86,7 @@ def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
     """The privacy loss distribution is exact for Gaussian noise, within its stated error."""
     rho = rho_of(epsilon, delta)
     for events, epochs in ((1, 1), (2, 1), (5, 1), (2, 30)):
-        ours, _ = lost([Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], events)
+        ours, _ = group_loss([Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], events)
         sigma = 1 / (events * math.sqrt(2 * rho * epochs))
         exact = from_gaussian_mechanism(
             sigma, value_discretization_interval=1e-4, pessimistic_estimate=False
@@ -95,7 +95,9 @@ def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
         assert ours is not None and least <= ours <= 1.25 * least
         # Half or double the events are detected.
         for wrong in (max(1, events // 2), events * 2):
-            other, _ = lost([Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], wrong)
+            other, _ = group_loss(
+                [Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], wrong
+            )
             assert wrong == events or (other is not None and not least <= other <= 1.25 * least)
 
 
@@ -119,7 +121,7 @@ def test_failures_grow_at_least_as_those_of_a_normal_threshold(
 
 def test_the_chance_of_failure_grows_by_far_more_than_the_events() -> None:
     """Documents why "ten events are protected ten times less" was wrong."""
-    one, ten = lost([unk(1.0, 1e-9)], 1), lost([unk(1.0, 1e-9)], 10)
+    one, ten = group_loss([unk(1.0, 1e-9)], 1), group_loss([unk(1.0, 1e-9)], 10)
     assert one == (1.0, 1e-9)
     assert ten[0] is not None and 10 < ten[0] < 13
     assert 1_000 < ten[1] / one[1] < 1e5
@@ -134,10 +136,10 @@ def test_one_event_in_one_epoch_is_the_total_of_the_plan() -> None:
         [pure],
         [pure, unk(1.0, 1e-9)],
     ):
-        found = together(parts)
-        assert lost(parts, 1) == (found.epsilon, found.delta)
+        found = compose(parts)
+        assert group_loss(parts, 1) == (found.epsilon, found.delta)
     with pytest.raises(ValueError, match="events = 0"):
-        lost([pure], 0)
+        group_loss([pure], 0)
 
 
 @given(
@@ -157,7 +159,7 @@ def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> Non
     def figures(
         events: int, epochs: int, some: Sequence[tuple[float, float]]
     ) -> tuple[float, float]:
-        epsilon, delta = lost([unk(*one, times=epochs) for one in some], events)
+        epsilon, delta = group_loss([unk(*one, times=epochs) for one in some], events)
         return math.inf if epsilon is None else epsilon, delta
 
     grid = [figures(events, 1, parts) for events in EVENTS]
@@ -170,7 +172,7 @@ def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> Non
 def test_pure_epsilon_is_multiplied_or_composed_whichever_is_less() -> None:
     """k times epsilon needs no delta; the samplers' part grows with e^epsilon."""
     pure = Part(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
-    epsilon, delta = lost([pure], 5)
+    epsilon, delta = group_loss([pure], 5)
     assert epsilon == 5.0
     assert (
         5e-9 * (1 + math.exp(5)) / (1 + math.e)
@@ -178,16 +180,16 @@ def test_pure_epsilon_is_multiplied_or_composed_whichever_is_less() -> None:
         <= 5e-9 * (1 + math.exp(5)) / (1 + math.e) * (1 + 1e-6)
     )
     unknown = Part(rho=0.01, epsilon=1.0, delta=1e-9, failures=None)
-    epsilon, delta = lost([unknown], 3)
+    epsilon, delta = group_loss([unknown], 3)
     assert epsilon == 3.0 and delta == pytest.approx(1e-9 * math.expm1(3) / math.expm1(1), rel=1e-6)
-    both, _ = lost([pure, unknown], 2)
+    both, _ = group_loss([pure, unknown], 2)
     assert both == 4.0
 
 
 def test_nothing_is_promised_once_delta_reaches_one() -> None:
-    assert lost([unk(1.0, 1e-9)], 50) == (None, 1.0)
-    assert lost([unk(1.0, 0.5, times=3)], 1) == (None, 1.0)
-    assert lost([unk(1.0, 0.4)] * 3, 1)[0] is None
+    assert group_loss([unk(1.0, 1e-9)], 50) == (None, 1.0)
+    assert group_loss([unk(1.0, 0.5, times=3)], 1) == (None, 1.0)
+    assert group_loss([unk(1.0, 0.4)] * 3, 1)[0] is None
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,10 @@ def test_what_a_snapshot_says_is_enough_for_the_page(made: UnkBaseConfig) -> Non
     seen = stated(made.mechanism, promise.rho, promise.epsilon, promise.delta)
     assert sum(seen.named.values()) >= sum(built.part.named.values()) * (1 - 1e-9)
     for events in EVENTS:
-        (ours, delta), (theirs, other) = lost([built.part], events), lost([seen], events)
+        (ours, delta), (theirs, other) = (
+            group_loss([built.part], events),
+            group_loss([seen], events),
+        )
         assert theirs is None or (ours is not None and ours * (1 - 1e-6) <= theirs)
         assert other >= delta * (1 - 1e-6)
         if made.mechanism in ("unk_base", "known_base") and ours is not None and theirs is not None:
@@ -233,7 +238,10 @@ def test_of_every_mechanism_the_page_says_no_less_than_the_plan(path: Path) -> N
         promise = built.mechanism.guarantee
         seen = stated(made.mechanism, promise.rho, promise.epsilon, promise.delta)
         for events in (2, 5, 10):
-            (ours, delta), (theirs, other) = lost([built.part], events), lost([seen], events)
+            (ours, delta), (theirs, other) = (
+                group_loss([built.part], events),
+                group_loss([seen], events),
+            )
             assert theirs is None or (
                 ours is not None and ours * (1 - 1e-6) <= theirs and delta * (1 - 1e-6) <= other
             )
@@ -258,7 +266,7 @@ def test_a_span_counts_epochs_that_it_touches_in_full() -> None:
     spans = spans_of([day, week])
     assert [(span.days, span.epochs) for span in spans] == [(None, 1), (1, 1), (30, 30), (365, 365)]
     losses = spans[2].losses
-    epsilon, delta = lost([unk(0.1, 1e-9, 30), unk(0.1, 1e-9, 5)], 2)
+    epsilon, delta = group_loss([unk(0.1, 1e-9, 30), unk(0.1, 1e-9, 5)], 2)
     assert (losses[1].events, losses[1].epsilon, losses[1].delta) == (2, epsilon, delta)
     headings, rows = rows_of(spans, "event")
     assert headings == ["events", "an epoch", "30 days: 30 epochs", "a year: 365 epochs"]

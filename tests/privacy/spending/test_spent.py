@@ -23,7 +23,7 @@ from workers.commands.budget import show
 from workers.mechanisms.accounting import Cost, compose, epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
-from workers.pipeline.histogram import Histogram, Life, owner_of
+from workers.pipeline.histogram import Histogram, HistogramProgress, owner_of
 from workers.pipeline.merge import Merge, ReleaseProgress
 from workers.privacy import spending
 from workers.privacy import spending as module
@@ -68,9 +68,9 @@ def _fresh(config: HistogramConfig, unit: str) -> bytes:
     return msgspec.json.encode(one.life)
 
 
-def life(lived: Lived, unit: str = "event") -> Life:
+def life(lived: Lived, unit: str = "event") -> HistogramProgress:
     config, first, following = lived
-    found = msgspec.json.decode(_fresh(config, unit), type=Life)
+    found = msgspec.json.decode(_fresh(config, unit), type=HistogramProgress)
     found.first, found.next = first, following
     return found
 
@@ -164,7 +164,7 @@ def test_state_of_an_older_version_counts_all_of_delta_as_lost() -> None:
     text = json.loads(msgspec.json.encode(old))
     del text["deltas"]
     progress = state([(unk(name="other", epsilon=1.0, delta=1e-6), 1, 9)], [])
-    progress.retired = [("h", msgspec.convert(text, type=Life))]
+    progress.retired = [("h", msgspec.convert(text, type=HistogramProgress))]
     found = budget_of(settings(unk(name="other", epsilon=1.0, delta=1e-6)), [progress])
     assert found.histograms[1].generations[0].deltas is None
     assert found.total is not None
@@ -277,7 +277,7 @@ def test_the_total_of_an_event_is_the_largest_over_all_times_and_keys(
         ) * (1 + 1e-6)
 
 
-def _counts(one: Life, running: bool, tick_ms: int, time: int) -> bool:
+def _counts(one: HistogramProgress, running: bool, tick_ms: int, time: int) -> bool:
     assert one.first is not None and one.next is not None
     published = one.next > one.first
     return (

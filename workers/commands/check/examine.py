@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from workers.commands.check.sample import Part, Sample
 from workers.events.columns import EventColumns, Events, rows_of
-from workers.events.forms import Forms
+from workers.events.decoders import Decoders
 from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
 from workers.events.reader import AHEAD, EARLY, Reject
 from workers.events.source_reader import SourceReader
@@ -363,7 +363,7 @@ def examine(settings: Settings, sample: Sample) -> Examined:
     SettingsError: a histogram's budget cannot be met.
     """
     reader, fields = reader_of(settings, sample.shape), Fields()
-    forms = Forms(settings, reader)
+    forms = Decoders(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
     strict, lenient = (
         Projection(replace(sample.shape, empty=empty)) for empty in (sample.shape.empty, True)

@@ -21,8 +21,8 @@ from workers.commands.init.draft import Answers, Draft, Guess
 from workers.commands.init.fields import Field, Form, Kind, percent
 from workers.commands.init.formats import NothingToCount, decoded
 from workers.commands.init.items import Range, around
-from workers.commands.init.pace import pace_of
 from workers.commands.init.sample import sample_of
+from workers.commands.init.tick_choice import pace_of
 from workers.commands.init.writing import CHOOSE, Place, settings_text, toml
 from workers.commands.printing import many
 from workers.events.schemas import Access
@@ -40,7 +40,7 @@ _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class InitOptions:
     """Command-line options; `client` may hold secrets. None: not given."""
 
     bootstrap: str
@@ -56,10 +56,10 @@ class Wishes:
     ask: bool = True
 
     def __repr__(self) -> str:
-        return f"Wishes({self.topic!r})"
+        return f"InitOptions({self.topic!r})"
 
 
-def write_settings(wishes: Wishes) -> int:
+def write_settings(wishes: InitOptions) -> int:
     """Write a settings file for a topic; return the exit code.
 
     Raises:
@@ -127,7 +127,7 @@ def write_settings(wishes: Wishes) -> int:
     return 0
 
 
-def _registry(wishes: Wishes) -> dict[str, str] | None:
+def _registry(wishes: InitOptions) -> dict[str, str] | None:
     """Return [schema_registry] as TOML values by name; None: not requested."""
     if wishes.registry is None:
         return None
@@ -181,7 +181,7 @@ def _range(text: str) -> Range:
     return found
 
 
-def _answers(guess: Guess, wishes: Wishes, range_: Range | None, *, asking: bool) -> Answers:
+def _answers(guess: Guess, wishes: InitOptions, range_: Range | None, *, asking: bool) -> Answers:
     keys, users = wishes.keys, wishes.users
     if asking and keys is None and guess.keys:
         named = guess.keys[0]

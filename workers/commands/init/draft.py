@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from workers.commands.init.fields import Field, Where, label, survey, where_of
+from workers.commands.init.fields import ConditionGuess, Field, label, survey, where_of
 from workers.commands.init.formats import Decoded, NothingToCount
 from workers.commands.init.items import Items, Named, Range, items_of, keys_of, users_of
 from workers.commands.init.sample import Sample
@@ -71,7 +71,7 @@ class Draft:
     fields: Sequence[Field]
     items: Items
     other_items: Sequence[Items]
-    where: Where | None
+    where: ConditionGuess | None
     time: Time | None
     other_times: Sequence[Time]
     grace: tuple[str, str]
@@ -102,7 +102,7 @@ class Guess:
         self._places = sorted(decoded.objects)
         self._look(now_ms)
         self.all_fields = self.fields
-        self.where: Where | None = None
+        self.where: ConditionGuess | None = None
         self.items, self.other_items = self._counted()
         having = self._having()
         if len(having) < _SOME * len(self._places):
@@ -313,7 +313,7 @@ def seen_by(records: Sequence[object], view: View, *, empty: bool) -> Iterator[t
             yield place, event.views[0]
 
 
-def condition_of(where: Where) -> Condition:
+def condition_of(where: ConditionGuess) -> Condition:
     return Condition(field=str(where.field.path), in_=where.values)
 
 

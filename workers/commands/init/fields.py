@@ -322,7 +322,7 @@ _DECIDED = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Where:
+class ConditionGuess:
     """Condition: the field, and its values in events with items. The values are data."""
 
     field: Field
@@ -330,7 +330,7 @@ class Where:
     others: int
 
 
-def where_of(fields: Sequence[Field], having: Collection[int]) -> Where | None:
+def where_of(fields: Sequence[Field], having: Collection[int]) -> ConditionGuess | None:
     """Return the condition that separates records with items (`having`) from the others, if any."""
     having, found = set(having), []
     for field in fields:
@@ -348,7 +348,9 @@ def where_of(fields: Sequence[Field], having: Collection[int]) -> Where | None:
         wanted = tuple(sorted(value for value, share in shares.items() if share >= _DECIDED))
         decided = all(share >= _DECIDED or share <= 1 - _DECIDED for share in shares.values())
         if decided and wanted and len(wanted) < len(shares):
-            found.append(Where(field=field, values=wanted, others=len(shares) - len(wanted)))
+            found.append(
+                ConditionGuess(field=field, values=wanted, others=len(shares) - len(wanted))
+            )
     found.sort(
         key=lambda where: (
             not names.says(where.field.path, names.TYPE),

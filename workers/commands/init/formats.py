@@ -39,7 +39,7 @@ class _Patience:
                 f"the schema registry at {self._url} did not answer within {_PATIENCE_S:g} s"
             )
 
-    def goes_on(self) -> None: ...
+    def report_progress(self) -> None: ...
 
 
 class Schemas:

@@ -94,9 +94,9 @@ def init(
     if registry_options and registry is None:
         raise click.UsageError("--registry goes with --schema-registry URL")
     only_one_line(context)
-    from workers.commands.init.dialogue import Wishes, write_settings
+    from workers.commands.init.dialogue import InitOptions, write_settings
 
-    wishes = Wishes(
+    wishes = InitOptions(
         bootstrap=bootstrap,
         topic=topic,
         output=output or Path(f"{topic}.toml"),

@@ -20,7 +20,7 @@ from aiokafka.partitioner import murmur2
 
 from workers.commands.init import names
 from workers.commands.init.fields import Field, Form, percent
-from workers.commands.init.names import Who
+from workers.commands.init.names import UserKind
 from workers.commands.printing import many
 from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.views import RECORD_KEY, as_label
@@ -155,15 +155,15 @@ _ADDRESS = re.compile(
 # At this share of distinct values a field identifies single events.
 _UNIQUE = 0.9
 _LIKENESS = MappingProxyType(
-    {Who.PERSON: 40.0, Who.ACCOUNT: 30.0, Who.DEVICE: 20.0, Who.SESSION: 10.0}
+    {UserKind.PERSON: 40.0, UserKind.ACCOUNT: 30.0, UserKind.DEVICE: 20.0, UserKind.SESSION: 10.0}
 )
 #: Meaning of "user" in the promise, by what a field identifies.
 MEANS = MappingProxyType(
     {
-        Who.PERSON: "all events of one person, as far as the field has one value for each person",
-        Who.ACCOUNT: "all events of one account: not of a person who has several, and of all who share one",
-        Who.DEVICE: "all events of one device or address: not of a person who uses several",
-        Who.SESSION: "all events of one session, NOT of one person: who comes back is another user each time",
+        UserKind.PERSON: "all events of one person, as far as the field has one value for each person",
+        UserKind.ACCOUNT: "all events of one account: not of a person who has several, and of all who share one",
+        UserKind.DEVICE: "all events of one device or address: not of a person who uses several",
+        UserKind.SESSION: "all events of one session, NOT of one person: who comes back is another user each time",
         None: "all events with one value of this field: of a person only if it names a person",
     }
 )
@@ -184,7 +184,7 @@ class Named:
     values: Counter[str]
     score: float
     partitioner: str | None = None
-    who: Who | None = None
+    who: UserKind | None = None
 
     @property
     def means(self) -> str:
@@ -244,7 +244,7 @@ def users_of(
             or not (field.text or field.whole)
         ):
             continue
-        if who is Who.EVENT or field.distinct < _USERS_MIN or not (who or is_key):
+        if who is UserKind.EVENT or field.distinct < _USERS_MIN or not (who or is_key):
             continue
         if who is None and (
             field.distinct > _UNIQUE * field.number_of_values

@@ -59,7 +59,7 @@ def _in_order(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name.replace("IDs", "Ids"))]
 
 
-class Who(StrEnum):
+class UserKind(StrEnum):
     PERSON = "person"
     ACCOUNT = "account"
     DEVICE = "device"
@@ -69,18 +69,18 @@ class Who(StrEnum):
 
 _NOUNS = MappingProxyType(
     {
-        Who.PERSON: _table(
+        UserKind.PERSON: _table(
             "user usr customer cust client member subscriber player passenger patient person people visitor guest buyer "
             "owner employee driver rider student teacher shopper payer payee cardholder login email mail phone mobile "
             "telephone tel msisdn ssn uid username nickname surname author sender recipient follower friend viewer "
             "voter contact caller callee citizen resident tenantuser reader fullname firstname lastname"
         ),
-        Who.ACCOUNT: _table("account acct acc iban card pan wallet profile household"),
-        Who.DEVICE: _table(
+        UserKind.ACCOUNT: _table("account acct acc iban card pan wallet profile household"),
+        UserKind.DEVICE: _table(
             "device ip ipv4 ipv6 imei imsi idfa gaid aaid adid mac fingerprint handset iccid"
         ),
-        Who.SESSION: _table("session sess sid cookie visit jsessionid"),
-        Who.EVENT: _table(
+        UserKind.SESSION: _table("session sess sid cookie visit jsessionid"),
+        UserKind.EVENT: _table(
             "order request req trace span message msg transaction txn tx event evt invoice payment ticket correlation "
             "log record entry row call booking reservation purchase checkout cart basket job run batch"
         ),
@@ -112,7 +112,7 @@ _ENDS = (
 )
 
 
-def who(path: Path) -> Who | None:
+def who(path: Path) -> UserKind | None:
     """Return the entity that a field's name identifies, if any.
 
     The noun decides: the last word, other than words for an identifier, in the last segment of the
@@ -128,8 +128,8 @@ def who(path: Path) -> Who | None:
             found = next((kind for kind, nouns in _NOUNS.items() if word in nouns), None)
             if found is None and word in _AROUND:
                 continue
-            return None if found is Who.EVENT and not identifies else found
-    return Who.EVENT if names_itself else None
+            return None if found is UserKind.EVENT and not identifies else found
+    return UserKind.EVENT if names_itself else None
 
 
 def _parts(word: str) -> list[str]:

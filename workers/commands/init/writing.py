@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from workers.commands.init.draft import Answers, Draft
 from workers.commands.init.fields import Form, percent
 from workers.commands.init.items import Named
-from workers.commands.init.pace import DELTA, EPSILON, ITEMS_PER_USER, Pace
+from workers.commands.init.tick_choice import DELTA, EPSILON, ITEMS_PER_USER, TickChoice
 from workers.commands.printing import many
 from workers.mechanisms.config.views import ALL_KEYS
 from workers.settings.durations import format_duration
@@ -45,7 +45,7 @@ class Place:
     now: datetime
 
 
-def settings_text(draft: Draft, pace: Pace, answers: Answers, place: Place) -> str:
+def settings_text(draft: Draft, pace: TickChoice, answers: Answers, place: Place) -> str:
     """Return the settings file; it states all sample data that it holds."""
     lines = _File()
     histogram = histogram_name(draft)
@@ -274,7 +274,7 @@ def _unit(lines: _File, draft: Draft) -> None:
     )
 
 
-def _histogram(lines: _File, draft: Draft, pace: Pace, answers: Answers, name: str) -> None:
+def _histogram(lines: _File, draft: Draft, pace: TickChoice, answers: Answers, name: str) -> None:
     lines.section("[histogram]")
     events, counts = draft.within
     unit = "event" if draft.user is None else "user"

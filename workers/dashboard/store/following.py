@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 
-from workers.dashboard.snapshots import NotASnapshot, Pages
+from workers.dashboard.snapshots import InvalidSnapshot, Pages
 from workers.dashboard.store.writing import Arrived, Position, Writer
 from workers.kafka.clients import Connection
 
@@ -127,7 +127,7 @@ class Follower:
         snapshot = None
         try:
             snapshot = one.pages.receive(self._topics[place[0]], message.value())
-        except NotASnapshot as error:
+        except InvalidSnapshot as error:
             if place in self._unread:  # the feed reports later ones
                 logger.info("%s[%d] offset %d: %s; not in the history", *place, offset, error)
         if not len(one.pages):

@@ -48,7 +48,7 @@ class Range(NamedTuple):
         return " and ".join(bounds) or "true"
 
 
-class Held(NamedTuple):
+class StoredRange(NamedTuple):
     """Location of a stream's ticks; a place is 0 if nothing was removed from a level.
 
     Attributes:
@@ -117,7 +117,7 @@ class Held(NamedTuple):
         }
 
 
-def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> Held:
+def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
     """Return the location of a stream's ticks.
 
     Raises:
@@ -146,7 +146,7 @@ def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> Held:
         thinned = f"{_rows('quarters', 'heads', number, 'true')} union all {_rows('epochs', 'heads', number, 'true')}"
         oldest = first(cursor, f"select min(end_ms) from ({thinned})")
         first_ms = ticks_ms if oldest is None or oldest[0] is None else min(oldest[0], ticks_ms)
-    return Held(
+    return StoredRange(
         number,
         part,
         ticks,
@@ -162,7 +162,7 @@ def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> Held:
 def is_complete(
     cursor: duckdb.DuckDBPyConnection,
     stream: Stream,
-    where: Held,
+    where: StoredRange,
     asked: Range,
     reading: float | None,
 ) -> bool:
@@ -495,7 +495,7 @@ def one_tick(
     return None, nearest
 
 
-def selected(where: Held, asked: HistoryQuestion) -> str:
+def selected(where: StoredRange, asked: HistoryQuestion) -> str:
     """Return the heads of a query's ticks as SQL; with a step, the last tick of every step."""
     origin = asked.range.since or 0
     heads = f"select * from {where.stepped('heads', origin, asked.step)} where {asked.range.where}"
@@ -529,7 +529,10 @@ def _entry(
 
 
 def _matrix(
-    cursor: duckdb.DuckDBPyConnection, where: Held, heads: Sequence[_Head], asked: HistoryQuestion
+    cursor: duckdb.DuckDBPyConnection,
+    where: StoredRange,
+    heads: Sequence[_Head],
+    asked: HistoryQuestion,
 ) -> list[list[int | None]]:
     """Return counts, a row per head and a column per item; None if the item is not shown."""
     numbers = item_numbers(cursor, asked.items)

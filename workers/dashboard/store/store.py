@@ -25,7 +25,7 @@ import duckdb
 from confluent_kafka import KafkaException
 
 from workers.dashboard.store.following import Follower
-from workers.dashboard.store.writing import OtherVersion, Writer, connect, settle, thin
+from workers.dashboard.store.writing import VersionMismatch, Writer, connect, settle, thin
 from workers.kafka.clients import Connection
 from workers.runtime.errors import describe
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 Question = Callable[[duckdb.DuckDBPyConnection], T]
 
 
-class Unanswered(Exception):
+class QueryFailed(Exception):
     """A query that cannot be answered now; the client sees the message."""
 
 
@@ -93,7 +93,7 @@ class Store:
     @property
     def path(self) -> Path:
         if self._path is None:
-            raise Unanswered("there is no history yet")
+            raise QueryFailed("there is no history yet")
         return self._path
 
     def start(self) -> None:
@@ -119,7 +119,7 @@ class Store:
             Unanswered: there is no history, too many queries wait, or it took too long.
         """
         if self._asking >= THREADS + WAITING:
-            raise Unanswered(f"{WAITING} questions wait already: ask again in a moment")
+            raise QueryFailed(f"{WAITING} questions wait already: ask again in a moment")
         self._asking += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(
@@ -136,7 +136,7 @@ class Store:
             Unanswered: all slots are in use.
         """
         if self._sending >= FILES:
-            raise Unanswered(f"{FILES} files are being made or sent: ask again in a moment")
+            raise QueryFailed(f"{FILES} files are being made or sent: ask again in a moment")
         self._sending += 1
         try:
             yield
@@ -157,16 +157,16 @@ class Store:
                 cursor.begin()  # a consistent view, despite concurrent writes
                 return question(cursor)
             except duckdb.InterruptException:
-                raise Unanswered(
+                raise QueryFailed(
                     f"it took longer than {within_s:.0f} s: ask for a shorter time or a longer step"
                 ) from None
             except duckdb.OutOfMemoryException:
-                raise Unanswered(
+                raise QueryFailed(
                     "it takes too much memory: ask for a shorter time or a longer step"
                 ) from None
             except duckdb.Error as error:
                 logger.warning("history: a question failed: %s", _said(error))
-                raise Unanswered("the history could not be read") from None
+                raise QueryFailed("the history could not be read") from None
             finally:
                 timer.cancel()
 
@@ -174,7 +174,7 @@ class Store:
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
         with self._idle:
             if self._database is None:
-                raise Unanswered(
+                raise QueryFailed(
                     f"there is no history: {self.state.get('why', 'it is being opened')}"
                 )
             cursor = self._database.cursor()
@@ -194,7 +194,7 @@ class Store:
         while not self._stopped.is_set():
             try:
                 self._keep()
-            except OtherVersion:
+            except VersionMismatch:
                 self._off(OTHER, "move it away, or name another one")
             except (duckdb.Error, OSError) as error:
                 self._off(_why(error), _said(error))

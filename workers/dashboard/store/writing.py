@@ -71,7 +71,7 @@ create table kept (stream integer not null, level varchar not null, place bigint
 """
 
 
-class OtherVersion(Exception):
+class VersionMismatch(Exception):
     """The file was written by another version of this program."""
 
 
@@ -80,7 +80,7 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
 
     Raises:
         duckdb.Error: it cannot be opened: no such directory, no permission, in use, full.
-        OtherVersion: its tables have another version.
+        VersionMismatch: its tables have another version.
     """
     database = duckdb.connect(
         str(path),
@@ -109,10 +109,10 @@ def _prepare(database: duckdb.DuckDBPyConnection) -> None:
     if "meta" in tables:
         found = database.execute("select version from meta").fetchall()
         if found != [(VERSION,)]:
-            raise OtherVersion
+            raise VersionMismatch
         return
     if tables:
-        raise OtherVersion
+        raise VersionMismatch
     database.begin()
     database.execute(_TABLES)
     for level in LEVELS:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.events.logs import Logs, parts
+from workers.events.field_spans import FieldSpans, parts
 from workers.events.tree import NO_SLOT, Node
 from workers.mechanisms.config.views import Path
 
@@ -29,7 +29,7 @@ Logging = Callable[[int, Longs, Longs, int], tuple[int, int]]
 
 def logged(
     data: Bytes, values: Longs, logging: Logging, decode: Callable[[int], object]
-) -> Iterator[Logs]:
+) -> Iterator[FieldSpans]:
     return parts(
         values, lambda begin, number, rows: (data, logging(begin, number, rows, 0)[0]), decode
     )

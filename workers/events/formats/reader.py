@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
+from workers.events.field_spans import Bools, Bytes, FieldSpans, Longs
 from workers.events.formats.fitting import NO_MESSAGE, Refused, logged
 from workers.events.formats.wire import HEADER, NO_ID, NO_VALUE, cut
 from workers.events.json import Json
 from workers.events.log import DECLINED
-from workers.events.logs import Bools, Bytes, Logs, Longs
 from workers.events.schemas import Schema, Waiting
 from workers.events.tree import Node
 from workers.runtime.errors import SettingsError
@@ -38,7 +38,7 @@ class FramedJson:
     def __init__(self, json: Json) -> None:
         self._json = json
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
         payloads, refused = json_payloads(data, values)
         decoder = self._json.decoder(data, payloads)
 
@@ -121,7 +121,7 @@ class FormatReader:
 
     def scan(
         self, data: NDArray[np.uint8], values: Longs, plain: NDArray[np.bool_] | None = None
-    ) -> Iterator[Logs]:
+    ) -> Iterator[FieldSpans]:
         """Log the wanted fields of records part by part; raises as `prepare`."""
         ready = self.prepare(data, values)
         roots = ready.roots if plain is None else np.where(plain, ready.roots, DECLINED)
@@ -132,7 +132,9 @@ class FormatReader:
             start, stop = ready.payloads[row].tolist()
             return self.decode(int(ready.numbers[row]), ready.data[start:stop].tobytes())
 
-        logging = self.form.logs(ready.data, fixed(ready.payloads), fixed(roots), ready.base)
+        logging = self.form.logs(
+            ready.data, readonly_contiguous(ready.payloads), readonly_contiguous(roots), ready.base
+        )
         return logged(ready.data, ready.payloads, logging, decode)
 
     def prepare(self, data: NDArray[np.uint8], values: Longs) -> Prepared:
@@ -141,7 +143,7 @@ class FormatReader:
         `values` is int64 (n, 2), start and stop of each record; -1 if it has no value.
         """
         n = len(values)
-        data, values = fixed(data), fixed(values)
+        data, values = readonly_contiguous(data), readonly_contiguous(values)
         ids, payloads = np.empty((n, 2), dtype=np.int64), np.empty((n, 2), dtype=np.int64)
         rows = np.empty(n, dtype=np.int64)
         done, others = 0, {}
@@ -150,7 +152,7 @@ class FormatReader:
                 data,
                 values,
                 self.form.names_messages,
-                fixed(self._known),
+                readonly_contiguous(self._known),
                 done,
                 ids,
                 payloads,
@@ -179,7 +181,7 @@ class FormatReader:
         payloads[numbers < 0] = -1
         texts = self.form.arrays.texts
         base = len(data)
-        whole = fixed(np.concatenate([data, texts])) if len(texts) else data
+        whole = readonly_contiguous(np.concatenate([data, texts])) if len(texts) else data
         return Prepared(whole, base, payloads, roots, numbers, refused)
 
     def decode(self, number: int, payload: bytes) -> object:

@@ -15,7 +15,7 @@ from typing import NamedTuple, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from workers.runtime.frozen import kept
+from workers.runtime.frozen import memoized
 
 
 class Rule(NamedTuple):
@@ -69,7 +69,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return iter(())
 
 
-@kept(None)
+@memoized(None)
 def rules(record: type[Checked]) -> tuple[Rule, ...]:
     """Return the rule of every field, in field order."""
     hints = get_type_hints(record, include_extras=True)

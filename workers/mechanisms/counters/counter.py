@@ -28,17 +28,17 @@ from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, Split, split
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.counters.haar import HaarCounter
-from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter, last_tick_of, together
+from workers.mechanisms.counters.levels import LONGEST_HORIZON, Counter, last_tick_of, tick_block
 from workers.mechanisms.counters.sqrt import SqrtCounter
 from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.mechanism import Noise, State, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.runtime.frozen import kept
+from workers.runtime.frozen import memoized
 
 KINDS = ("haar", "tree", "sqrt")
 
 
-@kept(256)
+@memoized(256)
 def make_counter(
     kind: str,
     horizon: int | None,
@@ -113,7 +113,7 @@ class OnCounters(OnSplit):
         )
 
     def sd(self, t: int) -> float:
-        ticks = together(t, last_tick_of(self._counter.horizon))
+        ticks = tick_block(t, last_tick_of(self._counter.horizon))
         return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)
 
     def difference_sd(self, t: int, since: int) -> float:
@@ -126,7 +126,7 @@ class OnCounters(OnSplit):
         return self._counter.columns(stream)
 
 
-@kept(1024)
+@memoized(1024)
 def _sds(counter: Counter, ticks: range) -> tuple[float, ...]:
     """Return and cache a counter's sd at every tick: a worker's owner partitions ask one by one."""
     return tuple(map(counter.sd, ticks))

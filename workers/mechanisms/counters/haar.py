@@ -51,11 +51,11 @@ from workers.mechanisms.counters.levels import (
     LevelColumns,
     LevelCounter,
     check_tick,
-    grown,
-    together,
+    tick_block,
+    with_row_capacity,
 )
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
-from workers.runtime.frozen import kept, read_only
+from workers.runtime.frozen import memoized, read_only
 
 _UNBOUNDED_LEVELS = 50
 _TOTAL = 0  # the level number of S
@@ -276,11 +276,11 @@ class HaarCounter(LevelCounter):
 def _plan(counter: HaarCounter, t: int) -> _Plan:
     """Return a tick's plan, cached for owner partitions and histograms with equal counters."""
     check_tick(counter.kind, t, counter._last_tick)
-    ticks = together(t, counter._last_tick)
+    ticks = tick_block(t, counter._last_tick)
     return _plans(counter, ticks)[t - ticks.start]
 
 
-@kept(64)
+@memoized(64)
 def _plans(counter: HaarCounter, ticks: range) -> tuple[_Plan, ...]:
     return tuple(map(counter._planned, ticks))
 
@@ -348,7 +348,7 @@ class HaarColumns(LevelColumns):
             self._blocks.append(self._counter._room(0))
         narrow, wide = self._blocks[index]
         if rows > narrow.shape[1]:
-            self._blocks[index] = grown(narrow, rows), grown(wide, rows)
+            self._blocks[index] = with_row_capacity(narrow, rows), with_row_capacity(wide, rows)
         return self._blocks[index]
 
     def _draw(

@@ -77,7 +77,7 @@ class NoiseColumns(Protocol):
         """
 
 
-def grown(columns: Integers, rows: int) -> Integers:
+def with_row_capacity(columns: Integers, rows: int) -> Integers:
     """Return `columns`, or a copy of at least twice the capacity if it cannot hold `rows`.
 
     The last axis holds the rows.
@@ -92,7 +92,7 @@ def grown(columns: Integers, rows: int) -> Integers:
     return larger
 
 
-def together(t: int, last_tick: int) -> range:
+def tick_block(t: int, last_tick: int) -> range:
     """Return the range of ticks around t to compute at once from public parameters.
 
     Between ticks, other work fills the processor's caches: a threshold took 150 us when computed

@@ -52,7 +52,7 @@ from workers.mechanisms.noise.gaussian import (
     round_up_sigma_squared,
 )
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.runtime.frozen import kept, read_only
+from workers.runtime.frozen import memoized, read_only
 
 LONGEST_HORIZON = 1 << 16
 SQRT_VERSION = 1
@@ -259,7 +259,7 @@ def _room(held: NDArray[np.int32], ticks: int, last_tick: int) -> NDArray[np.int
     return larger
 
 
-@kept(16)
+@memoized(16)
 def _squares_of_differences(horizon: int, bits: int, window: int) -> tuple[int, ...]:
     """Return sum (g_k - g_(k - window))^2 over window <= k < window + s, for s = 1, 2, ..."""
     inverse = [int(g) for g in _rounded_inverse(horizon, bits).tolist()]
@@ -292,7 +292,7 @@ def _norm_squared(column: Floats) -> int:
     return sum(value * value for value in column.astype(np.int64).tolist())
 
 
-@kept(16)
+@memoized(16)
 def _rounded_column(horizon: int, bits: int) -> Floats:
     """Return round(2^b f_k), k < T, as float64.
 
@@ -306,7 +306,7 @@ def _rounded_column(horizon: int, bits: int) -> Floats:
     return read_only(np.array(column, dtype=np.float64))
 
 
-@kept(4)
+@memoized(4)
 def _rounded_inverse(horizon: int, bits: int) -> Floats:
     """Return round(2^F c_0 g_k), each from the rounded ones before, as whole float64 numbers."""
     column = _rounded_column(horizon, bits)

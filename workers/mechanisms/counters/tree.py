@@ -42,8 +42,8 @@ from workers.mechanisms.counters.levels import (
     LevelColumns,
     LevelCounter,
     check_tick,
-    grown,
     last_tick_of,
+    with_row_capacity,
 )
 from workers.mechanisms.noise.gaussian import IntegerGaussian
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
@@ -173,7 +173,7 @@ class TreeColumns(LevelColumns):
         # (rows already in the column, the block up to which they are summed)
         starts: list[tuple[int, int]] = []
         for level, first, last in blocks:
-            self._columns[level] = grown(self._columns[level], rows)
+            self._columns[level] = with_row_capacity(self._columns[level], rows)
             reached = self._reached[level]
             usable = reached is not None and reached[0] == first and reached[1] <= last
             starts.append(

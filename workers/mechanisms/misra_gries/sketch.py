@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Tags
-from workers.arrays.texts import NO_TEXTS, Texts, fixed
+from workers.arrays.texts import NO_TEXTS, Texts, readonly_contiguous
 
 Indices = NDArray[np.int64]
 
@@ -315,8 +315,11 @@ class Rounds:
         for fed, items in enumerate(bits):
             items[: -(-self.n // 8)] = np.packbits(most > fed, bitorder="little")
         left = np.flatnonzero(most == ROUNDS)
-        self.ones: NDArray[np.uint32] = fixed(bits.view(np.uint32))
-        self.items, self.weights = fixed(left), fixed(counts[left] - (ROUNDS - 1))
+        self.ones: NDArray[np.uint32] = readonly_contiguous(bits.view(np.uint32))
+        self.items, self.weights = (
+            readonly_contiguous(left),
+            readonly_contiguous(counts[left] - (ROUNDS - 1)),
+        )
 
     def __repr__(self) -> str:
         return f"Rounds({self.n} items)"

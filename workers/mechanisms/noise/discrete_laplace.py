@@ -27,7 +27,7 @@ from workers.mechanisms.noise.inversion import (
     round_up_to_grid,
     table_context,
 )
-from workers.runtime.frozen import kept
+from workers.runtime.frozen import memoized
 
 # Incremented whenever the same scale would give another table; part of every mechanism id.
 TABLE_VERSION = 1
@@ -89,12 +89,12 @@ class Geometric(_OfScale):
         self.variance = _one_sided_variance(self.scale)
 
 
-@kept(256)
+@memoized(256)
 def discrete_laplace(scale: Fraction) -> DiscreteLaplace:
     return DiscreteLaplace(scale)
 
 
-@kept(256)
+@memoized(256)
 def geometric(scale: Fraction) -> Geometric:
     return Geometric(scale)
 

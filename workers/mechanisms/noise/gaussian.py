@@ -38,7 +38,7 @@ from workers.mechanisms.noise.inversion import (
     round_up_to_grid,
     table_context,
 )
-from workers.runtime.frozen import kept
+from workers.runtime.frozen import memoized
 
 CUT = 1e-24
 _LOG_CUT = math.log(2 / CUT)
@@ -93,7 +93,7 @@ def exact_quantile_of(
     return (len(mass) // 2 - inside + 1) / (denominator // common)
 
 
-@kept(1024)
+@memoized(1024)
 def _bound(numerator: int, denominator: int) -> int:
     """Return b of sigma^2. Takes integers because hashing a fraction is slower than this."""
     return math.ceil(math.sqrt(2 * (numerator / denominator) * _LOG_CUT))
@@ -167,7 +167,7 @@ def check_sigma_squared(sigma_squared: Fraction) -> None:
         )
 
 
-@kept(512)
+@memoized(512)
 def integer_gaussian(sigma_squared: Fraction) -> IntegerGaussian:
     return IntegerGaussian(sigma_squared)
 

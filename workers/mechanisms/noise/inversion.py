@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
 from workers.runtime.frozen import Frozen, read_only
 
@@ -78,7 +78,7 @@ class InversionTable(Frozen):
             self._high,
             self._low,
             self._lowest,
-            fixed(words),
+            readonly_contiguous(words),
             out,
         )
 

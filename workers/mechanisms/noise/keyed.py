@@ -27,7 +27,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-from workers.arrays.texts import fixed
+from workers.arrays.texts import readonly_contiguous
 from workers.runtime.frozen import Frozen
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class NoiseStream(Frozen):
         if rows > CHUNK_ROWS:
             raise ValueError(f"tags = {rows} rows: at most {CHUNK_ROWS}")
         scratch = self.__scratch
-        xor(fixed(tags), np.array(cells, dtype=np.uint64), scratch.blocks[:rows])
+        xor(readonly_contiguous(tags), np.array(cells, dtype=np.uint64), scratch.blocks[:rows])
         size = rows * _AES_BLOCK
         scratch.cipher.update_into(
             scratch.blocks_bytes[:size], scratch.words_bytes[: size + _AES_BLOCK]

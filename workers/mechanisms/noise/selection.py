@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.noise.inversion import WORD_BITS, table_context
-from workers.runtime.frozen import Frozen, kept
+from workers.runtime.frozen import Frozen, memoized
 
 # Incremented whenever the same words would give other picks; part of every mechanism id.
 SELECTION_VERSION = 1
@@ -224,6 +224,6 @@ def _table(scale: Fraction, digit: int, values: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-@kept(64)
+@memoized(64)
 def _powers(scale: Fraction) -> _Powers:
     return _Powers(scale)

@@ -43,7 +43,7 @@ from workers.mechanisms.noise.gaussian import (
     round_up_sigma_squared,
 )
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.runtime.frozen import Frozen, kept
+from workers.runtime.frozen import Frozen, memoized
 
 # Levels whose ticks are searched for haar's worst variance; a higher level adds at most 1/4, its
 # coefficient.
@@ -137,13 +137,13 @@ class LaplaceTree(Frozen):
         return total
 
 
-@kept(512)
+@memoized(512)
 def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> SumNoise:
     """Return the zCDP counter; its tables are built when first needed."""
     return make_counter(kind, horizon, rho_item, radix)
 
 
-@kept(512)
+@memoized(512)
 def laplace_tree(horizon: int, epsilon: Fraction, reach: int) -> LaplaceTree:
     return LaplaceTree(horizon, epsilon, reach)
 
@@ -178,7 +178,7 @@ def gaussian_bound(variance: float, beta: float) -> float:
     return math.sqrt(2 * variance * math.log(2 / beta)) + 0.5
 
 
-@kept(None)
+@memoized(None)
 def _haar_worst(levels: int) -> float:
     """Return max_t sum_j c_j^2 / w_j with weights 1, and 2 for the total."""
     searched = min(levels, _SEARCHED_LEVELS)

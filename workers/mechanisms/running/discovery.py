@@ -60,9 +60,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.mechanisms.accounting import Cost, float_up
-from workers.mechanisms.counters.levels import Counter, check_tick, together
+from workers.mechanisms.counters.levels import Counter, check_tick, tick_block
 from workers.mechanisms.noise.gaussian import exact_quantile_of
-from workers.runtime.frozen import Frozen, kept, read_only
+from workers.runtime.frozen import Frozen, memoized, read_only
 
 _NORMAL = NormalDist()
 # Far above the floating-point error of one evaluation, far below what is visible in a threshold.
@@ -166,7 +166,7 @@ class Discovery(Frozen):
         check_tick("discovery", t, self._last_tick)
         if self._last_tick < _LONG:
             return _threshold(self, t)
-        ticks = together(t, self._last_tick)
+        ticks = tick_block(t, self._last_tick)
         return _thresholds(self, ticks)[t - ticks.start]
 
     def _computed(self, t: int) -> int:
@@ -199,13 +199,13 @@ class Discovery(Frozen):
         return smallest
 
 
-@kept(1024)
+@memoized(1024)
 def _thresholds(discovery: Discovery, ticks: range) -> tuple[int, ...]:
     """Return the threshold at every tick, cached; 0 where nothing is tested."""
     return tuple(discovery._computed(t) if discovery.discovers(t) else 0 for t in ticks)
 
 
-@kept(4096)
+@memoized(4096)
 def _threshold(discovery: Discovery, t: int) -> int:
     """Return the threshold at t, cached: a worker's owner partitions ask for it one by one."""
     return discovery._computed(t)
@@ -216,7 +216,7 @@ def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
     return _constants(sigma_squared.numerator, sigma_squared.denominator)
 
 
-@kept(1024)
+@memoized(1024)
 def _constants(numerator: int, denominator: int) -> tuple[float, ...]:
     """Implement `constants_of` on integers.
 
@@ -230,7 +230,7 @@ def _constants(numerator: int, denominator: int) -> tuple[float, ...]:
     return (variance, *thetas)
 
 
-@kept(1024)
+@memoized(1024)
 def _normal_quantiles(delta: float, log_theta: float) -> tuple[tuple[float, float], ...]:
     """Return every shift, with the normal quantile of the delta left after smoothing.
 
@@ -266,7 +266,7 @@ _SUM_OUTWARD = 1 + 1e-9
 Floats = NDArray[np.float64]
 
 
-@kept(256)
+@memoized(256)
 def make_discovery(
     counter: Counter,
     max_items: int,

@@ -48,7 +48,7 @@ from numpy.typing import NDArray
 from workers.arrays.tag_index import Rows
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.counters.tree import best_radix, blocks_up_to, digits_of
-from workers.mechanisms.ledger import Parts, grown
+from workers.mechanisms.ledger import Parts, with_capacity
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head, ticks_of_item
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.one_shot.algorithms import KNOWN, Cell, OneShotNoise, make_algorithm
@@ -83,9 +83,9 @@ class MetaState(State):
     def grow(self) -> None:
         """Extend the arrays to every row of the ledger."""
         n = self.ledger.n
-        self._open = [grown(column, n) for column in self._open]
-        self._sums = [grown(column, n) for column in self._sums]
-        self._has = [grown(column, n) for column in self._has]
+        self._open = [with_capacity(column, n) for column in self._open]
+        self._sums = [with_capacity(column, n) for column in self._sums]
+        self._has = [with_capacity(column, n) for column in self._has]
 
     def add_open(self, level: int, counts: NDArray[np.int64]) -> None:
         """Add exact counts of every row to the open cell of a level."""

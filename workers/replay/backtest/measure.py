@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
-from workers.mechanisms.ledger import Ledger, grown
+from workers.mechanisms.ledger import Ledger, with_capacity
 from workers.mechanisms.mechanism import Answers, Items, Release
 from workers.mechanisms.one_shot.algorithms import LIMITED
 from workers.mechanisms.one_shot.config import MetaConfig
@@ -212,7 +212,7 @@ class Watch:
             self._columns, self._reached = self.histogram.columns, self.view.truth.reached
             if not self._own_shown:
                 rows = self.named(release)
-                self._first = grown(self._first, self.view.truth.columns.n)
+                self._first = with_capacity(self._first, self.view.truth.columns.n)
                 self._first[rows[self._first[rows] == 0]] = shown.tick
 
     def named(self, release: Release | Items | Answers) -> Rows:

@@ -3,7 +3,7 @@
 A truth is a histogram whose mechanism adds no noise and shows nothing. It gets the same
 contributions, start and epochs as the histograms compared with it. Runs with the same bounds share
 a truth, and those that keep running counts of its rows read its columns instead of counting again
-(`Mirror`): only the noise is such a run's own. A `View` holds the exact boards of one tick,
+(`ExactLedger`): only the noise is such a run's own. A `View` holds the exact boards of one tick,
 computed once for all runs.
 """
 
@@ -24,7 +24,7 @@ from workers.arrays.texts import Texts
 from workers.events.columns import AMOUNT_MAX
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config.histogram import HistogramConfig, Lane
-from workers.mechanisms.ledger import Contributions, Ledger, grown
+from workers.mechanisms.ledger import Contributions, Ledger, with_capacity
 from workers.mechanisms.mechanism import Guarantee, Items, Mechanism, Noise, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey, NoiseStream
 from workers.replay.offline import ReplayHistogram
@@ -62,7 +62,7 @@ class TruthState(State):
 
     def note(self, rows: Rows, t: int) -> None:
         n = self.ledger.n
-        self.level, self.reached = grown(self.level, n), grown(self.reached, n)
+        self.level, self.reached = with_capacity(self.level, n), with_capacity(self.reached, n)
         now = np.searchsorted(SIZES, self.ledger.counts[rows], side="right").astype(np.int8)
         risen = now > self.level[rows]
         rows, now = rows[risen], now[risen]
@@ -143,7 +143,7 @@ class _NoNoise:
         return np.zeros(len(tags), dtype=np.int64)
 
 
-class Mirror(Ledger):
+class ExactLedger(Ledger):
     """Columns of a truth that has already counted the tick; first appearances are the run's own."""
 
     def __init__(self, truth: Ledger) -> None:
@@ -156,7 +156,7 @@ class Mirror(Ledger):
         self._tags, self._keys, self._counts = truth._tags, truth._keys, truth._counts
         self._ends, self._text, self._index = truth._ends, truth._text, truth._index
         shown: NDArray[Any] = self._shown
-        self._shown = grown(shown, self.n)
+        self._shown = with_capacity(shown, self.n)
 
     def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
         self._look()
@@ -179,7 +179,7 @@ class Mirrored:
 
     def init(self) -> State:
         state = self._mechanism.init()
-        state.ledger = Mirror(self._truth.columns)
+        state.ledger = ExactLedger(self._truth.columns)
         return state
 
 

@@ -40,7 +40,7 @@ _OUTLIERS = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TickChoice:
     tick_ms: int
     horizon: int
     mechanism: str
@@ -49,7 +49,7 @@ class Pace:
     noise: str
 
 
-def pace_of(draft: Draft, now_ms: int) -> Pace:
+def pace_of(draft: Draft, now_ms: int) -> TickChoice:
     rate = rate_of(draft)
     commonest = 0.0
     if rate is not None and draft.pairs:
@@ -82,7 +82,7 @@ def pace_of(draft: Draft, now_ms: int) -> Pace:
         )
     days = epoch_ms // _DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
-    return Pace(
+    return TickChoice(
         tick_ms=tick_ms,
         horizon=epoch_ms // tick_ms,
         mechanism=config.mechanism,

@@ -32,7 +32,7 @@ DECLINED_BYTES = 2 << 20
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Logs:
+class FieldSpans:
     """Scanner output for consecutive records, one part of a batch.
 
     Attributes:
@@ -51,12 +51,12 @@ class Logs:
     decode: Callable[[int], object]
 
     @classmethod
-    def declined(cls, data: Bytes, n: int, decode: Callable[[int], object]) -> Logs:
+    def declined(cls, data: Bytes, n: int, decode: Callable[[int], object]) -> FieldSpans:
         rows, ends = np.empty((0, COLUMNS), dtype=np.int64), np.zeros(n, dtype=np.int64)
         return cls(0, data, rows, ends, np.full(n, DECLINED, dtype=np.int8), decode)
 
 
-def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[Logs]:
+def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterator[FieldSpans]:
     """Scan a batch; yield the logs of its records part by part, at least one part.
 
     `values` is int64 (n, 2), start and stop of each record; both are -1 if it has no value.
@@ -83,7 +83,7 @@ def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterato
             )
             m = ended(number[begin:done], values[begin:done], DECLINED_BYTES, ends, status)
             last = first + int(ends[m - 1]) if m else first
-            yield Logs(begin, data, rows[first:last], ends[:m], status[:m], decode)
+            yield FieldSpans(begin, data, rows[first:last], ends[:m], status[:m], decode)
             begin, first = begin + m, last
             if begin == done:
                 break
@@ -94,7 +94,7 @@ def parts(values: Longs, scan: Scan, decode: Callable[[int], object]) -> Iterato
 class Format(Protocol):
     """A record format."""
 
-    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[Logs]:
+    def scan(self, data: Bytes, values: Longs, plain: Bools | None = None) -> Iterator[FieldSpans]:
         """Log the wanted fields of records, part by part.
 
         Args:

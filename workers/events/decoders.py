@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
+from workers.events.field_spans import Format
 from workers.events.formats.reader import FormatReader, FramedJson, form_of
 from workers.events.json import Json
-from workers.events.logs import Format
 from workers.events.reader import EventReader
 from workers.events.schemas import Access, Registry, Waiting
 from workers.events.tree import Node
@@ -18,7 +18,7 @@ from workers.settings.settings import Settings
 _PATIENCE_S = 30.0
 
 
-class Forms:
+class Decoders:
     """The record formats of a worker, with one schema registry shared by all threads.
 
     `metrics` counts waits for an unreachable registry. Raises SettingsError if the format's
@@ -68,5 +68,5 @@ class _Command:
         if time.monotonic() > self._until_s:
             raise SettingsError(f"schema_registry.url = {self._url!r}: it does not answer")
 
-    def goes_on(self) -> None:
+    def report_progress(self) -> None:
         """Do nothing; commands have no watchdog."""
