@@ -20,16 +20,16 @@ import numpy as np
 import orjson
 
 from workers.dashboard.snapshots import Pages, SeenSnapshot, Stream
-from workers.dashboard.store.questions import (
-    EpochsQuestion,
-    HistoryQuestion,
+from workers.dashboard.store.queries import (
+    EpochsQuery,
+    HistoryQuery,
     Range,
-    TickQuestion,
+    TickQuery,
     epochs,
     history,
     one_tick,
 )
-from workers.dashboard.store.writing import QUARTER_MS, Arrived, Writer, connect, settle
+from workers.dashboard.store.writing import QUARTER_MS, Arrival, Writer, connect, settle
 
 TICK_MS = 10_000
 DAY_TICKS = 8_640
@@ -96,7 +96,7 @@ def fill(path: Path, days: int) -> float:
     """
     database = connect(path)
     writer = Writer(database)
-    batch = [Arrived(0, snapshot) for snapshot in snapshots(0)]
+    batch = [Arrival(0, snapshot) for snapshot in snapshots(0)]
     before = time.perf_counter()
     for start in range(0, len(batch), BATCH):
         writer.write(batch[start : start + BATCH], {})
@@ -158,7 +158,7 @@ def views(days: int) -> dict[str, Callable[[duckdb.DuckDBPyConnection], object]]
     def over(
         span_ms: int, step: int | None, items: int, limit: int = 10_000
     ) -> Callable[[duckdb.DuckDBPyConnection], object]:
-        asked = HistoryQuestion(
+        asked = HistoryQuery(
             stream=ONE,
             range=Range(end - span_ms, end),
             items=LABELS[:items],
@@ -179,13 +179,13 @@ def views(days: int) -> dict[str, Callable[[duckdb.DuckDBPyConnection], object]]
         "a day, 10 items, a step of 2 min": over(DAY_MS, 120_000, 10),
         "an hour, 100 items, every tick": over(HOUR_MS, None, 100),
         "a tick in the middle of the year": lambda cursor: one_tick(
-            cursor, TickQuestion(stream=ONE, at=middle)
+            cursor, TickQuery(stream=ONE, at=middle)
         ),
         "100 epochs with 100 items": lambda cursor: epochs(
-            cursor, EpochsQuestion(stream=ONE, range=Range(), top=100), None
+            cursor, EpochsQuery(stream=ONE, range=Range(), top=100), None
         ),
         "365 epochs, an item": lambda cursor: epochs(
-            cursor, EpochsQuestion(stream=ONE, range=Range(), items=LABELS[:1], limit=1_000), None
+            cursor, EpochsQuery(stream=ONE, range=Range(), items=LABELS[:1], limit=1_000), None
         ),
         "(a day, an item, every tick)": over(DAY_MS, None, 1),
         "(the year, 10 items, a step of 59 min)": over(days * DAY_MS, 59 * 60_000, 10),

@@ -17,7 +17,7 @@ from workers.dashboard.api import VIEWERS
 from workers.dashboard.api_history import ENTRIES
 from workers.dashboard.hub import MAX_BYTES, TICKS, TOPS
 from workers.dashboard.server import Background, Dashboard
-from workers.dashboard.store.questions import ROWS
+from workers.dashboard.store.queries import ROWS
 from workers.dashboard.store.store import ANSWER_S, WAITING
 
 DOCUMENT = (ROOT / "docs" / "api.md").read_text()

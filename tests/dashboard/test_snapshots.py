@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from tests.dashboard.feeding import GONE, message, snapshot
-from workers.dashboard.snapshots import UNFINISHED, InvalidSnapshot, Pages, Stream, only
+from workers.dashboard.snapshots import UNFINISHED, InvalidSnapshot, Pages, Stream, select_items
 
 
 def test_a_snapshot_of_one_page_is_kept_byte_for_byte() -> None:
@@ -89,11 +89,15 @@ def test_what_is_no_snapshot_is_refused_and_not_quoted(value: bytes | None) -> N
 def test_a_snapshot_can_be_cut_to_some_items() -> None:
     """A viewer who draws ten items need not be sent a million."""
     whole = snapshot(items=[("a", 3), ("b", 2), ("c", 1)])
-    assert only(whole) is whole.json
-    assert orjson.loads(only(whole, top=2)) == message(items=[("a", 3), ("b", 2)], total_items=3)
-    assert orjson.loads(only(whole, items={"c", "x"})) == message(items=[("c", 1)], total_items=3)
+    assert select_items(whole) is whole.json
+    assert orjson.loads(select_items(whole, top=2)) == message(
+        items=[("a", 3), ("b", 2)], total_items=3
+    )
+    assert orjson.loads(select_items(whole, items={"c", "x"})) == message(
+        items=[("c", 1)], total_items=3
+    )
     query = snapshot(items=GONE, query="max", value=7)
-    assert only(query, top=1) is query.json
+    assert select_items(query, top=1) is query.json
 
 
 def test_a_histogram_of_numbers_is_not_cut_to_its_largest_buckets() -> None:
@@ -101,5 +105,9 @@ def test_a_histogram_of_numbers_is_not_cut_to_its_largest_buckets() -> None:
     whole = snapshot(
         1, [("[0,1)", 9), ("<0", 2), (">=1", 1)], edges=[0.0, 1.0], mechanism="known_base"
     )
-    assert [item[0] for item in orjson.loads(only(whole, top=1))["items"]] == ["[0,1)", "<0", ">=1"]
-    assert [item[0] for item in orjson.loads(only(whole, items={"<0"}))["items"]] == ["<0"]
+    assert [item[0] for item in orjson.loads(select_items(whole, top=1))["items"]] == [
+        "[0,1)",
+        "<0",
+        ">=1",
+    ]
+    assert [item[0] for item in orjson.loads(select_items(whole, items={"<0"}))["items"]] == ["<0"]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from workers.dashboard.config import load_dashboard, read_token
-from workers.dashboard.server import Dashboard, open_to_others, serve
+from workers.dashboard.server import Dashboard, is_open_to_others, serve
 from workers.kafka.outages import without_outages
 
 
@@ -14,7 +14,7 @@ def run_dashboard(config: Path, *, host: str, port: int, token_file: Path | None
     settings = load_dashboard(config)
     without_outages()
     token = read_token(token_file) if token_file is not None else None
-    if open_to_others(host, token):
+    if is_open_to_others(host, token):
         print(
             f"quietcount: --host {host} without --token-file: whoever can reach this port can read the histograms",
             file=sys.stderr,

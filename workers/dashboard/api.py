@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from workers.dashboard.api_history import (
-    Question,
+    BadQuery,
     answer,
     items_of,
     json_of,
@@ -42,8 +42,8 @@ from workers.dashboard.api_history import (
 from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
 from workers.dashboard.hub import TOPS, Filter, Hub, Viewer, catalogue, event, now_ms
 from workers.dashboard.promise import together_of
-from workers.dashboard.snapshots import only
-from workers.dashboard.store.questions import Unknown
+from workers.dashboard.snapshots import select_items
+from workers.dashboard.store.queries import NotStored
 from workers.dashboard.store.store import Store
 from workers.runtime.metrics import OfWorker, show_outages
 
@@ -191,14 +191,14 @@ def _serve(page: Page) -> Handler:
 async def _snapshots(request: web.Request) -> web.Response:
     query, history = request.query, request.app[HUB].history
     if "histogram" in query and query["histogram"] not in request.app[KNOWN]:
-        raise Unknown("no such histogram; /api/histograms lists them")
+        raise NotStored("no such histogram; /api/histograms lists them")
     if "at" in query or "tick" in query:
         return await tick(query, history, request.app.get(STORE))
     only_known(
         query, {"histogram", "key", "after", "limit", "item", "top", "at", "epoch", "tick", "id"}
     )
     if "epoch" in query or "id" in query:
-        raise Question("epoch and id: only with tick, or id with at")
+        raise BadQuery("epoch and id: only with tick, or id with at")
     stream, named = stream_of(query), items_of(query)
     after, top = number_or(query, "after", 0, 2**63 - 1), number_or(query, "top", 1, 2**31)
     limit = number(query, "limit", 1, LIMIT) if "limit" in query else 100
@@ -208,7 +208,7 @@ async def _snapshots(request: web.Request) -> web.Response:
     for index, snapshot in enumerate(found):
         if (items is not None or top is not None) and index % 50 == 49:
             await asyncio.sleep(0)  # cutting takes time: yield to other requests
-        lines.append(only(snapshot, items=items, top=top))
+        lines.append(select_items(snapshot, items=items, top=top))
     body = b'{"snapshots":[%s],"more":%s}' % (b",".join(lines), b"true" if more else b"false")
     return answer(body)
 
@@ -218,7 +218,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
     try:
         only_known(query, {"histogram", "key", "top"})
         if "top" in query and query["top"] not in {str(top) for top in TOPS}:
-            raise Question(f"top: one of {', '.join(map(str, TOPS))}")
+            raise BadQuery(f"top: one of {', '.join(map(str, TOPS))}")
         histograms = frozenset(query.getall("histogram")) if "histogram" in query else None
         if histograms is not None and not histograms <= request.app[KNOWN]:
             return refusal(404, "no such histogram; /api/histograms lists them")
@@ -227,7 +227,7 @@ async def _stream(request: web.Request) -> web.StreamResponse:
             keys=frozenset(query.getall("key")) if "key" in query else None,
             top=int(query["top"]) if "top" in query else None,
         )
-    except Question as error:
+    except BadQuery as error:
         return refusal(400, str(error))
     hub = request.app[HUB]
     if len(hub) >= VIEWERS:

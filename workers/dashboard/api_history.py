@@ -20,15 +20,15 @@ from multidict import MultiMapping
 
 from workers.dashboard.guard import refusal
 from workers.dashboard.hub import History
-from workers.dashboard.snapshots import SeenSnapshot, Stream, only
-from workers.dashboard.store.questions import (
-    EpochsQuestion,
+from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
+from workers.dashboard.store.queries import (
+    AnswerTooLarge,
+    EpochsQuery,
     Format,
-    HistoryQuestion,
+    HistoryQuery,
+    NotStored,
     Range,
-    TickQuestion,
-    TooMuch,
-    Unknown,
+    TickQuery,
     epochs,
     history,
     history_file,
@@ -42,7 +42,7 @@ ITEMS = 100
 COMPRESS_FROM = 1_024
 
 
-class Question(ValueError):
+class BadQuery(ValueError):
     """Invalid query string; the client sees the message."""
 
 
@@ -50,21 +50,21 @@ def only_known(query: Mapping[str, str], names: set[str]) -> None:
     """Raise Question for unknown parameters."""
     for name in query:
         if name not in names:
-            raise Question(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
+            raise BadQuery(f"{name[:50]}: unknown; one of {', '.join(sorted(names))}")
 
 
 def one(query: MultiMapping[str], name: str) -> str:
     """Return the value of a parameter that must occur exactly once."""
     given = query.getall(name, [])
     if len(given) != 1:
-        raise Question(f"{name}: only one" if given else f"{name} is missing")
+        raise BadQuery(f"{name}: only one" if given else f"{name} is missing")
     return given[0]
 
 
 def number(query: MultiMapping[str], name: str, least: int, most: int) -> int:
     text = one(query, name)
     if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
-        raise Question(f"{name}: a whole number from {least:,} to {most:,}")
+        raise BadQuery(f"{name}: a whole number from {least:,} to {most:,}")
     return int(text)
 
 
@@ -79,7 +79,7 @@ def stream_of(query: MultiMapping[str]) -> Stream:
 def items_of(query: MultiMapping[str]) -> list[str]:
     named = query.getall("item", [])
     if len(named) > ITEMS:
-        raise Question(f"item: at most {ITEMS} of them")
+        raise BadQuery(f"item: at most {ITEMS} of them")
     return named
 
 
@@ -115,7 +115,7 @@ def routes(store: Store, known: frozenset[str], memory: History) -> list[web.Rou
         query = request.query
         only_known(query, {"histogram", "key", "item", "from", "to", "step", "limit", "format"})
         limit = number_or(query, "limit", 1, ENTRIES)
-        asked = HistoryQuestion(
+        asked = HistoryQuery(
             stream=_known(query, known),
             range=_range(query),
             items=items_of(query),
@@ -124,7 +124,7 @@ def routes(store: Store, known: frozenset[str], memory: History) -> list[web.Rou
         )
         try:
             return await _answer(request, store, asked, partial(_ask_history, asked, store))
-        except Unknown:
+        except NotStored:
             return _nothing_yet(asked, request, memory, store)
 
     async def ask_epochs(request: web.Request) -> web.StreamResponse:
@@ -132,7 +132,7 @@ def routes(store: Store, known: frozenset[str], memory: History) -> list[web.Rou
         only_known(query, {"histogram", "key", "item", "top", "from", "to", "limit", "format"})
         limit, top = number_or(query, "limit", 1, EPOCHS), number_or(query, "top", 1, 2**31)
         items = items_of(query)
-        asked = EpochsQuestion(
+        asked = EpochsQuery(
             stream=_known(query, known),
             range=_range(query),
             items=items,
@@ -141,7 +141,7 @@ def routes(store: Store, known: frozenset[str], memory: History) -> list[web.Rou
         )
         try:
             return await _answer(request, store, asked, partial(_ask_epochs, asked, store))
-        except Unknown:
+        except NotStored:
             return _nothing_yet(asked, request, memory, store)
 
     return [
@@ -154,9 +154,9 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
     """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
     only_known(query, {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"})
     if ("at" in query) == ("tick" in query):
-        raise Question("at, or epoch and tick: one of the two")
+        raise BadQuery("at, or epoch and tick: one of the two")
     by_time = "at" in query
-    asked = TickQuestion(
+    asked = TickQuery(
         stream=stream_of(query),
         at=number(query, "at", 0, TIMES) if by_time else None,
         epoch=None if by_time else number(query, "epoch", 1, TIMES),
@@ -168,13 +168,13 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
     held = memory.page(asked.stream, None, memory.ticks)[0]
     found = next((snapshot for snapshot in reversed(held) if _is(snapshot, asked)), None)
     if found is not None:
-        line = only(found, items=frozenset(asked.items) or None, top=asked.top)
+        line = select_items(found, items=frozenset(asked.items) or None, top=asked.top)
         return answer(b'{"snapshots":[%s],"more":false}' % line)
     snapshot, nearest = None, _nearest(held, asked)
     if store is not None:
         try:
             snapshot, nearest = await store.ask(lambda cursor: one_tick(cursor, asked))
-        except Unknown:
+        except NotStored:
             if not held:
                 raise
         except QueryFailed:
@@ -183,7 +183,7 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
     if snapshot is not None:
         return json_of({"snapshots": [snapshot], "more": False})
     if not held and store is None:
-        raise Unknown("no such key: nothing is kept of it; /api/histograms lists the keys")
+        raise NotStored("no such key: nothing is kept of it; /api/histograms lists the keys")
     return json_of({"error": "this tick is not kept", "nearest": nearest}, status=404)
 
 
@@ -191,9 +191,9 @@ def refusing(handler: Handler) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
             return await handler(request)
-        except (Question, TooMuch) as error:
+        except (BadQuery, AnswerTooLarge) as error:
             return refusal(400, str(error))
-        except Unknown as error:
+        except NotStored as error:
             return refusal(404, str(error))
         except QueryFailed as error:
             return refusal(503, str(error), **{hdrs.RETRY_AFTER: "5"})
@@ -202,7 +202,7 @@ def refusing(handler: Handler) -> Handler:
 
 
 def _nothing_yet(
-    asked: HistoryQuestion | EpochsQuestion, request: web.Request, memory: History, store: Store
+    asked: HistoryQuery | EpochsQuery, request: web.Request, memory: History, store: Store
 ) -> web.Response:
     """Return the answer for a stream that is in memory only.
 
@@ -211,7 +211,7 @@ def _nothing_yet(
     """
     held = memory.page(asked.stream, None, memory.ticks)[0]
     if not held or request.query.get("format", "json") != "json":
-        raise Unknown("no such key: nothing is kept of it; /api/histograms lists the keys")
+        raise NotStored("no such key: nothing is kept of it; /api/histograms lists the keys")
     first, last = held[0].end, held[-1].end
     kept = {"first": first, "last": last, "ticks": first, "hours": first}
     about: dict[str, object] = {
@@ -220,7 +220,7 @@ def _nothing_yet(
         "more": False,
         "kept": kept,
     }
-    if isinstance(asked, EpochsQuestion):
+    if isinstance(asked, EpochsQuery):
         return json_of({"epochs": []} | about)
     place = {
         "histogram": asked.stream.histogram,
@@ -231,25 +231,25 @@ def _nothing_yet(
     return json_of(place | times | about | {"series": [], "entries": []})
 
 
-def _ask_history(asked: HistoryQuestion, store: Store, cursor: Any) -> bytes:
+def _ask_history(asked: HistoryQuery, store: Store, cursor: Any) -> bytes:
     return history(cursor, asked, store.reading)
 
 
-def _ask_epochs(asked: EpochsQuestion, store: Store, cursor: Any) -> bytes:
+def _ask_epochs(asked: EpochsQuery, store: Store, cursor: Any) -> bytes:
     return epochs(cursor, asked, store.reading)
 
 
 async def _answer(
     request: web.Request,
     store: Store,
-    asked: HistoryQuestion | EpochsQuestion,
+    asked: HistoryQuery | EpochsQuery,
     as_json: Callable[[Any], bytes],
 ) -> web.StreamResponse:
     wanted = one(request.query, "format") if "format" in request.query else "json"
     if wanted == "json":
         return answer(await store.ask(as_json))
     if wanted not in TYPES:
-        raise Question("format: json, csv or parquet")
+        raise BadQuery("format: json, csv or parquet")
     with store.place_for_a_file():
         file = await store.make_file(
             lambda cursor: history_file(
@@ -294,14 +294,14 @@ async def _send(request: web.Request, file: BinaryIO, wanted: str) -> web.Stream
 def _known(query: MultiMapping[str], known: frozenset[str]) -> Stream:
     stream = stream_of(query)
     if stream.histogram not in known:
-        raise Unknown("no such histogram; /api/histograms lists them")
+        raise NotStored("no such histogram; /api/histograms lists them")
     return stream
 
 
 def _range(query: MultiMapping[str]) -> Range:
     since, until = number_or(query, "from", 0, TIMES), number_or(query, "to", 0, TIMES)
     if since is not None and until is not None and since >= until:
-        raise Question("to: larger than from")
+        raise BadQuery("to: larger than from")
     return Range(since, until)
 
 
@@ -314,7 +314,7 @@ def _step(query: MultiMapping[str]) -> int | None:
     except ValueError:
         step = 0
     if not 1 <= step <= TIMES:
-        raise Question(
+        raise BadQuery(
             "step: a whole number of ms, at least 1, or a duration such as 10s, 5m, 1h or 1d"
         )
     return step
@@ -323,7 +323,7 @@ def _step(query: MultiMapping[str]) -> int | None:
 # ---- ticks in memory -----------------------------------------------------------------------------
 
 
-def _is(snapshot: SeenSnapshot, asked: TickQuestion) -> bool:
+def _is(snapshot: SeenSnapshot, asked: TickQuery) -> bool:
     if asked.id is not None and snapshot.id != asked.id:
         return False
     if asked.at is not None:
@@ -331,7 +331,7 @@ def _is(snapshot: SeenSnapshot, asked: TickQuestion) -> bool:
     return (snapshot.epoch, snapshot.tick) == (asked.epoch, asked.tick)
 
 
-def _nearest(held: list[SeenSnapshot], asked: TickQuestion) -> dict[str, object]:
+def _nearest(held: list[SeenSnapshot], asked: TickQuery) -> dict[str, object]:
     """Return the nearest ticks in memory before and after a missing one."""
 
     def place(snapshot: SeenSnapshot) -> tuple[int, ...]:

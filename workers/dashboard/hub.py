@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgspec
 import orjson
 
-from workers.dashboard.snapshots import SeenSnapshot, Stream, only
+from workers.dashboard.snapshots import SeenSnapshot, Stream, select_items
 from workers.runtime.availability import Away
 
 TICKS = 120
@@ -229,7 +229,7 @@ class Hub:
             snapshot = self.history.newest(stream)
             if snapshot is None:
                 raise KeyError(stream)
-            line = only(snapshot, top=top)
+            line = select_items(snapshot, top=top)
             made[top] = b"id: %s-%d\nevent: snapshot\ndata: %s\n\n" % (
                 self.run.encode(),
                 snapshot.number,

@@ -158,5 +158,5 @@ def is_free(port: int) -> bool:
     return True
 
 
-def open_to_others(host: str, token: str | None) -> bool:
+def is_open_to_others(host: str, token: str | None) -> bool:
     return token is None and not is_loopback(host)

@@ -60,12 +60,12 @@ class Frame(Head, frozen=True):
     items: list[tuple[str, Number]] | None = None
 
 
-class Whole(Frame, frozen=True, forbid_unknown_fields=True):
+class PlainFrame(Frame, frozen=True, forbid_unknown_fields=True):
     """A snapshot with no other fields, the usual case."""
 
 
 _FRAMES = msgspec.json.Decoder(Frame)
-_WHOLE = msgspec.json.Decoder(Whole)
+_WHOLE = msgspec.json.Decoder(PlainFrame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Pages:
         return _snapshot(frame, _joined([pages[number] for number in sorted(pages)]))
 
 
-def only(
+def select_items(
     snapshot: SeenSnapshot, *, items: Collection[str] | None = None, top: int | None = None
 ) -> bytes:
     """Return a snapshot's JSON with the named or the largest items, and `total_items`.

@@ -13,7 +13,7 @@ import orjson
 
 from tests.dashboard.feeding import GONE, START_MS, TICK_MS, message
 from workers.dashboard.snapshots import Pages, SeenSnapshot
-from workers.dashboard.store.writing import Arrived, Position, Writer, connect
+from workers.dashboard.store.writing import Arrival, Position, Writer, connect
 
 QUARTER_MS = 900_000
 #: An hour ends here: what follows does not depend on where in one it begins.
@@ -36,7 +36,7 @@ def store(writer: Writer, documents: Sequence[Document], batch: int = 97, part: 
     """Writes documents in batches, as they would come; returns how many were new."""
     new = 0
     for start in range(0, len(documents), batch):
-        piece = [Arrived(part, seen(document)) for document in documents[start : start + batch]]
+        piece = [Arrival(part, seen(document)) for document in documents[start : start + batch]]
         new += writer.write(piece, {("topic", part): Position("id", start + len(piece))})
     return new
 

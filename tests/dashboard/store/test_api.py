@@ -26,7 +26,7 @@ from tests.dashboard.store.making import store as store_all
 from workers.dashboard import api_history
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
-from workers.dashboard.store import following, questions
+from workers.dashboard.store import following
 from workers.dashboard.store.store import FILES, THREADS, WAITING, QueryFailed, Store
 from workers.kafka.clients import Connection
 
@@ -270,7 +270,7 @@ def test_a_file_that_would_be_too_large_is_refused(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything of it is made, with what to do."""
-    monkeypatch.setattr(questions, "ROWS", 1_000)
+    monkeypatch.setattr(queries, "ROWS", 1_000)
 
     async def ask(http: Client, _store: Store) -> None:
         answer = await http.get("/api/history?histogram=products&key=s1&format=csv")

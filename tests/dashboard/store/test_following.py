@@ -17,7 +17,7 @@ from tests.dashboard.store.making import at
 from tests.worker.harness import until
 from workers.dashboard.store import following, writing
 from workers.dashboard.store.following import Follower
-from workers.dashboard.store.writing import Arrived, Writer
+from workers.dashboard.store.writing import Arrival, Writer
 
 pytestmark = pytest.mark.slow
 
@@ -95,7 +95,7 @@ def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(
         read: list[object] = []
         receive = history.follower._receive
 
-        def counted(place: following.Place, record: Message) -> Arrived | None:
+        def counted(place: following.Place, record: Message) -> Arrival | None:
             read.append(record)
             return receive(place, record)
 

@@ -22,12 +22,12 @@ from tests.dashboard.store.making import (
     thinned,
 )
 from workers.dashboard.snapshots import Stream
-from workers.dashboard.store.questions import (
-    EpochsQuestion,
-    HistoryQuestion,
+from workers.dashboard.store.queries import (
+    EpochsQuery,
+    HistoryQuery,
+    NotStored,
     Range,
-    TickQuestion,
-    Unknown,
+    TickQuery,
     epochs,
     history,
     one_tick,
@@ -65,7 +65,7 @@ def ask(
     database: duckdb.DuckDBPyConnection, reading: float | None = None, **question: Any
 ) -> dict[str, Any]:
     since, until = question.pop("since", None), question.pop("until", None)
-    asked = HistoryQuestion(stream=ONE, range=Range(since, until), **{"limit": 10_000, **question})
+    asked = HistoryQuery(stream=ONE, range=Range(since, until), **{"limit": 10_000, **question})
     found: dict[str, Any] = orjson.loads(history(database, asked, reading))
     return found
 
@@ -136,7 +136,7 @@ def test_an_answer_goes_on_where_it_was_cut(kept: Kept, step: int | None) -> Non
 def test_the_end_of_every_series_is_told_and_which_is_not_final(kept: Kept) -> None:
     """Yesterday's total must not be gone at midnight, nor that of an older generation."""
     ends = [LIFE[399], LIFE[999], LIFE[1129], LIFE[-1]]
-    found = orjson.loads(epochs(kept[0], EpochsQuestion(stream=ONE, range=Range()), None))
+    found = orjson.loads(epochs(kept[0], EpochsQuery(stream=ONE, range=Range()), None))
     assert [(one["id"][0], one["epoch"], one["final"]) for one in found["epochs"]] == [
         ("a", 1, True),
         ("b", 2, True),
@@ -148,7 +148,7 @@ def test_the_end_of_every_series_is_told_and_which_is_not_final(kept: Kept) -> N
         more = {"total": total, "final": snapshot["final"]}
         assert snapshot == document | more
     cut = orjson.loads(
-        epochs(kept[0], EpochsQuestion(stream=ONE, range=Range(), top=2, limit=3), None)
+        epochs(kept[0], EpochsQuery(stream=ONE, range=Range(), top=2, limit=3), None)
     )
     assert cut["more"]
     assert [one["items"] for one in cut["epochs"]] == [
@@ -158,7 +158,7 @@ def test_the_end_of_every_series_is_told_and_which_is_not_final(kept: Kept) -> N
     picked = orjson.loads(
         epochs(
             kept[0],
-            EpochsQuestion(stream=ONE, range=Range(until=LIFE[999]["end"]), items=["item 3"]),
+            EpochsQuery(stream=ONE, range=Range(until=LIFE[999]["end"]), items=["item 3"]),
             None,
         )
     )
@@ -177,7 +177,7 @@ def test_one_tick_is_the_snapshot_of_the_topic(kept: Kept, place: int) -> None:
         {"epoch": document["epoch"], "tick": document["tick"]},
     ]
     for question in questions:
-        found, nearest = one_tick(kept[0], TickQuestion(stream=ONE, id=document["id"], **question))
+        found, nearest = one_tick(kept[0], TickQuery(stream=ONE, id=document["id"], **question))
         assert (found, nearest) == (
             document | {"items": [tuple(item) for item in document["items"]]},
             {},
@@ -186,7 +186,7 @@ def test_one_tick_is_the_snapshot_of_the_topic(kept: Kept, place: int) -> None:
 
 def test_of_two_series_at_one_time_the_newer_is_meant(kept: Kept) -> None:
     """A new generation says it again, and better."""
-    found, _ = one_tick(kept[0], TickQuestion(stream=ONE, at=LIFE[1_129]["end"]))
+    found, _ = one_tick(kept[0], TickQuery(stream=ONE, at=LIFE[1_129]["end"]))
     assert found is not None
     assert (found["id"][0], found["end"]) == ("d", LIFE[1_129]["end"])
 
@@ -195,7 +195,7 @@ def test_a_tick_that_is_not_there_is_never_replaced(kept: Kept) -> None:
     """The nearest are named instead."""
 
     def nearest(**question: Any) -> list[tuple[int, int] | None]:
-        found, near = one_tick(kept[0], TickQuestion(stream=ONE, **question))
+        found, near = one_tick(kept[0], TickQuery(stream=ONE, **question))
         assert found is None
         return [
             near[name] and (near[name]["epoch"], near[name]["tick"]) for name in ("before", "after")
@@ -205,10 +205,10 @@ def test_a_tick_that_is_not_there_is_never_replaced(kept: Kept) -> None:
     assert nearest(at=LIFE[-1]["end"] + 1) == [(3, 700), None]
     assert nearest(epoch=2, tick=601) == [(2, 600), (3, 1)]
     assert nearest(epoch=1, tick=401, id="a" * 32) == [(1, 400), None]
-    with pytest.raises(Unknown, match="no such key"):
-        one_tick(kept[0], TickQuestion(stream=Stream("products", "s3"), at=1))
-    with pytest.raises(Unknown, match="no such key"):
-        history(kept[0], HistoryQuestion(stream=Stream("product", "s1"), range=Range()), None)
+    with pytest.raises(NotStored, match="no such key"):
+        one_tick(kept[0], TickQuery(stream=Stream("products", "s3"), at=1))
+    with pytest.raises(NotStored, match="no such key"):
+        history(kept[0], HistoryQuery(stream=Stream("product", "s1"), range=Range()), None)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
             for document in left
             if document["end"] >= found["kept"]["ticks"] and document["id"][0] == "d"
         ]
-        finals = orjson.loads(epochs(database, EpochsQuestion(stream=ONE, range=Range()), None))[
+        finals = orjson.loads(epochs(database, EpochsQuery(stream=ONE, range=Range()), None))[
             "epochs"
         ]
         assert [one["items"] for one in finals] == [
@@ -349,7 +349,7 @@ def test_snapshots_of_every_kind_are_kept_as_they_are(
             == 1_200
         )
         found, _ = one_tick(
-            database, TickQuestion(stream=ONE, at=document["end"], id=document["id"], top=10_000)
+            database, TickQuery(stream=ONE, at=document["end"], id=document["id"], top=10_000)
         )
         assert found is not None
         assert found.pop("total_items", None) == (
@@ -381,7 +381,7 @@ def test_what_a_bucket_histogram_shows_is_never_cut(tmp_path: Path) -> None:
     """A histogram of numbers with a bucket less is another histogram."""
     with opened(tmp_path / "history.duckdb") as (database, writer):
         store(writer, [ODD[4]])
-        found, _ = one_tick(database, TickQuestion(stream=ONE, at=ODD[4]["end"], top=1))
+        found, _ = one_tick(database, TickQuery(stream=ONE, at=ODD[4]["end"], top=1))
         assert found is not None
         assert len(found["items"]) == 3
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 
 from workers.dashboard.snapshots import InvalidSnapshot, Pages
-from workers.dashboard.store.writing import Arrived, Position, Writer
+from workers.dashboard.store.writing import Arrival, Position, Writer
 from workers.kafka.clients import Connection
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class Follower:
             return
         messages = self._consumer.consume(num_messages=BATCH, timeout=POLL_S)
         moved: set[Place] = set()
-        piece: list[Arrived] = []
+        piece: list[Arrival] = []
         size = 0
         failed: KafkaError | None = None
         for message in messages:
@@ -121,7 +121,7 @@ class Follower:
         if failed is not None:
             raise KafkaException(failed)
 
-    def _receive(self, place: Place, message: Message) -> Arrived | None:
+    def _receive(self, place: Place, message: Message) -> Arrival | None:
         one, offset = self._partitions[place], message.offset() or 0
         one.next = offset + 1
         snapshot = None
@@ -136,7 +136,7 @@ class Follower:
             one.waiting = offset
         elif offset - one.waiting > PAGES_WITHIN:
             one.pages, one.waiting = Pages(), None
-        return None if snapshot is None else Arrived(place[1], snapshot)
+        return None if snapshot is None else Arrival(place[1], snapshot)
 
     # ---- where to begin --------------------------------------------------------------------------
 

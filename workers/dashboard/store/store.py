@@ -52,7 +52,7 @@ OTHER = "its file is of another version, or of another program"
 _FOREIGN = ("not a valid DuckDB database", "version number")
 
 T = TypeVar("T")
-Question = Callable[[duckdb.DuckDBPyConnection], T]
+Query = Callable[[duckdb.DuckDBPyConnection], T]
 
 
 class QueryFailed(Exception):
@@ -112,7 +112,7 @@ class Store:
 
     # ---- questions -------------------------------------------------------------------------------
 
-    async def ask(self, question: Question[T]) -> T:
+    async def ask(self, question: Query[T]) -> T:
         """Return the answer of a query, which is a function of a read cursor.
 
         Raises:
@@ -143,13 +143,13 @@ class Store:
         finally:
             self._sending -= 1
 
-    async def make_file(self, question: Question[T]) -> T:
+    async def make_file(self, question: Query[T]) -> T:
         """Run a long query, like `ask`."""
         return await asyncio.get_running_loop().run_in_executor(
             self._files, self._answer, question, FILE_S
         )
 
-    def _answer(self, question: Question[T], within_s: float) -> T:
+    def _answer(self, question: Query[T], within_s: float) -> T:
         with self._cursor() as cursor:
             timer = threading.Timer(within_s, cursor.interrupt)
             timer.start()

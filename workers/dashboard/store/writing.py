@@ -235,7 +235,7 @@ CACHED = 200_000
 _EXACT = 2**53
 
 
-class Arrived(NamedTuple):
+class Arrival(NamedTuple):
     part: int
     snapshot: SeenSnapshot
 
@@ -314,7 +314,7 @@ class Writer:
         self._open_gaps = True
 
     def write(
-        self, arrived: Iterable[Arrived], positions: Mapping[tuple[str, int], Position]
+        self, arrived: Iterable[Arrival], positions: Mapping[tuple[str, int], Position]
     ) -> int:
         """Store snapshots, in partition order, with positions; return the number of new ones.
 
@@ -342,7 +342,7 @@ class Writer:
 
     # ---- one snapshot ----------------------------------------------------------------------------
 
-    def _add(self, rows: _Rows, arrived: Arrived) -> None:
+    def _add(self, rows: _Rows, arrived: Arrival) -> None:
         snapshot = arrived.snapshot
         parsed = _parsed(snapshot)
         stream = self._stream(rows, arrived)
@@ -378,7 +378,7 @@ class Writer:
             )
         )
 
-    def _stream(self, rows: _Rows, arrived: Arrived) -> int:
+    def _stream(self, rows: _Rows, arrived: Arrival) -> int:
         snapshot = arrived.snapshot
         name = (snapshot.histogram, snapshot.key)
         stream = self._streams.get(name)

@@ -26,11 +26,11 @@ from workers.dashboard.snapshots import Stream
 from workers.dashboard.store.writing import QUARTER_MS, first
 
 
-class Unknown(Exception):
+class NotStored(Exception):
     """A key that was never shown; the client sees the message."""
 
 
-class TooMuch(Exception):
+class AnswerTooLarge(Exception):
     """A query whose answer would be too large; the client sees the message."""
 
 
@@ -117,7 +117,7 @@ class StoredRange(NamedTuple):
         }
 
 
-def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
+def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
     """Return the location of a stream's ticks.
 
     Raises:
@@ -129,7 +129,7 @@ def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
         [stream.histogram, stream.key],
     )
     if found is None:
-        raise Unknown("no such key: nothing is kept of it; /api/histograms lists the keys")
+        raise NotStored("no such key: nothing is kept of it; /api/histograms lists the keys")
     number, part, first_ms = found
     places = dict(
         cursor.execute("select level, place from kept where stream = ?", [number]).fetchall()
@@ -138,7 +138,7 @@ def held(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
     # Two queries: the largest place is found without reading rows; then only its row is read.
     newest = first(cursor, f"select max(place) from ticks_heads_all where stream = {number}")
     if newest is None or newest[0] is None:
-        raise Unknown("nothing is kept of this key")
+        raise NotStored("nothing is kept of this key")
     last_ms = _end(cursor, "ticks", number, newest[0], first_ms)
     ticks_ms = _end(cursor, "ticks", number, ticks, first_ms)
     quarters_ms = _end(cursor, "quarters", number, quarters, first_ms)
@@ -240,7 +240,7 @@ _NUMBERS = itertools.count()
 
 def history_file(
     cursor: duckdb.DuckDBPyConnection,
-    asked: HistoryQuestion | EpochsQuestion,
+    asked: HistoryQuery | EpochsQuery,
     reading: float | None,
     format: Format,
     path: Path,
@@ -252,9 +252,9 @@ def history_file(
         TooMuch: more than `ROWS` rows.
         duckdb.Error: it could not be written.
     """
-    where = held(cursor, asked.stream)
+    where = locate(cursor, asked.stream)
     complete = is_complete(cursor, asked.stream, where, asked.range, reading)
-    if isinstance(asked, HistoryQuestion):
+    if isinstance(asked, HistoryQuery):
         heads = selected(where, asked)
         counts = where.stepped("counts", asked.range.since or 0, asked.step)
     else:
@@ -269,7 +269,7 @@ def history_file(
         cursor, f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
     )
     if found is not None and found[0] > ROWS:
-        raise TooMuch(
+        raise AnswerTooLarge(
             f"the file would have {found[0]:,} rows: at most {ROWS:,}; take a shorter time, a longer step or fewer items"
         )
     narrow = (
@@ -337,7 +337,7 @@ _Head = tuple[int, int, int, int, int, float | None, float | None, int | None, i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryQuestion:
+class HistoryQuery:
     """A stream over time; `step` in ms, None: every stored tick."""
 
     stream: Stream
@@ -348,7 +348,7 @@ class HistoryQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochsQuestion:
+class EpochsQuery:
     """The last ticks of the newest epochs in a range."""
 
     stream: Stream
@@ -359,7 +359,7 @@ class EpochsQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TickQuestion:
+class TickQuery:
     """One tick, by a time `at` that it contains or by its number."""
 
     stream: Stream
@@ -371,22 +371,20 @@ class TickQuestion:
     top: int | None = None
 
 
-def history(
-    cursor: duckdb.DuckDBPyConnection, asked: HistoryQuestion, reading: float | None
-) -> bytes:
+def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: float | None) -> bytes:
     """Return the answer to /api/history.
 
     Raises:
         Unknown: no such stream.
         TooMuch: more than `CELLS` counts.
     """
-    where = held(cursor, asked.stream)
+    where = locate(cursor, asked.stream)
     heads: list[_Head] = cursor.execute(
         f"select {_HEAD} from ({selected(where, asked)}) order by end_ms, place limit {asked.limit + 1}"
     ).fetchall()
     heads, more = heads[: asked.limit], len(heads) > asked.limit
     if len(heads) * len(asked.items) > CELLS:
-        raise TooMuch(
+        raise AnswerTooLarge(
             f"{len(heads):,} entries of {len(asked.items)} items: at most {CELLS:,} counts; take a longer step"
         )
     counts = _matrix(cursor, where, heads, asked) if asked.items else None
@@ -413,16 +411,14 @@ def history(
     )
 
 
-def epochs(
-    cursor: duckdb.DuckDBPyConnection, asked: EpochsQuestion, reading: float | None
-) -> bytes:
+def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuery, reading: float | None) -> bytes:
     """Return the answer to /api/epochs.
 
     Raises:
         Unknown: no such stream.
         TooMuch: more than `CELLS` counts.
     """
-    where = held(cursor, asked.stream)
+    where = locate(cursor, asked.stream)
     heads: list[_Head] = cursor.execute(
         f"select {_HEAD} from (select *, max(place) over (partition by series) as newest from {where.last('heads')}) "
         f"where place = newest and {asked.range.where} order by end_ms desc, place desc limit {asked.limit + 1}"
@@ -443,7 +439,7 @@ def epochs(
 
 
 def one_tick(
-    cursor: duckdb.DuckDBPyConnection, asked: TickQuestion
+    cursor: duckdb.DuckDBPyConnection, asked: TickQuery
 ) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """Return the snapshot of a tick, or None and the nearest ticks before and after it.
 
@@ -451,7 +447,7 @@ def one_tick(
         Unknown: no such stream.
         TooMuch: more than `CELLS` counts.
     """
-    where = held(cursor, asked.stream)
+    where = locate(cursor, asked.stream)
     of_id = "series in (select series from series where id = ?)" if asked.id is not None else "true"
     values = [asked.id] if asked.id is not None else []
     if asked.at is not None:
@@ -495,7 +491,7 @@ def one_tick(
     return None, nearest
 
 
-def selected(where: StoredRange, asked: HistoryQuestion) -> str:
+def selected(where: StoredRange, asked: HistoryQuery) -> str:
     """Return the heads of a query's ticks as SQL; with a step, the last tick of every step."""
     origin = asked.range.since or 0
     heads = f"select * from {where.stepped('heads', origin, asked.step)} where {asked.range.where}"
@@ -532,7 +528,7 @@ def _matrix(
     cursor: duckdb.DuckDBPyConnection,
     where: StoredRange,
     heads: Sequence[_Head],
-    asked: HistoryQuestion,
+    asked: HistoryQuery,
 ) -> list[list[int | None]]:
     """Return counts, a row per head and a column per item; None if the item is not shown."""
     numbers = item_numbers(cursor, asked.items)
@@ -562,7 +558,7 @@ def _snapshots(
     cursor: duckdb.DuckDBPyConnection,
     counts: str,
     heads: Sequence[_Head],
-    asked: EpochsQuestion | TickQuestion,
+    asked: EpochsQuery | TickQuery,
 ) -> list[dict[str, Any]]:
     """Return snapshots as in the topic, with `total_items` if items may have been cut."""
     series = series_of(cursor, (head[1] for head in heads))
@@ -584,7 +580,7 @@ def _snapshots(
         f"where {narrow} and {picked} {best} order by place, n desc, label limit {CELLS + 1}"
     ).fetchall()
     if len(rows) > CELLS:
-        raise TooMuch(
+        raise AnswerTooLarge(
             f"more than {CELLS:,} counts: ask for the largest with `top`, or for fewer with `item` or `limit`"
         )
     items: dict[int, list[tuple[str, int]]] = {head[0]: [] for head in heads}
@@ -624,7 +620,7 @@ def _snapshot(
     return fields
 
 
-def _next(end_ms: int, asked: HistoryQuestion) -> int:
+def _next(end_ms: int, asked: HistoryQuery) -> int:
     """Return the `from` of the next page: with a step, the end of the step."""
     if asked.step is None:
         return end_ms
