@@ -111,8 +111,8 @@ class ContributeShard(Shard):
         turns: GilLock | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        """`declared` is as in `SourceReader`, `form` as in `Decoders.form`. `commit_interval_s` is the
-        most time between reading a record and committing it. `turns` are shared by the worker's
+        """`declared` is as in `SourceReader`, `form` as in `Decoders.form`. `commit_interval_s` is
+        the most time between reading a record and committing it. `turns` are shared by the worker's
         shards.
         """
         super().__init__(connection, transactional_id, place.number, state_topic, store, metrics)

@@ -26,19 +26,8 @@ from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from workers.dashboard.api_history import (
-    BadQuery,
-    answer,
-    items_of,
-    json_of,
-    number,
-    number_or,
-    only_known,
-    refusing,
-    routes,
-    stream_of,
-    tick,
-)
+from workers.dashboard import api_history
+from workers.dashboard.api_history import BadQuery, json_of, number_or, only_known
 from workers.dashboard.guard import ALLOWED, guard, headers_for, refusal, set_headers
 from workers.dashboard.hub import TOPS, Filter, Hub, Viewer, catalogue, event, now_ms
 from workers.dashboard.promise import together_of
@@ -54,11 +43,7 @@ class Connection(web.RequestHandler):
     __slots__ = ()
 
     def handle_error(
-        self,
-        request: Any,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: Any, status: int = 500, exc: BaseException | None = None, *_: Any
     ) -> web.StreamResponse:
         """Return the response to an unreadable request or to a logged internal error."""
         if status >= 500:
@@ -117,7 +102,7 @@ def application(
     app[KNOWN] = known = frozenset(histogram for histogram, _ in histograms)
     if store is not None:
         app[STORE] = store
-        app.add_routes(routes(store, known, hub.history))
+        app.add_routes(api_history.routes(store, known, hub.history))
     app.on_response_prepare.append(headers_for(host, token))
     for path, page in pages().items():
         app.router.add_get(f"/{path}", _serve(page))
@@ -145,17 +130,18 @@ def application(
         if request.query:
             return refusal(400, "no parameters here")
         listed = catalogue(hub.history, histograms)
-        told = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
-        together = {"together": together_of(hub.history, histograms)}
+        answer = {"worker": name, "now": now_ms(), "state": hub.state, "histograms": listed}
+        answer["together"] = together_of(hub.history, histograms)
         kept = {} if store is None else {"history": dict(store.state)}
-        return json_of({**told, **together, **kept, **(further or {})})
+        return json_of({**answer, **kept, **(further or {})})
 
-    app.router.add_get("/api/histograms", list_histograms)
-    app.router.add_get("/api/snapshots", refusing(_snapshots))
-    app.router.add_get("/api/stream", _stream)
-    app.router.add_get("/healthz", health)
-    app.router.add_get("/readyz", ready)
-    app.router.add_get("/metrics", metrics)
+    served = {
+        "/api/histograms": list_histograms,
+        "/api/snapshots": api_history.refusing(_snapshots),
+    }
+    served |= {"/api/stream": api_history.refusing(_stream), "/healthz": health}
+    for path, handler in (served | {"/readyz": ready, "/metrics": metrics}).items():
+        app.router.add_get(path, handler)
     app.on_shutdown.append(close)
     return app
 
@@ -178,9 +164,8 @@ def _serve(page: Page) -> Handler:
         if any(tag.value == page.tag for tag in request.if_none_match or ()):
             response = web.Response(status=304, headers=headers)
         else:
-            response = web.Response(
-                body=page.body, content_type=page.kind, charset="utf-8", headers=headers
-            )
+            about: Any = {"content_type": page.kind, "charset": "utf-8", "headers": headers}
+            response = web.Response(body=page.body, **about)
             response.enable_compression()
         response.etag = page.tag
         return response
@@ -193,15 +178,13 @@ async def _snapshots(request: web.Request) -> web.Response:
     if "histogram" in query and query["histogram"] not in request.app[KNOWN]:
         raise NotStored("no such histogram; /api/histograms lists them")
     if "at" in query or "tick" in query:
-        return await tick(query, history, request.app.get(STORE))
-    only_known(
-        query, {"histogram", "key", "after", "limit", "item", "top", "at", "epoch", "tick", "id"}
-    )
+        return await api_history.tick(query, history, request.app.get(STORE))
+    only_known(query, api_history.TICK | {"after", "limit"})
     if "epoch" in query or "id" in query:
         raise BadQuery("epoch and id: only with tick, or id with at")
-    stream, named = stream_of(query), items_of(query)
+    stream, named = api_history.stream_of(query), api_history.items_of(query)
     after, top = number_or(query, "after", 0, 2**63 - 1), number_or(query, "top", 1, 2**31)
-    limit = number(query, "limit", 1, LIMIT) if "limit" in query else 100
+    limit = number_or(query, "limit", 1, LIMIT) or 100
     items = frozenset(named) if named else None
     found, more = history.page(stream, after, limit)
     lines = []
@@ -210,33 +193,27 @@ async def _snapshots(request: web.Request) -> web.Response:
             await asyncio.sleep(0)  # cutting takes time: yield to other requests
         lines.append(select_items(snapshot, items=items, top=top))
     body = b'{"snapshots":[%s],"more":%s}' % (b",".join(lines), b"true" if more else b"false")
-    return answer(body)
+    return api_history.answer(body)
 
 
 async def _stream(request: web.Request) -> web.StreamResponse:
     query = request.query
-    try:
-        only_known(query, {"histogram", "key", "top"})
-        if "top" in query and query["top"] not in {str(top) for top in TOPS}:
-            raise BadQuery(f"top: one of {', '.join(map(str, TOPS))}")
-        histograms = frozenset(query.getall("histogram")) if "histogram" in query else None
-        if histograms is not None and not histograms <= request.app[KNOWN]:
-            return refusal(404, "no such histogram; /api/histograms lists them")
-        wanted = Filter(
-            histograms=histograms,
-            keys=frozenset(query.getall("key")) if "key" in query else None,
-            top=int(query["top"]) if "top" in query else None,
-        )
-    except BadQuery as error:
-        return refusal(400, str(error))
+    only_known(query, {"histogram", "key", "top"})
+    if "top" in query and query["top"] not in {str(top) for top in TOPS}:
+        raise BadQuery(f"top: one of {', '.join(map(str, TOPS))}")
+    histograms = frozenset(query.getall("histogram")) if "histogram" in query else None
+    if histograms is not None and not histograms <= request.app[KNOWN]:
+        raise NotStored("no such histogram; /api/histograms lists them")
+    keys = frozenset(query.getall("key")) if "key" in query else None
+    wanted = Filter(
+        histograms=histograms, keys=keys, top=int(query["top"]) if "top" in query else None
+    )
     hub = request.app[HUB]
     if len(hub) >= VIEWERS:
-        return refusal(
-            503, f"{VIEWERS:,} viewers are connected already", **{hdrs.RETRY_AFTER: "10"}
-        )
-    response = web.StreamResponse(
-        headers={hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
-    )
+        full = f"{VIEWERS:,} viewers are connected already"
+        return refusal(503, full, **{hdrs.RETRY_AFTER: "10"})
+    headers = {hdrs.CONTENT_TYPE: "text/event-stream", "X-Accel-Buffering": "no"}
+    response = web.StreamResponse(headers=headers)
     if request.method == hdrs.METH_HEAD:
         await response.prepare(request)
         return response
@@ -266,7 +243,5 @@ async def _send(request: web.Request, response: web.StreamResponse, viewer: View
             beat_at = time.monotonic() + BEAT_S
         async with asyncio.timeout(STALLED_S):
             await response.write(line)
-            while (
-                isinstance(transport, asyncio.WriteTransport) and transport.get_write_buffer_size()
-            ):
+            while transport.get_write_buffer_size():
                 await asyncio.sleep(DRAIN_S)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, BinaryIO, cast
 
 import orjson
@@ -102,6 +101,9 @@ CHUNK = 256 << 10
 # A client that receives nothing of a file for this long is disconnected.
 STALLED_S = 60.0
 
+COMMON = {"histogram", "key", "item", "from", "to", "limit", "format"}
+TICK = {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"}
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -111,48 +113,36 @@ def routes(store: Store, known: frozenset[str], memory: History) -> list[web.Rou
     A stream in `memory` that is not in the store yet is known: its history is empty.
     """
 
-    async def ask_history(request: web.Request) -> web.StreamResponse:
-        query = request.query
-        only_known(query, {"histogram", "key", "item", "from", "to", "step", "limit", "format"})
-        limit = number_or(query, "limit", 1, ENTRIES)
-        asked = HistoryQuery(
-            stream=_known(query, known),
-            range=_range(query),
-            items=items_of(query),
-            step=_step(query),
-            limit=limit or 1_000,
-        )
-        try:
-            return await _answer(request, store, asked, partial(_ask_history, asked, store))
-        except NotStored:
-            return _nothing_yet(asked, request, memory, store)
+    def over_time(query: MultiMapping[str]) -> HistoryQuery:
+        only_known(query, COMMON | {"step"})
+        limit = number_or(query, "limit", 1, ENTRIES) or 1_000
+        return HistoryQuery(**_common(query, known), step=_step(query), limit=limit)
 
-    async def ask_epochs(request: web.Request) -> web.StreamResponse:
-        query = request.query
-        only_known(query, {"histogram", "key", "item", "top", "from", "to", "limit", "format"})
+    def by_epoch(query: MultiMapping[str]) -> EpochsQuery:
+        only_known(query, COMMON | {"top"})
         limit, top = number_or(query, "limit", 1, EPOCHS), number_or(query, "top", 1, 2**31)
-        items = items_of(query)
-        asked = EpochsQuery(
-            stream=_known(query, known),
-            range=_range(query),
-            items=items,
-            top=100 if top is None and not items else top,
-            limit=limit or 100,
-        )
-        try:
-            return await _answer(request, store, asked, partial(_ask_epochs, asked, store))
-        except NotStored:
-            return _nothing_yet(asked, request, memory, store)
+        common = _common(query, known)
+        top = 100 if top is None and not common["items"] else top
+        return EpochsQuery(**common, top=top, limit=limit or 100)
 
-    return [
-        web.get("/api/history", refusing(ask_history)),
-        web.get("/api/epochs", refusing(ask_epochs)),
-    ]
+    def route(
+        path: str, parse: Callable[[MultiMapping[str]], HistoryQuery | EpochsQuery]
+    ) -> web.RouteDef:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            asked = parse(request.query)
+            try:
+                return await _answer(request, store, asked)
+            except NotStored:
+                return _nothing_yet(asked, request, memory, store)
+
+        return web.get(path, refusing(handle))
+
+    return [route("/api/history", over_time), route("/api/epochs", by_epoch)]
 
 
 async def tick(query: MultiMapping[str], memory: History, store: Store | None) -> web.Response:
     """Answer /api/snapshots with `at` or `tick`, from memory or else from the store."""
-    only_known(query, {"histogram", "key", "at", "epoch", "tick", "id", "item", "top"})
+    only_known(query, TICK)
     if ("at" in query) == ("tick" in query):
         raise BadQuery("at, or epoch and tick: one of the two")
     by_time = "at" in query
@@ -174,10 +164,7 @@ async def tick(query: MultiMapping[str], memory: History, store: Store | None) -
     if store is not None:
         try:
             snapshot, nearest = await store.ask(lambda cursor: one_tick(cursor, asked))
-        except NotStored:
-            if not held:
-                raise
-        except QueryFailed:
+        except (NotStored, QueryFailed):
             if not held:
                 raise
     if snapshot is not None:
@@ -207,55 +194,40 @@ def _nothing_yet(
     """Return the answer for a stream that is in memory only.
 
     Raises:
-        Unknown: the stream is not in memory either, or a file is requested.
+        NotStored: the stream is not in memory either, or a file is requested.
     """
     held = memory.page(asked.stream, None, memory.ticks)[0]
     if not held or request.query.get("format", "json") != "json":
         raise NotStored("no such key: nothing is kept of it; /api/histograms lists the keys")
     first, last = held[0].end, held[-1].end
     kept = {"first": first, "last": last, "ticks": first, "hours": first}
-    about: dict[str, object] = {
-        "complete": False,
-        "reading": store.reading,
-        "more": False,
-        "kept": kept,
-    }
+    about = {"complete": False, "reading": store.reading, "more": False, "kept": kept}
     if isinstance(asked, EpochsQuery):
-        return json_of({"epochs": []} | about)
-    place = {
-        "histogram": asked.stream.histogram,
-        "key": asked.stream.key,
-        "items": list(asked.items),
-    }
+        return json_of({"epochs": [], **about})
+    place = {**asked.stream.as_dict(), "items": list(asked.items)}
     times = {"from": asked.range.since, "to": asked.range.until, "step": asked.step, "next": None}
-    return json_of(place | times | about | {"series": [], "entries": []})
-
-
-def _ask_history(asked: HistoryQuery, store: Store, cursor: Any) -> bytes:
-    return history(cursor, asked, store.reading)
-
-
-def _ask_epochs(asked: EpochsQuery, store: Store, cursor: Any) -> bytes:
-    return epochs(cursor, asked, store.reading)
+    return json_of({**place, **times, **about, "series": [], "entries": []})
 
 
 async def _answer(
-    request: web.Request,
-    store: Store,
-    asked: HistoryQuery | EpochsQuery,
-    as_json: Callable[[Any], bytes],
+    request: web.Request, store: Store, asked: HistoryQuery | EpochsQuery
 ) -> web.StreamResponse:
     wanted = one(request.query, "format") if "format" in request.query else "json"
+
+    def as_json(cursor: Any) -> bytes:
+        if isinstance(asked, HistoryQuery):
+            return history(cursor, asked, store.reading)
+        return epochs(cursor, asked, store.reading)
+
+    def as_file(cursor: Any) -> BinaryIO:
+        return history_file(cursor, asked, store.reading, cast(Format, wanted), store.path)
+
     if wanted == "json":
         return answer(await store.ask(as_json))
     if wanted not in TYPES:
         raise BadQuery("format: json, csv or parquet")
     with store.place_for_a_file():
-        file = await store.make_file(
-            lambda cursor: history_file(
-                cursor, asked, store.reading, cast(Format, wanted), store.path
-            )
-        )
+        file = await store.make_file(as_file)
         try:
             return await _send(request, file, wanted)
         finally:
@@ -265,14 +237,10 @@ async def _answer(
 async def _send(request: web.Request, file: BinaryIO, wanted: str) -> web.StreamResponse:
     length = file.seek(0, 2)
     file.seek(0)
-    name = request.path.rpartition("/")[2]
-    response = web.StreamResponse(
-        headers={
-            hdrs.CONTENT_TYPE: TYPES[wanted],
-            hdrs.CONTENT_LENGTH: str(length),
-            hdrs.CONTENT_DISPOSITION: f'attachment; filename="{name}.{wanted}"',
-        }
-    )
+    name = f"{request.path.rpartition('/')[2]}.{wanted}"
+    headers = {hdrs.CONTENT_TYPE: TYPES[wanted], hdrs.CONTENT_LENGTH: str(length)}
+    headers[hdrs.CONTENT_DISPOSITION] = f'attachment; filename="{name}"'
+    response = web.StreamResponse(headers=headers)
     await response.prepare(request)
     if request.method == hdrs.METH_HEAD:
         return response
@@ -291,18 +259,15 @@ async def _send(request: web.Request, file: BinaryIO, wanted: str) -> web.Stream
 # ---- parameters ----------------------------------------------------------------------------------
 
 
-def _known(query: MultiMapping[str], known: frozenset[str]) -> Stream:
+def _common(query: MultiMapping[str], known: frozenset[str]) -> dict[str, Any]:
+    """Return the fields that both queries over time have."""
     stream = stream_of(query)
     if stream.histogram not in known:
         raise NotStored("no such histogram; /api/histograms lists them")
-    return stream
-
-
-def _range(query: MultiMapping[str]) -> Range:
     since, until = number_or(query, "from", 0, TIMES), number_or(query, "to", 0, TIMES)
     if since is not None and until is not None and since >= until:
         raise BadQuery("to: larger than from")
-    return Range(since, until)
+    return {"stream": stream, "range": Range(since, until), "items": items_of(query)}
 
 
 def _step(query: MultiMapping[str]) -> int | None:
@@ -338,15 +303,10 @@ def _nearest(held: list[SeenSnapshot], asked: TickQuery) -> dict[str, object]:
         return (snapshot.end,) if asked.at is not None else (snapshot.epoch, snapshot.tick)
 
     at = (asked.at,) if asked.at is not None else (asked.epoch or 0, asked.tick or 0)
-    able = sorted((one for one in held if asked.id in (None, one.id)), key=place)
-    before, after = (
-        [one for one in able if place(one) < at],
-        [one for one in able if place(one) > at],
-    )
-    return {
-        "before": _named(before[-1] if before else None),
-        "after": _named(after[0] if after else None),
-    }
+    able = [one for one in held if asked.id in (None, one.id)]
+    before = max((one for one in able if place(one) < at), key=place, default=None)
+    after = min((one for one in able if place(one) > at), key=place, default=None)
+    return {"before": _named(before), "after": _named(after)}
 
 
 def _named(snapshot: SeenSnapshot | None) -> dict[str, object] | None:

@@ -32,7 +32,7 @@ from workers.settings.settings import (
 TOKEN_CHARACTERS = 16
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class HistogramTopic:
     """A histogram of the page; `horizon` is None if unbounded or not given."""
 
@@ -92,10 +92,7 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
     histograms = document.get("histogram")
     if not isinstance(histograms, list) or not all(isinstance(one, dict) for one in histograms):
         raise ValueError("histogram is missing: one or more sections, each begun by [[histogram]]")
-    found = [
-        _histogram(one, f"histogram {position}: ", worker)
-        for position, one in enumerate(histograms, 1)
-    ]
+    found = [_histogram(one, f"histogram {i}: ", worker) for i, one in enumerate(histograms, 1)]
     for unique in ("name", "topic"):
         values = [getattr(one, unique) for one in found]
         if twice := next((value for value in values if values.count(value) > 1), None):
@@ -112,9 +109,8 @@ def _read(document: Mapping[str, Any], base: Path) -> DashboardSettings:
 
 def _histogram(values: Mapping[str, Any], where: str, worker: str) -> HistogramTopic:
     name = _value(HistogramConfig, "name", values, where)
-    topic = (
-        _value(HistogramConfig, "topic", values, where) if "topic" in values else f"{worker}.{name}"
-    )
+    given = "topic" in values
+    topic = _value(HistogramConfig, "topic", values, where) if given else f"{worker}.{name}"
     counted = {known: values[known] for known in ("tick", "horizon") if known in values}
     with suppress(ValueError):  # the worker reports errors
         count_ticks(counted, where)

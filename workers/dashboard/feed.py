@@ -17,9 +17,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -71,24 +71,15 @@ class Feed:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="feed")
 
     async def run(self) -> None:
-        consumer = self._open()
+        options = {"enable.partition.eof": True, "auto.offset.reset": "earliest"}
+        fetching = {"fetch.wait.max.ms": 100, "queued.max.messages.kbytes": 32_768}
+        consumer = self._connection.consumer(**options, **fetching, error_cb=self._note)
         try:
             await self._follow(consumer)
         finally:
             self._halted = True
             await asyncio.shield(self._call(consumer.close))
             self._thread.shutdown(wait=False)
-
-    def _open(self) -> Consumer:
-        return self._connection.consumer(
-            **{
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 100,
-                "queued.max.messages.kbytes": 32_768,
-                "error_cb": self._note,
-            }
-        )
 
     def _call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._thread, function)
@@ -117,9 +108,8 @@ class Feed:
                 self._tell(missing)
             except KafkaException as failed:
                 if not self._assigned:
-                    await self._call(
-                        lambda: consumer.poll(0)
-                    )  # calls only `_note`: nothing is assigned
+                    # Calls only `_note`: nothing is assigned.
+                    await self._call(lambda: consumer.poll(0))
                 self._complain(failed.args[0])
                 topics_at = 0.0
                 await asyncio.sleep(RETRY_S)
@@ -128,24 +118,17 @@ class Feed:
 
     def _assign(self, consumer: Consumer) -> list[str]:
         """Start reading new partitions; return the missing topics."""
-        # List all topics: asking for one by name may create it.
-        metadata = consumer.list_topics(timeout=ANSWER_S)
-        found: list[Place] = []
-        missing: list[str] = []
-        for topic in self._topics:
-            about = metadata.topics.get(topic)
-            if about is None or about.error is not None:
-                missing.append(topic)
-            else:
-                found += [(topic, partition) for partition in about.partitions]
+        found = partitions_of(consumer, self._topics)
         new = [place for place in found if place not in self._assigned]
         if new:
             self._unread.update(new)
-            self._assigned.update(self._starts(new))
+            starts = self._starts(new)
+            self._assigned.update(starts)
             consumer.incremental_assign(
-                [TopicPartition(*place, self._assigned[place]) for place in new]
+                [TopicPartition(*place, at) for place, at in starts.items()]
             )
-        return missing
+        present = {topic for topic, _ in found}
+        return [topic for topic in self._topics if topic not in present]
 
     def _check(self, consumer: Consumer) -> None:
         """Query the broker of every partition, to detect an outage."""
@@ -161,34 +144,26 @@ class Feed:
                 if snapshot is not None:
                     found.append(snapshot)
             elif error.code() == KafkaError._PARTITION_EOF:
-                self._unread.discard(_place(message))
+                self._unread.discard(place_of(message))
             else:
                 failed = error
         return found, failed
 
     def _decode(self, message: Message) -> SeenSnapshot | None:
-        topic, partition = _place(message)
+        topic, partition = place_of(message)
         try:
             return self._pages.receive(self._topics[topic], message.value())
         except InvalidSnapshot as error:
             self._strange += 1
             if self._strange.bit_count() == 1:  # the first, second, fourth, ...
-                place = f"{topic}[{partition}]"
-                logger.warning(
-                    "%s offset %s: %s; skipped, %d so far",
-                    place,
-                    message.offset(),
-                    error,
-                    self._strange,
-                )
+                place = f"{topic}[{partition}] offset {message.offset()}"
+                logger.warning("%s: %s; skipped, %d so far", place, error, self._strange)
             return None
 
     def _starts(self, places: list[Place]) -> dict[Place, int]:
         """Return the offset at which the last ticks of each partition begin."""
-        with_end = self._connection.consumer(
-            **{"enable.partition.eof": True, "error_cb": self._note}
-        )
-        try:
+        options = {"enable.partition.eof": True, "error_cb": self._note}
+        with closing(self._connection.consumer(**options)) as with_end:
             bounds = {
                 place: with_end.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
                 for place in places
@@ -196,16 +171,12 @@ class Feed:
             since = self._since(with_end, bounds)
             wanted = [TopicPartition(*place, time_ms) for place, time_ms in since.items()]
             answers = with_end.offsets_for_times(wanted, timeout=ANSWER_S) if wanted else []
-            found = {(one.topic, one.partition): one.offset for one in answers}
-        finally:
-            with_end.close()
+        found = {(one.topic, one.partition): one.offset for one in answers}
         starts = {}
         for place, (low, high) in bounds.items():
             # The embedded cluster cannot look up a time and returns the end.
             offset = found.get(place, -1)
-            starts[place] = max(
-                offset if low <= offset < high else low, high - HISTORY_RECORDS, low
-            )
+            starts[place] = max(offset if offset < high else low, high - HISTORY_RECORDS, low)
         return starts
 
     def _since(
@@ -216,17 +187,12 @@ class Feed:
         open_ends = {place for place, (low, high) in bounds.items() if low < high}
         if not open_ends:
             return since
-        consumer.assign(
-            [
-                TopicPartition(*place, max(bounds[place][0], bounds[place][1] - TAIL))
-                for place in open_ends
-            ]
-        )
+        tails = {place: max(low, high - TAIL) for place, (low, high) in bounds.items()}
+        consumer.assign([TopicPartition(*place, tails[place]) for place in open_ends])
         deadline = time.monotonic() + TAIL_S
         while open_ends and time.monotonic() < deadline and not self._halted:
             for message in consumer.consume(num_messages=BATCH, timeout=POLL_S):
-                place = _place(message)
-                error = message.error()
+                place, error = place_of(message), message.error()
                 if error is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
                         open_ends.discard(place)
@@ -251,12 +217,10 @@ class Feed:
         self._say({"kafka": "missing", "topics": missing} if missing else {"kafka": reading})
 
     def _say(self, state: Mapping[str, object]) -> None:
-        before = self._hub.state["kafka"]
-        if self._hub.set_state(state) and "away" not in (
-            before,
-            state["kafka"],
-        ):  # outages are logged separately
-            logger.info("Kafka: %s", state["kafka"])
+        before, after = self._hub.state["kafka"], state["kafka"]
+        # Outages are logged separately.
+        if self._hub.set_state(state) and "away" not in (before, after):
+            logger.info("Kafka: %s", after)
 
     def _complain(self, error: KafkaError) -> None:
         """Log an error: librdkafka's message names brokers, topics and reasons, but no record."""
@@ -278,8 +242,16 @@ class Feed:
             self._silence = error
 
 
-def _place(message: Message) -> Place:
+def partitions_of(consumer: Consumer, topics: Iterable[str]) -> list[Place]:
+    """Return the partitions of those topics that exist and are visible."""
+    # List all topics: asking for one by name may create it.
+    found = consumer.list_topics(timeout=ANSWER_S).topics
+    there = [found[topic] for topic in topics if topic in found and found[topic].error is None]
+    return [(str(about.topic), partition) for about in there for partition in about.partitions]
+
+
+def place_of(message: Message) -> Place:
     topic, partition = message.topic(), message.partition()
     if topic is None or partition is None:
-        raise ValueError("a message from nowhere")
+        raise KafkaException(message.error())
     return topic, partition

@@ -61,20 +61,13 @@ def guard(host: str, token: str | None) -> Middleware:
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
             return refusal(405, "read-only: GET", Allow=ALLOWED)
-        if local_only and _name(request.headers.get(hdrs.HOST, "")) not in (
-            *LOCAL_NAMES,
-            _name(host),
-        ):
-            return refusal(
-                403,
-                "without a token this dashboard answers to localhost only (the Host header names another)",
-            )
+        names = (*LOCAL_NAMES, _name(host))
+        if local_only and _name(request.headers.get(hdrs.HOST, "")) not in names:
+            why = "without a token this dashboard answers to localhost only (the Host header names another)"
+            return refusal(403, why)
         if digest is not None and request.path.startswith(PROTECTED) and not _may(request, digest):
-            return refusal(
-                401,
-                "a token is needed: Authorization: Bearer ...",
-                **{hdrs.WWW_AUTHENTICATE: "Bearer"},
-            )
+            why = "a token is needed: Authorization: Bearer ..."
+            return refusal(401, why, **{hdrs.WWW_AUTHENTICATE: "Bearer"})
         try:
             return await handler(request)
         except web.HTTPException as error:
@@ -93,7 +86,8 @@ def headers_for(
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         set_headers(response)
         if request.path == "/" and "embed" in request.query:
-            allow_frames(response, by)
+            response.headers["Content-Security-Policy"] = POLICY + by
+            response.headers.pop("X-Frame-Options", None)
 
     return add_headers
 
@@ -106,14 +100,8 @@ def framed_by(host: str, token: str | None) -> str:
     return THIS_MACHINE if token is None and is_loopback(host) else ANYBODY
 
 
-def allow_frames(response: web.StreamResponse, by: str) -> None:
-    response.headers["Content-Security-Policy"] = POLICY + by
-    response.headers.pop("X-Frame-Options", None)
-
-
 def set_headers(response: web.StreamResponse) -> None:
-    for name, value in HEADERS.items():
-        response.headers[name] = value
+    response.headers.update(HEADERS)
     response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
 
 

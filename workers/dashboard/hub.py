@@ -229,22 +229,16 @@ class Hub:
             snapshot = self.history.newest(stream)
             if snapshot is None:
                 raise KeyError(stream)
+            place = self.run.encode(), snapshot.number
             line = select_items(snapshot, top=top)
-            made[top] = b"id: %s-%d\nevent: snapshot\ndata: %s\n\n" % (
-                self.run.encode(),
-                snapshot.number,
-                line,
-            )
+            made[top] = b"id: %s-%d\nevent: snapshot\ndata: %s\n\n" % (*place, line)
         return made[top]
 
     def _number(self, last_event: str | None) -> int:
         """Return the number in an event's id; 0 if this run did not send it."""
         run, _, number = (last_event or "").partition("-")
-        return (
-            int(number)
-            if run == self.run and number.isascii() and number.isdigit() and len(number) < 16
-            else 0
-        )
+        ours = run == self.run and number.isascii() and number.isdigit() and len(number) < 16
+        return int(number) if ours else 0
 
 
 def event(name: str, data: Mapping[str, object]) -> bytes:
@@ -284,8 +278,6 @@ def catalogue(
 def _about(snapshot: SeenSnapshot | None) -> dict[str, object]:
     fields = ("mechanism", "id", "epoch", "tick", "end", "guarantee")
     about = {name: getattr(snapshot, name, None) for name in fields}
-    return (
-        about
-        if snapshot is None
-        else about | {"guarantee": msgspec.structs.asdict(snapshot.guarantee)}
-    )
+    if snapshot is not None:
+        about["guarantee"] = msgspec.structs.asdict(snapshot.guarantee)
+    return about

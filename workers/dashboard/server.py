@@ -45,21 +45,10 @@ class Dashboard:
         histograms = [(histogram.name, histogram.horizon) for histogram in settings.histograms]
         topics = {histogram.topic: histogram.name for histogram in settings.histograms}
         keep = settings.history
-        self.store = Store(
-            settings.connection,
-            topics,
-            path=keep.store,
-            keep_ms={"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms},
-        )
-        self._app = application(
-            self.hub,
-            histograms,
-            name=settings.worker,
-            host=host,
-            token=token,
-            further=further,
-            store=self.store,
-        )
+        keep_ms = {"ticks": keep.keep_ticks_ms, "quarters": keep.keep_hours_ms}
+        self.store = Store(settings.connection, topics, path=keep.store, keep_ms=keep_ms)
+        access: Any = {"host": host, "token": token, "further": further, "store": self.store}
+        self._app = application(self.hub, histograms, name=settings.worker, **access)
         self._app.add_routes(routes)
         self._feed = Feed(settings.connection, topics, self.hub)
         self.url = ""
@@ -102,19 +91,16 @@ class Dashboard:
     def _listen(self) -> socket.socket:
         try:
             return listening(self._host, self._port, SEND_BUFFER)
-        except socket.gaierror as error:
-            raise SettingsError(
-                f"--host {self._host}: not an address to listen on ({error.strerror})"
-            ) from None
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                raise SettingsError(
+            why = f"--host {self._host} --port {self._port}: {error.strerror}"
+            if isinstance(error, socket.gaierror):
+                why = f"--host {self._host}: not an address to listen on ({error.strerror})"
+            elif error.errno == errno.EADDRINUSE:
+                why = (
                     f"--port {self._port}: taken on {self._host} by another program; "
                     "choose another port (0: any free one)"
-                ) from None
-            raise SettingsError(
-                f"--host {self._host} --port {self._port}: {error.strerror}"
-            ) from None
+                )
+            raise SettingsError(why) from None
 
 
 async def listen(runner: web.AppRunner, listener: socket.socket) -> asyncio.Server:

@@ -73,6 +73,9 @@ class Stream:
     histogram: str
     key: str
 
+    def as_dict(self) -> dict[str, str]:
+        return {"histogram": self.histogram, "key": self.key}
+
 
 class SeenSnapshot(Head, frozen=True):
     """A complete snapshot.
@@ -106,26 +109,22 @@ class Pages:
         Raises:
             InvalidSnapshot: the record is something else. The message does not quote it.
         """
-        frame = _decoded(value or b"")
-        if (
-            frame.histogram != histogram
-            or not 1 <= frame.page <= frame.pages
-            or frame.start >= frame.end
-        ):
+        page = value or b""
+        frame = _decoded(page)
+        numbered = 1 <= frame.page <= frame.pages
+        if frame.histogram != histogram or not numbered or frame.start >= frame.end:
             raise InvalidSnapshot("a record that is no snapshot of this histogram")
         if frame.pages == 1:
-            line = value or b""
-            return _snapshot(
-                frame, line if b"\n" not in line and b"\r" not in line else _one_line(line)
-            )
-        fields = orjson.loads(value or b"")
+            one_line = b"\n" not in page and b"\r" not in page
+            return _snapshot(frame, page if one_line else orjson.dumps(orjson.loads(page)))
+        fields = orjson.loads(page)
         if not any(isinstance(fields.get(name), list) for name in LISTS):
             raise InvalidSnapshot("a record that is no snapshot: a page that lists nothing")
         place = (frame.histogram, frame.key, frame.id, frame.tick)
         if place not in self._waiting and len(self._waiting) >= UNFINISHED:
             self._waiting.pop(next(iter(self._waiting)))
         pages = self._waiting.setdefault(place, {})
-        pages[frame.page] = value or b""
+        pages[frame.page] = page
         if len(pages) < frame.pages:
             return None
         del self._waiting[place]
@@ -145,10 +144,10 @@ def select_items(
     all_items: list[Any] | None = document.get("items")
     if all_items is None:
         return snapshot.json
-    kept = all_items if items is None else [item for item in all_items if item[0] in items]
-    document["items"] = (
-        kept if top is None or (items is None and "edges" in document) else kept[:top]
-    )
+    if items is not None:
+        document["items"] = [item for item in all_items if item[0] in items][:top]
+    elif "edges" not in document:
+        document["items"] = all_items[:top]
     document["total_items"] = len(all_items)
     return orjson.dumps(document)
 
@@ -162,23 +161,15 @@ def _decoded(value: bytes) -> Frame:
         orjson.dumps(orjson.loads(value))  # parses the fields that the decoder skipped
     except msgspec.DecodeError as error:  # its message names fields and types only
         raise InvalidSnapshot(f"a record that is no snapshot: {error}") from None
-    except (
-        ValueError,
-        TypeError,
-        RecursionError,
-    ):  # not UTF-8, a lone surrogate, nested too deeply
+    # Not UTF-8, a lone surrogate, nested too deeply.
+    except (ValueError, TypeError, RecursionError):
         raise InvalidSnapshot("a record that is no snapshot: not JSON") from None
     return frame
 
 
 def _snapshot(frame: Frame, line: bytes) -> SeenSnapshot:
-    return SeenSnapshot(
-        json=line, **{name: getattr(frame, name) for name in Head.__struct_fields__}
-    )
-
-
-def _one_line(value: bytes) -> bytes:
-    return orjson.dumps(orjson.loads(value))
+    head = {name: getattr(frame, name) for name in Head.__struct_fields__}
+    return SeenSnapshot(json=line, **head)
 
 
 def _joined(pages: list[bytes]) -> bytes:

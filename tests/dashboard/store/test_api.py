@@ -26,7 +26,7 @@ from tests.dashboard.store.making import store as store_all
 from workers.dashboard import api_history
 from workers.dashboard.api import application
 from workers.dashboard.hub import Hub
-from workers.dashboard.store import following
+from workers.dashboard.store import following, queries
 from workers.dashboard.store.store import FILES, THREADS, WAITING, QueryFailed, Store
 from workers.kafka.clients import Connection
 

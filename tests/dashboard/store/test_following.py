@@ -15,6 +15,7 @@ from tests.admin import admin_of
 from tests.dashboard.feeding import GONE, Topics, in_order, message, new_topic, on_a_broker
 from tests.dashboard.store.making import at
 from tests.worker.harness import until
+from workers.dashboard.feed import Place
 from workers.dashboard.store import following, writing
 from workers.dashboard.store.following import Follower
 from workers.dashboard.store.writing import Arrival, Writer
@@ -95,7 +96,7 @@ def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(
         read: list[object] = []
         receive = history.follower._receive
 
-        def counted(place: following.Place, record: Message) -> Arrival | None:
+        def counted(place: Place, record: Message) -> Arrival | None:
             read.append(record)
             return receive(place, record)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 
+from workers.dashboard.feed import ANSWER_S, TOPICS_S, Place, partitions_of, place_of
 from workers.dashboard.snapshots import InvalidSnapshot, Pages
 from workers.dashboard.store.writing import Arrival, Position, Writer
 from workers.kafka.clients import Connection
@@ -25,10 +26,6 @@ POLL_S = 0.5
 PIECE_BYTES = 8 << 20
 # Drop a snapshot whose other pages are not within this many records of its partition.
 PAGES_WITHIN = 100_000
-TOPICS_S = 10.0
-ANSWER_S = 4.0
-
-Place = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -52,16 +49,11 @@ class Follower:
 
     def __init__(self, connection: Connection, topics: Mapping[str, str], writer: Writer) -> None:
         self._connection, self._topics, self._writer = connection, topics, writer
+        options = {"enable.partition.eof": True, "auto.offset.reset": "error"}
         # The feed reports Kafka's state.
-        self._consumer = connection.consumer(
-            **{
-                "enable.partition.eof": True,
-                "auto.offset.reset": "error",
-                "queued.max.messages.kbytes": 16_384,
-                "error_cb": lambda _error: None,
-                "logger": logging.getLogger("librdkafka.unheard"),
-            }
-        )
+        silent = {"error_cb": lambda _: None, "logger": logging.getLogger("librdkafka.unheard")}
+        options |= {"queued.max.messages.kbytes": 16_384}
+        self._consumer = connection.consumer(**options, **silent)
         self._partitions: dict[Place, _Partition] = {}
         self._unread: set[Place] = set()
         self._topics_at = 0.0
@@ -97,8 +89,7 @@ class Follower:
         size = 0
         failed: KafkaError | None = None
         for message in messages:
-            place = _place(message)
-            error = message.error()
+            place, error = place_of(message), message.error()
             if error is None:
                 arrived = self._receive(place, message)
                 moved.add(place)
@@ -141,14 +132,7 @@ class Follower:
     # ---- where to begin --------------------------------------------------------------------------
 
     def _assign(self) -> None:
-        # List all topics: asking for one may create it.
-        metadata = self._consumer.list_topics(timeout=ANSWER_S)
-        found = [
-            (topic, part)
-            for topic in self._topics
-            if (about := metadata.topics.get(topic)) is not None and about.error is None
-            for part in about.partitions
-        ]
+        found = partitions_of(self._consumer, self._topics)
         new = [place for place in found if place not in self._partitions]
         if not new:
             return
@@ -157,24 +141,26 @@ class Follower:
         begun = {place: self._begin(place, ids.get(place[0]), stored.get(place)) for place in new}
         self._unread.update(begun)
         self._partitions.update(begun)
-        self._consumer.incremental_assign(
-            [TopicPartition(*place, one.next) for place, one in begun.items()]
-        )
+        starts = [TopicPartition(*place, one.next) for place, one in begun.items()]
+        self._consumer.incremental_assign(starts)
 
     def _begin(self, place: Place, topic_id: str | None, stored: Position | None) -> _Partition:
         low, high = self._consumer.get_watermark_offsets(TopicPartition(*place), timeout=ANSWER_S)
         start = low if stored is None else stored.next
-        if stored is not None and (start > high or _differ(topic_id, stored.topic_id)):
-            logger.warning(
-                "history: %s[%d] is another topic than the one that was read; read from its beginning",
-                *place,
-            )
-            start, stored = low, None
+        name = f"{place[0]}[{place[1]}]"
+        if stored is not None:
+            known = topic_id is not None and stored.topic_id is not None
+            if start > high or (known and topic_id != stored.topic_id):
+                logger.warning(
+                    "history: %s is another topic than the one that was read; read from its beginning",
+                    name,
+                )
+                start, stored = low, None
         if start < low or (stored is None and low > 0):
             start = low
             self._writer.note_gap(self._topics[place[0]], place[1])
             logger.warning(
-                "history: records of %s[%d] had gone before they were read: answers say so", *place
+                "history: records of %s had gone before they were read: answers say so", name
             )
         return _Partition(topic_id, low, high, start)
 
@@ -190,14 +176,3 @@ class Follower:
         with self._connection.asking([]) as admin:
             asked = admin.describe_topics(TopicCollection(list(topics)), request_timeout=ANSWER_S)
             return {topic: str(future.result().topic_id) for topic, future in asked.items()}
-
-
-def _differ(one: str | None, other: str | None) -> bool:
-    return one is not None and other is not None and one != other
-
-
-def _place(message: Message) -> Place:
-    topic, part = message.topic(), message.partition()
-    if topic is None or part is None:
-        raise KafkaException(message.error())
-    return topic, part

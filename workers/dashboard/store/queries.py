@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from workers.dashboard.snapshots import Stream
-from workers.dashboard.store.writing import QUARTER_MS, first
+from workers.dashboard.store.writing import QUARTER_MS, first, object_column
 
 
 class NotStored(Exception):
@@ -70,58 +70,48 @@ class StoredRange(NamedTuple):
 
     def every(self, kind: str) -> str:
         """Return the rows of all stored ticks, as SQL in parentheses."""
-        parts = [_rows("ticks", kind, self.stream, f"place >= {self.ticks}")]
+        parts = [self._rows("ticks", kind, f"place >= {self.ticks}")]
         if self.ticks:
-            parts.append(
-                _rows(
-                    "quarters",
-                    kind,
-                    self.stream,
-                    f"place >= {self.quarters} and place < {self.ticks}",
-                )
-            )
-            parts.append(self._epochs(kind))
+            older = f"place >= {self.quarters} and place < {self.ticks}"
+            parts += [self._rows("quarters", kind, older), self._epochs(kind)]
         return f"({' union all '.join(parts)})"
 
     def coarse(self, kind: str) -> str:
         """Return the rows of the last tick of each quarter of an hour, as SQL in parentheses."""
-        parts = [
-            _rows("ticks", kind, self.stream, f"place = {self.newest}"),
-            _rows("quarters", kind, self.stream, f"place >= {self.quarters}"),
-        ]
+        parts = [self._newest(kind), self._rows("quarters", kind, f"place >= {self.quarters}")]
         if self.quarters:
             parts.append(self._epochs(kind))
         return f"({' union all '.join(parts)})"
 
     def last(self, kind: str) -> str:
         """Return the rows of the last tick of each series, as SQL in parentheses."""
-        newest = _rows("ticks", kind, self.stream, f"place = {self.newest}")
-        return f"({_rows('epochs', kind, self.stream, 'true')} union all {newest})"
+        return f"({self._rows('epochs', kind, 'true')} union all {self._newest(kind)})"
 
     def stepped(self, kind: str, since: int, step: int | None) -> str:
         """Return rows that include the last tick of every step."""
         aligned = step is not None and step % QUARTER_MS == 0 and since % QUARTER_MS == 0
         return self.coarse(kind) if aligned else self.every(kind)
 
+    def _rows(self, level: str, kind: str, which: str) -> str:
+        return _rows(level, kind, self.stream, which)
+
+    def _newest(self, kind: str) -> str:
+        return self._rows("ticks", kind, f"place = {self.newest}")
+
     def _epochs(self, kind: str) -> str:
-        before = min(self.quarters, self.ticks)
-        return _rows("epochs", kind, self.stream, f"place < {before}")
+        return self._rows("epochs", kind, f"place < {min(self.quarters, self.ticks)}")
 
     @property
     def kept(self) -> dict[str, int]:
-        return {
-            "first": self.first_ms,
-            "last": self.last_ms,
-            "ticks": self.ticks_ms,
-            "hours": self.quarters_ms,
-        }
+        ends = (self.first_ms, self.last_ms, self.ticks_ms, self.quarters_ms)
+        return dict(zip(("first", "last", "ticks", "hours"), ends, strict=True))
 
 
 def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
     """Return the location of a stream's ticks.
 
     Raises:
-        Unknown: the stream has none.
+        NotStored: the stream has none.
     """
     found = first(
         cursor,
@@ -131,10 +121,8 @@ def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
     if found is None:
         raise NotStored("no such key: nothing is kept of it; /api/histograms lists the keys")
     number, part, first_ms = found
-    places = dict(
-        cursor.execute("select level, place from kept where stream = ?", [number]).fetchall()
-    )
-    ticks, quarters = places.get("ticks", 0), places.get("quarters", 0)
+    kept = cursor.execute("select level, place from kept where stream = ?", [number]).fetchall()
+    ticks, quarters = (dict(kept).get(level, 0) for level in ("ticks", "quarters"))
     # Two queries: the largest place is found without reading rows; then only its row is read.
     newest = first(cursor, f"select max(place) from ticks_heads_all where stream = {number}")
     if newest is None or newest[0] is None:
@@ -146,16 +134,9 @@ def locate(cursor: duckdb.DuckDBPyConnection, stream: Stream) -> StoredRange:
         thinned = f"{_rows('quarters', 'heads', number, 'true')} union all {_rows('epochs', 'heads', number, 'true')}"
         oldest = first(cursor, f"select min(end_ms) from ({thinned})")
         first_ms = ticks_ms if oldest is None or oldest[0] is None else min(oldest[0], ticks_ms)
+    places = ticks, min(quarters, ticks), newest[0]
     return StoredRange(
-        number,
-        part,
-        ticks,
-        min(quarters, ticks),
-        newest[0],
-        first_ms,
-        last_ms,
-        ticks_ms,
-        min(quarters_ms, ticks_ms),
+        number, part, *places, first_ms, last_ms, ticks_ms, min(quarters_ms, ticks_ms)
     )
 
 
@@ -195,19 +176,15 @@ def item_numbers(cursor: duckdb.DuckDBPyConnection, labels: Iterable[str]) -> di
 def series_of(
     cursor: duckdb.DuckDBPyConnection, numbers: Iterable[int]
 ) -> dict[int, dict[str, Any]]:
+    names = ("id", "epoch", "mechanism", "guarantee", "edges")
+    query = f"select series, {', '.join(names)} from series where series in (select unnest(?::integer[]))"
     found = {}
-    for series, *texts in cursor.execute(
-        "select series, id, epoch, mechanism, guarantee, edges from series where series in (select unnest(?::integer[]))",
-        [sorted(set(numbers))],
-    ).fetchall():
-        identity, epoch, mechanism, guarantee, edges = texts
-        fields = {
-            "id": identity,
-            "epoch": epoch,
-            "mechanism": mechanism,
-            "guarantee": orjson.loads(guarantee),
-        }
-        found[series] = fields | ({"edges": orjson.loads(edges)} if edges else {})
+    for series, *values in cursor.execute(query, [sorted(set(numbers))]).fetchall():
+        found[series] = fields = dict(zip(names, values, strict=True))
+        for name in ("guarantee", "edges"):
+            fields[name] = orjson.loads(fields[name] or "null")
+        if fields["edges"] is None:
+            del fields["edges"]
     return found
 
 
@@ -224,11 +201,8 @@ def _rows(level: str, kind: str, stream: int, which: str) -> str:
 def _end(
     cursor: duckdb.DuckDBPyConnection, level: str, stream: int, place: int, first_ms: int
 ) -> int:
-    if not place:
-        return first_ms
-    found = first(
-        cursor, f"select end_ms from {level}_heads_all where stream = {stream} and place = {place}"
-    )
+    row = f"select end_ms from {level}_heads_all where stream = {stream} and place = {place}"
+    found = first(cursor, row) if place else None
     return first_ms if found is None else int(found[0])
 
 
@@ -248,8 +222,8 @@ def history_file(
     """Return an open file with the answer; `path` is that of the history.
 
     Raises:
-        Unknown: no such stream.
-        TooMuch: more than `ROWS` rows.
+        NotStored: no such stream.
+        AnswerTooLarge: more than `ROWS` rows.
         duckdb.Error: it could not be written.
     """
     where = locate(cursor, asked.stream)
@@ -258,48 +232,31 @@ def history_file(
         heads = selected(where, asked)
         counts = where.stepped("counts", asked.range.since or 0, asked.step)
     else:
-        heads = (
-            f"select * exclude newest from (select *, max(place) over (partition by series) as newest from {where.last('heads')}) "
-            f"where place = newest and {asked.range.where}"
-        )
-        counts = where.last("counts")
+        heads, counts = _last_of_epochs(where, asked), where.last("counts")
     cursor.execute(f"create or replace temp table heads as {heads}")
     rows = "greatest(coalesce(shown, 0), 1)" if not asked.items else str(len(asked.items))
-    found = first(
-        cursor, f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
-    )
-    if found is not None and found[0] > ROWS:
+    totals = f"select coalesce(sum({rows}), 0)::bigint, min(place), max(place) from heads"
+    total, low, high = first(cursor, totals) or (0, None, None)
+    if total > ROWS:
         raise AnswerTooLarge(
-            f"the file would have {found[0]:,} rows: at most {ROWS:,}; take a shorter time, a longer step or fewer items"
+            f"the file would have {total:,} rows: at most {ROWS:,}; take a shorter time, a longer step or fewer items"
         )
-    narrow = (
-        "false" if found is None or found[1] is None else f"place between {found[1]} and {found[2]}"
-    )
+    narrow = "false" if low is None else f"place between {low} and {high}"
+    of_tick = f"(select place, item, n from {counts} where {narrow})"
     if asked.items:
         numbers = item_numbers(cursor, asked.items)
         wanted = list(dict.fromkeys(asked.items))
-        cursor.register(
-            "wanted",
-            {
-                "nr": np.arange(len(wanted)),
-                "label": _texts(wanted),
-                "item": np.array([numbers.get(label, -1) for label in wanted], np.int32),
-            },
-        )
-        cells, order = "heads cross join wanted", "nr"
+        items = np.array([numbers.get(label, -1) for label in wanted], np.int32)
+        columns = {"nr": np.arange(len(wanted)), "label": object_column(wanted), "item": items}
+        cursor.register("wanted", columns)
+        joined = f"heads cross join wanted left join {of_tick} using (place, item)"
+        order = "nr"
     else:
-        cells, order = "heads", "n desc, label"
-    of_tick = f"(select place, item, n from {counts} where {narrow})"
-    joined = (
-        f"{cells} left join {of_tick} using (place, item)"
-        if asked.items
-        else f"{cells} left join {of_tick} using (place) left join labels using (item)"
-    )
+        joined = f"heads left join {of_tick} using (place) left join labels using (item)"
+        order = "n desc, label"
     written = path.with_name(f"{path.name}.file-{os.getpid()}-{next(_NUMBERS)}")
-    cursor.register(
-        "stream_name",
-        {"histogram": _texts([asked.stream.histogram]), "key": _texts([asked.stream.key])},
-    )
+    named = {name: object_column([value]) for name, value in asked.stream.as_dict().items()}
+    cursor.register("stream_name", named)
     try:
         cursor.execute(
             f"""copy (
@@ -307,7 +264,7 @@ def history_file(
                     threshold, mechanism, nullif(rest, '') as rest, {str(complete).lower()} as complete
                 from {joined} join series using (series) cross join stream_name
                 order by end_ms, place, {order})
-            to '{_quoted(written)}' ({_OPTIONS[format]})"""
+            to '{str(written).replace("'", "''")}' ({_OPTIONS[format]})"""
         )
         return written.open("rb")
     finally:
@@ -320,79 +277,98 @@ def remove_files(path: Path) -> None:
         left.unlink(missing_ok=True)
 
 
-def _texts(values: list[str]) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
-
-
 # Most counts in one answer.
 CELLS = 1_000_000
-_HEAD = "place, series, tick, start_ms, end_ms, sd, threshold, shown, total, rest"
-_Head = tuple[int, int, int, int, int, float | None, float | None, int | None, int | None, str]
+
+
+class _Head(NamedTuple):
+    place: int
+    series: int
+    tick: int
+    start_ms: int
+    end_ms: int
+    sd: float | None
+    threshold: float | None
+    shown: int | None
+    total: int | None
+    rest: str
+
+    @property
+    def further(self) -> dict[str, Any]:
+        """The fields of its mechanism that have no columns."""
+        found: dict[str, Any] = orjson.loads(self.rest or "{}")
+        return found
+
+
+_HEAD = ", ".join(_Head._fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryQuery:
+class _StreamQuery:
+    stream: Stream
+    items: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryQuery(_StreamQuery):
     """A stream over time; `step` in ms, None: every stored tick."""
 
-    stream: Stream
     range: Range
-    items: Sequence[str] = ()
     step: int | None = None
     limit: int = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpochsQuery:
+class EpochsQuery(_StreamQuery):
     """The last ticks of the newest epochs in a range."""
 
-    stream: Stream
     range: Range
-    items: Sequence[str] = ()
     top: int | None = None
     limit: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TickQuery:
+class TickQuery(_StreamQuery):
     """One tick, by a time `at` that it contains or by its number."""
 
-    stream: Stream
     at: int | None = None
     epoch: int | None = None
     tick: int | None = None
     id: str | None = None
-    items: Sequence[str] = ()
     top: int | None = None
+
+
+def _heads(
+    cursor: duckdb.DuckDBPyConnection, rows: str, values: Sequence[object] = ()
+) -> list[_Head]:
+    found = cursor.execute(f"select {_HEAD} from {rows}", list(values)).fetchall()
+    return [_Head(*row) for row in found]
 
 
 def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: float | None) -> bytes:
     """Return the answer to /api/history.
 
     Raises:
-        Unknown: no such stream.
-        TooMuch: more than `CELLS` counts.
+        NotStored: no such stream.
+        AnswerTooLarge: more than `CELLS` counts.
     """
     where = locate(cursor, asked.stream)
-    heads: list[_Head] = cursor.execute(
-        f"select {_HEAD} from ({selected(where, asked)}) order by end_ms, place limit {asked.limit + 1}"
-    ).fetchall()
+    heads = _heads(
+        cursor, f"({selected(where, asked)}) order by end_ms, place limit {asked.limit + 1}"
+    )
     heads, more = heads[: asked.limit], len(heads) > asked.limit
     if len(heads) * len(asked.items) > CELLS:
         raise AnswerTooLarge(
             f"{len(heads):,} entries of {len(asked.items)} items: at most {CELLS:,} counts; take a longer step"
         )
-    counts = _matrix(cursor, where, heads, asked) if asked.items else None
-    series = series_of(cursor, (head[1] for head in heads))
+    counts = _matrix(cursor, where, heads, asked) if asked.items else [None] * len(heads)
+    series = series_of(cursor, (head.series for head in heads))
+    entries = [
+        _entry(head, series[head.series], row) for head, row in zip(heads, counts, strict=True)
+    ]
     return orjson.dumps(
         {
-            "histogram": asked.stream.histogram,
-            "key": asked.stream.key,
+            **asked.stream.as_dict(),
             "from": asked.range.since,
             "to": asked.range.until,
             "step": asked.step,
@@ -400,13 +376,10 @@ def history(cursor: duckdb.DuckDBPyConnection, asked: HistoryQuery, reading: flo
             "complete": is_complete(cursor, asked.stream, where, asked.range, reading),
             "reading": reading,
             "more": more,
-            "next": _next(heads[-1][4], asked) if more else None,
+            "next": _next(heads[-1].end_ms, asked) if more else None,
             "kept": where.kept,
             "series": list(series.values()),
-            "entries": [
-                _entry(head, series[head[1]], None if counts is None else counts[row])
-                for row, head in enumerate(heads)
-            ],
+            "entries": entries,
         }
     )
 
@@ -415,27 +388,19 @@ def epochs(cursor: duckdb.DuckDBPyConnection, asked: EpochsQuery, reading: float
     """Return the answer to /api/epochs.
 
     Raises:
-        Unknown: no such stream.
-        TooMuch: more than `CELLS` counts.
+        NotStored: no such stream.
+        AnswerTooLarge: more than `CELLS` counts.
     """
     where = locate(cursor, asked.stream)
-    heads: list[_Head] = cursor.execute(
-        f"select {_HEAD} from (select *, max(place) over (partition by series) as newest from {where.last('heads')}) "
-        f"where place = newest and {asked.range.where} order by end_ms desc, place desc limit {asked.limit + 1}"
-    ).fetchall()
+    rows = f"({_last_of_epochs(where, asked)}) order by end_ms desc, place desc limit {asked.limit + 1}"
+    heads = _heads(cursor, rows)
     heads, more = heads[: asked.limit][::-1], len(heads) > asked.limit
     found = _snapshots(cursor, where.last("counts"), heads, asked)
     for head, snapshot in zip(heads, found, strict=True):
-        snapshot |= {"total": head[8], "final": head[0] != where.newest}
-    return orjson.dumps(
-        {
-            "epochs": found,
-            "complete": is_complete(cursor, asked.stream, where, asked.range, reading),
-            "reading": reading,
-            "kept": where.kept,
-            "more": more,
-        }
-    )
+        snapshot |= {"total": head.total, "final": head.place != where.newest}
+    complete = is_complete(cursor, asked.stream, where, asked.range, reading)
+    about = {"complete": complete, "reading": reading, "kept": where.kept, "more": more}
+    return orjson.dumps({"epochs": found} | about)
 
 
 def one_tick(
@@ -444,50 +409,32 @@ def one_tick(
     """Return the snapshot of a tick, or None and the nearest ticks before and after it.
 
     Raises:
-        Unknown: no such stream.
-        TooMuch: more than `CELLS` counts.
+        NotStored: no such stream.
+        AnswerTooLarge: more than `CELLS` counts.
     """
     where = locate(cursor, asked.stream)
     of_id = "series in (select series from series where id = ?)" if asked.id is not None else "true"
     values = [asked.id] if asked.id is not None else []
+    heads = where.every("heads")
     if asked.at is not None:
-        is_it, before, after = (
-            f"start_ms < {asked.at} and end_ms >= {asked.at}",
-            f"end_ms < {asked.at}",
-            f"end_ms > {asked.at}",
-        )
-        order = "end_ms"
+        is_it, order = f"start_ms < {asked.at} and end_ms >= {asked.at}", "end_ms {0}"
+        beyond = f"end_ms {{0}} {asked.at}"
     else:
         # Stream order: epochs by number, then ticks within them.
-        order = "epoch {0}, tick"
-        is_it = f"epoch = {asked.epoch} and tick = {asked.tick}"
-        before = f"(epoch < {asked.epoch} or epoch = {asked.epoch} and tick < {asked.tick})"
-        after = f"(epoch > {asked.epoch} or epoch = {asked.epoch} and tick > {asked.tick})"
-    heads = where.every("heads")
-    if asked.at is None:
+        is_it, order = f"epoch = {asked.epoch} and tick = {asked.tick}", "epoch {0}, tick {0}"
+        beyond = f"(epoch {{0}} {asked.epoch} or epoch = {asked.epoch} and tick {{0}} {asked.tick})"
         heads = f"(select heads.*, series.epoch from {heads} heads join series using (series))"
-    found: list[_Head] = cursor.execute(
-        f"select {_HEAD} from {heads} where {is_it} and {of_id} order by place desc limit 1", values
-    ).fetchall()
+    found = _heads(cursor, f"{heads} where {is_it} and {of_id} order by place desc limit 1", values)
     if found:
         return _snapshots(cursor, where.every("counts"), found, asked)[0], {}
     nearest: dict[str, Any] = {}
-    for name, condition, way in (("before", before, "desc"), ("after", after, "asc")):
-        near = first(
-            cursor,
-            f"select series, tick, end_ms from {heads} where {condition} and {of_id} "
-            f"order by {order.format(way)} {way}, place {way} limit 1",
-            values,
-        )
+    for name, sign, way in (("before", "<", "desc"), ("after", ">", "asc")):
+        rows = f"{heads} where {beyond.format(sign)} and {of_id} order by {order.format(way)}, place {way} limit 1"
         nearest[name] = None
-        if near is not None:
-            common = series_of(cursor, [near[0]])[near[0]]
-            nearest[name] = {
-                "id": common["id"],
-                "epoch": common["epoch"],
-                "tick": near[1],
-                "end": near[2],
-            }
+        for near in _heads(cursor, rows, values):
+            common = series_of(cursor, [near.series])[near.series]
+            about = {"id": common["id"], "epoch": common["epoch"]}
+            nearest[name] = about | {"tick": near.tick, "end": near.end_ms}
     return None, nearest
 
 
@@ -501,27 +448,31 @@ def selected(where: StoredRange, asked: HistoryQuery) -> str:
     return f"select * from ({heads}) semi join ({last}) using (place)"
 
 
+def _last_of_epochs(where: StoredRange, asked: EpochsQuery) -> str:
+    newest = f"select *, max(place) over (partition by series) as newest from {where.last('heads')}"
+    return f"select * exclude newest from ({newest}) where place = newest and {asked.range.where}"
+
+
 # ---- parts of answers ----------------------------------------------------------------------------
 
 
 def _entry(
     head: _Head, common: Mapping[str, Any], counts: list[int | None] | None
 ) -> dict[str, Any]:
-    _, _, tick, start, end, sd, threshold, shown, total, rest = head
     entry = {
         "id": common["id"],
         "epoch": common["epoch"],
-        "tick": tick,
-        "start": start,
-        "end": end,
-        "sd": sd,
-        "threshold": threshold,
-        "shown": shown,
-        "total": total,
+        "tick": head.tick,
+        "start": head.start_ms,
+        "end": head.end_ms,
+        "sd": head.sd,
+        "threshold": head.threshold,
+        "shown": head.shown,
+        "total": head.total,
     }
-    if counts is not None and shown is not None:
+    if counts is not None and head.shown is not None:
         entry["counts"] = counts
-    return entry | (orjson.loads(rest) if rest else {})
+    return entry | head.further
 
 
 def _matrix(
@@ -535,7 +486,7 @@ def _matrix(
     matrix: list[list[int | None]] = [[None] * len(asked.items) for _ in heads]
     if not numbers or not heads:
         return matrix
-    places = [head[0] for head in heads]
+    places = [head.place for head in heads]
     narrow = chosen(cursor, places)
     rows = cursor.execute(
         f"select place, item, n from {where.stepped('counts', asked.range.since or 0, asked.step)} "
@@ -546,9 +497,8 @@ def _matrix(
     for column, label in enumerate(asked.items):
         if label in numbers:
             columns.setdefault(numbers[label], []).append(column)
-    for place, item, count in zip(
-        *(rows[name].tolist() for name in ("place", "item", "n")), strict=True
-    ):
+    of_rows = (rows[name].tolist() for name in ("place", "item", "n"))
+    for place, item, count in zip(*of_rows, strict=True):
         for column in columns[item]:
             matrix[row_of[place]][column] = count
     return matrix
@@ -561,15 +511,14 @@ def _snapshots(
     asked: EpochsQuery | TickQuery,
 ) -> list[dict[str, Any]]:
     """Return snapshots as in the topic, with `total_items` if items may have been cut."""
-    series = series_of(cursor, (head[1] for head in heads))
+    series = series_of(cursor, (head.series for head in heads))
     cut = asked.top is not None or bool(asked.items)
-    numbers = item_numbers(cursor, asked.items)
-    narrow = chosen(cursor, [head[0] for head in heads])
-    picked = (
-        f"item in ({', '.join(map(str, numbers.values())) or 'null'})" if asked.items else "true"
-    )
+    narrow, picked = chosen(cursor, [head.place for head in heads]), "true"
+    if asked.items:
+        numbers = item_numbers(cursor, asked.items).values()
+        picked = f"item in ({', '.join(map(str, numbers)) or 'null'})"
     # Keep all buckets of numbers.
-    whole = [head[0] for head in heads if "edges" in series[head[1]]] if not asked.items else []
+    whole = [head.place for head in heads if not asked.items and "edges" in series[head.series]]
     cursor.register("whole", {"place": np.array(whole, np.int64)})
     best = ""
     if asked.top is not None:
@@ -583,40 +532,28 @@ def _snapshots(
         raise AnswerTooLarge(
             f"more than {CELLS:,} counts: ask for the largest with `top`, or for fewer with `item` or `limit`"
         )
-    items: dict[int, list[tuple[str, int]]] = {head[0]: [] for head in heads}
+    items: dict[int, list[tuple[str, int]]] = {head.place: [] for head in heads}
     for place, label, count in rows:
         items[place].append((label, count))
-    return [_snapshot(asked.stream, head, series[head[1]], items[head[0]], cut) for head in heads]
+    return [
+        _snapshot(asked.stream, head, series[head.series], items[head.place], cut) for head in heads
+    ]
 
 
 def _snapshot(
     stream: Stream, head: _Head, common: Mapping[str, Any], items: list[tuple[str, int]], cut: bool
 ) -> dict[str, Any]:
-    _, _, tick, start, end, sd, threshold, shown, _, rest = head
-    fields: dict[str, Any] = {
-        "histogram": stream.histogram,
-        "key": stream.key,
-        "epoch": common["epoch"],
-        "tick": tick,
-        "start": start,
-        "end": end,
-    }
-    if shown is not None:
+    fields: dict[str, Any] = {**stream.as_dict(), "epoch": common["epoch"], "tick": head.tick}
+    fields |= {"start": head.start_ms, "end": head.end_ms}
+    if head.shown is not None:
         fields["items"] = items
     if "edges" in common:
         fields["edges"] = common["edges"]
-    fields |= orjson.loads(rest) if rest else {}
-    fields |= {
-        "sd": sd,
-        "threshold": threshold,
-        "guarantee": common["guarantee"],
-        "mechanism": common["mechanism"],
-        "id": common["id"],
-        "page": 1,
-        "pages": 1,
-    }
-    if cut and shown is not None:
-        fields["total_items"] = shown
+    fields |= {**head.further, "sd": head.sd, "threshold": head.threshold}
+    fields |= {name: common[name] for name in ("guarantee", "mechanism", "id")}
+    fields |= {"page": 1, "pages": 1}
+    if cut and head.shown is not None:
+        fields["total_items"] = head.shown
     return fields
 
 

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import duckdb
 from confluent_kafka import KafkaException
@@ -52,7 +52,8 @@ OTHER = "its file is of another version, or of another program"
 _FOREIGN = ("not a valid DuckDB database", "version number")
 
 T = TypeVar("T")
-Query = Callable[[duckdb.DuckDBPyConnection], T]
+Database: TypeAlias = duckdb.DuckDBPyConnection
+Query = Callable[[Database], T]
 
 
 class QueryFailed(Exception):
@@ -76,8 +77,8 @@ class Store:
         """Take the histogram by topic, a file (None: a temporary one), and retention by level."""
         self._connection, self._topics, self._keep_ms = connection, dict(topics), dict(keep_ms)
         self._path, self._own = path, path is None
-        self._database: duckdb.DuckDBPyConnection | None = None
-        self._asked: set[duckdb.DuckDBPyConnection] = set()
+        self._database: Database | None = None
+        self._asked: set[Database] = set()
         self._idle = threading.Condition()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -116,7 +117,7 @@ class Store:
         """Return the answer of a query, which is a function of a read cursor.
 
         Raises:
-            Unanswered: there is no history, too many queries wait, or it took too long.
+            QueryFailed: there is no history, too many queries wait, or it took too long.
         """
         if self._asking >= THREADS + WAITING:
             raise QueryFailed(f"{WAITING} questions wait already: ask again in a moment")
@@ -133,7 +134,7 @@ class Store:
         """Reserve one of the few slots for files, from writing to the last byte sent.
 
         Raises:
-            Unanswered: all slots are in use.
+            QueryFailed: all slots are in use.
         """
         if self._sending >= FILES:
             raise QueryFailed(f"{FILES} files are being made or sent: ask again in a moment")
@@ -156,27 +157,24 @@ class Store:
             try:
                 cursor.begin()  # a consistent view, despite concurrent writes
                 return question(cursor)
-            except duckdb.InterruptException:
-                raise QueryFailed(
-                    f"it took longer than {within_s:.0f} s: ask for a shorter time or a longer step"
-                ) from None
-            except duckdb.OutOfMemoryException:
-                raise QueryFailed(
-                    "it takes too much memory: ask for a shorter time or a longer step"
-                ) from None
             except duckdb.Error as error:
-                logger.warning("history: a question failed: %s", _said(error))
-                raise QueryFailed("the history could not be read") from None
+                if isinstance(error, duckdb.InterruptException):
+                    why = f"it took longer than {within_s:.0f} s"
+                elif isinstance(error, duckdb.OutOfMemoryException):
+                    why = "it takes too much memory"
+                else:
+                    logger.warning("history: a question failed: %s", _said(error))
+                    raise QueryFailed("the history could not be read") from None
+                raise QueryFailed(f"{why}: ask for a shorter time or a longer step") from None
             finally:
                 timer.cancel()
 
     @contextmanager
-    def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
+    def _cursor(self) -> Iterator[Database]:
         with self._idle:
             if self._database is None:
-                raise QueryFailed(
-                    f"there is no history: {self.state.get('why', 'it is being opened')}"
-                )
+                why = self.state.get("why", "it is being opened")
+                raise QueryFailed(f"there is no history: {why}")
             cursor = self._database.cursor()
             self._asked.add(cursor)
         try:
@@ -214,9 +212,7 @@ class Store:
             with self._idle:
                 self._database = database
             if self.state["state"] == "off":
-                logger.info(
-                    "history: kept in %s", self._path if not self._own else "a file of its own"
-                )
+                logger.info("history: kept in %s", "a file of its own" if self._own else self._path)
             self._say({"state": "waiting"})
             self._follow(database, writer, follower)
         finally:
@@ -226,9 +222,7 @@ class Store:
             with contextlib.suppress(duckdb.Error):
                 database.close()
 
-    def _follow(
-        self, database: duckdb.DuckDBPyConnection, writer: Writer, follower: Follower
-    ) -> None:
+    def _follow(self, database: Database, writer: Writer, follower: Follower) -> None:
         look_at = 0.0
         while not self._stopped.is_set():
             try:
@@ -238,17 +232,14 @@ class Store:
                 self._stopped.wait(RETRY_S)
                 continue
             was, self.reading = self.reading, follower.read
-            self._say(
-                {"state": "live"}
-                if self.reading is None
-                else {"state": "reading", "read": self.reading}
-            )
+            live = self.reading is None
+            self._say({"state": "live"} if live else {"state": "reading", "read": self.reading})
             if time.monotonic() >= look_at or (was is not None and self.reading is None):
                 settle(database)
                 self._thin(database, writer)
                 look_at = time.monotonic() + LOOK_S
 
-    def _thin(self, database: duckdb.DuckDBPyConnection, writer: Writer) -> None:
+    def _thin(self, database: Database, writer: Writer) -> None:
         for level, keep in self._keep_ms.items():
             newest = max(writer.ends.values(), default=0)
             if newest - self._thinned.get(level, 0) >= max(keep // THIN_EVERY, 1):
@@ -266,9 +257,8 @@ class Store:
 
     def _off(self, why: str, said: str) -> None:
         if self.state.get("why") != why:
-            logger.error(
-                "history: off: %s (%s); the dashboard goes on without, and tries again", why, said
-            )
+            line = "history: off: %s (%s); the dashboard goes on without, and tries again"
+            logger.error(line, why, said)
         self._say({"state": "off", "why": why})
 
     def _say(self, state: Mapping[str, object]) -> None:

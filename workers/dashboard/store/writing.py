@@ -33,9 +33,10 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ import duckdb
 import numpy as np
 import orjson
 
-from workers.dashboard.snapshots import SeenSnapshot
+from workers.dashboard.snapshots import Frame, SeenSnapshot
 
 VERSION = 1
 LEVELS = ("ticks", "quarters", "epochs")
@@ -82,18 +83,11 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
         duckdb.Error: it cannot be opened: no such directory, no permission, in use, full.
         VersionMismatch: its tables have another version.
     """
-    database = duckdb.connect(
-        str(path),
-        config={
-            "memory_limit": MEMORY,
-            "threads": THREADS,
-            "temp_directory": f"{path}.tmp",
-            "max_temp_directory_size": SPILL,
-            # Never load extensions, whatever a query needs.
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-        },
-    )
+    spilling = {"temp_directory": f"{path}.tmp", "max_temp_directory_size": SPILL}
+    # Never load extensions, whatever a query needs.
+    extensions = {f"auto{verb}_known_extensions": "false" for verb in ("install", "load")}
+    limits: dict[str, Any] = {"memory_limit": MEMORY, "threads": THREADS}
+    database = duckdb.connect(str(path), config=limits | spilling | extensions)
     try:
         _prepare(database)
     except BaseException:
@@ -103,16 +97,12 @@ def connect(path: Path) -> duckdb.DuckDBPyConnection:
 
 
 def _prepare(database: duckdb.DuckDBPyConnection) -> None:
-    tables = {
-        name for (name,) in database.execute("select table_name from duckdb_tables()").fetchall()
-    }
-    if "meta" in tables:
-        found = database.execute("select version from meta").fetchall()
-        if found != [(VERSION,)]:
+    tables = database.execute("select table_name from duckdb_tables()").fetchall()
+    if tables:
+        versions = "select version from meta"
+        if ("meta",) not in tables or database.execute(versions).fetchall() != [(VERSION,)]:
             raise VersionMismatch
         return
-    if tables:
-        raise VersionMismatch
     database.begin()
     database.execute(_TABLES)
     for level in LEVELS:
@@ -150,14 +140,9 @@ def settle(
             found = first(database, f"select count(*) from {table}_new")
             if found is None or found[0] < least:
                 continue
-            database.begin()
-            try:
+            with _transaction(database):
                 database.execute(f"insert into {table} from {table}_new order by {_ORDER[kind]}")
                 database.execute(f"delete from {table}_new")
-                database.commit()
-            except BaseException:
-                database.rollback()
-                raise
 
 
 def thin(
@@ -170,16 +155,9 @@ def thin(
     newest tick of each histogram, ms; `keep_ms` the retention by level.
     """
     for level, keep in keep_ms.items():
-        since = {histogram: end - keep for histogram, end in ends.items()}
-        database.begin()
-        try:
-            database.register(
-                "since",
-                {
-                    "histogram": np.array(list(since), object),
-                    "ms": np.array(list(since.values()), np.int64),
-                },
-            )
+        since = np.array([end - keep for end in ends.values()], np.int64)
+        with _transaction(database):
+            database.register("since", {"histogram": object_column(list(ends)), "ms": since})
             database.execute(
                 "create or replace temp table first as select stream, "
                 "coalesce(min(place) filter (end_ms > ms), max(place)) as place "
@@ -190,12 +168,8 @@ def thin(
                 "delete from first where place <= (select min(place) from "
                 f"{level}_heads_all rows where rows.stream = first.stream)"
             )
-            for table in (
-                f"{level}_heads",
-                f"{level}_heads_new",
-                f"{level}_counts",
-                f"{level}_counts_new",
-            ):
+            for kind in ("heads", "heads_new", "counts", "counts_new"):
+                table = f"{level}_{kind}"
                 database.execute(
                     f"delete from {table} using first where {table}.stream = first.stream and {table}.place < first.place"
                 )
@@ -204,32 +178,22 @@ def thin(
             )
             database.execute(f"insert into kept select stream, '{level}', place from first")
             database.execute("drop table first")
-            database.commit()
-        except BaseException:
+
+
+@contextmanager
+def _transaction(database: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    database.begin()
+    try:
+        yield
+        database.commit()
+    except BaseException:
+        with suppress(duckdb.Error):  # the file failed, and the transaction with it
             database.rollback()
-            raise
+        raise
 
 
 # Names with their own columns; `page` and `pages` are 1 in a complete snapshot.
-COLUMNS = frozenset(
-    {
-        "histogram",
-        "key",
-        "epoch",
-        "tick",
-        "start",
-        "end",
-        "items",
-        "sd",
-        "threshold",
-        "guarantee",
-        "mechanism",
-        "id",
-        "page",
-        "pages",
-        "edges",
-    }
-)
+COLUMNS = frozenset({*Frame.__struct_fields__, "edges"})
 # Most entries of a cache; a full cache is cleared and refilled from the file.
 CACHED = 200_000
 _EXACT = 2**53
@@ -274,9 +238,7 @@ class Writer:
         self._place = self._number(f"select max(place) from ({heads}) as places(place)")
         self._streams: dict[tuple[str, str], int] = {
             (histogram, key): stream
-            for stream, histogram, key in self._db.execute(
-                "select stream, histogram, key from streams"
-            ).fetchall()
+            for stream, histogram, key in self._rows("select stream, histogram, key from streams")
         }
         self._next_stream = self._number("select max(stream) from streams") + 1
         self._next_series = self._number("select max(series) from series") + 1
@@ -287,10 +249,11 @@ class Writer:
         self._newest: dict[int, _Newest] = {}
         # `end` of the newest tick of each histogram.
         self.ends: dict[str, int] = {}
-        for histogram, stream, place, series, end in self._db.execute(
+        newest = (
             "select histogram, stream, max(place), arg_max(series, place), arg_max(end_ms, place) "
             "from ticks_heads_all join streams using (stream) group by all"
-        ).fetchall():
+        )
+        for histogram, stream, place, series, end in self._rows(newest):
             self._newest[stream] = _Newest(place, series, _quarter(end))
             self.ends[histogram] = max(self.ends.get(histogram, end), end)
         self._open_gaps = self._number("select count(*) from gaps where until_ms is null") > 0
@@ -298,7 +261,7 @@ class Writer:
         self.heads_new = self._number("select count(*) from ticks_heads_new")
 
     def positions(self) -> dict[tuple[str, int], Position]:
-        rows = self._db.execute("select topic, part, topic_id, next from positions").fetchall()
+        rows = self._rows("select topic, part, topic_id, next from positions")
         return {(topic, part): Position(topic_id, next_) for topic, part, topic_id, next_ in rows}
 
     def note_gap(self, histogram: str, part: int) -> None:
@@ -324,15 +287,10 @@ class Writer:
         rows = _Rows()
         for one in arrived:
             self._add(rows, one)
-        self._db.begin()
-        try:
+        with _transaction(self._db):
             self._insert(rows)
             for (topic, part), position in positions.items():
                 self._move(topic, part, position)
-            self._db.commit()
-        except BaseException:
-            self._rollback()
-            raise
         self.counts_new += sum(len(counts) for *_, counts in rows.counts)
         self.heads_new += len(rows.heads)
         for cache in (self._series, self._ticks, self._items):
@@ -358,25 +316,14 @@ class Writer:
             if before.series != series:
                 rows.overtaken["epochs"].append(before.place)
         self._newest[stream] = _Newest(place, series, quarter)
-        self.ends[snapshot.histogram] = max(
-            self.ends.get(snapshot.histogram, snapshot.end), snapshot.end
-        )
+        histogram, end = snapshot.histogram, snapshot.end
+        self.ends[histogram] = max(self.ends.get(histogram, end), end)
         # Up to its end: the removed records may have the same tick for other keys.
-        rows.opened.setdefault((snapshot.histogram, arrived.part), snapshot.end)
+        rows.opened.setdefault((histogram, arrived.part), end)
         if parsed.labels:
             rows.counts.append((place, stream, parsed.labels, parsed.counts))
-        rows.heads.append(
-            (
-                place,
-                stream,
-                series,
-                snapshot.tick,
-                snapshot.start,
-                snapshot.end,
-                *parsed.head,
-                parsed.rest,
-            )
-        )
+        times = snapshot.tick, snapshot.start, end
+        rows.heads.append((place, stream, series, *times, *parsed.head, parsed.rest))
 
     def _stream(self, rows: _Rows, arrived: Arrival) -> int:
         snapshot = arrived.snapshot
@@ -390,22 +337,13 @@ class Writer:
 
     def _series_of(self, rows: _Rows, stream: int, snapshot: SeenSnapshot, parsed: _Parsed) -> int:
         """Return the number of a snapshot's series, whose last tick is then in `_ticks`."""
-        common = (
-            stream,
-            snapshot.id,
-            snapshot.epoch,
-            snapshot.mechanism,
-            parsed.guarantee,
-            parsed.edges,
-        )
+        about = snapshot.id, snapshot.epoch, snapshot.mechanism
+        common = (stream, *about, parsed.guarantee, parsed.edges)
         series = self._series.get(common)
         if series is None:
-            found = first(
-                self._db,
-                "select series from series where stream = ? and id = ? and epoch = ? and mechanism = ? and guarantee = ? "
-                "and edges = ?",
-                list(common),
-            )
+            names = ("stream", "id", "epoch", "mechanism", "guarantee", "edges")
+            same = " and ".join(f"{name} = ?" for name in names)
+            found = first(self._db, f"select series from series where {same}", common)
             if found is None:
                 series, self._ticks[self._next_series] = self._next_series, 0
                 self._next_series += 1
@@ -425,26 +363,10 @@ class Writer:
 
     def _insert(self, rows: _Rows) -> None:
         _insert(self._db, "streams", rows.streams, (np.int32, object, object, np.int32, np.int64))
-        _insert(
-            self._db,
-            "series",
-            rows.series,
-            (np.int32, np.int32, object, np.int64, object, object, object),
-        )
+        types: tuple[Any, ...] = (np.int32, np.int32, object, np.int64, object, object, object)
+        _insert(self._db, "series", rows.series, types)
         if rows.heads:
-            types = (
-                np.int64,
-                np.int32,
-                np.int32,
-                np.int64,
-                np.int64,
-                np.int64,
-                float,
-                float,
-                float,
-                float,
-                object,
-            )
+            types = (np.int64, np.int32, np.int32, *[np.int64] * 3, *[float] * 4, object)
             _insert(self._db, "ticks_heads_new", rows.heads, types)
             self._insert_counts(rows)
             self._promote(rows.overtaken)
@@ -459,26 +381,17 @@ class Writer:
     def _insert_counts(self, rows: _Rows) -> None:
         if not rows.counts:
             return
-        items = self._numbered({label for _, _, labels, _ in rows.counts for label in labels}, rows)
-        lengths = [len(labels) for _, _, labels, _ in rows.counts]
+        places, streams, labels, counts = zip(*rows.counts, strict=True)
+        items = self._numbered(set(chain.from_iterable(labels)), rows)
+        lengths = [len(one) for one in labels]
         columns = {
-            "stream": np.repeat(
-                np.array([stream for _, stream, _, _ in rows.counts], np.int32), lengths
-            ),
-            "item": np.array(
-                [items[label] for _, _, labels, _ in rows.counts for label in labels], np.int32
-            ),
-            "place": np.repeat(
-                np.array([place for place, _, _, _ in rows.counts], np.int64), lengths
-            ),
-            "n": np.array([count for _, _, _, counts in rows.counts for count in counts], np.int64),
+            "stream": np.repeat(np.array(streams, np.int32), lengths),
+            "item": np.array([items[label] for label in chain.from_iterable(labels)], np.int32),
+            "place": np.repeat(np.array(places, np.int64), lengths),
+            "n": np.array(list(chain.from_iterable(counts)), np.int64),
         }
-        _insert(
-            self._db,
-            "labels",
-            [(item, label) for label, item in rows.labels.items()],
-            (np.int32, object),
-        )
+        new = [(item, label) for label, item in rows.labels.items()]
+        _insert(self._db, "labels", new, (np.int32, object))
         self._db.register("added", columns)
         self._db.execute("insert into ticks_counts_new by name from added")
         self._db.unregister("added")
@@ -489,11 +402,8 @@ class Writer:
         if missing:
             # Sorted, so that the same topic yields the same numbers.
             self._db.register("sought", {"label": np.array(sorted(missing), object)})
-            self._items.update(
-                self._db.execute(
-                    "select label, item from labels semi join sought using (label)"
-                ).fetchall()
-            )
+            known = self._rows("select label, item from labels semi join sought using (label)")
+            self._items.update(dict(known))
             self._db.unregister("sought")
             for label in sorted(missing):
                 if label not in self._items:
@@ -514,23 +424,15 @@ class Writer:
             self._db.unregister("promoted")
 
     def _move(self, topic: str, part: int, position: Position) -> None:
-        changed = first(
-            self._db,
-            "update positions set topic_id = ?, next = ? where topic = ? and part = ?",
-            [position.topic_id, position.next, topic, part],
-        )
-        if changed is None or changed[0] == 0:
-            self._db.execute(
-                "insert into positions values (?, ?, ?, ?)",
-                [topic, part, position.topic_id, position.next],
-            )
+        self._db.execute("delete from positions where topic = ? and part = ?", [topic, part])
+        values = [topic, part, position.topic_id, position.next]
+        self._db.execute("insert into positions values (?, ?, ?, ?)", values)
 
-    def _rollback(self) -> None:
-        with suppress(duckdb.Error):  # the file failed, and the transaction with it
-            self._db.rollback()
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        return self._db.execute(query).fetchall()
 
-    def _number(self, question: str) -> int:
-        found = first(self._db, question)
+    def _number(self, query: str) -> int:
+        found = first(self._db, query)
         return int(found[0]) if found is not None and found[0] is not None else 0
 
 
@@ -543,10 +445,8 @@ def _insert(
     """Insert rows through arrays: parameters take a hundred times as long."""
     if not rows:
         return
-    columns = {
-        f"c{i}": _array(values, types[i]) for i, values in enumerate(zip(*rows, strict=True))
-    }
-    database.register("added", columns)
+    columns = [_array(*column) for column in zip(zip(*rows, strict=True), types, strict=True)]
+    database.register("added", {f"c{i}": column for i, column in enumerate(columns)})
     database.execute(f"insert into {table} from added")
     database.unregister("added")
 
@@ -555,11 +455,11 @@ def _array(values: Sequence[Any], kind: Any) -> np.ndarray[Any, Any]:
     """Return a column; None is allowed only among nullable numbers, which are doubles."""
     if kind is float:
         missing = [value is None for value in values]
-        return np.ma.masked_array(
-            [0.0 if value is None else value for value in values], missing, dtype=np.float64
-        )
-    if kind is not object:
-        return np.array(values, kind)
+        return np.ma.masked_array([value or 0.0 for value in values], missing, dtype=np.float64)
+    return object_column(values) if kind is object else np.array(values, kind)
+
+
+def object_column(values: Sequence[Any]) -> np.ndarray[Any, Any]:
     found = np.empty(len(values), object)
     found[:] = values
     return found
