@@ -171,54 +171,32 @@ class _Unscanned(Json):
 
 def _events() -> list[bytes]:
     """Return events of all shapes, including some that only the general reader can read."""
-    shapes: list[object] = [
-        "a",
-        ["a", "b"],
-        {"a": 1, "b": 2},
-        [f"item-{i}" for i in range(20)] * 2,
-        ["\u00e4\n"],
-    ]
-    events = [
-        json.dumps(
-            {
-                "key": f"k{i % 3}",
-                "items": shapes[i % len(shapes)],
-                "user": f"u{i % 7}",
-                "ts": i * 100,
-            }
-        ).encode()
-        for i in range(_EVENTS)
-    ]
+    many = [f"item-{i}" for i in range(20)] * 2
+    shapes: list[object] = ["a", ["a", "b"], {"a": 1, "b": 2}, many, ["\u00e4\n"]]
+    events = []
+    for i in range(_EVENTS):
+        about = {"key": f"k{i % 3}", "user": f"u{i % 7}", "ts": i * 100}
+        events.append(json.dumps(about | {"items": shapes[i % len(shapes)]}).encode())
     # A duplicate name.
     events[0] = events[0][:-1] + b', "ts": 0}'
     return events
 
 
 def _of_numbers() -> None:
-    buckets(
-        readonly_contiguous(np.zeros(1)),
-        readonly_contiguous(np.arange(2.0)),
-        np.empty(1, dtype=np.int64),
-    )
+    numbers, edges = readonly_contiguous(np.zeros(1)), readonly_contiguous(np.arange(2.0))
+    buckets(numbers, edges, np.empty(1, dtype=np.int64))
     quantile(readonly_contiguous(np.ones(3)), 1.0, 0.5, 2.0, np.empty(2))
 
 
 def _of_noise() -> None:
     one, words = np.zeros(1, dtype=np.int64), np.zeros((1, 2), dtype=np.uint64)
-    number_blocks.xor(readonly_contiguous(words), words, words)
+    fixed_words, first = readonly_contiguous(words), readonly_contiguous(words[0])
+    number_blocks.xor(fixed_words, words, words)
     narrow, wide = np.zeros((1, 1), dtype=np.int16), np.zeros((1, 1), dtype=np.int32)
     widths: tuple[number_blocks.Narrow, ...] = (narrow[0], wide[0])
     for noise in widths:
-        number_blocks.look_up(
-            readonly_contiguous(noise),
-            np.uint64(48),
-            -1,
-            readonly_contiguous(words[0]),
-            readonly_contiguous(words[0]),
-            0,
-            readonly_contiguous(words),
-            noise,
-        )
+        table = readonly_contiguous(noise), np.uint64(48), -1
+        number_blocks.look_up(*table, first, first, 0, fixed_words, noise)
     for sums in (np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)):
         number_blocks.passed(one, one, sums, 0, True, one.copy(), one.copy(), one.copy())
     number_blocks.mark_blocks(readonly_contiguous(one), 10, np.zeros(1, dtype=np.bool_))
@@ -245,34 +223,21 @@ def _of_batches(form: Callable[[Node], Format] = Json) -> None:
         builder.append(i, i * 100, f"u{i % 7}".encode(), value, [])
     lanes = [Lane(_TICK_MS, 0, 2, 1), Lane(_TICK_MS, 0, 2, 3, 2, 4)]
     store = Store(None, Changelog("state", 0)).open()
-    for key, timestamp, user in (
-        ("key", "ts", "user"),
-        ("$key", None, "$key"),
-        ("$all", "ts", "user"),
-    ):
-        response = PartitionRecords(
-            TopicPartition("t", 0),
-            RecordSet(bytes(builder.build())),
-            None,
-            0,
-            None,
-            None,
-            True,
-            READ_COMMITTED,
-        )
+    all_shapes = (("key", "ts", "user"), ("$key", None, "$key"), ("$all", "ts", "user"))
+    for key, timestamp, user in all_shapes:
+        batches, partition = RecordSet(bytes(builder.build())), TopicPartition("t", 0)
+        response = PartitionRecords(partition, batches, None, 0, None, None, True, READ_COMMITTED)
         [fetched] = ColumnRecords.of(response).take(0, _EVENTS).parts()
         records = fetched.records
-        shape = shape_of(
-            EventsSettings(topic="t", key=key, items="items", timestamp=timestamp), user
-        )
+        events_section = EventsSettings(topic="t", key=key, items="items", timestamp=timestamp)
+        shape = shape_of(events_section, user)
         users, events = UserReader(shape, max_bytes=1_000_000), EventReader(shape)
         sent_on = users.read(records, 1 << 62, form(users.tree), form(events.layout.tree))
         partitions_of(sent_on.data, sent_on.users, 3)
         arrived(records, user_is_key=user == RECORD_KEY)
         for partitioner in PARTITIONERS:
-            reader = SourceReader(
-                events, {"": None}, Placement(partitioner, 0, 1), form(events.layout.tree)
-            )
+            placement = Placement(partitioner, 0, 1)
+            reader = SourceReader(events, {"": None}, placement, form(events.layout.tree))
             intake = Intake(lanes, 0, _KEY, store)
             sequences = [0, 0]
             for part in (records, records.part(0, _EVENTS // 2)):
@@ -289,13 +254,8 @@ def _of_replay() -> None:
     for unit, more in (("event", {}), ("user", {"max_items_per_user": 3})):
         settings = _settings(unit, more)
         histograms = fresh_histograms(settings, _KEY)
-        replay(
-            settings,
-            _KEY,
-            JsonLines(settings, "text", io.BytesIO(text), total=len(text)),
-            lambda _: None,
-            histograms=histograms,
-        )
+        lines = JsonLines(settings, "text", io.BytesIO(text), total=len(text))
+        replay(settings, _KEY, lines, lambda _: None, histograms=histograms)
         for histogram in histograms:
             ledger: Ledger = histogram._state.ledger
             ledger.clean_rows = 0
@@ -308,75 +268,45 @@ def _longs(rows: int, columns: int) -> NDArray[np.int64]:
 
 
 def _of_avro() -> None:
-    data, parts = (
-        readonly_contiguous(np.zeros(8, dtype=np.uint8)),
-        readonly_contiguous(np.zeros(1, dtype=np.int64)),
-    )
+    data, parts = _no_bytes()
     log, stack = (np.zeros((1, columns), dtype=np.int64) for columns in (4, avro_scanner.FRAME))
     avro = (_longs(1, avro_scanner.COLUMNS), parts, _longs(1, 3), _longs(1, 4))
     avro_scanner.event(data, 0, 0, 0, 0, *avro, log, stack)
-    avro_scanner.logs(
-        data, _longs(1, 2), parts, 0, *avro, stack, 0, np.zeros(1, dtype=np.int64), log, 0
-    )
+    numbers = np.zeros(1, dtype=np.int64)
+    avro_scanner.logs(data, _longs(1, 2), parts, 0, *avro, stack, 0, numbers, log, 0)
     zigzag(data, 0, 1)
-    pairs, numbers = np.zeros((1, 2), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    pairs, places = np.zeros((1, 2), dtype=np.int64), readonly_contiguous(np.array([[0, 8]]))
     for named in (False, True):
-        cut(
-            data,
-            readonly_contiguous(np.array([[0, 8]])),
-            named,
-            _longs(0, 2),
-            0,
-            pairs,
-            pairs.copy(),
-            numbers,
-        )
+        cut(data, places, named, _longs(0, 2), 0, pairs, pairs.copy(), numbers)
 
 
 def _of_protobuf() -> None:
-    data, parts = (
-        readonly_contiguous(np.zeros(8, dtype=np.uint8)),
-        readonly_contiguous(np.zeros(1, dtype=np.int64)),
-    )
-    log, stack, lists = (
-        np.zeros((1, columns), dtype=np.int64)
-        for columns in (4, protobuf_scanner.FRAME, protobuf_scanner.LIST_COLUMNS)
-    )
-    messages, fields = (
-        _longs(1, protobuf_scanner.MESSAGE_COLUMNS),
-        _longs(1, protobuf_scanner.FIELD_COLUMNS),
-    )
-    schema = (messages, fields, _longs(1, 6), _longs(1, 3))
-    protobuf_scanner.logs(
-        data, _longs(1, 2), parts, 0, *schema, stack, lists, 0, np.zeros(1, dtype=np.int64), log, 0
-    )
+    data, parts = _no_bytes()
+    widths = (4, protobuf_scanner.FRAME, protobuf_scanner.LIST_COLUMNS)
+    log, stack, lists = (np.zeros((1, columns), dtype=np.int64) for columns in widths)
+    messages = _longs(1, protobuf_scanner.MESSAGE_COLUMNS)
+    schema = (messages, _longs(1, protobuf_scanner.FIELD_COLUMNS), _longs(1, 6), _longs(1, 3))
+    numbers = np.zeros(1, dtype=np.int64)
+    protobuf_scanner.logs(data, _longs(1, 2), parts, 0, *schema, stack, lists, 0, numbers, log, 0)
+
+
+def _no_bytes() -> tuple[Bytes, Longs]:
+    data, parts = np.zeros(8, dtype=np.uint8), np.zeros(1, dtype=np.int64)
+    return readonly_contiguous(data), readonly_contiguous(parts)
 
 
 def _settings(unit: str, more: Mapping[str, object]) -> Settings:
-    shared = {
-        "tick": "1s",
-        "horizon": 64,
-        "max_items": 2,
-        "epsilon": 4.0,
-        "delta": 1e-6,
-        "keys": ["k0", "k1", "k2"],
-        **more,
-    }
+    shared = {"tick": "1s", "horizon": 64, "max_items": 2, "epsilon": 4.0, "delta": 1e-6}
+    shared |= {"keys": ["k0", "k1", "k2"], **more}
+    domain = {"domain": ["a", "b"]}
     kinds: list[dict[str, object]] = [
         {"mechanism": "unk_base"},
-        {"mechanism": "known_base", "domain": ["a", "b"]},
+        {"mechanism": "known_base", **domain},
     ]
     if unit == "event":
-        kinds += [
-            {"mechanism": "misra_gries", "size": 8, "release": "pmg"},
-            {
-                "mechanism": "misra_gries",
-                "size": 5,
-                "release": "pure",
-                "delta": 1e-20,
-                "domain": ["a", "b"],
-            },
-        ]
+        sketch = {"mechanism": "misra_gries"}
+        kinds.append({**sketch, "size": 8, "release": "pmg"})
+        kinds.append({**sketch, "size": 5, "release": "pure", "delta": 1e-20, **domain})
     histograms = [shared | kind | {"name": f"h{i}"} for i, kind in enumerate(kinds)]
     document = {
         "worker": {"name": "compiling", "data_dir": "var", "key_file": "noise.key"},

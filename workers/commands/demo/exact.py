@@ -15,6 +15,7 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from aiohttp import web
@@ -115,9 +116,7 @@ class Errors:
 class Boards:
     def __init__(self, exact: ExactCounts, histograms: Sequence[str], keys: Sequence[str]) -> None:
         self._exact = exact
-        self._running = {
-            (histogram, key): Running(exact, key) for histogram in histograms for key in keys
-        }
+        self._running = {at: Running(exact, at[1]) for at in product(histograms, keys)}
         self._pages: dict[tuple[str, str], list[tuple[str, int]]] = {}
         self.newest: dict[tuple[str, str], Board] = {}
         self.errors = {histogram: Errors() for histogram in histograms}
@@ -176,11 +175,8 @@ class Truth:
         self._of: dict[tuple[str, str], deque[dict[str, object]]] = {}
 
     def add(self, board: Board) -> None:
-        tick = {
-            "end": board.end_ms,
-            "items": [[row.label, row.exact] for row in board.rows],
-            "hidden": board.hidden,
-        }
+        items = [[row.label, row.exact] for row in board.rows]
+        tick = {"end": board.end_ms, "items": items, "hidden": board.hidden}
         with self._lock:
             self._of.setdefault((board.histogram, board.key), deque(maxlen=TICKS)).append(tick)
 

@@ -124,14 +124,8 @@ class Generator(threading.Thread):
         ahead: maximum events to send before `go`; None: no limit.
         """
         super().__init__(name="generator", daemon=True)
-        self._producer, self._topic, self._partitions, self._rate = (
-            producer,
-            topic,
-            partitions,
-            rate,
-        )
-        self._year, self._exact = year, exact
-        self._ahead = ahead
+        self._producer, self._topic, self._partitions = producer, topic, partitions
+        self._rate, self._year, self._exact, self._ahead = rate, year, exact, ahead
         self._halt = threading.Event()
         self.sent = 0
         self.failed = 0
@@ -169,9 +163,8 @@ class Generator(threading.Thread):
                 if room <= 0:
                     due = 0
                     break
-                clock_ms = max(
-                    clock_ms, time.time_ns() // 1_000_000
-                )  # never goes back, even if the clock does
+                # Never goes back, even if the clock does.
+                clock_ms = max(clock_ms, time.time_ns() // 1_000_000)
                 flights = [next(source) for _ in range(min(int(due), room))]
                 self._exact.add(clock_ms, [(flight.origin, flight.dest) for flight in flights])
                 for flight in flights:

@@ -17,9 +17,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -60,22 +61,19 @@ SETTINGS = Path(__file__).with_name("settings.toml")
 def settings_text(name: str, connection: Connection, start_ms: int) -> str:
     """Return the worker's settings file; `start_ms` is the start of tick 1."""
     start = datetime.fromtimestamp(start_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    client = (
-        f"{json.dumps(key)} = {json.dumps(value)}" for key, value in connection.client.items()
+    client = ", ".join(
+        f"{json.dumps(key)} = {json.dumps(v)}" for key, v in connection.client.items()
     )
-    return SETTINGS.read_text().format(
-        name=json.dumps(name),
-        bootstrap=json.dumps(connection.bootstrap),
-        client=", ".join(client),
-        topic=json.dumps(f"{name}.flights"),
-        domain=json.dumps(DESTINATIONS),
-        keys=json.dumps(ORIGINS),
-        tick_ms=TICK_MS,
-        horizon=HORIZON,
-        start=start.replace("+00:00", "Z"),
-        epsilon=EPSILON,
-        delta=DELTA,
-    )
+    quoted: dict[str, object] = {
+        "name": name,
+        "bootstrap": connection.bootstrap,
+        "topic": f"{name}.flights",
+    }
+    quoted |= {"domain": DESTINATIONS, "keys": ORIGINS}
+    numbers = {"tick_ms": TICK_MS, "horizon": HORIZON, "epsilon": EPSILON, "delta": DELTA}
+    plain = {**numbers, "client": client, "start": start.replace("+00:00", "Z")}
+    quoted_json = {field: json.dumps(value) for field, value in quoted.items()}
+    return SETTINGS.read_text().format(**quoted_json, **plain)
 
 
 class Child:
@@ -113,13 +111,8 @@ class Child:
         if embedded is not None:
             command += ["--embedded", embedded]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            self._process = subprocess.Popen(command, **streams, start_new_session=True)
 
     @property
     def exit_code(self) -> int | None:
@@ -260,25 +253,15 @@ class Session:
             self._page = stack.enter_context(self._dashboard(shown)).url
             producer = connection.producer(None, **{"enable.idempotence": True, "linger.ms": 10})
             ahead = None if self._bootstrap else EMBEDDED_AHEAD
+            topic = str(settings.events.topics), PARTITIONS
             generator = self._generator = Generator(
-                producer,
-                str(settings.events.topics),
-                PARTITIONS,
-                self._rate,
-                lambda: flights(path),
-                exact,
-                ahead,
+                producer, *topic, self._rate, lambda: flights(path), exact, ahead
             )
             # An ordinary downstream consumer: it sees only published snapshots.
-            consumer = stack.enter_context(
-                closing(connection.consumer(**{"fetch.wait.max.ms": 100}))
-            )
-            places = [
-                TopicPartition(name, p, OFFSET_BEGINNING)
-                for name in outputs
-                for p in range(PARTITIONS)
-            ]
-            consumer.assign(places)
+            consumer = connection.consumer(**{"fetch.wait.max.ms": 100})
+            stack.callback(consumer.close)
+            places = product(outputs, range(PARTITIONS))
+            consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
             failed, ended = False, None
             try:
                 if not stop.wanted():
@@ -313,10 +296,11 @@ class Session:
         port = self._port
         if port is None:
             port = PORT if is_free(PORT) else 0
-        further = {"exact": EXACT_PATH, "note": NOTE}
-        return Background(
-            Dashboard(settings, port=port, routes=self._truth.routes(), further=further)
-        )
+        exact: Any = {
+            "routes": self._truth.routes(),
+            "further": {"exact": EXACT_PATH, "note": NOTE},
+        }
+        return Background(Dashboard(settings, port=port, **exact))
 
     def _show(self, stop: Stop, child: Child, consumer: Consumer) -> bool:
         """Show arriving snapshots until it is time to end; return whether the worker failed."""
@@ -336,9 +320,8 @@ class Session:
                     self._tell()
                 if self._generator.error is not None:
                     break
-                if not stop.wanted() and (
-                    child.exit_code is not None or time.monotonic() - heard > SILENCE_S
-                ):
+                silent = time.monotonic() - heard > SILENCE_S
+                if not stop.wanted() and (silent or child.exit_code is not None):
                     return True
         if live is not None and self._boards.snapshots:
             self._console.print(render(scene, self._console))
@@ -355,9 +338,8 @@ class Session:
             self._print(f"{flights}; the first private histogram takes some seconds.")
             yield None
             return
-        with Live(
-            console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop"
-        ) as live:
+        drawn: Any = {"screen": True, "auto_refresh": False, "vertical_overflow": "crop"}
+        with Live(console=self._console, **drawn) as live:
             yield live
 
     def _receive(self, consumer: Consumer) -> int:
@@ -415,9 +397,8 @@ class Session:
             rows = "  ".join(_plain(row) for row in board.rows[:PLAIN_ITEMS]) or "nothing yet"
             shown = f"{len(board.rows)} shown, {board.hidden} hidden, threshold {board.threshold or 0:.0f}"
             self._print(f"  {discovered} {origin} +-{2 * board.sd:.0f}: {rows}  ({shown})")
-        best = "  ".join(
-            f"{origin}-{_plain(boards[declared, origin].rows[0])}" for origin in ORIGINS
-        )
+        largest = ((origin, boards[declared, origin].rows[0]) for origin in ORIGINS)
+        best = "  ".join(f"{origin}-{_plain(row)}" for origin, row in largest)
         self._print(f"  {declared} +-{2 * boards[declared, ORIGINS[0]].sd:.0f}: {best}")
 
     def _complain(self, child: Child, ended: int | None) -> None:
@@ -434,9 +415,8 @@ class Session:
         events = f"{generator.sent:,} events in {stop.elapsed_s:.0f} s"
         self._print(f"{events}; {boards.ticks} ticks and {boards.snapshots} snapshots seen.")
         if generator.failed:
-            self._print(
-                f"{generator.failed:,} events did not reach Kafka, so the exact counts are too large."
-            )
+            lost = f"{generator.failed:,} events did not reach Kafka"
+            self._print(f"{lost}, so the exact counts are too large.")
         if self._first_s is None:
             self._print("Nothing was published yet: that takes some seconds.")
         else:
