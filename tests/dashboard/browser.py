@@ -6,10 +6,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from typing import TYPE_CHECKING
 
 from tests.dashboard.feeding import PATIENCE_S
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -35,6 +37,8 @@ def chromium() -> str:
 @contextmanager
 def browser() -> Iterator[Browser]:
     """A headless Chromium; as root, as in containers, it needs its own sandbox off."""
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
         opened = playwright.chromium.launch(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Browser
 
 from tests.dashboard.browser import MINUS, BrowserMissing, Window, browser, chromium, text
 from tests.dashboard.feeding import Topics, answer, embedded, recent
@@ -15,6 +15,9 @@ from tests.worker.harness import until
 from workers.dashboard import api
 from workers.dashboard.server import Background, Dashboard
 from workers.dashboard.snapshots import Stream
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.waits
 

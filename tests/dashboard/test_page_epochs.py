@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Page
 
 from tests.dashboard.browser import Window, browser, text
 from tests.dashboard.feeding import Topics, message, on_a_broker
 from tests.worker.harness import until
 from workers.dashboard.server import Background, Dashboard
 from workers.kafka.reading import read_partition
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.waits
 

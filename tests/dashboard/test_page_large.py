@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser
 
 from tests.dashboard.browser import Window, browser, text
 from tests.dashboard.feeding import Topics, answer, embedded, recent
 from workers.dashboard.server import Background, Dashboard
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.waits
 

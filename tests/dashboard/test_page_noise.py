@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser
 
 from tests.dashboard.browser import Window, browser
 from tests.dashboard.feeding import embedded, message, recent
 from workers.dashboard.server import Background, Dashboard
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.waits
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Page
 
 from tests.dashboard.browser import Window, browser, text
 from tests.dashboard.feeding import Topics, embedded
 from tests.dashboard.numbers import numbers
 from workers.dashboard.server import Background, Dashboard
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 EDGES = [0, 10, 50, 100, 500]
 COUNTS = [-20, 900, 1_500, 700, 300, 80]

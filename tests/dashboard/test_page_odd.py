@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser
 
 from tests.dashboard.browser import Window, browser
 from tests.dashboard.feeding import GONE, Topics, embedded, message, recent
 from workers.dashboard.server import Background, Dashboard
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.waits
 

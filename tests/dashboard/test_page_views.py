@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 from urllib.request import urlopen
 
 import pytest
-from playwright.sync_api import Browser, Page
 
 from tests.dashboard.browser import Window, browser, text
 from tests.dashboard.feeding import PATIENCE_S, RECENT_MS, Topics, embedded, recent
 from tests.worker.harness import until
 from workers.dashboard.guard import framed_by
 from workers.dashboard.server import Background, Dashboard
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.waits
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser
 
 from tests import ROOT
 from tests.dashboard.browser import Window, browser
@@ -19,6 +19,9 @@ from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
 from workers.privacy.phrasing import grade, measures, up_to, verdict
 from workers.privacy.total import Built, rows_of, total_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytestmark = pytest.mark.waits
 

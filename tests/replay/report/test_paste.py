@@ -7,9 +7,9 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage
 
 from tests import ROOT
 from tests.dashboard.browser import browser
@@ -19,6 +19,9 @@ from workers.replay.backtest.results import Outcome
 from workers.replay.report.charts import COLORS, INK, PALE
 from workers.replay.report.pages import histogram_section
 from workers.settings.settings import load, settings_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage
 
 EXAMPLES = sorted((ROOT / "examples" / "mechanisms").glob("*.toml"))
 FURTHER = {
