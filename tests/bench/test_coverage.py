@@ -35,7 +35,6 @@ def test_bars_of_items_that_have_just_appeared_hold_less_often_and_a_longer_lowe
 
 
 def test_where_counts_stop_below_the_threshold_only_the_longer_end_holds() -> None:
-    """The worst case: every item that appears is there by its noise alone, and later noise is what is left of it."""
     found = by_age(below=1.0)
     plain, _, truncated, items = found[0]
     assert items > 500 and plain < 0.5 and truncated > 0.95

@@ -47,7 +47,6 @@ def decoded(form: str, value: bytes) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_read_is_what_was_drawn(form: str) -> None:
-    """A benchmark whose events are not what it says measures something else."""
     read = 0
     for drawn, times in blocks(Shape(), 2, NUMBER, END_MS, 100):
         for partition, data in batches(drawn, times, 2, Encoder(form, SCHEMA_ID)).items():
@@ -69,7 +68,6 @@ def test_what_is_read_is_what_was_drawn(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_records_are_the_same_uncompiled(form: str) -> None:
-    """A kernel is what it says as plain Python."""
     drawn, times = Events(Shape(), 1).draw(100), END_MS + 7 * np.arange(100)
     further = np.stack(
         [make(drawn.items) for make in (encoded.countries, encoded.kinds, encoded.prices)], axis=1
@@ -85,7 +83,6 @@ def test_records_are_the_same_uncompiled(form: str) -> None:
 
 
 def test_the_sums_that_runs_are_held_to_are_those_of_the_events() -> None:
-    """Counted once more, in plain Python, by what the histograms' settings say."""
     totals = [0] * 5
     for drawn, _ in blocks(Shape(), 2, NUMBER, END_MS, 100):
         for one, other in drawn.items.tolist():

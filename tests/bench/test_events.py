@@ -20,7 +20,6 @@ SHAPES = (Shape(), Shape(domain=3, users=1_000), Shape(domain=2 * NUMBER, in_tur
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_record_batches_hold_what_was_drawn(shape: Shape) -> None:
-    """A benchmark whose events are not what it says measures something else."""
     seen, last = 0, 0
     for drawn, times in blocks(shape, PARTITIONS, NUMBER, END_MS, 1_000):
         for partition, data in batches(drawn, times, PARTITIONS).items():
@@ -47,14 +46,12 @@ def test_record_batches_hold_what_was_drawn(shape: Shape) -> None:
 
 
 def test_items_in_turn_occur_once() -> None:
-    """Memory an item is divided by their number."""
     drawn = Events(Shape(domain=2 * NUMBER, in_turn=True), 1).draw(NUMBER)
     assert np.array_equal(np.sort(drawn.items.ravel()), np.arange(2 * NUMBER))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_records_are_the_same_uncompiled(shape: Shape) -> None:
-    """A kernel is what it says as plain Python."""
     drawn, times = Events(shape, 1).draw(200), END_MS + 7 * np.arange(200)
     written = []
     for way in WAYS:

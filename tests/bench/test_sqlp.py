@@ -20,7 +20,6 @@ def snapshot(tick: int, items: list[list[object]], **pages: int) -> bytes:
 
 
 def test_the_last_tick_is_put_together_from_all_its_pages_and_no_other_tick() -> None:
-    """A page left out would be keys that were not released: half the table's error."""
     lines = [
         snapshot(10, [["k9", 1]]),
         snapshot(99, [["k8", 2]]),

@@ -117,13 +117,11 @@ def worst(cell: Cell, shape: Shape) -> float:
 
 @pytest.mark.parametrize(("cell", "shape"), WORST, ids=[named(cell) for cell, _ in WORST])
 def test_the_worst_shapes_known_are_within_their_bounds(cell: Cell, shape: Shape) -> None:
-    """Bytes of memory, or ns, for each byte that was read."""
     assert worst(cell, shape) <= bound(cell), said(shape)
 
 
 @pytest.mark.parametrize("short", [ALL, PAIRS, ROWS], ids=["all", "pairs", "rows"])
 def test_a_short_search_finds_nothing_above_a_bound(short: Short) -> None:
-    """Two of them find the planted faults below."""
     above = short.climb().above()
     assert not above, [(cell, worst.score, said(worst.shape)) for cell, worst in above]
 
@@ -131,7 +129,6 @@ def test_a_short_search_finds_nothing_above_a_bound(short: Short) -> None:
 def test_a_short_search_finds_a_loop_over_all_pairs_of_labels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Planted in the general reader, which only sees what the scanner declines."""
     right = Projection.event
 
     def slow(self: Projection, record: object) -> Event | str:
@@ -151,7 +148,6 @@ def test_a_short_search_finds_a_loop_over_all_pairs_of_labels(
 def test_a_short_climb_finds_a_buffer_that_doubles_with_the_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Planted in the scanner, as it was: where there was no room for rows, that for text doubled, too."""
     right = Json.scan
 
     def wasteful(
@@ -170,7 +166,6 @@ def test_a_short_climb_finds_a_buffer_that_doubles_with_the_rows(
 
 
 def test_every_shape_that_a_search_begins_with_can_be_made() -> None:
-    """A shape that raises would end the search."""
     for shape in [*begins(), *together()]:
         keys, values = Shape(shape.kinds, 1).records(10_000)
         assert len(keys) == len(values) > 0

@@ -35,7 +35,6 @@ def expected(scene: Scene) -> dict[str, list[str]]:
 def test_leaders_are_told_series_by_series_and_only_from_what_was_committed(
     scene: Scene, tmp_path: Path
 ) -> None:
-    """Faust by itself also reads what a transaction wrote and took back; and a lead within the noise is none."""
     lines = expected(scene)
     assert all(
         any("tea leads" in line for line in of_key) and any("begins" in line for line in of_key)

@@ -35,7 +35,6 @@ def places(documents: list[Document]) -> list[Board]:
 
 
 def test_every_snapshot_is_printed_with_its_error(scene: Scene) -> None:
-    """A reader that drops a snapshot, a page or the error shows another histogram."""
     done = run(
         "board.py",
         "--bootstrap",
@@ -87,7 +86,6 @@ def test_pages_are_put_together_and_answers_are_shown(scene: Scene) -> None:
 
 
 def test_it_follows_and_sees_nothing_that_was_not_committed(scene: Scene, tmp_path: Path) -> None:
-    """What a worker could not commit was never published; a snapshot that comes again is no second one."""
     copy, records = (
         scene.new_topic(),
         [record for record in scene.records["items"] if record.key() == b"s1"],
@@ -113,7 +111,6 @@ def test_it_follows_and_sees_nothing_that_was_not_committed(scene: Scene, tmp_pa
 
 
 def test_what_is_not_there_is_told_in_one_line(scene: Scene) -> None:
-    """A wrong name or address is the first thing that goes wrong; a traceback says nothing of it."""
     bootstrap = scene.site.connection.bootstrap
     for address, topic, word in (
         (bootstrap, "no-such-topic", "no-such-topic: "),

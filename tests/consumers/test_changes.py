@@ -56,7 +56,6 @@ def snapshot(module: ModuleType, tick: int, items: dict[str, int], **changes: An
 def test_a_change_is_that_since_the_snapshot_that_the_window_names(
     readers: tuple[ModuleType, ModuleType],
 ) -> None:
-    """Not since the last one seen, and since zero while the epoch is younger than the window."""
     module, _ = readers
     changes = module.Changes()
     [first] = changes.receive(snapshot(module, 1, {"tea": 30}))
@@ -74,7 +73,6 @@ def test_a_change_is_that_since_the_snapshot_that_the_window_names(
 def test_nothing_is_subtracted_across_series_and_nothing_said_without_windows(
     readers: tuple[ModuleType, ModuleType],
 ) -> None:
-    """With another id counts begin at zero."""
     module, _ = readers
     changes = module.Changes()
     for tick in (4, 5):
@@ -86,7 +84,6 @@ def test_nothing_is_subtracted_across_series_and_nothing_said_without_windows(
 def test_the_board_says_changes_and_ranks_that_exceed_the_noise_and_no_others(
     readers: tuple[ModuleType, ModuleType],
 ) -> None:
-    """cup passes tea by far; pot passes jar by what noise explains."""
     module, board = readers
     changes = module.Changes()
     changes.receive(snapshot(module, 3, {"tea": 1_000, "cup": 900, "jar": 500, "pot": 490}))

@@ -32,7 +32,6 @@ def commands(scene: Scene) -> dict[str, list[str]]:
 def test_the_commands_and_the_query_of_the_guide_do_what_it_says(
     scene: Scene, tmp_path: Path
 ) -> None:
-    """A reader copies them; the board is the one that DuckDB shows, and both are the topic's."""
     by_script, bootstrap = commands(scene), scene.site.connection.bootstrap
     assert set(by_script) == {"board.py", "agent.py", "to_duckdb.py"}
 

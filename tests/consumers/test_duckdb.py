@@ -60,7 +60,6 @@ def stored(database: Path) -> list[tuple[object, ...]]:
 
 
 def test_it_resumes_after_a_kill_and_takes_a_snapshot_once(scene: Scene, tmp_path: Path) -> None:
-    """A count of rows that depends on when the sink was stopped is worth nothing."""
     copy, records, documents = (
         scene.new_topic(partitions=2),
         scene.records["items"],
@@ -124,7 +123,6 @@ def test_it_resumes_after_a_kill_and_takes_a_snapshot_once(scene: Scene, tmp_pat
 
 
 def test_a_second_truth_about_a_tick_is_refused(scene: Scene, tmp_path: Path) -> None:
-    """Two different snapshots of one tick can give the noise away: nobody should find them in a table side by side."""
     copy, records = scene.new_topic(), scene.records["items"][:5]
     database = tmp_path / "board.duckdb"
     arguments = (
@@ -157,7 +155,6 @@ def test_a_second_truth_about_a_tick_is_refused(scene: Scene, tmp_path: Path) ->
 
 
 def test_pages_and_answers_are_stored_whole(scene: Scene, tmp_path: Path) -> None:
-    """A large snapshot is one row; one without items keeps its answers."""
     database = tmp_path / "board.duckdb"
     for name in ("large", "answers"):
         done = run(

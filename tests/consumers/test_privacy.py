@@ -24,7 +24,6 @@ EXACT = (
 
 
 def test_what_was_planted_is_in_the_exact_topics_and_in_no_snapshot(scene: Scene) -> None:
-    """Else the searches of these tests would find nothing because there is nothing."""
     assert any(item.label == "PlantedRare" for item in scene.site.contributed())
     assert {value for value, _ in scene.site.rejects() if value and PLANTED.encode() in value}
     for records in scene.records.values():
@@ -35,7 +34,6 @@ def test_what_was_planted_is_in_the_exact_topics_and_in_no_snapshot(scene: Scene
 def test_a_reader_of_a_wrong_topic_ends_and_quotes_nothing(
     scene: Scene, tmp_path: Path, topic: str
 ) -> None:
-    """Topics are mistyped; a message that quotes the record would put exact data into a log."""
     name = topic.format(scene.site.name)
     options = ("--bootstrap", scene.site.connection.bootstrap, "--topic", name, "--until-end")
     database = tmp_path / "board.duckdb"
@@ -50,7 +48,6 @@ def test_a_reader_of_a_wrong_topic_ends_and_quotes_nothing(
 
 
 def test_the_agent_on_a_wrong_topic_quotes_nothing_either(scene: Scene, tmp_path: Path) -> None:
-    """Faust logs an exception with all that belongs to it, unless the agent catches it."""
     copy = scene.new_topic()
     rejects = list(scene.site.read(f"{scene.site.name}.rejects"))
     copy.send([*rejects, *scene.records["items"]])
@@ -71,7 +68,6 @@ def test_the_agent_on_a_wrong_topic_quotes_nothing_either(scene: Scene, tmp_path
 def test_a_foreign_record_with_the_frame_of_a_snapshot_is_not_quoted(
     scene: Scene, tmp_path: Path
 ) -> None:
-    """It may be almost right: what is wrong with it is told by name, not by value."""
     first = json.loads(scene.records["items"][0].value() or b"")
     for change in (
         {"items": [["PlantedLabel", "715307715307"]]},
@@ -97,7 +93,6 @@ def test_a_foreign_record_with_the_frame_of_a_snapshot_is_not_quoted(
 
 
 def test_examples_name_nothing_exact() -> None:
-    """Who copies an example must not come to read what only the operator may."""
     for path in EXAMPLES.glob("*.py"):
         words = set(re.findall(r"[\w-]+", path.read_text()))
         assert not words & set(EXACT), path.name

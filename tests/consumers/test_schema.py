@@ -107,7 +107,6 @@ def with_buckets(settings: Settings) -> Settings:
 def test_every_mechanism_with_a_domain_says_the_edges_and_those_that_show_it_all_the_quantiles() -> (
     None
 ):
-    """At every tick, whatever it answers."""
     said = {
         name.removeprefix("numbers in "): {
             ("edges" in one, "quantiles" in one) for one in documents
@@ -138,14 +137,12 @@ def forms() -> Iterator[tuple[str, Document]]:
 
 
 def test_the_schema_names_the_mechanisms_that_there_are() -> None:
-    """A mechanism that it does not know would be refused by whoever validates; and each one is seen in these tests."""
     document = json.loads((ROOT / "docs" / "snapshot.schema.json").read_text())
     assert set(document["properties"]["mechanism"]["enum"]) == set(MECHANISMS)
     assert {document["mechanism"] for _, document in forms()} == set(MECHANISMS)
 
 
 def test_every_snapshot_of_every_example_satisfies_it() -> None:
-    """Of all mechanisms, with and without counts, before and after the first answer, for users and for events."""
     for name, documents in real().items():
         assert documents, name
         for document in documents:
@@ -154,7 +151,6 @@ def test_every_snapshot_of_every_example_satisfies_it() -> None:
 
 @pytest.mark.parametrize("histogram", ["items", "large", "answers"])
 def test_what_a_worker_published_satisfies_it_page_by_page(scene: Scene, histogram: str) -> None:
-    """Also a snapshot of several pages, and labels with control characters."""
     documents = [json.loads(record.value() or b"") for record in scene.records[histogram]]
     assert documents
     assert (histogram == "large") == any(document["pages"] > 1 for document in documents)
@@ -246,7 +242,6 @@ def wrong(document: Document) -> Iterator[tuple[str, Document]]:
 
 
 def test_none_that_is_a_little_wrong_satisfies_it() -> None:
-    """A schema that lets everything pass would describe nothing."""
     checked = 0
     for name, document in forms():
         for what, other in wrong(document):

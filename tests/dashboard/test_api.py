@@ -94,7 +94,6 @@ async def test_histograms_and_snapshots_are_answered_as_json() -> None:
 
 @on_a_loop
 async def test_after_goes_on_where_the_last_answer_ended() -> None:
-    """A consumer that asks again and again must get each snapshot once."""
     async with client(filled()) as http:
         after, seen = 0, []
         for _ in range(4):
@@ -109,7 +108,6 @@ async def test_after_goes_on_where_the_last_answer_ended() -> None:
 
 @on_a_loop
 async def test_items_can_be_picked_and_cut() -> None:
-    """One item's history is not worth a thousand items of each tick."""
     async with client(filled()) as http:
         query = "/api/snapshots?histogram=products&key=s1&limit=2"
         body = await (await http.get(f"{query}&item=cup&item=none")).json()
@@ -146,8 +144,6 @@ async def test_items_can_be_picked_and_cut() -> None:
 def test_what_cannot_be_answered_is_refused_with_a_reason(
     path: str, status: int, word: str
 ) -> None:
-    """A consumer's mistake must be found by the consumer; and no dashboard but the demo's knows exact counts."""
-
     async def ask() -> None:
         async with client(filled()) as http:
             answer = await http.get(path)
@@ -159,7 +155,6 @@ def test_what_cannot_be_answered_is_refused_with_a_reason(
 
 @on_a_loop
 async def test_the_stream_sends_the_newest_and_what_comes_and_resumes() -> None:
-    """Server-sent events, as any client reads them."""
     hub = filled()
     async with client(hub) as http:
         async with http.get("/api/stream?histogram=products") as stream:
@@ -182,7 +177,6 @@ async def test_the_stream_sends_the_newest_and_what_comes_and_resumes() -> None:
 
 @on_a_loop
 async def test_a_viewer_who_does_not_read_is_skipped_ahead() -> None:
-    """What waits for a viewer beyond the sockets' buffers is one event, whatever has been published."""
     hub = Hub()
     items = [("x" * 1000 + str(i), 1) for i in range(200)]
     async with client(hub) as http, http.get("/api/stream") as stream:
@@ -218,7 +212,6 @@ class Clogged(asyncio.WriteTransport):
 
 @on_a_loop
 async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
-    """Small events too: what lies in a buffer of ours is old when it is sent."""
     hub, clogged = Hub(), Clogged()
     written: list[bytes] = []
 
@@ -247,7 +240,6 @@ async def test_the_next_event_is_chosen_when_the_last_has_left() -> None:
 
 @on_a_loop
 async def test_every_answer_has_the_security_headers() -> None:
-    """Also errors, files and streams: a browser takes each answer by itself."""
     async with client(filled()) as http:
         for path in (
             "/",
@@ -272,7 +264,6 @@ async def test_every_answer_has_the_security_headers() -> None:
 
 @on_a_loop
 async def test_nothing_but_reading_is_allowed() -> None:
-    """A dashboard changes nothing, whatever is sent to it."""
     async with client(filled()) as http:
         for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
             for path in ("/", "/api/histograms", "/api/snapshots", "/api/stream", "/nothing"):
@@ -286,7 +277,6 @@ async def test_nothing_but_reading_is_allowed() -> None:
 
 @on_a_loop
 async def test_with_a_token_nothing_is_told_without_it() -> None:
-    """The page itself may load, it asks for the token; every number needs it."""
     async with client(filled(), token=TOKEN, host="0.0.0.0") as http:
         for path in (
             "/api/histograms",
@@ -341,7 +331,6 @@ async def test_without_a_token_a_local_dashboard_answers_to_local_names_only() -
 
 @on_a_loop
 async def test_the_page_needs_nothing_from_elsewhere_and_nothing_inline() -> None:
-    """It works without the internet, and under its own policy."""
     for path, page in pages().items():
         text = page.body.decode().replace("http://www.w3.org/", "")
         assert "http://" not in text, path
@@ -364,7 +353,6 @@ async def test_the_page_needs_nothing_from_elsewhere_and_nothing_inline() -> Non
 
 @on_a_loop
 async def test_readiness_follows_kafka() -> None:
-    """Whoever sends viewers here asks first."""
     hub = filled()
     async with client(hub) as http:
         assert (await http.get("/readyz")).status == 503
@@ -377,7 +365,6 @@ async def test_readiness_follows_kafka() -> None:
 
 @on_a_loop
 async def test_more_viewers_than_the_limit_are_turned_away() -> None:
-    """Memory is bounded by the number of viewers too."""
     hub = filled()
     limit, api.VIEWERS = api.VIEWERS, 3
     try:
@@ -392,6 +379,5 @@ async def test_more_viewers_than_the_limit_are_turned_away() -> None:
 
 
 def test_times_in_the_tests_are_those_of_ticks() -> None:
-    """What the tests above compare rests on it."""
     assert message(1)["start"] == START_MS
     assert message(2)["end"] == START_MS + 2 * TICK_MS

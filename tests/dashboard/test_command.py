@@ -78,7 +78,6 @@ def get(url: str, token: str | None = None) -> object:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signals) -> None:
-    """With the token it was given, from the topic alone; its end is no failure, also while somebody watches."""
     config = tmp_path / "x.toml"
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     (tmp_path / "token").chmod(0o600)
@@ -111,7 +110,6 @@ def test_it_serves_until_it_is_told_to_end(tmp_path: Path, number: signal.Signal
 def test_a_port_that_is_taken_is_told_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The likeliest mistake of all."""
     (tmp_path / "x.toml").write_text(LEAST)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -124,7 +122,6 @@ def test_a_port_that_is_taken_is_told_in_one_line(
 def test_an_address_that_is_not_this_machines_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
-    """With the name of the option, for an errno says nothing."""
     (tmp_path / "x.toml").write_text(LEAST)
     assert (
         execute(["dashboard", "-c", str(tmp_path / "x.toml"), "--port", "0", "--host", host]) == 2
@@ -152,7 +149,6 @@ def test_bad_settings_and_tokens_are_refused(
 
 
 def test_open_to_the_network_without_a_token_is_said(tmp_path: Path) -> None:
-    """It may be meant; nobody should do it unknowingly. Without Kafka the page is there all the same."""
     config = tmp_path / "x.toml"
     config.write_text(LEAST)
     with dashboard(config, "--host", "0.0.0.0") as (_, url):

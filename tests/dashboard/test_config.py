@@ -32,7 +32,6 @@ def refusal(directory: Path, text: str) -> str:
 
 
 def test_the_least_file_is_enough(tmp_path: Path) -> None:
-    """A machine that shows histograms must need nothing that is secret or exact."""
     (tmp_path / "x.toml").write_text(LEAST)
     settings = load_dashboard(tmp_path / "x.toml")
     assert (settings.worker, settings.connection.bootstrap) == ("orders", "localhost:9092")
@@ -40,7 +39,6 @@ def test_the_least_file_is_enough(tmp_path: Path) -> None:
 
 
 def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) -> None:
-    """The same file on both machines: key, data and domain files are the worker's."""
     text = LEAST.replace('"orders"', '"orders"\nkey_file = "none.key"\ndata_dir = "none"')
     text += 'mechanism = "known_base"\ndomain_file = "none.txt"\nhorizon = 64\ntopic = "shown"\nlater_setting = 3\n'
     (tmp_path / "x.toml").write_text(text + '[events]\ntopic = "e"\n')
@@ -76,14 +74,12 @@ def test_the_workers_own_file_serves_without_the_files_it_names(tmp_path: Path) 
 def test_a_bad_setting_is_refused_in_one_line(
     tmp_path: Path, old: str, new: str, parts: list[str]
 ) -> None:
-    """As everywhere: the file, the setting, what is allowed."""
     message = refusal(tmp_path, LEAST.replace(old, new))
     for part in ["x.toml", *parts]:
         assert part in message
 
 
 def test_a_token_is_the_files_line_and_not_a_short_one(tmp_path: Path) -> None:
-    """A token that can be guessed is none, and an editor's line end is not part of it."""
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
     assert read_token(file) == "0123456789abcdef"

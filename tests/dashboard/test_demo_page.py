@@ -33,7 +33,6 @@ def board(tick: int, key: str = "JFK") -> Board:
 
 
 def test_exact_counts_are_those_of_the_ticks_after_a_time() -> None:
-    """The page asks for what it does not have yet; how much is kept is bounded."""
     truth = Truth()
     for tick in range(1, 1_001):
         truth.add(board(tick))
@@ -98,7 +97,6 @@ def test_the_demos_page_shows_red_true_bars_beside_the_private_ones(tmp_path: Pa
 def test_a_port_that_is_taken_ends_the_demo_with_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Asked for, it is not silently another one."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert execute(["demo", "--seconds", "1", "--port", str(port)]) == 2

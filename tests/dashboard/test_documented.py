@@ -66,7 +66,6 @@ def url() -> Iterator[str]:
     ],
 )
 def test_every_example_of_the_page_runs(url: str, tmp_path: Path, name: str, expected: str) -> None:
-    """A consumer begins with a copy of one."""
     (tmp_path / name).write_text(EXAMPLES[name].replace("http://127.0.0.1:8080/", url))
     done = subprocess.run(
         [sys.executable, name],
@@ -81,7 +80,6 @@ def test_every_example_of_the_page_runs(url: str, tmp_path: Path, name: str, exp
 
 
 def test_no_example_is_left_out_and_figures_are_those_of_the_code() -> None:
-    """An example that is not run, or a bound that was changed, is soon false."""
     assert set(EXAMPLES) == {"overview.py", "follow.py", "hours.py", "listen.py"}
     assert DOCUMENT.count("```python") == len(EXAMPLES)
     for part in (

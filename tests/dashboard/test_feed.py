@@ -64,7 +64,6 @@ def topics(bootstrap: str) -> Iterator[Topics]:
 
 
 def test_the_last_ticks_are_read_from_a_long_topic_and_not_all_of_it(topics: Topics) -> None:
-    """A topic holds years; the page shows the last minutes, and must be there in seconds."""
     topics.send(
         *(message(tick, key=key) for tick in range(1, 2_001) for key in ("s1", "s2", "s3", "s4"))
     )
@@ -86,7 +85,6 @@ def test_the_last_ticks_are_read_from_a_long_topic_and_not_all_of_it(topics: Top
 
 
 def test_what_comes_later_is_followed(topics: Topics) -> None:
-    """Live, also where the topic was empty."""
     wanted: list[int] = []
 
     def reached(hub: Hub) -> bool:
@@ -100,7 +98,6 @@ def test_what_comes_later_is_followed(topics: Topics) -> None:
 
 
 def test_uncommitted_and_aborted_snapshots_are_never_shown(topics: Topics) -> None:
-    """A tick that a worker began and did not commit may come again with other bytes: nobody may see the first."""
     name = f"{topics.prefix}.products"
     producer = topics.connection.producer(f"{topics.prefix}-tx")
     producer.init_transactions(30)
@@ -120,7 +117,6 @@ def test_uncommitted_and_aborted_snapshots_are_never_shown(topics: Topics) -> No
 def test_records_that_are_no_snapshots_are_skipped_and_not_quoted(
     topics: Topics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One bad record must not stop the page, and its content must not reach the log."""
     name = f"{topics.prefix}.products"
     for value in (b"secret label", None, b'{"histogram":"products","items":"secret label"}'):
         topics.producer.produce(name, value, b"s1")
@@ -132,7 +128,6 @@ def test_records_that_are_no_snapshots_are_skipped_and_not_quoted(
 
 
 def test_a_topic_that_is_not_there_yet_is_waited_for(bootstrap: str) -> None:
-    """A dashboard may be started before the worker."""
     topics = Topics(Connection(bootstrap), f"dash{uuid.uuid4().hex[:10]}")
     admin, name = admin_of(topics.connection), f"{topics.prefix}.products"
     states: list[object] = []
@@ -156,13 +151,11 @@ def test_a_topic_that_is_not_there_yet_is_waited_for(bootstrap: str) -> None:
 
 
 def test_a_broker_that_is_away_is_told_and_tried_again() -> None:
-    """The page says that it is old; it does not end."""
     topics = Topics(Connection("127.0.0.1:1", {"log_level": "0"}))
     assert follow(topics, lambda hub: hub.state["kafka"] == "away").history.streams() == []
 
 
 def test_the_embedded_cluster_is_read_too() -> None:
-    """It cannot look up a time; the demo needs it."""
     with embedded("products") as topics:
         topics.send(*(message(tick) for tick in range(1, 301)))
         hub = follow(topics, lambda hub: live(hub) and bool(ticks(hub)))
@@ -170,7 +163,6 @@ def test_the_embedded_cluster_is_read_too() -> None:
 
 
 def test_it_commits_nothing_and_joins_no_group(topics: Topics) -> None:
-    """A principal that may only read the topics has no group, and an operator who counts groups sees none."""
     topics.send(message(1))
     follow(topics, lambda hub: live(hub) and bool(ticks(hub)))
     groups = admin_of(topics.connection).list_consumer_groups(request_timeout=10).result().valid

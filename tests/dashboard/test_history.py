@@ -28,7 +28,6 @@ def test_the_newest_ticks_are_kept_and_asked_for_by_their_end() -> None:
 
 
 def test_a_tick_that_comes_again_changes_nothing() -> None:
-    """A tick may be read twice, never shown twice."""
     history = History()
     assert history.add(snapshot(1))
     assert history.add(snapshot(2))
@@ -38,7 +37,6 @@ def test_a_tick_that_comes_again_changes_nothing() -> None:
 
 
 def test_a_topic_that_was_begun_anew_replaces_what_it_overlaps() -> None:
-    """Else the page would stand still until the new series has caught up with the old one."""
     history = History()
     for tick in (1, 2, 3, 4):
         history.add(snapshot(tick))
@@ -51,7 +49,6 @@ def test_a_topic_that_was_begun_anew_replaces_what_it_overlaps() -> None:
 
 
 def test_bytes_are_bounded_and_every_stream_keeps_its_newest() -> None:
-    """The histograms of a large worker must not fill the memory of a small machine."""
     size = len(snapshot(1, key="k00").json)
     history = History(max_bytes=size * 30)
     for tick in range(1, 21):
@@ -68,7 +65,6 @@ def test_bytes_are_bounded_and_every_stream_keeps_its_newest() -> None:
 
 
 def test_what_is_newer_than_a_number_is_found() -> None:
-    """A viewer who comes back gets what has changed since, and no more."""
     history = History()
     for key in ("a", "b", "c"):
         history.add(snapshot(1, key=key))

@@ -43,7 +43,6 @@ def ticks(events: list[tuple[str, Any, str | None]]) -> list[tuple[str, int]]:
 
 @on_a_loop
 async def test_a_viewer_gets_the_newest_of_each_stream_and_then_what_comes() -> None:
-    """A page that opens shows something at once."""
     hub = Hub()
     hub.publish([snapshot(tick, key=key) for tick in (1, 2) for key in ("a", "b")])
     viewer = hub.join(Filter())
@@ -55,7 +54,6 @@ async def test_a_viewer_gets_the_newest_of_each_stream_and_then_what_comes() -> 
 
 @on_a_loop
 async def test_a_slow_viewer_is_skipped_ahead_and_holds_one_event_a_stream() -> None:
-    """Somebody with a bad connection must neither fill the memory nor be shown the past."""
     hub = Hub()
     slow = hub.join(Filter())
     await drain(slow)
@@ -69,7 +67,6 @@ async def test_a_slow_viewer_is_skipped_ahead_and_holds_one_event_a_stream() -> 
 
 @on_a_loop
 async def test_all_viewers_share_one_event() -> None:
-    """Several hundred viewers cost one serialisation, and the memory of one."""
     hub = Hub()
     viewers = [hub.join(Filter()) for _ in range(100)]
     for viewer in viewers:
@@ -81,7 +78,6 @@ async def test_all_viewers_share_one_event() -> None:
 
 @on_a_loop
 async def test_viewers_get_only_what_they_asked_for() -> None:
-    """A page looks at one of fifty keys, and draws a thousand items."""
     hub = Hub()
     viewer = hub.join(Filter(histograms=frozenset({"products"}), keys=frozenset({"a"}), top=10))
     hub.publish(
@@ -102,7 +98,6 @@ async def test_viewers_get_only_what_they_asked_for() -> None:
 
 @on_a_loop
 async def test_who_comes_back_gets_only_what_is_newer() -> None:
-    """Last-Event-ID: a connection that breaks every minute must not load everything every minute."""
     hub = Hub()
     hub.publish([snapshot(1, key=key) for key in ("a", "b", "c")])
     events = await drain(hub.join(Filter()))
@@ -115,7 +110,6 @@ async def test_who_comes_back_gets_only_what_is_newer() -> None:
 
 @on_a_loop
 async def test_what_is_known_of_kafka_reaches_every_viewer_once() -> None:
-    """A page that says "live" while Kafka is away misleads."""
     hub = Hub()
     viewer = hub.join(Filter())
     [(name, data, _)] = await drain(viewer)
@@ -129,7 +123,6 @@ async def test_what_is_known_of_kafka_reaches_every_viewer_once() -> None:
 
 @on_a_loop
 async def test_viewers_that_left_get_nothing_and_closing_ends_the_rest() -> None:
-    """The server ends within a second, whoever is connected."""
     hub = Hub()
     gone, stays = hub.join(Filter()), hub.join(Filter())
     hub.leave(gone)
@@ -143,7 +136,6 @@ async def test_viewers_that_left_get_nothing_and_closing_ends_the_rest() -> None
 
 
 def test_the_catalogue_lists_histograms_of_the_settings_with_their_keys() -> None:
-    """Also those of which nothing is there yet: a picker without them looks like a mistake."""
     hub = Hub()
     hub.publish([snapshot(1, key="b"), snapshot(2, key="a")])
     found = catalogue(hub.history, [("later", None), ("products", 64)])
@@ -155,7 +147,6 @@ def test_the_catalogue_lists_histograms_of_the_settings_with_their_keys() -> Non
 
 
 def test_cut_events_are_few_whatever_viewers_ask_for() -> None:
-    """Each size is made once for all; were any size allowed, viewers could fill the memory with them."""
     hub = Hub()
     hub.publish([snapshot(1)])
     for top in (*hub_module.TOPS, None):

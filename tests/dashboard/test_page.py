@@ -75,7 +75,6 @@ def served(topics: Topics, port: int = 0, token: str | None = None) -> Backgroun
 def test_without_a_browser_the_tests_fail_and_say_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A page that was not looked at must not count as tested."""
     monkeypatch.delenv("QUIETCOUNT_CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BrowserMissing, match="apt-get install chromium"):
@@ -85,7 +84,6 @@ def test_without_a_browser_the_tests_fail_and_say_what_to_install(
 def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(
     chrome: Browser, topics: Topics
 ) -> None:
-    """The one thing that a dashboard must do; with no error on the console, and nothing asked of anybody else."""
     window = Window(chrome)
     with served(topics) as dashboard:
         page = window.open(f"{dashboard.url}?histogram=products&key=s1")
@@ -134,7 +132,6 @@ def test_numbers_on_screen_are_those_of_the_topic_and_follow_it(
 
 
 def test_bars_and_error_bars_are_as_long_as_the_counts_say(chrome: Browser, topics: Topics) -> None:
-    """A picture that is not to scale is a wrong number."""
     window = Window(chrome)
     topics.send(recent(4, ITEMS, ticks=3, sd=200.0))
     with served(topics) as dashboard:
@@ -157,7 +154,6 @@ def test_bars_and_error_bars_are_as_long_as_the_counts_say(chrome: Browser, topi
 
 
 def test_it_comes_back_after_the_server_was_restarted(chrome: Browser, topics: Topics) -> None:
-    """A wall screen has nobody who presses reload; and what came meanwhile is in the history."""
     window = Window(chrome)
     with served(topics) as first:
         page = window.open(f"{first.url}?histogram=products&key=s1&item=tea")
@@ -180,7 +176,6 @@ def test_it_comes_back_after_the_server_was_restarted(chrome: Browser, topics: T
 def test_what_came_while_the_connection_was_broken_is_not_missing(
     chrome: Browser, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server has been there all the time and says nothing of a gap: the page has to ask."""
     window = Window(chrome)
     with served(topics) as running:
         page = window.open(f"{running.url}?histogram=products&key=s1&item=tea")
@@ -203,7 +198,6 @@ def test_what_came_while_the_connection_was_broken_is_not_missing(
 
 
 def test_the_address_bar_names_what_is_seen(chrome: Browser, topics: Topics) -> None:
-    """A view can be sent to somebody, and "back" goes back."""
     window = Window(chrome)
     with served(topics) as dashboard:
         page = window.open(dashboard.url)
@@ -253,7 +247,6 @@ def test_the_address_bar_names_what_is_seen(chrome: Browser, topics: Topics) -> 
 def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(
     chrome: Browser, topics: Topics
 ) -> None:
-    """Pickers, items, search and chart, without a mouse; and a screen reader is told what each one is."""
     window = Window(chrome)
     with served(topics) as dashboard:
         page = window.open(f"{dashboard.url}?histogram=products&key=s1")
@@ -297,7 +290,6 @@ def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(
 
 
 def test_answers_to_queries_are_shown_as_answers(chrome: Browser, topics: Topics) -> None:
-    """A histogram of another kind has neither items nor sd nor threshold."""
     topics.send(
         answer(
             4,
@@ -348,7 +340,6 @@ def test_answers_to_queries_are_shown_as_answers(chrome: Browser, topics: Topics
 def test_a_token_is_asked_for_kept_for_the_tab_and_taken_from_a_link(
     chrome: Browser, topics: Topics
 ) -> None:
-    """Nothing is shown without it, and it does not stay in the address that people copy."""
     window = Window(chrome)
     with served(topics, token=TOKEN) as dashboard:
         page = window.page
@@ -402,7 +393,6 @@ def test_light_and_dark_follow_the_system_until_somebody_chooses(
     ("width", "height"), [(390, 844), (820, 1180), (1280, 720), (1920, 1080), (3840, 2160)]
 )
 def test_it_fits_every_screen(chrome: Browser, topics: Topics, width: int, height: int) -> None:
-    """From a phone to a wall: nothing beyond the edge, every row with label, count and bar in sight."""
     window = Window(chrome, width=width, height=height)
     with served(topics) as dashboard:
         page = window.open(f"{dashboard.url}?histogram=products&key=s1")
@@ -418,7 +408,6 @@ def test_it_fits_every_screen(chrome: Browser, topics: Topics, width: int, heigh
 
 
 def test_old_ticks_are_called_old(chrome: Browser, topics: Topics) -> None:
-    """A worker that stopped leaves a page that looks alive; it must not say so."""
     old = recent(1, ITEMS, key="s3")
     old["start"] -= 3_600_000
     old["end"] -= 3_600_000

@@ -129,7 +129,6 @@ def test_every_total_that_was_final_is_found_by_clicking(chrome: Browser, topics
 
 
 def test_what_had_gone_before_the_first_read_is_said(chrome: Browser, topics: Topics) -> None:
-    """Retention had removed two epochs and a half, and of one tick the snapshot of one key; the other key's was still there."""
     window = Window(chrome)
     topics.send(*(one | {"key": key} for one in day() for key in ("s1", "s2")))
     topics.remove("products", leaving=7)  # three ticks of both, and one of s2
@@ -165,7 +164,6 @@ def test_what_had_gone_before_the_first_read_is_said(chrome: Browser, topics: To
 
 
 def test_after_a_restart_all_of_it_is_still_there(chrome: Browser, topics: Topics) -> None:
-    """What a new dashboard has not seen it reads from the topic's beginning."""
     window = Window(chrome)
     topics.send(*day())
     with Background(Dashboard(topics.settings("products", horizon=HORIZON), port=0)) as dashboard:

@@ -55,7 +55,6 @@ def served(topics: Topics, *names: str) -> Background:
 
 
 def test_hostile_labels_are_text_and_nothing_else(chrome: Browser) -> None:
-    """Labels come from whoever sends events: as item, as stream key, in answers, and in the address bar."""
     window = Window(chrome)
     with embedded("products", "maximum") as topics:
         items = [(label, 1_000 - i) for i, label in enumerate(HOSTILE)]
@@ -116,7 +115,6 @@ def test_hostile_labels_are_text_and_nothing_else(chrome: Browser) -> None:
 
 
 def test_a_thousand_items_and_fifty_keys_stay_smooth(chrome: Browser) -> None:
-    """Only rows in sight are in the document, and only the key that is looked at is sent."""
     keys = [f"shop {i:02}" for i in range(50)]
 
     def items(tick: int) -> list[tuple[str, int]]:
@@ -171,7 +169,6 @@ def test_a_thousand_items_and_fifty_keys_stay_smooth(chrome: Browser) -> None:
 def test_of_a_very_large_histogram_the_largest_are_sent_and_any_can_be_followed(
     chrome: Browser,
 ) -> None:
-    """Thirty thousand items in pages of a tick are put together; the browser gets a thousand, and one by name."""
     whole = [(f"product {i:05}", 90_000 - i) for i in range(30_000)]
     window = Window(chrome)
     with embedded("products") as topics:

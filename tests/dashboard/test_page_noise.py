@@ -74,7 +74,6 @@ def board(counts: dict[str, int], tick: int = 1, sd: float = SD, **changes: Any)
 
 
 def test_places_are_all_that_noise_leaves_possible(window: Window) -> None:
-    """Against a count of all pairs; what was cut off may be equal to the last that is seen."""
     rng = random.Random(5)
     for total in (40, 60):
         items = sorted(
@@ -150,7 +149,6 @@ def test_new_is_what_was_not_hidden_by_noise(
 
 
 def test_a_difference_has_the_published_error_where_there_is_one(window: Window) -> None:
-    """Else a bound that holds whatever the two share; of two epochs nothing is shared."""
     older, newer = (
         board({"a": 1}),
         board({"a": 2}, 31, windows=[{"ms": 300_000, "ticks": 30, "sd": 12.5}]),
@@ -184,7 +182,6 @@ def test_the_error_of_a_share_is_that_of_simulated_shares(window: Window) -> Non
 
 
 def test_equal_within_noise_looks_equal_and_the_band_is_seen_at_every_zoom(chrome: Browser) -> None:
-    """Two items whose order noise has made show both places; error bars and band of a count of a million are still there."""
     window = Window(chrome)
     with embedded("products") as topics:
         for tick in (1, 2, 3):
@@ -221,7 +218,6 @@ def test_equal_within_noise_looks_equal_and_the_band_is_seen_at_every_zoom(chrom
 
 
 def test_red_means_exact_data_and_nothing_else(window: Window) -> None:
-    """A falling count or a broken connection in red would be taken for what the demo shows in red."""
     found = window.page.evaluate(COLOURS)
     assert len(found) > 20
     red = set()

@@ -60,7 +60,6 @@ def opened(window: Window, url: str) -> Page:
 def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
     chrome: Browser, topics: Topics, width: int, dark: bool
 ) -> None:
-    """Snapshots rank them by count; and a picture that is not to scale is a wrong number."""
     window = Window(chrome, width=width, height=900, dark=dark)
     with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
         page = opened(window, dashboard.url)
@@ -112,7 +111,6 @@ def test_bars_are_in_order_and_to_scale_and_quantiles_where_they_are(
 
 
 def test_it_can_be_read_without_seeing_it(chrome: Browser, topics: Topics) -> None:
-    """A name that says what is in it, a table of all counts, and a bucket at a time from the keyboard."""
     window = Window(chrome)
     with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
         page = opened(window, dashboard.url)
@@ -149,7 +147,6 @@ def test_it_can_be_read_without_seeing_it(chrome: Browser, topics: Topics) -> No
 
 
 def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics) -> None:
-    """It is what most people come for: the median first, and any other one that is picked."""
     window = Window(chrome, width=390)
     with Background(Dashboard(topics.settings("latency"), port=0, token=None)) as dashboard:
         page = opened(window, dashboard.url)
@@ -182,7 +179,6 @@ def test_a_quantile_is_followed_over_the_ticks(chrome: Browser, topics: Topics) 
 
 
 def test_too_few_to_say_is_said(chrome: Browser) -> None:
-    """A median of noise alone would be read as one of data."""
     window = Window(chrome)
     with embedded("latency") as topics:
         topics.send(numbers(3, EDGES, [4, -9, 12, 3, -5, 1], (0.5,), 30.0, ticks=3))

@@ -74,7 +74,6 @@ def served(topics: Topics) -> Background:
 
 
 def test_the_guarantee_stays_when_another_key_has_the_same_one(chrome: Browser) -> None:
-    """The panel is drawn anew only when it changes, and between two streams it is empty."""
     window = Window(chrome)
     with embedded("products") as topics:
         topics.send(*(recent(2, [("tea", 9)], ticks=2, key=key) for key in ("s1", "s2")))
@@ -94,7 +93,6 @@ def test_the_guarantee_stays_when_another_key_has_the_same_one(chrome: Browser) 
 
 
 def test_nothing_is_called_unpublished_before_the_answer_is_here(chrome: Browser) -> None:
-    """On a slow line a reader would be told that there is nothing, where there is something."""
     window = Window(chrome)
     with embedded("products") as topics:
         topics.send(recent(2, [("tea", 9)], ticks=2))
@@ -107,7 +105,6 @@ def test_nothing_is_called_unpublished_before_the_answer_is_here(chrome: Browser
 
 
 def test_pause_holds_the_tick_that_is_seen(chrome: Browser) -> None:
-    """A newer one may have come since it was drawn; nobody can mean that one."""
     window = Window(chrome)
     with embedded("products") as topics:
         topics.send(recent(1, [("tea", 9)], ticks=2))
@@ -129,7 +126,6 @@ def test_pause_holds_the_tick_that_is_seen(chrome: Browser) -> None:
 
 
 def test_odd_snapshots_do_not_stop_the_page(chrome: Browser) -> None:
-    """A newer version may write them, or somebody else; the next stream must still be shown."""
     with embedded("products") as topics:
         for index, fields in enumerate(ODD):
             topics.send(message(5, key=f"odd {index}", **fields))
@@ -152,7 +148,6 @@ def test_odd_snapshots_do_not_stop_the_page(chrome: Browser) -> None:
 
 
 def test_a_label_without_a_shape_can_be_seen_and_picked(chrome: Browser) -> None:
-    """A row without a name cannot be told from the next, nor clicked."""
     labels = {
         "\u200b": "U+200B",
         "  ": "U+0020 U+0020",

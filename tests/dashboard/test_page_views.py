@@ -70,7 +70,6 @@ def whole(window: Window) -> Page:
 
 
 def test_a_page_that_was_just_opened_is_connecting(chrome: Browser, url: str) -> None:
-    """ "Reconnecting", with the mark of trouble, was what everybody saw first on a slow line."""
     window = Window(chrome)
     window.page.add_init_script(HOLD)
     page = window.open(f"{url}?histogram=products&key=s1")
@@ -84,7 +83,6 @@ def test_a_page_that_was_just_opened_is_connecting(chrome: Browser, url: str) ->
 
 
 def test_the_tab_names_what_it_shows(chrome: Browser, url: str) -> None:
-    """Ten tabs of one dashboard are told apart by their titles."""
     window = Window(chrome)
     page = window.open(f"{url}?histogram=products&key=s1")
     assert page.title() == "s1 \u00b7 products \u2013 orders \u2013 Quietcount"
@@ -94,7 +92,6 @@ def test_the_tab_names_what_it_shows(chrome: Browser, url: str) -> None:
 
 
 def test_a_key_among_many_is_found_by_a_part_of_its_name(chrome: Browser, url: str) -> None:
-    """With the mouse and with the keyboard; nobody scrolls through five hundred."""
     window = Window(chrome)
     page = window.open(f"{url}?histogram=products&key=s1")
     window.shows('document.querySelectorAll("#key option").length === 42')
@@ -118,7 +115,6 @@ def test_a_key_among_many_is_found_by_a_part_of_its_name(chrome: Browser, url: s
 
 
 def test_an_empty_board_says_why(chrome: Browser, url: str) -> None:
-    """Nothing above the threshold is not the same as nothing at all."""
     window = Window(chrome)
     page = window.page
     page.goto(f"{url}?histogram=products&key=quiet")
@@ -138,7 +134,6 @@ def test_an_empty_board_says_why(chrome: Browser, url: str) -> None:
 
 
 def test_a_telephone_shows_counts_without_scrolling(chrome: Browser, url: str) -> None:
-    """The first row used to be below the fold, under the words."""
     window = Window(
         chrome, width=390, height=664
     )  # what a telephone of 844 leaves between its bars
@@ -173,7 +168,6 @@ def test_time_is_said_as_people_say_it(chrome: Browser, url: str, topics: Topics
 
 
 def test_several_items_and_keys_are_lines_of_one_chart(chrome: Browser, url: str) -> None:
-    """And the address names them, so that they can be sent."""
     window = Window(chrome)
     page = window.open(f"{url}?histogram=products&key=s1&item=tea")
     whole(window)
@@ -198,7 +192,6 @@ def test_several_items_and_keys_are_lines_of_one_chart(chrome: Browser, url: str
 
 
 def test_what_is_drawn_can_be_downloaded(chrome: Browser, url: str) -> None:
-    """As CSV and as Parquet, of the items and the range that are on the screen."""
     window = Window(chrome)
     page = window.open(f"{url}?histogram=products&key=s1&item=tea&with=cup&range=hour")
     window.shows('document.querySelectorAll("#series li").length === 2')
@@ -221,7 +214,6 @@ def test_what_is_drawn_can_be_downloaded(chrome: Browser, url: str) -> None:
 
 
 def test_old_data_is_seen_on_the_tab(chrome: Browser) -> None:
-    """Who has the page in another tab sees that it stands still."""
     window = Window(chrome)
     with embedded("products") as topics:
         old = recent(1, ITEMS)
@@ -244,7 +236,6 @@ def test_old_data_is_seen_on_the_tab(chrome: Browser) -> None:
 
 
 def test_paper_has_every_row_and_no_button(chrome: Browser) -> None:
-    """On the screen only rows in sight are in the document."""
     window = Window(chrome)
     with embedded("products") as topics:
         topics.send(recent(1, [(f"item {i:03}", 9_000 - 10 * i) for i in range(300)]))
@@ -262,7 +253,6 @@ def test_paper_has_every_row_and_no_button(chrome: Browser) -> None:
 
 
 def test_a_wall_and_a_frame_show_counts_and_nothing_to_press(chrome: Browser, url: str) -> None:
-    """A wall has no mouse, a frame no room; both say that there is noise."""
     for query in ("view=wall", "embed", "embed=board"):
         window = Window(chrome, width=1000, height=700)
         page = window.open(f"{url}?histogram=products&key=s1&{query}")
@@ -280,7 +270,6 @@ def test_a_wall_and_a_frame_show_counts_and_nothing_to_press(chrome: Browser, ur
 
 
 def test_only_an_embedded_page_may_be_framed(url: str) -> None:
-    """What only this machine may read, only pages of this machine may frame; nothing else may be framed at all."""
     for path, allowed in (
         ("", "'none'"),
         ("?embed", "'self' http://localhost:* http://127.0.0.1:*"),

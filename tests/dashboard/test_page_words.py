@@ -35,7 +35,6 @@ def chrome() -> Iterator[Browser]:
 
 
 def test_the_page_says_the_same_to_the_letter(chrome: Browser) -> None:
-    """Two wordings would part at the first change of either."""
     page = Window(chrome).page
     page.add_script_tag(
         content=SOURCE.read_text(encoding="utf-8")
@@ -55,7 +54,6 @@ def test_the_page_says_the_same_to_the_letter(chrome: Browser) -> None:
 
 
 def test_another_sentence_is_noticed(chrome: Browser) -> None:
-    """A comparison that lets everything pass compares nothing."""
     page = Window(chrome).page
     wrong = SOURCE.read_text(encoding="utf-8").replace("may be nearly sure", "can hardly tell")
     page.add_script_tag(content=wrong + "\nwindow.say = verdict;", type="module")

@@ -10,7 +10,6 @@ from workers.dashboard.snapshots import UNFINISHED, InvalidSnapshot, Pages, Stre
 
 
 def test_a_snapshot_of_one_page_is_kept_byte_for_byte() -> None:
-    """Consumers of the API must see what consumers of the topic see."""
     value = orjson.dumps(message(7))
     found = Pages().receive("products", value)
     assert found is not None
@@ -20,7 +19,6 @@ def test_a_snapshot_of_one_page_is_kept_byte_for_byte() -> None:
 
 
 def test_a_snapshot_never_holds_a_line_end() -> None:
-    """One would end the event it travels in; the worker writes none, another writer might."""
     value = orjson.dumps(message(items=[("a\nb", 1)]), option=orjson.OPT_INDENT_2)
     found = Pages().receive("products", value)
     assert found is not None
@@ -29,7 +27,6 @@ def test_a_snapshot_never_holds_a_line_end() -> None:
 
 
 def test_pages_become_one_snapshot_in_whatever_order_they_come() -> None:
-    """A large histogram comes in pages; half of one is not a histogram."""
     items = [(f"item {i}", 100 - i) for i in range(9)]
     pages = [
         orjson.dumps(message(3, items[i : i + 3], page=i // 3 + 1, pages=3)) for i in (0, 3, 6)
@@ -43,7 +40,6 @@ def test_pages_become_one_snapshot_in_whatever_order_they_come() -> None:
 
 
 def test_ticks_that_never_come_whole_are_forgotten() -> None:
-    """A writer that stops in between must not fill the memory."""
     pages = Pages()
     for tick in range(1, 2 * UNFINISHED):
         assert pages.receive("products", orjson.dumps(message(tick, page=1, pages=2))) is None
@@ -80,14 +76,12 @@ def test_ticks_that_never_come_whole_are_forgotten() -> None:
     ],
 )
 def test_what_is_no_snapshot_is_refused_and_not_quoted(value: bytes | None) -> None:
-    """Whatever lies on the topic reaches no viewer, and no log."""
     with pytest.raises(InvalidSnapshot) as caught:
         Pages().receive("products", value)
     assert "secret" not in str(caught.value)
 
 
 def test_a_snapshot_can_be_cut_to_some_items() -> None:
-    """A viewer who draws ten items need not be sent a million."""
     whole = snapshot(items=[("a", 3), ("b", 2), ("c", 1)])
     assert select_items(whole) is whole.json
     assert orjson.loads(select_items(whole, top=2)) == message(
@@ -101,7 +95,6 @@ def test_a_snapshot_can_be_cut_to_some_items() -> None:
 
 
 def test_a_histogram_of_numbers_is_not_cut_to_its_largest_buckets() -> None:
-    """A picture with holes would be another distribution; named buckets can still be asked for."""
     whole = snapshot(
         1, [("[0,1)", 9), ("<0", 2), (">=1", 1)], edges=[0.0, 1.0], mechanism="known_base"
     )

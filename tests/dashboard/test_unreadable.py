@@ -54,7 +54,6 @@ async def ask(app: web.Application, *sent: bytes) -> list[tuple[int, dict[str, s
 def test_what_is_no_request_is_refused_like_everything_else(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """aiohttp's own answers quote the request as text, name its version, and log a traceback for each."""
     app = application(Hub(), [], name="orders", host="127.0.0.1", token=None)
     with caplog.at_level(logging.INFO):
         answers = asyncio.run(
@@ -78,8 +77,6 @@ def test_what_is_no_request_is_refused_like_everything_else(
 
 
 def test_a_fault_of_the_server_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever operates it must see it; who asked must not see what it was."""
-
     async def fail(_request: web.Request) -> web.Response:
         raise RuntimeError(SECRET.decode())
 

@@ -70,7 +70,6 @@ def instructions() -> list[str]:
 
 
 def test_the_image_is_pinned_not_root_and_watches_itself() -> None:
-    """A tag can be moved; root in a container is root on what is mounted."""
     lines = instructions()
     bases = [line.split()[1] for line in lines if line.startswith("FROM")]
     assert len(bases) == 2 and len(set(bases)) == 1
@@ -89,7 +88,6 @@ def test_the_image_is_pinned_not_root_and_watches_itself() -> None:
 
 
 def test_only_what_the_image_takes_is_sent_to_the_builder() -> None:
-    """A key that lies in a checkout would otherwise be in a layer for ever."""
     kept = {
         line[1:]
         for line in (ROOT / ".dockerignore").read_text().splitlines()
@@ -116,7 +114,6 @@ def pins(path: Path) -> dict[tuple[str, str], set[str]]:
 
 
 def test_the_image_has_the_versions_that_are_tested() -> None:
-    """Its lock is a part of the other one, whose hashes it has; and whole: pip refuses what it does not name."""
     image, tested = pins(DEPLOY / "requirements.lock"), pins(ROOT / "requirements.lock")
     assert image and all(image.values())
     assert {pin: hashes for pin, hashes in tested.items() if pin in image} == image
@@ -142,7 +139,6 @@ def test_the_image_has_the_versions_that_are_tested() -> None:
 
 
 def test_compose_has_two_workers_with_disks_of_their_own_and_one_key() -> None:
-    """Two that share a local copy throw each other's away; with two keys one of them is refused."""
     services = COMPOSE["services"]
     assert {*OURS, "kafka", "prometheus", "grafana", "events"} == set(services)
     volumes = {
@@ -167,7 +163,6 @@ def test_compose_has_two_workers_with_disks_of_their_own_and_one_key() -> None:
 
 
 def test_compose_shows_nothing_to_the_network() -> None:
-    """Figures are exact, and Kafka has no passwords there."""
     for name, service in COMPOSE["services"].items():
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:"), name
@@ -175,7 +170,6 @@ def test_compose_shows_nothing_to_the_network() -> None:
 
 
 def test_compose_names_files_ports_and_topics_that_there_are() -> None:
-    """A mount of a file that is not there becomes a directory, and the service fails for another reason."""
     for config in COMPOSE["configs"].values():
         assert (DEPLOY / config["file"]).is_file()
     told = settings(DEPLOY / "compose" / "orders.toml")
@@ -202,7 +196,6 @@ def test_compose_names_files_ports_and_topics_that_there_are() -> None:
     ("kind", "pod"), pods(), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_pods_are_confined(kind: str, pod: dict[str, Any]) -> None:
-    """What the namespace enforces ("restricted"), and a root file system that cannot be written."""
     assert pod["automountServiceAccountToken"] is False
     security = pod["securityContext"]
     assert security["runAsNonRoot"] and security["runAsUser"] == 10001 == security["fsGroup"]
@@ -222,7 +215,6 @@ def test_pods_are_confined(kind: str, pod: dict[str, Any]) -> None:
 
 
 def test_workers_keep_their_disk_hand_over_in_time_and_are_probed() -> None:
-    """/healthz restarts, /readyz only holds an upgrade back: a worker with a backlog must not be killed for it."""
     spec = one("StatefulSet", "quietcount-worker")["spec"]
     pod = spec["template"]["spec"]
     [worker], told = pod["containers"], settings(KUBERNETES / "settings.toml")
@@ -252,7 +244,6 @@ def test_workers_keep_their_disk_hand_over_in_time_and_are_probed() -> None:
 
 
 def test_only_the_worker_has_the_key_and_no_manifest_holds_one() -> None:
-    """The dashboard is what others reach; an example that works would be used."""
     holders = [
         kind
         for kind, pod in pods()
@@ -271,7 +262,6 @@ def test_only_the_worker_has_the_key_and_no_manifest_holds_one() -> None:
 
 
 def test_only_the_page_is_open_and_figures_are_for_monitoring() -> None:
-    """Whatever no policy names is shut."""
     policies = {
         item["metadata"]["name"]: item["spec"]
         for item in manifests()

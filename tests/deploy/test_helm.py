@@ -78,7 +78,6 @@ def expected() -> list[Any]:
 
 
 def test_the_chart_makes_the_objects_of_the_manifests() -> None:
-    """Who runs it by kustomize and who by Helm run the same; what is mended in one is mended in both."""
     made = [plain(one) for one in rendered(GIVEN) if one["kind"] != "ConfigMap"]
     wanted = expected()
     # Where a namespace is the worker's alone the manifests shut all of it; a release shuts its own pods.
@@ -88,7 +87,6 @@ def test_the_chart_makes_the_objects_of_the_manifests() -> None:
 
 
 def test_the_settings_are_in_one_place_and_a_change_restarts() -> None:
-    """Two copies differ sooner or later; a change that nobody notices until the next crash is a trap."""
     objects = rendered(GIVEN)
     assert {one["data"]["settings.toml"].strip() for one in of_kind("ConfigMap", objects)} == {
         TEXT.strip()
@@ -122,7 +120,6 @@ def pod(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_rules_are_the_alerts_and_the_figures_are_found() -> None:
-    """One source: the chart has a link to it. The alert on workers that do not answer needs their job's name."""
     source = ROOT / "deploy" / "prometheus" / "alerts.yml"
     assert (CHART / "files" / "alerts.yml").resolve() == source
     objects = rendered(MONITORED)
@@ -154,7 +151,6 @@ def test_the_rules_are_the_alerts_and_the_figures_are_found() -> None:
 def test_every_value_has_an_effect_and_only_the_listed_ones_are_taken(
     values: dict[str, Any],
 ) -> None:
-    """A misspelled value that is ignored leaves a limit at its default; values.schema.json is what Helm checks."""
     schema = json.loads((CHART / "values.schema.json").read_text())
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     jsonschema.validate(defaults, schema)
@@ -174,7 +170,6 @@ def test_every_value_has_an_effect_and_only_the_listed_ones_are_taken(
 
 
 def test_a_word_that_the_renderer_does_not_know_raises() -> None:
-    """Else a template that Helm reads otherwise would pass here."""
     with pytest.raises(ChartError, match="is not among the words"):
         render("{{ lookup }}", {})
 

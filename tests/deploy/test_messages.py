@@ -54,13 +54,11 @@ def uncovered(found: list[Message]) -> list[str]:
 
 
 def test_every_message_has_a_row() -> None:
-    """Whoever meets one at night looks it up there; one that was added without a row fails here, by name."""
     missing = uncovered(found_messages())
     assert not missing, "\n".join(["", *missing])
 
 
 def test_a_message_without_a_row_is_found_and_named() -> None:
-    """A check that lets everything through would pass for ever."""
     module = ast.parse(
         'def f(x):\n    raise SettingsError(f"the {x} is wrong side up: turn it round")\n'
     )
@@ -75,7 +73,6 @@ def test_a_message_without_a_row_is_found_and_named() -> None:
 
 
 def test_the_messages_are_all_found() -> None:
-    """A collector that overlooks a kind of message would call the table complete."""
     found = {message.text for message in found_messages()}
     for one in (
         "the key file holds another key than the one this state was made with: restore the old key file",  # raised
@@ -92,14 +89,12 @@ def test_the_messages_are_all_found() -> None:
 
 @pytest.mark.parametrize("pattern", [pattern for pattern, _ in SYMPTOMS])
 def test_a_row_explains_something_that_there_is(pattern: str) -> None:
-    """Rows of messages that are gone bury the others; fixed words of one or two syllables would cover anything."""
     fixed = re.findall(r"[^\W\d_]+", pattern)
     assert len(fixed) > 1 and sum(map(len, fixed)) > 6, "too little of the message"
     assert any(covers(pattern, message.text) for message in found_messages())
 
 
 def test_every_row_says_why_and_what_to_do() -> None:
-    """A symptom alone is what the reader has already."""
     for row in rows("## Messages", TEXT):
         assert len(row) == 3 and all(row), row
 
@@ -111,6 +106,5 @@ def test_every_exit_code_is_listed_and_no_other() -> None:
 
 
 def test_every_reason_of_a_reject_is_listed_and_no_other() -> None:
-    """They stand in the header of the record and in a metric."""
     listed = {pattern for row in rows("## Rejects", TEXT) for pattern in patterns(row)}
     assert listed == reject_reasons(modules())

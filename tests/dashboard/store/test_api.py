@@ -103,8 +103,6 @@ async def body(http: Client, path: str) -> Any:
 
 
 def test_the_past_is_answered_as_the_schema_says(file: Path) -> None:
-    """Consumers write their readers by it."""
-
     async def ask(http: Client, _store: Store) -> None:
         query = "histogram=products&key=s1"
         found = await body(
@@ -166,8 +164,6 @@ REFUSED = [
 
 
 def test_what_cannot_be_answered_is_refused_with_a_reason(file: Path) -> None:
-    """An unknown key or histogram is said, never replaced by another one."""
-
     async def ask(http: Client, _store: Store) -> None:
         for path, status, word in REFUSED:
             answer = await http.get(f"/api/{path}")
@@ -179,8 +175,6 @@ def test_what_cannot_be_answered_is_refused_with_a_reason(file: Path) -> None:
 
 @pytest.mark.parametrize("memory", [0, 120])
 def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(file: Path, memory: int) -> None:
-    """From memory or from the file, the same."""
-
     async def ask(http: Client, _store: Store) -> None:
         query = "/api/snapshots?histogram=products&key=s1"
         for place in (0, 900, len(LIFE) - 120, len(LIFE) - 1):
@@ -204,8 +198,6 @@ def test_an_old_link_shows_its_tick_or_says_that_it_is_not_there(file: Path, mem
 
 
 def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) -> None:
-    """CSV and Parquet, of all items and of some; it says its length, and leaves nothing behind."""
-
     async def ask(http: Client, _store: Store) -> None:
         query = "histogram=products&key=s1"
         for asked, documents, labels in (
@@ -269,7 +261,6 @@ def test_a_file_holds_what_was_on_the_topic(file: Path, tmp_path: Path) -> None:
 def test_a_file_that_would_be_too_large_is_refused(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything of it is made, with what to do."""
     monkeypatch.setattr(queries, "ROWS", 1_000)
 
     async def ask(http: Client, _store: Store) -> None:
@@ -284,8 +275,6 @@ def test_a_file_that_would_be_too_large_is_refused(
 def test_a_file_that_was_cut_off_does_not_look_whole(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that fails while the file is sent: the client must notice."""
-
     class Failing:
         """A file whose second part cannot be read."""
 
@@ -317,8 +306,6 @@ def test_a_file_that_was_cut_off_does_not_look_whole(
 def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_ends(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memory and threads are bounded, whoever asks; and what is not asked of the file is answered meanwhile."""
-
     async def ask(http: Client, store: Store) -> None:
         going_on = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -347,8 +334,6 @@ def test_few_files_are_made_at_a_time_and_questions_wait_in_a_line_that_ends(
 def test_a_question_that_takes_too_long_or_too_much_is_ended(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It costs its asker an answer, and nobody else anything."""
-
     async def ask(_http: Client, store: Store) -> None:
         monkeypatch.setattr("workers.dashboard.store.store.ANSWER_S", 0.2)
         with pytest.raises(QueryFailed, match="longer than 0 s"):
@@ -370,8 +355,6 @@ def test_a_question_that_takes_too_long_or_too_much_is_ended(
 
 
 def test_with_a_token_nothing_is_told_without_it(file: Path) -> None:
-    """The past is guarded as the present is."""
-
     async def ask(http: Client, _store: Store) -> None:
         for path in (
             "history?histogram=products&key=s1",

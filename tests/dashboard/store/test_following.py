@@ -75,7 +75,6 @@ class History:
 def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """Nothing is read twice: the file says where to go on."""
     sent = [
         message(tick, key=key, **at(tick)) for tick in range(1, 701) for key in ("s1", "s2", "s3")
     ]
@@ -109,7 +108,6 @@ def test_a_topic_is_read_from_its_beginning_and_then_from_where_it_was(
 def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """A history of what was shown, and of nothing else."""
     name = f"{topics.prefix}.products"
     producer = topics.connection.producer(f"{topics.prefix}-tx")
     producer.init_transactions(60)
@@ -142,7 +140,6 @@ def test_what_was_not_committed_is_never_kept_and_pages_are_put_together(
 def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Snapshots and positions are one transaction; without their positions snapshots come again, and are known."""
     topics.send(
         *(message(tick, key=key, **at(tick)) for tick in range(1, 301) for key in ("s1", "s2"))
     )
@@ -171,7 +168,6 @@ def test_a_crash_anywhere_loses_nothing_and_keeps_nothing_twice(
 def test_what_the_topic_no_longer_had_is_a_gap(
     topics: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody's retention may be short; the answer says so."""
     topics.send(*(message(tick, **at(tick)) for tick in range(1, 101)))
     topics.remove("products", leaving=10)
     with History(topics, tmp_path / "h") as history:
@@ -205,7 +201,6 @@ def made_anew(topics: Topics, tmp_path: Path) -> None:
 def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """Its offsets are other ones, whatever their numbers; and what the old one showed stays."""
     made_anew(topics, tmp_path)
     topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(1, 41)))
     with History(topics, tmp_path / "h") as history:
@@ -216,7 +211,6 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
 def test_the_beginning_of_a_topic_that_was_made_anew_can_be_gone_too(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """It was read before, so once nobody asked whether what is read now is all of it."""
     made_anew(topics, tmp_path)
     topics.send(*(message(tick, id="f" * 32, **at(tick)) for tick in range(11, 41)))
     topics.remove("products", leaving=5)
@@ -230,7 +224,6 @@ def test_the_beginning_of_a_topic_that_was_made_anew_can_be_gone_too(
 def test_pages_that_never_come_hold_nothing_back(
     topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else's half snapshot must not make every start read all that came since."""
     monkeypatch.setattr(following, "PAGES_WITHIN", 50)
     topics.send(
         message(1, page=1, pages=2, **at(1)), *(message(tick, **at(tick)) for tick in range(2, 200))

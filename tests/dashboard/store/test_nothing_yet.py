@@ -22,8 +22,6 @@ STREAM = "histogram=products&key=s1"
 
 @pytest.mark.parametrize("name", ["history", "epochs"])
 def test_a_stream_that_is_only_in_memory_is_not_unknown(tmp_path: Path, name: str) -> None:
-    """Whoever sees its newest tick on the stream asks for its past before that is written; "no such key" would be wrong."""
-
     async def ask() -> dict[str, Any]:
         async with client(tmp_path / "empty.duckdb", memory=5) as (http, _):
             for address, status in (

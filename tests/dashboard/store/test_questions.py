@@ -10,34 +10,18 @@ import duckdb
 import orjson
 import pytest
 
-from tests.dashboard.feeding import GONE, message
-from tests.dashboard.store.making import (
-    BEGIN_MS,
-    QUARTER_MS,
-    at,
-    life,
-    opened,
-    stepped,
-    store,
-    thinned,
-)
+from tests.dashboard.feeding import answer, message
+from tests.dashboard.store import making
+from tests.dashboard.store.making import BEGIN_MS, QUARTER_MS, at, opened, stepped, store
 from workers.dashboard.snapshots import Stream
-from workers.dashboard.store.queries import (
-    EpochsQuery,
-    HistoryQuery,
-    NotStored,
-    Range,
-    TickQuery,
-    epochs,
-    history,
-    one_tick,
-)
+from workers.dashboard.store import queries
+from workers.dashboard.store.queries import EpochsQuery, HistoryQuery, NotStored, Range, TickQuery
 from workers.dashboard.store.writing import Writer, settle, thin
 
 pytestmark = pytest.mark.slow
 
 ONE = Stream("products", "s1")
-LIFE = life()
+LIFE = making.life()
 HOUR = 3_600_000
 LABELS = ("item 0", "never shown", "item 5", "item 0")
 Kept = tuple[duckdb.DuckDBPyConnection, Writer]
@@ -49,7 +33,7 @@ def kept(
 ) -> Iterator[Kept]:
     """Two streams that came in turns."""
     with opened(tmp_path_factory.mktemp("history") / "history.duckdb") as (database, writer):
-        other = life("s2", seed=2)
+        other = making.life("s2", seed=2)
         both = [document for pair in zip(LIFE, other, strict=True) for document in pair]
         half = len(both) // 2
         store(writer, both[:half])
@@ -65,17 +49,31 @@ def ask(
     database: duckdb.DuckDBPyConnection, reading: float | None = None, **question: Any
 ) -> dict[str, Any]:
     since, until = question.pop("since", None), question.pop("until", None)
-    asked = HistoryQuery(stream=ONE, range=Range(since, until), **{"limit": 10_000, **question})
-    found: dict[str, Any] = orjson.loads(history(database, asked, reading))
+    usual = {"stream": ONE, "range": Range(since, until), "limit": 10_000}
+    asked = HistoryQuery(**{**usual, **question})
+    found: dict[str, Any] = orjson.loads(queries.history(database, asked, reading))
     return found
+
+
+def ends_of_epochs(database: duckdb.DuckDBPyConnection, **question: Any) -> dict[str, Any]:
+    asked = EpochsQuery(stream=ONE, **{"range": Range(), **question})
+    found: dict[str, Any] = orjson.loads(queries.epochs(database, asked, None))
+    return found
+
+
+def one_tick(database: duckdb.DuckDBPyConnection, **question: Any) -> Any:
+    return queries.one_tick(database, TickQuery(**{"stream": ONE, **question}))
+
+
+def entries(documents: list[dict[str, Any]], labels: tuple[str, ...] = LABELS) -> list[object]:
+    return [entry(document, labels) for document in documents]
 
 
 def entry(document: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
     """An entry of an answer, from the snapshot on the topic."""
     items = dict(document["items"])
-    fields = {
-        name: document[name] for name in ("id", "epoch", "tick", "start", "end", "sd", "threshold")
-    }
+    same = ("id", "epoch", "tick", "start", "end", "sd", "threshold")
+    fields = {name: document[name] for name in same}
     fields |= {"shown": len(items), "total": sum(items.values())}
     fields |= {"counts": [items.get(label) for label in labels]} if labels else {}
     return fields | {name: document[name] for name in ("windows",) if name in document}
@@ -94,34 +92,23 @@ def entry(document: dict[str, Any], labels: tuple[str, ...]) -> dict[str, Any]:
 def test_an_answer_has_the_last_tick_of_each_step(
     kept: Kept, step: int | None, bounds: tuple[int | None, int | None]
 ) -> None:
-    """Whatever the level, and the table, in which it lies."""
     found = ask(kept[0], since=bounds[0], until=bounds[1], step=step, items=LABELS)
-    assert found["entries"] == [
-        entry(document, LABELS) for document in stepped(LIFE, *bounds, step)
-    ]
+    assert found["entries"] == entries(stepped(LIFE, *bounds, step))
     assert found["items"] == list(LABELS)
-    assert (found["complete"], found["more"], found["next"], found["reading"]) == (
-        True,
-        False,
-        None,
-        None,
-    )
+    assert (found["complete"], found["more"]) == (True, False)
+    assert (found["next"], found["reading"]) == (None, None)
     assert {one["id"][0] for one in found["series"]} == {one["id"][0] for one in found["entries"]}
-    assert all(
-        one["mechanism"] == "unk_base" and one["guarantee"] == LIFE[0]["guarantee"]
-        for one in found["series"]
-    )
+    for one in found["series"]:
+        assert (one["mechanism"], one["guarantee"]) == ("unk_base", LIFE[0]["guarantee"])
 
 
 def test_without_items_an_entry_has_no_counts(kept: Kept) -> None:
-    """A chart of totals needs none."""
     found = ask(kept[0], step=HOUR)
-    assert found["entries"] == [entry(document, ()) for document in stepped(LIFE, None, None, HOUR)]
+    assert found["entries"] == entries(stepped(LIFE, None, None, HOUR), ())
 
 
 @pytest.mark.parametrize("step", [None, HOUR, 700_000])
 def test_an_answer_goes_on_where_it_was_cut(kept: Kept, step: int | None) -> None:
-    """Each entry once, and the same ones as at once."""
     wanted = ask(kept[0], step=step, items=LABELS, since=BEGIN_MS)["entries"]
     found: list[object] = []
     since: int | None = BEGIN_MS
@@ -134,42 +121,25 @@ def test_an_answer_goes_on_where_it_was_cut(kept: Kept, step: int | None) -> Non
 
 
 def test_the_end_of_every_series_is_told_and_which_is_not_final(kept: Kept) -> None:
-    """Yesterday's total must not be gone at midnight, nor that of an older generation."""
     ends = [LIFE[399], LIFE[999], LIFE[1129], LIFE[-1]]
-    found = orjson.loads(epochs(kept[0], EpochsQuery(stream=ONE, range=Range()), None))
-    assert [(one["id"][0], one["epoch"], one["final"]) for one in found["epochs"]] == [
-        ("a", 1, True),
-        ("b", 2, True),
-        ("c", 3, True),
-        ("d", 3, False),
-    ]
+    found = ends_of_epochs(kept[0])
+    named = [(one["id"][0], one["epoch"], one["final"]) for one in found["epochs"]]
+    assert named == [("a", 1, True), ("b", 2, True), ("c", 3, True), ("d", 3, False)]
     for snapshot, document in zip(found["epochs"], ends, strict=True):
         total = sum(count for _, count in document["items"])
         more = {"total": total, "final": snapshot["final"]}
         assert snapshot == document | more
-    cut = orjson.loads(
-        epochs(kept[0], EpochsQuery(stream=ONE, range=Range(), top=2, limit=3), None)
-    )
+    cut = ends_of_epochs(kept[0], top=2, limit=3)
     assert cut["more"]
-    assert [one["items"] for one in cut["epochs"]] == [
-        document["items"][:2] for document in ends[1:]
-    ]
+    assert [one["items"] for one in cut["epochs"]] == [one["items"][:2] for one in ends[1:]]
     assert all(one["total_items"] == 6 for one in cut["epochs"])
-    picked = orjson.loads(
-        epochs(
-            kept[0],
-            EpochsQuery(stream=ONE, range=Range(until=LIFE[999]["end"]), items=["item 3"]),
-            None,
-        )
-    )
-    assert [one["items"] for one in picked["epochs"]] == [
-        [item for item in document["items"] if item[0] == "item 3"] for document in ends[:2]
-    ]
+    picked = ends_of_epochs(kept[0], range=Range(until=LIFE[999]["end"]), items=["item 3"])
+    only = [[item for item in one["items"] if item[0] == "item 3"] for one in ends[:2]]
+    assert [one["items"] for one in picked["epochs"]] == only
 
 
 @pytest.mark.parametrize("place", [0, 1, 399, 400, 1_234, -1])
 def test_one_tick_is_the_snapshot_of_the_topic(kept: Kept, place: int) -> None:
-    """By a time within it, its end, or its number."""
     document = LIFE[place]
     questions = [
         {"at": document["end"]},
@@ -177,38 +147,31 @@ def test_one_tick_is_the_snapshot_of_the_topic(kept: Kept, place: int) -> None:
         {"epoch": document["epoch"], "tick": document["tick"]},
     ]
     for question in questions:
-        found, nearest = one_tick(kept[0], TickQuery(stream=ONE, id=document["id"], **question))
-        assert (found, nearest) == (
-            document | {"items": [tuple(item) for item in document["items"]]},
-            {},
-        )
+        items = [tuple(item) for item in document["items"]]
+        found = one_tick(kept[0], id=document["id"], **question)
+        assert found == (document | {"items": items}, {})
 
 
 def test_of_two_series_at_one_time_the_newer_is_meant(kept: Kept) -> None:
-    """A new generation says it again, and better."""
-    found, _ = one_tick(kept[0], TickQuery(stream=ONE, at=LIFE[1_129]["end"]))
-    assert found is not None
+    found, _ = one_tick(kept[0], at=LIFE[1_129]["end"])
     assert (found["id"][0], found["end"]) == ("d", LIFE[1_129]["end"])
 
 
 def test_a_tick_that_is_not_there_is_never_replaced(kept: Kept) -> None:
-    """The nearest are named instead."""
-
     def nearest(**question: Any) -> list[tuple[int, int] | None]:
-        found, near = one_tick(kept[0], TickQuery(stream=ONE, **question))
+        found, near = one_tick(kept[0], **question)
         assert found is None
-        return [
-            near[name] and (near[name]["epoch"], near[name]["tick"]) for name in ("before", "after")
-        ]
+        both = (near[name] for name in ("before", "after"))
+        return [one and (one["epoch"], one["tick"]) for one in both]
 
     assert nearest(at=BEGIN_MS) == [None, (1, 1)]
     assert nearest(at=LIFE[-1]["end"] + 1) == [(3, 700), None]
     assert nearest(epoch=2, tick=601) == [(2, 600), (3, 1)]
     assert nearest(epoch=1, tick=401, id="a" * 32) == [(1, 400), None]
     with pytest.raises(NotStored, match="no such key"):
-        one_tick(kept[0], TickQuery(stream=Stream("products", "s3"), at=1))
+        one_tick(kept[0], stream=Stream("products", "s3"), at=1)
     with pytest.raises(NotStored, match="no such key"):
-        history(kept[0], HistoryQuery(stream=Stream("product", "s1"), range=Range()), None)
+        ask(kept[0], stream=Stream("product", "s1"))
 
 
 @pytest.mark.parametrize(
@@ -219,53 +182,34 @@ def test_a_tick_that_is_not_there_is_never_replaced(kept: Kept) -> None:
 def test_what_is_thinned_leaves_the_last_of_each_quarter_and_epoch(
     tmp_path: Path, keep: tuple[int, int], settled: bool
 ) -> None:
-    """By age, from the newest tick; no final total is ever lost, and the answer says from when on all are there."""
     with opened(tmp_path / "history.duckdb") as (database, writer):
         for part in (LIFE[:1_200], LIFE[1_200:]):
             store(writer, part)
             if settled:
                 settle(database, 1, 1)
             thin(database, writer.ends, {"ticks": keep[0], "quarters": keep[1]})
-        left = thinned(LIFE, *keep)
+        left = making.thinned(LIFE, *keep)
         found = ask(database, items=LABELS)
-        assert found["entries"] == [
-            entry(document, LABELS) for document in stepped(left, None, None, None)
-        ]
+        assert found["entries"] == entries(stepped(left, None, None, None))
         assert found["kept"]["first"] == min(document["end"] for document in left)
         assert found["kept"]["last"] == LIFE[-1]["end"]
-        since = [
-            document
-            for document in LIFE
-            if document["end"] >= found["kept"]["ticks"] and document["id"][0] == "d"
-        ]
-        assert since == [
-            document
-            for document in left
-            if document["end"] >= found["kept"]["ticks"] and document["id"][0] == "d"
-        ]
-        finals = orjson.loads(epochs(database, EpochsQuery(stream=ONE, range=Range()), None))[
-            "epochs"
-        ]
-        assert [one["items"] for one in finals] == [
-            LIFE[place]["items"] for place in (399, 999, 1129, -1)
-        ]
+        whole_from = found["kept"]["ticks"]
+        since, of_left = (
+            [one for one in documents if one["end"] >= whole_from and one["id"][0] == "d"]
+            for documents in (LIFE, left)
+        )
+        assert since == of_left
+        finals = [one["items"] for one in ends_of_epochs(database)["epochs"]]
+        assert finals == [LIFE[place]["items"] for place in (399, 999, 1129, -1)]
         if keep[1] > 20 * HOUR:
             found = ask(database, items=LABELS, step=HOUR)
-            assert found["entries"] == [
-                entry(document, LABELS) for document in stepped(LIFE, None, None, HOUR)
-            ]
-        # It goes on where it was: the next writer knows the newest of each stream.
-        assert (
-            store(
-                Writer(database),
-                [*LIFE[-3:], message(701, [("item 0", 1)], epoch=3, id="d" * 32, **at(1_761))],
-            )
-            == 1
-        )
+            assert found["entries"] == entries(stepped(LIFE, None, None, HOUR))
+        # The next writer continues: it knows the newest tick of each stream.
+        newer = message(701, [("item 0", 1)], epoch=3, id="d" * 32, **at(1_761))
+        assert store(Writer(database), [*LIFE[-3:], newer]) == 1
 
 
 def test_a_stream_that_stands_still_keeps_its_newest_tick(tmp_path: Path) -> None:
-    """Another stream of the histogram goes on, and with it the histogram's time."""
     with opened(tmp_path / "history.duckdb") as (database, writer):
         store(writer, [message(tick, key="s1", **at(tick)) for tick in range(1, 11)])
         store(writer, [message(tick, key="s2", **at(tick)) for tick in range(1, 5_000)])
@@ -276,118 +220,56 @@ def test_a_stream_that_stands_still_keeps_its_newest_tick(tmp_path: Path) -> Non
         assert [one["tick"] for one in ask(database)["entries"]] == [11, 5_000]
 
 
+NUMBERS = [("[0,10)", 5), ("<0", -3), (">=10", 0)]
+MEDIAN = {"q": 0.5, "bucket": "[0,10)", "value": 4.5, "low": None, "high": 5.0}
+LARGE, SMALL = 2**53 - 1, -(2**53) + 1
+TEXTS = [("\0", LARGE), ("'; drop table labels; --", LARGE), ("", 3), ("é\U0001f600", SMALL)]
 ODD: list[dict[str, Any]] = [
-    message(
-        1,
-        GONE,
-        sd=None,
-        threshold=None,
-        mechanism="two_level",
-        query="quantile:0.5",
-        value=7,
-        since=1,
-        error=3.5,
-        id="1" * 32,
-    ),
-    message(
-        1,
-        GONE,
-        sd=None,
-        threshold=None,
-        mechanism="two_level_k",
-        answers=[{"query": "max", "value": 3}],
-        since=0,
-        error=1,
-        id="2" * 32,
-    ),
-    message(
-        1,
-        GONE,
-        sd=None,
-        threshold=None,
-        mechanism="pay_what_you_get",
-        query="top",
-        labels=["a", "b"],
-        complete=True,
-        id="3" * 32,
-    ),
-    message(1, [], id="4" * 32),
-    message(
-        1,
-        [("[0,10)", 5), ("<0", -3), (">=10", 0)],
-        edges=[0.0, 10.0],
-        mechanism="known_base",
-        id="5" * 32,
-        quantiles=[{"q": 0.5, "bucket": "[0,10)", "value": 4.5, "low": None, "high": 5.0}],
-    ),
-    message(
-        1,
-        [
-            ("\0", 2**53 - 1),
-            ("'; drop table labels; --", 2**53 - 1),
-            ("", 3),
-            ("é\U0001f600", -(2**53) + 1),
-        ],
-        id="6" * 32,
-    ),
+    answer(1, query="quantile:0.5", value=7, since=1, error=3.5),
+    answer(1, mechanism="two_level_k", answers=[{"query": "max", "value": 3}], since=0, error=1),
+    answer(1, mechanism="pay_what_you_get", query="top", labels=["a", "b"], complete=True),
+    message(1, []),
+    message(1, NUMBERS, edges=[0.0, 10.0], mechanism="known_base", quantiles=[MEDIAN]),
+    message(1, TEXTS),
 ]
+for number, document in enumerate(ODD, 1):
+    document["id"] = str(number) * 32
 
 
 @pytest.mark.parametrize("document", ODD, ids=lambda document: str(document["id"][0]))
 def test_snapshots_of_every_kind_are_kept_as_they_are(
     tmp_path: Path, document: dict[str, Any]
 ) -> None:
-    """Answers, labels for a budget, buckets, nothing shown, any text."""
     with opened(tmp_path / "history.duckdb") as (database, writer):
         # What came before must not decide what the columns are taken for.
-        assert (
-            store(
-                writer,
-                [*(message(tick, **at(tick)) for tick in range(1, 1_200)), document],
-                batch=5_000,
-            )
-            == 1_200
-        )
-        found, _ = one_tick(
-            database, TickQuery(stream=ONE, at=document["end"], id=document["id"], top=10_000)
-        )
-        assert found is not None
-        assert found.pop("total_items", None) == (
-            len(document["items"]) if "items" in document else None
-        )
-        items = found.get("items")
-        assert orjson.loads(
-            orjson.dumps(found | ({"items": sorted(items)} if items is not None else {}))
-        ) == document | ({"items": sorted(document["items"])} if "items" in document else {})
+        before = (message(tick, **at(tick)) for tick in range(1, 1_200))
+        assert store(writer, [*before, document], batch=5_000) == 1_200
+        found, _ = one_tick(database, at=document["end"], id=document["id"], top=10_000)
+        total = len(document["items"]) if "items" in document else None
+        assert found.pop("total_items", None) == total
+        expected = dict(document)
+        for one in (found, expected):
+            if "items" in one:
+                one["items"] = sorted(map(list, one["items"]))
+        assert orjson.loads(orjson.dumps(found)) == expected
         last = ask(database, items=("[0,10)",))
         [entry] = [one for one in last["entries"] if one["id"] == document["id"]]
         assert ("counts" in entry) == ("items" in document)
-        rest = {
-            "query",
-            "value",
-            "since",
-            "error",
-            "answers",
-            "labels",
-            "complete",
-            "quantiles",
-        } & document.keys()
+        of_answers = {"query", "value", "since", "error", "answers", "labels", "complete"}
+        rest = (of_answers | {"quantiles"}) & document.keys()
         assert {name: entry[name] for name in rest} == {name: document[name] for name in rest}
         [series] = [one for one in last["series"] if one["id"] == document["id"]]
         assert series.get("edges") == document.get("edges")
 
 
 def test_what_a_bucket_histogram_shows_is_never_cut(tmp_path: Path) -> None:
-    """A histogram of numbers with a bucket less is another histogram."""
     with opened(tmp_path / "history.duckdb") as (database, writer):
         store(writer, [ODD[4]])
-        found, _ = one_tick(database, TickQuery(stream=ONE, at=ODD[4]["end"], top=1))
-        assert found is not None
+        found, _ = one_tick(database, at=ODD[4]["end"], top=1)
         assert len(found["items"]) == 3
 
 
 def test_an_answer_says_when_the_beginning_was_gone(tmp_path: Path) -> None:
-    """Rows that nobody could read are not taken for ticks that showed nothing."""
     with opened(tmp_path / "history.duckdb") as (database, writer):
         writer.note_gap("products", 0)
         store(writer, [message(tick, **at(tick)) for tick in range(5, 10)])
@@ -400,9 +282,8 @@ def test_an_answer_says_when_the_beginning_was_gone(tmp_path: Path) -> None:
 
         assert not complete(None, None)
         assert not complete(None, 8)
-        assert not complete(
-            4, 8
-        )  # tick 5 of another key is the first that was read: of this one it may have gone
+        # Tick 5 of another key is the first that was read: that of this key may be gone.
+        assert not complete(4, 8)
         assert complete(5, 8)
         assert not complete(5, 9)  # and tick 9 may have come for another key alone
         assert not complete(9, 20)

@@ -84,7 +84,6 @@ def dashboard(
 def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """Wherever between topic and file it was."""
     sent = 0
     for until_tick in (400, 900, 1_500):
         topics.send(
@@ -115,7 +114,6 @@ def test_a_dashboard_that_is_killed_again_and_again_keeps_each_snapshot_once(
 def test_what_is_kept_is_thinned_while_it_runs_and_outlives_it(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """After an orderly end too; the settings say how much is left."""
     sent = [message(tick, **at(tick)) for tick in range(1, 1_501)]
     topics.send(*sent)
     settings = 'store = "history.duckdb"\nkeep_ticks = "10m"\nkeep_hours = "2h"'
@@ -133,7 +131,6 @@ def test_what_is_kept_is_thinned_while_it_runs_and_outlives_it(
 def test_a_full_disk_costs_the_history_and_not_the_dashboard(
     topics: Topics, tmp_path: Path
 ) -> None:
-    """It says so in the system's words, goes on without, and mends itself when there is room."""
     topics.send(message(1, **at(1)))
     with dashboard(topics, tmp_path) as page:
         until(lambda: page.ticks() == [1], "the first is kept", PATIENCE_S)
@@ -167,7 +164,6 @@ def test_a_full_disk_costs_the_history_and_not_the_dashboard(
 
 
 def test_a_file_that_cannot_be_used_is_said_and_tried_again(topics: Topics, tmp_path: Path) -> None:
-    """Where it is said, and what there still is; once the file can be used it is."""
     topics.send(message(1, **at(1)))
     directory, path = tmp_path / "kept", tmp_path / "kept" / "history.duckdb"
     with dashboard(topics, tmp_path, 'store = "kept/history.duckdb"') as page:
