@@ -89,8 +89,18 @@ class Window:
         ]
 
     def shows(self, expression: str) -> None:
-        """Waits until a JavaScript expression is true."""
+        """Wait until a JavaScript expression is true."""
         self.page.wait_for_function(f"() => {expression}")
+
+    def reads(self, selector: str, pattern: str) -> None:
+        """Wait until the text of an element matches a regular expression."""
+        matches = "([s, p]) => new RegExp(p).test(document.querySelector(s).textContent)"
+        self.page.wait_for_function(matches, arg=[selector, pattern])
+
+    def counts(self, selector: str, number: int) -> None:
+        """Wait until there are so many elements."""
+        matches = "([s, n]) => document.querySelectorAll(s).length === n"
+        self.page.wait_for_function(matches, arg=[selector, number])
 
 
 def text(value: int) -> str:

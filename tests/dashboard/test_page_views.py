@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.dashboard.browser import Window, browser, text
+from tests.dashboard.browser import Window, text
 from tests.dashboard.feeding import PATIENCE_S, RECENT_MS, Topics, embedded, recent
 from tests.worker.harness import until
 from workers.dashboard.guard import framed_by
@@ -37,13 +37,6 @@ HOLD = """window.words = new Set();
 
 
 @pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    """One browser for all tests here."""
-    with browser() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def topics() -> Iterator[Topics]:
     """Three ticks of one key, of a second one with nothing above the threshold, and of many more."""
     with embedded("products") as found:
@@ -65,12 +58,11 @@ def url(topics: Topics) -> Iterator[str]:
 
 def whole(window: Window) -> Page:
     """The page once its chart is there."""
-    window.shows('document.querySelectorAll("#chart .band").length === 1')
+    window.counts("#chart .band", 1)
     return window.page
 
 
-def test_a_page_that_was_just_opened_is_connecting(chrome: Browser, url: str) -> None:
-    window = Window(chrome)
+def test_a_page_that_was_just_opened_is_connecting(window: Window, url: str) -> None:
     window.page.add_init_script(HOLD)
     page = window.open(f"{url}?histogram=products&key=s1")
     assert page.inner_text("#connection") == "Connecting"
@@ -78,59 +70,40 @@ def test_a_page_that_was_just_opened_is_connecting(chrome: Browser, url: str) ->
     page.evaluate("window.goOn()")
     window.shows('["Live", "Waiting"].includes(document.querySelector("#connection").textContent)')
     assert "Reconnecting" not in page.evaluate("[...window.words]")
-    assert window.wrong == []
-    window.context.close()
 
 
-def test_the_tab_names_what_it_shows(chrome: Browser, url: str) -> None:
-    window = Window(chrome)
+def test_the_tab_names_what_it_shows(window: Window, url: str) -> None:
     page = window.open(f"{url}?histogram=products&key=s1")
     assert page.title() == "s1 \u00b7 products \u2013 orders \u2013 Quietcount"
     page.select_option("#key", "shop 07")
     window.shows('document.title.startsWith("shop 07 ")')
-    window.context.close()
 
 
-def test_a_key_among_many_is_found_by_a_part_of_its_name(chrome: Browser, url: str) -> None:
-    window = Window(chrome)
+def test_a_key_among_many_is_found_by_a_part_of_its_name(window: Window, url: str) -> None:
     page = window.open(f"{url}?histogram=products&key=s1")
-    window.shows('document.querySelectorAll("#key option").length === 42')
+    window.counts("#key option", 42)
     page.fill("#key-find", "OP 3")
-    window.shows('document.querySelectorAll("#key-list [role=option]").length === 10')
+    window.counts("#key-list [role=option]", 10)
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    window.shows(
-        'document.querySelector("#board-title").textContent.startsWith("products of shop 31")'
-    )
+    window.reads("#board-title", "^products of shop 31")
     assert page.input_value("#key") == "shop 31"
     page.fill("#key-find", "17")
     page.click('#key-list [role="option"]')
-    window.shows(
-        'document.querySelector("#board-title").textContent.startsWith("products of shop 17")'
-    )
+    window.reads("#board-title", "^products of shop 17")
     page.fill("#key-find", "zzz")
-    window.shows('document.querySelector("#key-list").textContent.includes("No stream key")')
-    assert window.wrong == []
-    window.context.close()
+    window.reads("#key-list", "No stream key")
 
 
-def test_an_empty_board_says_why(chrome: Browser, url: str) -> None:
-    window = Window(chrome)
+def test_an_empty_board_says_why(window: Window, url: str) -> None:
     page = window.page
     page.goto(f"{url}?histogram=products&key=quiet")
-    window.shows(
-        'document.querySelector("#empty").textContent.includes("No item has passed the threshold of 121 yet")'
-    )
-    window.shows(
-        'document.querySelector("#empty").textContent.includes("Counting began 3 minutes before")'
-    )
+    window.reads("#empty", "No item has passed the threshold of 121 yet")
+    window.reads("#empty", "Counting began 3 minutes before")
     page.goto(f"{url}?histogram=products&key=s1")
     page.wait_for_selector("tr.item")
     page.fill("#find", "nothing like it")
-    window.shows(
-        'document.querySelector("#empty").textContent === "No item here has this in its name."'
-    )
-    window.context.close()
+    window.reads("#empty", r"^No item here has this in its name\.$")
 
 
 def test_a_telephone_shows_counts_without_scrolling(chrome: Browser, url: str) -> None:
@@ -149,9 +122,8 @@ def test_a_telephone_shows_counts_without_scrolling(chrome: Browser, url: str) -
     window.context.close()
 
 
-def test_time_is_said_as_people_say_it(chrome: Browser, url: str, topics: Topics) -> None:
+def test_time_is_said_as_people_say_it(window: Window, url: str, topics: Topics) -> None:
     """Since when and until when; that it is tick 3 of an epoch is a detail."""
-    window = Window(chrome)
     page = window.open(f"{url}?histogram=products&key=s1")
     begin = topics.sent[0]["start"]
     local = page.evaluate(
@@ -164,37 +136,32 @@ def test_time_is_said_as_people_say_it(chrome: Browser, url: str, topics: Topics
     details = page.get_attribute("#period", "title") or ""
     assert details.startswith("Times are in ")
     assert details.endswith(". Epoch 1, tick 3.")
-    window.context.close()
 
 
-def test_several_items_and_keys_are_lines_of_one_chart(chrome: Browser, url: str) -> None:
-    window = Window(chrome)
+def test_several_items_and_keys_are_lines_of_one_chart(window: Window, url: str) -> None:
     page = window.open(f"{url}?histogram=products&key=s1&item=tea")
     whole(window)
     for name in ("cup", "shop 03"):
         page.fill("#add-name", name)
         page.click("#add button")
-    window.shows('document.querySelectorAll("#series li").length === 3')
+    window.counts("#series li", 3)
     assert "with=cup&keys=shop+03" in page.url
     said = "tea 2,089 \u00b1 35; cup 1,465 \u00b1 35; tea of shop 03 503 \u00b1 35"
     window.shows(f'document.querySelector("#reading").textContent.endsWith("{said}")')
     page.reload()
-    window.shows('document.querySelectorAll("#series li").length === 3')
+    window.counts("#series li", 3)
     page.click('#series [aria-label="Take cup out of the chart"]')
-    window.shows('document.querySelectorAll("#series li").length === 2')
+    window.counts("#series li", 2)
     page.fill("#add-name", "nothing")
     page.click("#add button")
     assert page.is_visible("#add-wrong")
     total = sum(count + 3 for _, count in ITEMS)
     assert f"{100 * 2_089 / total:.2f}\u00a0% \u00b1 " in page.inner_text("#item-words")
-    assert window.wrong == []
-    window.context.close()
 
 
-def test_what_is_drawn_can_be_downloaded(chrome: Browser, url: str) -> None:
-    window = Window(chrome)
+def test_what_is_drawn_can_be_downloaded(window: Window, url: str) -> None:
     page = window.open(f"{url}?histogram=products&key=s1&item=tea&with=cup&range=hour")
-    window.shows('document.querySelectorAll("#series li").length === 2')
+    window.counts("#series li", 2)
     with page.expect_download() as csv:
         page.click("#download-csv")
     lines = csv.value.path().read_text().splitlines()
@@ -209,12 +176,9 @@ def test_what_is_drawn_can_be_downloaded(chrome: Browser, url: str) -> None:
     window.shows('document.querySelector("#ranges [aria-pressed=true]").dataset.range === "epoch"')
     asked = parse_qs(urlsplit(page.get_attribute("#download-csv", "href") or "").query)
     assert (asked["item"], asked["format"], "step" in asked) == (["tea", "cup"], ["csv"], False)
-    assert window.wrong == []
-    window.context.close()
 
 
-def test_old_data_is_seen_on_the_tab(chrome: Browser) -> None:
-    window = Window(chrome)
+def test_old_data_is_seen_on_the_tab(window: Window) -> None:
     with embedded("products") as topics:
         old = recent(1, ITEMS)
         topics.send(
@@ -231,12 +195,9 @@ def test_old_data_is_seen_on_the_tab(chrome: Browser) -> None:
                 with urlopen(f"{dashboard.url}page/{name}", timeout=PATIENCE_S) as answer:
                     assert answer.headers["Content-Type"].startswith("image/svg+xml")
             assert page.title().startswith("s1 ")
-    assert window.wrong == []
-    window.context.close()
 
 
-def test_paper_has_every_row_and_no_button(chrome: Browser) -> None:
-    window = Window(chrome)
+def test_paper_has_every_row_and_no_button(window: Window) -> None:
     with embedded("products") as topics:
         topics.send(recent(1, [(f"item {i:03}", 9_000 - 10 * i) for i in range(300)]))
         with Background(Dashboard(topics.settings("products"), port=0)) as dashboard:
@@ -249,7 +210,6 @@ def test_paper_has_every_row_and_no_button(chrome: Browser) -> None:
             assert "Noise is added on purpose" in page.inner_text(".frame-foot")
             page.evaluate('dispatchEvent(new Event("afterprint"))')
             assert page.locator("tr.item").count() < 100
-    window.context.close()
 
 
 def test_a_wall_and_a_frame_show_counts_and_nothing_to_press(chrome: Browser, url: str) -> None:

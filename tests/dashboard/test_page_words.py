@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import ROOT
-from tests.dashboard.browser import Window, browser
+from tests.dashboard.browser import Window
 from tests.dashboard.feeding import embedded, recent
 from tests.privacy.plan.test_noise import config
 from tests.privacy.plan.test_words import GRID, WHETHER
@@ -26,12 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.waits
 
 SOURCE = ROOT / "workers" / "dashboard" / "page" / "promise.js"
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with browser() as opened:
-        yield opened
 
 
 def test_the_page_says_the_same_to_the_letter(chrome: Browser) -> None:
