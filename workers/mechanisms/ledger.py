@@ -123,16 +123,18 @@ class Contributions:
         return f"Contributions({len(self.keys)} keys, {len(self.counts)} rows)"
 
 
-def with_capacity(column: NDArray[A], n: int) -> NDArray[A]:
-    """Return `column` with capacity for `n` rows.
+def with_capacity(array: NDArray[A], n: int, axis: int = 0) -> NDArray[A]:
+    """Return `array` with capacity for `n` along an axis.
 
-    The result is `column` itself, or a zero-padded copy at least one and a half times its length.
+    The result is `array` itself, or a zero-padded copy at least one and a half times its length.
     """
-    capacity = len(column)
-    if n <= capacity:
-        return column
-    wider = np.zeros((max(n, capacity + capacity // 2), *column.shape[1:]), dtype=column.dtype)
-    wider[:capacity] = column
+    length = array.shape[axis]
+    if n <= length:
+        return array
+    shape = list(array.shape)
+    shape[axis] = max(n, length + length // 2)
+    wider = np.zeros(shape, dtype=array.dtype)
+    wider[tuple(map(slice, array.shape))] = array
     return wider
 
 

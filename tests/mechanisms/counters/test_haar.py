@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workers.mechanisms.counters.haar import HaarCounter, Room, _added_up, _plan
-from workers.mechanisms.counters.levels import Cell, Integers
-from workers.mechanisms.noise.keyed import NoiseKey
+from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.counters.levels import Integers
+from workers.mechanisms.noise.keyed import Cell, NoiseKey
 from workers.runtime.errors import HorizonExceeded
 
 STREAM = NoiseKey(bytes(32)).stream(bytes(16))
@@ -26,10 +26,7 @@ def statistic(cell: Cell, s: int) -> int:
 
 
 def coefficients(counter: HaarCounter, t: int) -> dict[Cell, Fraction]:
-    return {
-        cell: Fraction(numerator, 1 << bits)
-        for _, bits, cell, numerator in counter._coefficients(t)
-    }
+    return {cell: coefficient for cell, (coefficient, _) in counter.cells(t).items()}
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 8, 21, 64])
@@ -168,32 +165,22 @@ def test_release_equals_exact_rational_arithmetic_for_any_noise(
         column[20:40] = generator.integers(-2, 3, size=20)
         noise.append(column)
 
-    by_width = counter._room(rows)
-    for columns, levels in zip(by_width, counter._levels_of, strict=True):
-        for place, level in enumerate(levels):
-            columns[place] = noise[level]
-
-    def source(first: int, last: int) -> Room:
-        assert (first, last) == (0, rows)
-        return by_width
-
+    block = counter._block(rows)
+    for level, column in enumerate(noise):
+        counter._row(block, level)[:] = column
+    released = np.empty(rows, dtype=np.int64)
     for t in ticks:
-        released = _added_up(_plan(counter, t), rows, source)
+        counter.plan(t).add_up(block, released)
+        terms = coefficients(counter, t).items()
         for row in range(rows):
-            exact = sum(
-                (
-                    Fraction(numerator, 1 << bits) * int(noise[level][row])
-                    for level, bits, _, numerator in counter._coefficients(t)
-                ),
-                Fraction(0),
-            )
+            exact = sum((c * int(noise[level][row]) for (level, _), c in terms), Fraction(0))
             assert int(released[row]) == math.floor(exact + Fraction(1, 2))
 
 
 def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
     """The arithmetic test must cover all paths: 32 bits, 64 bits, and several groups."""
     small, large, unbounded = (
-        _plan(counter, 333).sums[:, 3].tolist()
+        counter.plan(333).sums[:, 3].tolist()
         for counter in (HaarCounter(1000, 0.01), HaarCounter(2**16, 1e-6), HaarCounter(None, 0.004))
     )
     assert set(small) == {1}
@@ -207,15 +194,15 @@ def test_plans_that_are_made_together_are_those_of_their_ticks(horizon: int | No
     counter = HaarCounter(horizon, 0.1)
     for t in (1, 2, 15, 16, 17, 99, 100, 2**40 - 1):
         if t <= (horizon or t):
-            made, alone = _plan(counter, t), counter._planned(t)
-            assert (made.levels, made.nodes) == (alone.levels, alone.nodes)
+            made, alone = counter.plan(t), counter._planned(t)
+            assert made.cells == alone.cells
             assert (made.terms.tolist(), made.sums.tolist()) == (
                 alone.terms.tolist(),
                 alone.sums.tolist(),
             )
     for t in (0, (horizon or 2**40 - 1) + 1):
         with pytest.raises(HorizonExceeded):
-            _plan(counter, t)
+            counter.plan(t)
 
 
 def test_drawn_noise_is_the_sum_over_its_cells() -> None:

@@ -33,6 +33,8 @@ from workers.runtime.frozen import Frozen
 if TYPE_CHECKING:
     from workers.arrays.blake2b import State
 
+# Identifies one of an item's noise values, such as (level, block); two integers below 2^64.
+Cell = tuple[int, int]
 
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
