@@ -6,11 +6,12 @@ type; an error names the field, its value and the allowed values.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, get_type_hints
+from typing import NamedTuple, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -49,12 +50,9 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             try:
                 checked = rule.checked(value)
             except msgspec.ValidationError:
-                text = (
-                    f"{display(value)} ms"
-                    if rule.duration and not isinstance(value, str)
-                    else display(value)
-                )
-                raise ValueError(f"{self.where()}{rule.name} = {text}: {rule.allowed}") from None
+                unit = " ms" if rule.duration and not isinstance(value, str) else ""
+                text = f"{rule.name} = {display(value)}{unit}: {rule.allowed}"
+                raise ValueError(self.where() + text) from None
             if checked is not value:
                 msgspec.structs.force_setattr(self, rule.attribute, checked)
         for complaint in self.complaints():
@@ -76,7 +74,9 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
     found = []
     for field in msgspec.structs.fields(record):
         hint = hints[field.name]
-        metas = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
+        # The annotation's own come first, then those of a union's members, as in `Count | None`.
+        annotated = [getattr(part, "__metadata__", ()) for part in (hint, *get_args(hint))]
+        metas = [meta for meta in itertools.chain(*annotated) if isinstance(meta, Meta)]
         allowed = next((meta.description for meta in metas if meta.description), None)
         if allowed is None:
             raise TypeError(f"{record.__name__}.{field.name} does not say in words what is allowed")

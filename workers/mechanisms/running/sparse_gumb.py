@@ -60,7 +60,7 @@ from workers.arrays.tag_index import Rows, Tags
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import OnSplit, Split, split
 from workers.mechanisms.config.checked import display
-from workers.mechanisms.config.histogram import HistogramConfig, Label, label_complaints
+from workers.mechanisms.config.histogram import Count, HistogramConfig, Label, label_complaints
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.ledger import Parts
@@ -163,6 +163,8 @@ class SparseNoise:
 
 
 _UNBOUNDED_TICKS = 1 << 40
+_DOMAIN = 'a list of labels such as ["p1", "p2"], at least two, none of them empty'
+_ETA = "a whole number from 0 to 2^40"
 
 
 class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_gumb"):
@@ -177,19 +179,10 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
         accounting: "tight", or "paper" for Theorem 4 as printed.
     """
 
-    domain: Annotated[
-        tuple[Label, ...],
-        Meta(
-            min_length=2,
-            description='a list of labels such as ["p1", "p2"], at least two, none of them empty',
-        ),
-    ]
-    top_k: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
-    switches: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
-    eta: Annotated[
-        Annotated[int, Meta(ge=0, le=2**40)] | None,
-        Meta(description="a whole number from 0 to 2^40"),
-    ] = None
+    domain: Annotated[tuple[Label, ...], Meta(min_length=2, description=_DOMAIN)]
+    top_k: Count
+    switches: Count
+    eta: Annotated[int, Meta(ge=0, le=2**40, description=_ETA)] | None = None
     accounting: Annotated[Literal["tight", "paper"], Meta(description='"tight" or "paper"')] = (
         "tight"
     )
