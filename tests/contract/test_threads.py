@@ -157,7 +157,7 @@ def test_what_caches_keep_is_looked_at() -> None:
         "discrete_laplace",
         "geometric",
         "counter_of",
-        "_constants",
+        "constants_of",
     } <= names
     mechanism = cold(VARIANTS[0])
     empty = len(Picture.of(mechanism)._content)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from workers.mechanisms.counters.haar import HaarCounter
-from workers.mechanisms.counters.levels import Integers
+from workers.mechanisms.noise.inversion import Integers
 from workers.mechanisms.noise.keyed import Cell, NoiseKey
 from workers.runtime.errors import HorizonExceeded
 

@@ -79,7 +79,9 @@ def test_the_figures_of_a_tick_are_those_of_the_counters_terms(
         noise, terms = discovery._noise_of(t, 1), counter.terms(t)
         assert noise.variance[0] == pytest.approx(float(counter.variance(t)), rel=1e-9)
         assert noise.square[0] == pytest.approx(float(sum(c * c for c, _ in terms)), rel=1e-9)
-        expected = [sum(constants_of(s2)[1 + u] for _, s2 in terms) for u in range(4)]
+        expected = [
+            sum(constants_of(*s2.as_integer_ratio())[1 + u] for _, s2 in terms) for u in range(4)
+        ]
         assert noise.log_theta[0] == pytest.approx(expected, rel=1e-9)
 
 

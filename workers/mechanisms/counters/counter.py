@@ -67,7 +67,20 @@ def make_counter(
     raise ValueError(f"counter = {kind!r}: must be one of {', '.join(KINDS)}")
 
 
-class OnCounters(OnSplit):
+class CounterErrors(OnSplit):
+    """Base class of mechanisms whose published counts have the noise of `_counter`."""
+
+    _counter: Counter
+
+    def sd(self, t: int) -> float:
+        ticks = tick_block(t, last_tick_of(self._counter.horizon))
+        return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)
+
+    def difference_sd(self, t: int, since: int) -> float:
+        return self._counter.difference_sd(t, since)
+
+
+class OnCounters(CounterErrors):
     """Base class of mechanisms with one counter per item.
 
     Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all
@@ -101,13 +114,6 @@ class OnCounters(OnSplit):
         of_counts = (1 + math.exp(self._split.epsilon)) * tv
         remedy = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
         self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=remedy)
-
-    def sd(self, t: int) -> float:
-        ticks = tick_block(t, last_tick_of(self._counter.horizon))
-        return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)
-
-    def difference_sd(self, t: int, since: int) -> float:
-        return self._counter.difference_sd(t, since)
 
     def init(self) -> State:
         return State()

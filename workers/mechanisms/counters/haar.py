@@ -43,14 +43,9 @@ from typing import NamedTuple
 import numpy as np
 
 from workers.arrays.types import Longs, Tags
-from workers.mechanisms.counters.levels import (
-    Integers,
-    LevelColumns,
-    LevelCounter,
-    check_tick,
-    tick_block,
-)
+from workers.mechanisms.counters.levels import LevelColumns, LevelCounter, check_tick, tick_block
 from workers.mechanisms.ledger import with_capacity
+from workers.mechanisms.noise.inversion import Integers
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 from workers.runtime.frozen import memoized, read_only
 

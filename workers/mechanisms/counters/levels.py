@@ -31,10 +31,7 @@ values is off by at most a unit of 2^-128, and the omitted mass is at most 2^-18
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import ClassVar, Protocol
 
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.accounting import check_rho_item, float_up
@@ -43,9 +40,6 @@ from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
 from workers.mechanisms.noise.keyed import Cell, NoiseStream
 from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import Frozen
-
-# Noise in the narrowest type that holds it: int16, int32 or int64.
-Integers = NDArray[np.signedinteger[Any]]
 
 LONGEST_HORIZON = 1 << 40
 _TOGETHER = 16

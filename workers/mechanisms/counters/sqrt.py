@@ -45,9 +45,10 @@ import numpy as np
 
 from workers.arrays.types import Codes, Floats, Longs, Tags
 from workers.mechanisms.accounting import check_rho_item, float_up
-from workers.mechanisms.counters.levels import Counter, Integers, check_tick
+from workers.mechanisms.counters.levels import Counter, check_tick
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise import gaussian
+from workers.mechanisms.noise.inversion import Integers
 from workers.mechanisms.noise.keyed import Cell, NoiseStream
 from workers.runtime.frozen import memoized, read_only
 

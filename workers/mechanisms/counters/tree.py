@@ -38,9 +38,10 @@ import numpy as np
 
 from workers.arrays.types import Longs, Tags
 from workers.mechanisms.counters import levels
-from workers.mechanisms.counters.levels import Integers, LevelColumns, LevelCounter
+from workers.mechanisms.counters.levels import LevelColumns, LevelCounter
 from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise.gaussian import IntegerGaussian
+from workers.mechanisms.noise.inversion import Integers
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 
 UNBOUNDED_RADIX = 5
