@@ -123,6 +123,11 @@ class State:
         if labels:
             self.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
 
+    def merge(self, contributions: Parts, *, add_rows: bool) -> None:
+        """Add one tick's messages to the counts; see `Ledger.merge`."""
+        for part, key_index in contributions:
+            self.ledger.merge(part, key_index, add_rows=add_rows)
+
     def changed(self) -> Sequence[tuple[str, bytes]]:
         """Return the further blocks changed since the last commit: (name, versioned bytes)."""
         return ()

@@ -34,11 +34,7 @@ _DIGITS = Context(prec=6)
 
 
 class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The edges of a histogram's buckets: finite and strictly ascending.
-
-    Attributes:
-        edges: 2 to 1,000 numbers.
-    """
+    """The 2 to 1,000 edges of a histogram's buckets: finite and strictly ascending."""
 
     edges: tuple[float, ...]
 

@@ -23,8 +23,7 @@ from msgspec import Meta
 
 from workers.mechanisms.config.buckets import ALLOWED as BUCKETS_ALLOWED
 from workers.mechanisms.config.buckets import QUANTILES_MAX, Buckets
-from workers.mechanisms.config.checked import Checked, display
-from workers.mechanisms.config.ticks import window_complaints
+from workers.mechanisms.config.checked import Checked, display, whole
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, SYNTAX, Condition, path_complaints
 from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
 
@@ -36,15 +35,8 @@ CONSTANT_HORIZON_MAX = 1 << 20
 SQRT_HORIZON_MAX = 1 << 16
 # Without running counts or without a counter: counter settings would have no effect.
 COUNTERLESS = (
-    "doubling",
-    "known_gauss",
-    "known_gumbel",
-    "limit_dom",
-    "limit_dom_laplace",
-    "pay_what_you_get",
-    "positive_gauss",
-    "positive_laplace",
-    "unk_gauss",
+    *("doubling", "known_gauss", "known_gumbel", "limit_dom", "limit_dom_laplace"),
+    *("pay_what_you_get", "positive_gauss", "positive_laplace", "unk_gauss"),
 )
 SQRT_MECHANISMS = ("known_base", "sparse_gumb")
 # They keep a counter over the ticks of an epoch, so the epoch's last tick is the counter's last.
@@ -60,20 +52,14 @@ TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
 Duration = Annotated[int, Meta(extra={"duration": True})]
 """Milliseconds in Python; written as "10s" in a settings file."""
 Label = Annotated[str, Meta(min_length=1)]
-Domain = Annotated[
-    tuple[Label, ...],
-    Meta(
-        min_length=1,
-        description='a list of labels such as ["p1", "p2"], at least one, none of them empty',
-    ),
-]
+_DOMAIN = 'a list of labels such as ["p1", "p2"], at least one, none of them empty'
+Domain = Annotated[tuple[Label, ...], Meta(min_length=1, description=_DOMAIN)]
 FieldPath = Annotated[str, Meta(min_length=1, max_length=1_000)]
 """A path to a field of an event, as `workers.mechanisms.config.views` reads it."""
 KEY_ALLOWED = f'{SYNTAX}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
 Conditions = Annotated[tuple[Condition, ...], Meta(description=CONDITIONS_ALLOWED)]
 Budget = Annotated[float, Meta(gt=0, le=50, description="a number above 0 and at most 50")]
-Count = Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
-Quantile = Annotated[float, Meta(gt=0, lt=1)]
+Count = Annotated[int, whole(1, 10_000)]
 Window = Annotated[int, Meta(ge=1, le=31_622_400_000)]
 
 
@@ -82,12 +68,17 @@ _HORIZON = (
     'a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", or "unbounded"'
 )
 _START = "a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
+_DELTA = "a number from 1e-50 to 0.5, such as 1e-9"
 _END_SHARE = "a number from 0.01 to 0.99, such as 0.6"
 _KEYS = (
     'a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'
 )
 _WINDOWS = "a list of at most 20 durations from 1ms to 366d"
 _QUANTILES = f"a list of at most {QUANTILES_MAX} numbers above 0 and below 1, such as [0.5, 0.95]"
+Quantiles = Annotated[
+    tuple[Annotated[float, Meta(gt=0, lt=1)], ...],
+    Meta(max_length=QUANTILES_MAX, description=_QUANTILES),
+]
 _TOPIC = 'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
 _EVERY = 'a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'
 
@@ -116,31 +107,28 @@ class Lane(NamedTuple):
 class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism"):
     """Settings common to all continual histograms.
 
-    Attributes:
-        name: unique within a worker.
-        tick_ms: width of a tick of event time, ms ("tick" outside Python).
-        horizon: ticks in an epoch, or "unbounded": one epoch without an end.
-        start: tick 1 begins here; None is 1970-01-01.
-        max_items: D0, most items of one event that count.
-        max_count: Dinf, most that one event adds to one item; where users are protected, one user
-            in an epoch.
-        max_items_per_user: most items of one user that count in an epoch; only where users are
-            protected.
-        epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.
-        rho: total of one epoch in zCDP.
-        delta: probability, over one epoch, that the guarantee does not cover.
-        counter: the counter of a running count.
-        radix: base of the "tree" counter; None is the best one for the horizon (5 if unbounded).
-        end_share: the last tick's share of the budget, with the "haar" counter; None: no tick gets
-            more than the others.
-        keys: the declared stream keys, or "public".
-        windows: ms; snapshots state the standard deviation of the change over every window.
-        key, items, count, where: fields read from an event, overriding `[events]`.
-        buckets: the edges of a domain of intervals; `domain` is their labels.
-        quantiles: of the numbers in the buckets, published in every snapshot; None: the median,
-            where possible.
-        generation: raised to begin a new mechanism, and a new charge, on purpose.
-        topic: output topic; None is `<worker.name>.<name>`.
+    name        unique within a worker
+    tick_ms     width of a tick of event time, ms ("tick" outside Python)
+    horizon     ticks in an epoch, or "unbounded": one epoch without an end
+    start       tick 1 begins here; None is 1970-01-01
+    max_items   D0, most items of one event that count
+    max_count   Dinf, most that one event adds to one item; where users are protected, one user in
+                an epoch
+    max_items_per_user   most items of one user that count in an epoch, where users are protected
+    epsilon     total of one epoch, with `delta`; exactly one of `epsilon` and `rho`
+    rho         total of one epoch in zCDP
+    delta       probability, over one epoch, that the guarantee does not cover
+    radix       base of the "tree" counter; None is the best one for the horizon (5 if unbounded)
+    end_share   the last tick's share of the budget, with the "haar" counter; None: no tick gets
+                more than the others
+    keys        the declared stream keys, or "public"
+    windows     ms; snapshots state the standard deviation of the change over every window
+    key, items, count, where   fields read from an event, overriding `[events]`
+    buckets     the edges of a domain of intervals; `domain` is their labels
+    quantiles   of the numbers in the buckets, published in every snapshot; None: the median, where
+                possible
+    generation  raised to begin a new mechanism, and a new charge, on purpose
+    topic       output topic; None is `<worker.name>.<name>`
     """
 
     name: Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,100}\Z", description=_NAME)]
@@ -150,21 +138,13 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     horizon: Annotated[int, Meta(ge=1, le=2**30, description=_HORIZON)] | Literal["unbounded"]
     start: Annotated[datetime, Meta(tz=True, description=_START)] | None = None
     max_items: Count
-    max_count: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1,000,000")
-    ] = 1
+    max_count: Annotated[int, whole(1, 1_000_000)] = 1
     max_items_per_user: Count | None = None
     epsilon: Budget | None = None
     rho: Budget | None = None
-    delta: Annotated[
-        float, Meta(ge=1e-50, le=0.5, description="a number from 1e-50 to 0.5, such as 1e-9")
-    ]
-    counter: Annotated[
-        Literal["haar", "tree", "sqrt"], Meta(description='"haar", "tree" or "sqrt"')
-    ] = "haar"
-    radix: (
-        Annotated[int, Meta(ge=2, le=1_024, description="a whole number from 2 to 1,024")] | None
-    ) = None
+    delta: Annotated[float, Meta(ge=1e-50, le=0.5, description=_DELTA)]
+    counter: Literal["haar", "tree", "sqrt"] = "haar"
+    radix: Annotated[int, whole(2, 1_024)] | None = None
     end_share: Annotated[float, Meta(ge=0.01, le=0.99, description=_END_SHARE)] | None = None
     keys: Annotated[tuple[Label, ...], Meta(min_length=1, description=_KEYS)] | Literal["public"]
     windows: Annotated[
@@ -177,13 +157,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         name="where", default=None
     )
     buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
-    quantiles: (
-        Annotated[tuple[Quantile, ...], Meta(max_length=QUANTILES_MAX, description=_QUANTILES)]
-        | None
-    ) = None
-    generation: Annotated[
-        int, Meta(ge=1, le=2**31 - 1, description="a whole number from 1 to 2,147,483,647")
-    ] = 1
+    quantiles: Quantiles | None = None
+    generation: Annotated[int, whole(1, 2**31 - 1)] = 1
     topic: Annotated[str, Meta(pattern=TOPIC_NAME, description=_TOPIC)] | None = None
 
     @property
@@ -287,7 +262,14 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
                 f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes it could say; these have: '
                 f'{", ".join(SUBTRACTING)}, or meta with algorithm = "known_gauss"'
             )
-        yield from window_complaints(self.windows, self.tick_ms, self.horizon_ticks)
+        epoch_ms = (self.horizon_ticks or math.inf) * self.tick_ms
+        for number, window_ms in enumerate(self.windows):
+            if window_ms % self.tick_ms:
+                yield f"windows holds {window_ms} ms: a multiple of the tick, {self.tick_ms} ms"
+            elif window_ms > epoch_ms:
+                yield f"windows holds {window_ms} ms: at most the epoch, {epoch_ms} ms"
+            elif window_ms in self.windows[:number]:
+                yield f"windows holds {window_ms} ms more than once: every one only once"
 
     def _bucket_complaints(self) -> Iterator[str]:
         if self.quantiles is not None:
@@ -309,11 +291,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
-    """A histogram over a declared domain: all of its items are published at every tick.
-
-    Attributes:
-        domain: labels, in the order declared.
-    """
+    """A histogram over a declared domain: all of its items are published at every tick."""
 
     domain: Domain
 
@@ -325,15 +303,11 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
 class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
     """A histogram over an unknown domain: items appear once their noisy count passes a threshold.
 
-    Attributes:
-        threshold: how the probability of showing one event's item is spread over the ticks.
-        every: with threshold = "every", new items are shown only at ticks that are multiples of it.
+    `threshold` says how the probability of showing one event's item is spread over the ticks. With
+    "every", new items are shown only at ticks that are multiples of `every`.
     """
 
-    threshold: Annotated[
-        Literal["per_tick", "constant", "every"],
-        Meta(description='"per_tick", "constant" or "every"'),
-    ] = "per_tick"
+    threshold: Literal["per_tick", "constant", "every"] = "per_tick"
     every: Annotated[int, Meta(ge=1, le=2**30, description=_EVERY)] | None = None
 
     def complaints(self) -> Iterator[str]:

@@ -7,11 +7,8 @@ Histograms with equal settings share a view. Two kinds of settings are refused h
 location of the mistake: those that no event can satisfy, and a path through the items of another
 view, which scanners open.
 
-Paths to the fields of an event: `order.lines[].sku`.
-
-    parse("order.lines[].sku")   the steps order, lines, sku; lines is a list
-
-Names are separated by dots. A name that contains a dot, a bracket, a quote or white space, or
+Paths to the fields of an event: `order.lines[].sku` is the steps order, lines, sku; lines is a
+list. Names are separated by dots. A name that contains a dot, a bracket, a quote or white space, or
 begins with $, is quoted as in JSON: `order."shop.name"`. `[]` behind a name means every element of
 the list there; a path has it at most once.
 
@@ -48,15 +45,10 @@ _QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The location of a field in an event.
+    """The location of a field in an event."""
 
-    Attributes:
-        steps: names, from the outermost in.
-        list_at: number of names before `[]`; None: no list.
-    """
-
-    steps: tuple[str, ...]
-    list_at: int | None = None
+    steps: tuple[str, ...]  # names, from the outermost in
+    list_at: int | None = None  # number of names before `[]`; None: no list
 
     def __str__(self) -> str:
         parts = [name if _PLAIN.fullmatch(name) else _quoted(name) for name in self.steps]
@@ -231,22 +223,14 @@ UNITS = ("ms", "s", "us", "ns", "iso")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The fields that one histogram reads.
+    """The fields that one histogram reads."""
 
-    Attributes:
-        key: path of the stream key; "$key": the record key; "$all": one key for all events.
-        items: path of a label, a list of labels or an object of counts; with `[]`, of a label in
-            each element.
-        count: path of an item's count in an event; None: once, or as an object says.
-        where: conditions that an event must satisfy.
-        edges: bucket edges for a number at `items`; None: items are labels.
-    """
-
-    key: Path | str
+    key: Path | str  # of the stream key; "$key": the record key; "$all": one key for all events
+    # Of a label, a list of labels or an object of counts; with `[]`, of a label in each element.
     items: Path
-    count: Path | None = None
+    count: Path | None = None  # of an item's count in an event; None: once, or as an object says
     where: tuple[Condition, ...] = ()
-    edges: tuple[float, ...] | None = None
+    edges: tuple[float, ...] | None = None  # of buckets for a number at `items`; None: labels
 
     def paths(self) -> dict[str, Path]:
         """Return the paths required in an event, by setting name."""
@@ -256,21 +240,13 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The fields that a worker reads from an event.
+    """The fields that a worker reads from an event."""
 
-    Attributes:
-        views: by name, as in lanes.
-        time: path of the time; None: the record's own.
-        unit: of the time, one of UNITS.
-        user: path of the user, or "$key"; None: users are not read.
-        empty: whether an event with absent or null items counts as having none, or is rejected.
-    """
-
-    views: Mapping[str, View]
-    time: Path | None = None
-    unit: str = "ms"
-    user: Path | str | None = None
-    empty: bool = False
+    views: Mapping[str, View]  # by name, as in lanes
+    time: Path | None = None  # None: the record's own
+    unit: str = "ms"  # of the time, one of UNITS
+    user: Path | str | None = None  # or "$key"; None: users are not read
+    empty: bool = False  # whether absent or null items count as none, or the event is rejected
 
 
 def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:

@@ -88,9 +88,8 @@ class OnCounters(CounterErrors):
     cost at most `delta_discovery`; adaptive streams included (integer orders). Every rounding goes
     to the private side.
 
-    Args:
-        discovers: whether items of an unknown domain are shown.
-        every: new items are tested only at ticks that are multiples of this.
+    It `discovers` items of an unknown domain, tested only at ticks that are multiples of `every`,
+    or none.
 
     Raises:
         ValueError: the budget cannot be met, or delta is below what the samplers can promise.

@@ -87,24 +87,17 @@ def check_tick(kind: str, tick: int, last_tick: int) -> None:
 class Counter(Frozen):
     """A counter's public parameters and noise.
 
-    Attributes:
-        kind: its name in the settings.
-        horizon: ticks in an epoch; None is unbounded.
-        rho_item: cost of one unit of change of one item, after the variances were rounded up: at
-            most the requested one.
-        cells_per_event: cells whose true value an event of one item changes.
-        tv: upper bound on the total variation distance of these cells' noise, together, from the
-            ideal.
-        test_tv: upper bound on how much likelier the sampled noise exceeds a threshold at one tick
-            than the ideal noise. It is a sum over the cells that a tick adds: with all other cells
-            fixed, a threshold on the sum is a threshold on one cell, whatever its coefficient.
+    `rho_item` is after the variances were rounded up: at most the requested one. `test_tv` bounds
+    how much likelier the sampled noise exceeds a threshold at one tick than the ideal noise. It is
+    a sum over the cells that a tick adds: with all other cells fixed, a threshold on the sum is a
+    threshold on one cell, whatever its coefficient.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # its name in the settings
     horizon: int | None
     rho_item: float
-    cells_per_event: int
-    tv: float
+    cells_per_event: int  # whose true value an event of one item changes
+    tv: float  # upper bound, over these cells' noise together
     test_tv: float
 
     def __repr__(self) -> str:
@@ -164,9 +157,7 @@ class Counter(Frozen):
 class LevelCounter(Counter):
     """Base class of the counters whose cells have one noise variance per level.
 
-    Args:
-        horizon: ticks, 1..2^40; None is unbounded.
-        rho_item: budget, above 0.
+    The horizon is 1..2^40 ticks, or None; `rho_item` is above 0.
 
     Raises:
         ValueError: a parameter is outside its range, or there is no table for noise this wide.
@@ -177,9 +168,8 @@ class LevelCounter(Counter):
         self.horizon, self._last_tick = horizon, last_tick_of(horizon)
         weights = self._weights()
         total = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
-        self._sigma_squared = tuple(
-            gaussian.round_up_sigma_squared(total / weight) for weight in weights
-        )
+        sigma_squared = (gaussian.round_up_sigma_squared(total / weight) for weight in weights)
+        self._sigma_squared = tuple(sigma_squared)
         # Over a common denominator: integer sums take a tenth of the time of fractions.
         common = math.lcm(*(value.denominator for value in self._sigma_squared))
         self._over_one = tuple(int(value * common) for value in self._sigma_squared), common

@@ -40,15 +40,10 @@ _AMBIGUOUS_INT32 = -(1 << 31)
 
 
 class InversionTable(Frozen):
-    """Sampler of the integers lowest, lowest + 1, ... Immutable.
+    """Sampler of the integers lowest, lowest + 1, ..., `bound` the largest absolute value.
 
-    Args:
-        thresholds: ascending, each above 0 and below 2^128.
-        lowest: the value of a word below all of them.
-
-    Attributes:
-        bound: the largest absolute value it can give.
-        dtype: int16 where every value fits, else int32.
+    Thresholds ascend, each above 0 and below 2^128; `lowest` is the value of a word below them all.
+    `dtype` is int16 where every value fits, else int32.
     """
 
     def __init__(self, thresholds: Sequence[int], lowest: int) -> None:
@@ -69,16 +64,9 @@ class InversionTable(Frozen):
         """Fill `out`, (n,) of `dtype`, with the noise of words (n, 2), the upper halves first."""
         from workers.arrays.number_blocks import look_up
 
-        look_up(
-            self._guide,
-            _GUIDE_SHIFT,
-            self._ambiguous,
-            self._high,
-            self._low,
-            self._lowest,
-            readonly_contiguous(words),
-            out,
-        )
+        guide = (self._guide, _GUIDE_SHIFT, self._ambiguous)
+        thresholds = (self._high, self._low, self._lowest)
+        look_up(*guide, *thresholds, readonly_contiguous(words), out)
 
     def draw(self, stream: NoiseStream, cell: Cell, tags: Tags, out: Integers) -> None:
         """Fill `out`, (n,) of `dtype`, with one cell's noise: `sample` of the stream's words."""

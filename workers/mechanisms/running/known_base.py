@@ -38,20 +38,18 @@ class KnownBase(OnCounters, Domained):
         super().__init__(config, unit, discovers=False)
 
     def public(self) -> Mapping[str, object]:
+        domain = repr(sorted(self._domain)).encode()
         return {
             **head(self.kind, self.config, self.guarantee),
             "counter": self._counter.public(),
-            "domain": hashlib.blake2b(
-                repr(sorted(self._domain)).encode(), digest_size=16
-            ).hexdigest(),
+            "domain": hashlib.blake2b(domain, digest_size=16).hexdigest(),
         }
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release]:
+        state.merge(contributions, add_rows=False)
         columns = state.ledger
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=False)
         noisy = noise.at(t, columns.tags)
         noisy += columns.counts
         return state, Release(np.arange(columns.n, dtype=np.int64), noisy, self.sd(t), None)

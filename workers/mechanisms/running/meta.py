@@ -245,8 +245,7 @@ class Meta(OnSplit, Domained):
             raise TypeError(f"state = {state!r}: must be the mechanism's own")
         drawn, columns = one_shot_noise(noise), state.ledger
         before = columns.counts.copy()
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=not self._known)
+        state.merge(contributions, add_rows=not self._known)
         state.grow()
         counts = columns.counts.copy()
         counts[: len(before)] -= before

@@ -165,22 +165,15 @@ _ETA = "a whole number from 0 to 2^40"
 class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_gumb"):
     """The top k of a declared domain at every tick, for events of any number of items.
 
-    Attributes:
-        domain: the labels of the domain.
-        top_k: items shown of each stream key.
-        switches: most reselections per stream key.
-        eta: margin by which an outside item must exceed the least shown one to cause a switch; None
-            is the default of the module.
-        accounting: "tight", or "paper" for Theorem 4 as printed.
+    `eta` is the margin by which an outside item must exceed the least shown one to cause a switch;
+    None is the default of the module. `accounting` is "paper" for Theorem 4 as printed.
     """
 
     domain: Annotated[tuple[Label, ...], Meta(min_length=2, description=_DOMAIN)]
     top_k: Count
     switches: Count
     eta: Annotated[int, Meta(ge=0, le=2**40, description=_ETA)] | None = None
-    accounting: Annotated[Literal["tight", "paper"], Meta(description='"tight" or "paper"')] = (
-        "tight"
-    )
+    accounting: Literal["tight", "paper"] = "tight"
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -258,8 +251,7 @@ class SparseGumb(CounterErrors, Domained):
         if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
             raise TypeError("sparse_gumb: the state and the noise must be its own")
         columns, s = state.ledger, self.config.switches
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=False)
+        state.merge(contributions, add_rows=False)
         counts = columns.counts.reshape(-1, len(self._domain))
         testing = [key for key in range(len(counts)) if key in state.chosen and state.used[key] < s]
         if testing:

@@ -64,21 +64,11 @@ class UnkBase(OnCounters, Domained):
         """Show items that have passed a threshold, with noisy counts; see `Mechanism.step`."""
         from workers.arrays.number_blocks import passed
 
-        columns = state.ledger
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=True)
-        threshold, n = self.threshold(t), columns.n
-        new, rows, noisy = (np.empty(n, dtype=np.int64) for _ in range(3))
-        fresh, both = passed(
-            columns.counts,
-            noise.at(t, columns.tags),
-            columns.shown,
-            threshold or 0,
-            threshold is not None,
-            new,
-            rows,
-            noisy,
-        )
+        state.merge(contributions, add_rows=True)
+        columns, threshold = state.ledger, self.threshold(t)
+        new, rows, noisy = results = [np.empty(columns.n, dtype=np.int64) for _ in range(3)]
+        drawn, tests = noise.at(t, columns.tags), threshold is not None
+        fresh, both = passed(columns.counts, drawn, columns.shown, threshold or 0, tests, *results)
         if fresh:
             columns.mark_shown(new[:fresh].copy(), t)
         return state, Release(rows[:both].copy(), noisy[:both].copy(), self.sd(t), threshold)
