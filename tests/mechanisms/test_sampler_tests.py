@@ -16,7 +16,7 @@ from workers.mechanisms.config.histogram import EPOCH, UnkBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
-from workers.mechanisms.running.unk_base import UnkBase
+from workers.mechanisms.running.base import UnkBase
 
 Law = dict[int, int]
 # Masses are whole numbers over 2^300: far finer than 2^-128, and fast to multiply.

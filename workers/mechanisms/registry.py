@@ -15,10 +15,9 @@ from workers.mechanisms.one_shot import config as one_shot
 from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
 from workers.mechanisms.order_statistics import mechanisms as order
-from workers.mechanisms.running.known_base import KnownBase
+from workers.mechanisms.running.base import KnownBase, UnkBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
-from workers.mechanisms.running.unk_base import UnkBase
 from workers.runtime.frozen import check_frozen
 
 _BUILT_BY: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = MappingProxyType(

@@ -15,8 +15,7 @@ from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.mechanism import Mechanism, Release, State
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.running.known_base import KnownBase
-from workers.mechanisms.running.unk_base import UnkBase
+from workers.mechanisms.running.base import KnownBase, UnkBase
 
 KEY = NoiseKey(b"k" * 32)
 ONE_KEY = np.zeros(1, dtype=np.int32)

@@ -150,31 +150,28 @@ class TreeColumns(LevelColumns):
             self._columns[level] = with_capacity(self._columns[level], rows)
             begun, summed = self._reached[level] or (None, 0)
             usable = begun == first and summed <= last
-            starts.append((self._filled[level], summed) if usable else (0, first))
+            held, summed = (self._filled[level], summed) if usable else (0, first)
+            starts.append((held, summed))
+            # Rows beyond `rows` would stay at an older block, so they count as not filled.
+            self._filled[level] = rows if held < rows or summed < last else held
             # Unset until this call succeeds, so that a failure leaves no wrong state.
             self._reached[level] = None
-        # Rows beyond `rows` would stay at an older block, so they count as not filled.
-        filled = [
-            rows if held < rows or reached < last else held
-            for (held, reached), (_, _, last) in zip(starts, blocks, strict=True)
-        ]
         adder = _Adder(self._tables, self._stream, rows)
         out = np.empty(rows, dtype=np.int64)
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
             above: Integers | None = None
-            for (level, first, last), (held, reached_block) in zip(blocks, starts, strict=True):
+            for (level, first, last), (held, summed) in zip(blocks, starts, strict=True):
                 column = self._columns[level]
                 middle = min(max(start, held), end)
-                adder.add(level, reached_block, last, tags[start:middle], column[start:middle])
+                adder.add(level, summed, last, tags[start:middle], column[start:middle])
                 column[middle:end] = 0 if above is None else above[middle:end]
                 adder.add(level, first, last, tags[middle:end], column[middle:end])
                 above = column
             if above is not None:
                 out[start:end] = above[start:end]
-        for (level, first, last), rows_held in zip(blocks, filled, strict=True):
-            self._reached[level] = (first, last)
-            self._filled[level] = rows_held
+        for level, first, last in blocks:
+            self._reached[level] = first, last
         return out
 
 
