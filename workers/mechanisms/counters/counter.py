@@ -67,6 +67,12 @@ def make_counter(
     raise ValueError(f"counter = {kind!r}: must be one of {', '.join(KINDS)}")
 
 
+def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
+    """Return the configured counter over the ticks of an epoch."""
+    ticks = config.horizon_ticks
+    return make_counter(config.counter, ticks, rho_item, config.radix, config.end_share)
+
+
 class CounterErrors(OnSplit):
     """Base class of mechanisms whose published counts have the noise of `_counter`."""
 
@@ -100,9 +106,7 @@ class OnCounters(CounterErrors):
     ) -> None:
         self._split = split(config, discovers=discovers)
         rho_item = rho_of_item(config, self._split)
-        self._counter = counter = make_counter(
-            config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
-        )
+        self._counter = counter = counter_of(config, rho_item)
         events = config.max_items * config.max_count**2
         spent = math.nextafter(counter.rho_item * events, math.inf)
         tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0

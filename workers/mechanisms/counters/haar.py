@@ -144,13 +144,14 @@ class HaarCounter(LevelCounter):
         return {"levels": self._levels, "offset": self.offset, "end_share": repr(self.end_share)}
 
     def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
-        plan, block = self.plan(t), self._block(min(CHUNK_ROWS, len(tags)))
+        plan, tables = self.plan(t), self._tables
+        block = self._block(min(CHUNK_ROWS, len(tags)))
         out = np.empty(len(tags), dtype=np.int64)
         for first in range(0, len(tags), CHUNK_ROWS):
             part = tags[first : first + CHUNK_ROWS]
             for cell in plan.cells:
                 noise = self._row(block, cell[0])[: len(part)]
-                self._tables[cell[0]].draw(stream, cell, part, noise)
+                tables[cell[0]].draw(stream, cell, part, noise)
             plan.add_up(block, out[first : first + len(part)])
         return out
 

@@ -38,10 +38,6 @@ def round_up_scale(scale: Fraction) -> Fraction:
 class _OfScale(InversionTable):
     """A table of a law with a scale.
 
-    Attributes:
-        tv: upper bound on the total variation distance to the law: half of 2 bound + 1 values that
-            are off by at most one unit of 2^-128 each, and one unit for thresholds of 0.
-
     Raises:
         ValueError: scale is not above 0, or above LARGEST_SCALE.
     """
@@ -58,7 +54,6 @@ class _OfScale(InversionTable):
             super().__init__(inversion.mirrored(tails[::-1]), lowest=-len(tails))
         else:
             super().__init__([(1 << WORD_BITS) - tail for tail in tails], lowest=0)
-        self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS), math.inf)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(scale={self.scale})"

@@ -127,13 +127,9 @@ def round_up_sigma_squared(sigma_squared: Fraction) -> Fraction:
 class IntegerGaussian(InversionTable):
     """Sampler of N_Z(0, sigma_squared). Immutable; `integer_gaussian` caches instances.
 
-    Attributes:
-        tv: upper bound on the total variation distance to N_Z(0, sigma_squared): half of 2 bound +
-            1 values that are off by at most one unit of 2^-128 each, one unit for values whose
-            threshold rounded to 0, and the tail left out.
-        test_tv: upper bound on |P'(X >= x) - P(X >= x)| for every x, P' the sampler's law: a
-            threshold is off by at most half a unit, or less than half a unit where it rounded to 0,
-            and by the tail left out.
+    `test_tv` is an upper bound on |P'(X >= x) - P(X >= x)| for every x, P' the sampler's law: a
+    threshold is off by at most half a unit, or less than half a unit where it rounded to 0, and by
+    the tail left out.
 
     Raises:
         ValueError: sigma_squared is not above 0, or above LARGEST_SIGMA_SQUARED.
@@ -143,8 +139,7 @@ class IntegerGaussian(InversionTable):
         check_sigma_squared(sigma_squared)
         self.sigma_squared = Fraction(sigma_squared)
         lower, tail = _lower_thresholds(self.sigma_squared)
-        super().__init__(inversion.mirrored(lower), lowest=-len(lower))
-        self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf)
+        super().__init__(inversion.mirrored(lower), -len(lower), tail)
         self.test_tv = math.nextafter(math.ldexp(1, -WORD_BITS) + tail, math.inf)
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ compared, so every machine gets the same noise, and no float ever touches a rele
 Laws: `gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`, `discrete_laplace.Geometric`.
 """
 
+import math
 from collections.abc import Sequence
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context
 from fractions import Fraction
@@ -43,12 +44,15 @@ class InversionTable(Frozen):
     """Sampler of the integers lowest, lowest + 1, ..., `bound` the largest absolute value.
 
     Thresholds ascend, each above 0 and below 2^128; `lowest` is the value of a word below them all.
-    `dtype` is int16 where every value fits, else int32.
+    `dtype` is int16 where every value fits, else int32. `tv` is an upper bound on the total
+    variation distance to the law: half of 2 bound + 1 values that are off by at most one unit of
+    2^-128 each, one unit for values whose threshold rounded to 0, and `tail`, the mass left out.
     """
 
-    def __init__(self, thresholds: Sequence[int], lowest: int) -> None:
+    def __init__(self, thresholds: Sequence[int], lowest: int, tail: float = 0.0) -> None:
         self._lowest = lowest
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
+        self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf)
         # The type's most negative value marks undecided words, so it must not be a sample.
         self.dtype: np.dtype[np.int16] | np.dtype[np.int32]
         if self.bound < -_AMBIGUOUS_INT16:

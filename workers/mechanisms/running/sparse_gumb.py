@@ -61,7 +61,7 @@ from workers.mechanisms.accounting import float_up
 from workers.mechanisms.budget import Split, split
 from workers.mechanisms.config.checked import display
 from workers.mechanisms.config.histogram import Count, HistogramConfig, Label, label_complaints
-from workers.mechanisms.counters.counter import CounterErrors, make_counter
+from workers.mechanisms.counters.counter import CounterErrors, counter_of
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
@@ -201,9 +201,7 @@ class SparseGumb(CounterErrors, Domained):
         tau_squared = tau_squared_of(config, self._split)
         tau_1, tau_2 = _root_up(s * tau_squared), _root_up((s + 1) * tau_squared)
         rho_item = rho_of_item(config, tau_squared)
-        self._counter = make_counter(
-            config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
-        )
+        self._counter = counter_of(config, rho_item)
         self._pick_scale = round_up_scale(tau_2 / 2)
         self._threshold_scale = round_up_scale(2 * tau_1)
         self._test_scale = round_up_scale(4 * tau_1)
