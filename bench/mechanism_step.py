@@ -15,7 +15,7 @@ from workers.arrays.texts import Texts
 from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.running.unk_base import UnkBase
+from workers.mechanisms.running.base import UnkBase
 
 KEYS = 10
 

@@ -38,8 +38,8 @@ from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.one_shot.algorithms import LIMITED
 from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
+from workers.mechanisms.running.base import UnkBase
 from workers.mechanisms.running.meta import Meta
-from workers.mechanisms.running.unk_base import UnkBase
 
 pytestmark = pytest.mark.slow
 

@@ -29,7 +29,7 @@ from workers.mechanisms.config.histogram import Lane
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.noise import selection
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey
-from workers.mechanisms.running.known_base import KnownBase
+from workers.mechanisms.running.base import KnownBase
 from workers.pipeline.contributions import decode
 from workers.pipeline.intake import Intake
 from workers.settings.settings import EventsSettings
@@ -157,7 +157,7 @@ def test_what_caches_keep_is_looked_at() -> None:
         "discrete_laplace",
         "geometric",
         "counter_of",
-        "_constants",
+        "constants_of",
     } <= names
     mechanism = cold(VARIANTS[0])
     empty = len(Picture.of(mechanism)._content)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.mechanisms.small import SMALL
 from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.identity import describe, mechanism_id
@@ -24,15 +25,7 @@ SAME: dict[str, object] = {
     "topic": "w.h",
     "events": {"items": "products"},
 }
-CONFIG: dict[str, object] = {
-    "name": "h",
-    "tick_ms": 10,
-    "horizon": 64,
-    "max_items": 1,
-    "epsilon": 1.0,
-    "delta": 1e-6,
-    "keys": "public",
-}
+CONFIG = SMALL | {"tick_ms": 10}
 
 
 def an_id(
@@ -43,33 +36,29 @@ def an_id(
     return mechanism_id(describe(**parameters, mechanism=mechanism.public()), first, epoch)
 
 
+CHANGED: dict[str, object] = {
+    "worker": "w2",
+    "histogram": "h2",
+    "generation": 2,
+    "tick_ms": 20,
+    "start_ms": 10,
+    "stream": "c#2",
+    "topic": "t",
+    "events": {"items": "queries"},
+}
+SETTINGS: dict[str, Any] = {
+    "max_items": 2,
+    "max_count": 2,
+    "epsilon": 1.1,
+    "delta": 1e-7,
+    "horizon": 65,
+    "counter": "tree",
+}
 OTHERS = {
     "epoch": an_id(epoch=2),
     "first tick": an_id(first=2),
-    **{
-        name: an_id(changed={name: value})
-        for name, value in {
-            "worker": "w2",
-            "histogram": "h2",
-            "generation": 2,
-            "tick_ms": 20,
-            "start_ms": 10,
-            "stream": "c#2",
-            "topic": "t",
-            "events": {"items": "queries"},
-        }.items()
-    },
-    **{
-        name: an_id(**{name: value})  # type: ignore[arg-type]  # none of them is `first` or `epoch`
-        for name, value in {
-            "max_items": 2,
-            "max_count": 2,
-            "epsilon": 1.1,
-            "delta": 1e-7,
-            "horizon": 65,
-            "counter": "tree",
-        }.items()
-    },
+    **{name: an_id(changed={name: value}) for name, value in CHANGED.items()},
+    **{name: an_id(**{name: value}) for name, value in SETTINGS.items()},
 }
 
 
@@ -92,9 +81,8 @@ def test_the_correlation_test_sees_shared_noise() -> None:
     tags = KEY.tags("k", [b"%d" % i for i in range(ROWS)])
     mine = counter.draw(KEY.stream(an_id()), 37, tags)
     assert np.array_equal(mine, counter.draw(KEY.stream(an_id()), 37, tags))
-    mixed = np.where(
-        np.arange(ROWS) % 10 == 0, mine, counter.draw(KEY.stream(OTHERS["epoch"]), 37, tags)
-    )
+    other = counter.draw(KEY.stream(OTHERS["epoch"]), 37, tags)
+    mixed = np.where(np.arange(ROWS) % 10 == 0, mine, other)
     assert abs(np.corrcoef(mine, mixed)[0, 1]) > 5 / math.sqrt(ROWS)
 
 

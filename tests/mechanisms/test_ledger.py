@@ -19,27 +19,18 @@ TALLIES = st.dictionaries(
 def contributions(tally: dict[str, dict[str, int]]) -> Contributions:
     keys = tuple(tally)
     labels = [label.encode() for items in tally.values() for label in items]
-    key_of_row = np.repeat(
-        np.arange(len(keys), dtype=np.int32), [len(items) for items in tally.values()]
-    )
+    lengths = [len(items) for items in tally.values()]
+    key_of_row = np.repeat(np.arange(len(keys), dtype=np.int32), lengths)
     tags = [KEY.tags(key, [label.encode() for label in items]) for key, items in tally.items()]
     counts = np.array([n for items in tally.values() for n in items.values()], dtype=np.int64)
-    return Contributions(
-        keys,
-        key_of_row,
-        np.concatenate([np.empty((0, 2), np.uint64), *tags]),
-        Texts.of(labels),
-        counts,
-    )
+    all_tags = np.concatenate([np.empty((0, 2), np.uint64), *tags])
+    return Contributions(keys, key_of_row, all_tags, Texts.of(labels), counts)
 
 
 def as_dict(columns: Ledger, names: list[str]) -> dict[tuple[str, str], int]:
-    return {
-        (names[key], columns.label(row).decode()): count
-        for row, (key, count) in enumerate(
-            zip(columns.keys.tolist(), columns.counts.tolist(), strict=True)
-        )
-    }
+    labels = [columns.label(row).decode() for row in range(columns.n)]
+    pairs = zip((names[key] for key in columns.keys.tolist()), labels, strict=True)
+    return dict(zip(pairs, columns.counts.tolist(), strict=True))
 
 
 @given(st.lists(TALLIES, max_size=6))
@@ -48,9 +39,8 @@ def test_merging_adds_up_like_a_dictionary(parts: list[dict[str, dict[str, int]]
     expected: dict[tuple[str, str], int] = {}
     for tally in parts:
         part = contributions(tally)
-        columns.merge(
-            part, np.array([names.index(k) for k in part.keys], dtype=np.int32), add_rows=True
-        )
+        index = np.array([names.index(k) for k in part.keys], dtype=np.int32)
+        columns.merge(part, index, add_rows=True)
         for key, items in tally.items():
             for label, n in items.items():
                 expected[key, label] = expected.get((key, label), 0) + n
@@ -66,11 +56,8 @@ def test_rows_of_keys_that_are_not_served_are_left_out(
     expected: dict[tuple[str, str], int] = {}
     for tally in parts:
         part = contributions(tally)
-        columns.merge(
-            part,
-            np.array([0 if k == "b" else -1 for k in part.keys], dtype=np.int32),
-            add_rows=True,
-        )
+        index = np.array([0 if k == "b" else -1 for k in part.keys], dtype=np.int32)
+        columns.merge(part, index, add_rows=True)
         for label, n in tally.get("b", {}).items():
             expected["b", label] = expected.get(("b", label), 0) + n
     assert as_dict(columns, ["b"]) == expected
@@ -80,10 +67,9 @@ def test_an_unknown_item_gets_no_row_in_a_declared_domain() -> None:
     """KnownBase never holds, so never shows, an item outside its domain."""
     columns = Ledger()
     known = contributions({"a": {"x": 1}})
-    columns.merge(known, np.array([0], dtype=np.int32), add_rows=True)
-    columns.merge(
-        contributions({"a": {"y": 5, "x": 2}}), np.array([0], dtype=np.int32), add_rows=False
-    )
+    columns.merge(known, np.zeros(1, np.int32), add_rows=True)
+    more = contributions({"a": {"y": 5, "x": 2}})
+    columns.merge(more, np.zeros(1, np.int32), add_rows=False)
     assert as_dict(columns, ["a"]) == {("a", "x"): 3}
 
 
@@ -108,9 +94,8 @@ def test_labels_come_back_byte_for_byte() -> None:
     columns = Ledger()
     labels = [b"", b"x", "é\0".encode(), b"y" * 1024, b""]
     for label in labels:
-        columns.append(
-            KEY.tags("k", [label + bytes([columns.n])]), np.zeros(1, np.int32), Texts.of([label])
-        )
+        tags = KEY.tags("k", [label + bytes([columns.n])])
+        columns.append(tags, np.zeros(1, np.int32), Texts.of([label]))
     assert [columns.label(i) for i in range(len(labels))] == labels
     assert list(columns.label_column(1, 4)) == labels[1:4]
     assert "y" not in repr(columns)

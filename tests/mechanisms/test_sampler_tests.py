@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.mechanisms.small import SMALL
 from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config.histogram import EPOCH, UnkBaseConfig
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
-from workers.mechanisms.running.unk_base import UnkBase
+from workers.mechanisms.running.base import UnkBase
 
 Law = dict[int, int]
 # Masses are whole numbers over 2^300: far finer than 2^-128, and fast to multiply.
@@ -28,10 +29,8 @@ def sampled(table: IntegerGaussian) -> Law:
     """Return a table's law: how many of the 2^128 words give each value."""
     pairs = zip(table._high.tolist(), table._low.tolist(), strict=True)
     steps = [0, *((high << 64) + low for high, low in pairs), 1 << 128]
-    return {
-        table._lowest + i: (above - below) * UNIT
-        for i, (below, above) in enumerate(pairwise(steps))
-    }
+    widths = (above - below for below, above in pairwise(steps))
+    return {table._lowest + i: width * UNIT for i, width in enumerate(widths)}
 
 
 def ideal(sigma_squared: Fraction) -> Law:
@@ -66,11 +65,10 @@ def excess(one: Law, other: Law) -> Fraction:
     return Fraction(largest, 1 << BITS)
 
 
-@pytest.mark.parametrize(
-    "sigma_squared", [Fraction(1, 5), Fraction(1), Fraction(77, 3), Fraction(900)]
-)
-def test_a_table_passes_no_threshold_more_often_than_it_says(sigma_squared: Fraction) -> None:
+@pytest.mark.parametrize("text", ["1/5", "1", "77/3", "900"])
+def test_a_table_passes_no_threshold_more_often_than_it_says(text: str) -> None:
     """Half a unit for rounding one threshold; the total variation sums over all thresholds."""
+    sigma_squared = Fraction(text)
     table = integer_gaussian(sigma_squared)
     found = excess(sampled(table), ideal(sigma_squared))
     assert Fraction(1, 10 << 128) < found <= Fraction(table.test_tv) <= Fraction(table.tv)
@@ -92,27 +90,14 @@ def test_no_tick_passes_a_threshold_more_often_than_its_counter_says(
 def excess_at(counter: Counter, t: int) -> Fraction:
     terms = counter.terms(t)
     whole = math.lcm(*(c.denominator for c, _ in terms))
-    tables = [
-        (int(c * whole), sampled(integer_gaussian(sigma_squared))) for c, sigma_squared in terms
-    ]
-    return excess(
-        of_sum(tables),
-        of_sum([(int(c * whole), ideal(sigma_squared)) for c, sigma_squared in terms]),
-    )
+    tables = of_sum([(int(c * whole), sampled(integer_gaussian(s2))) for c, s2 in terms])
+    return excess(tables, of_sum([(int(c * whole), ideal(s2)) for c, s2 in terms]))
 
 
 def settings(**changes: object) -> UnkBaseConfig:
     """Return settings of many ticks, with an unusually small delta."""
-    values: dict[str, Any] = {
-        "name": "h",
-        "tick_ms": 1000,
-        "horizon": 1 << 17,
-        "max_items": 2,
-        "epsilon": 1.0,
-        "delta": 1e-27,
-        "keys": "public",
-    }
-    return UnkBaseConfig(**(values | changes))
+    values: Any = SMALL | {"horizon": 1 << 17, "max_items": 2, "delta": 1e-27} | changes
+    return UnkBaseConfig(**values)
 
 
 @pytest.mark.parametrize(
@@ -127,14 +112,11 @@ def test_a_delta_that_covers_the_counts_but_not_the_tests_is_refused_and_told_wh
         UnkBase(config)
     found = re.search(r"\((\S+)\): a larger delta", str(refused.value))
     assert found is not None
-    enough = UnkBase(
-        settings(**(changes | {"delta": float(found[1]) * 1.1}))
-    )  # a smaller delta has a little more noise
-    counter = enough._counter
-    of_counts = (1 + math.e) * 2 * counter.tv
-    assert of_counts < config.delta * NUMERICAL_SHARE < enough._split.delta_numerical, (
-        "by what was charged before it passed"
-    )
+    # A smaller delta has a little more noise.
+    enough = UnkBase(settings(**(changes | {"delta": float(found[1]) * 1.1})))
+    of_counts = (1 + math.e) * 2 * enough._counter.tv
+    # By what was charged before it passed.
+    assert of_counts < config.delta * NUMERICAL_SHARE < enough._split.delta_numerical
 
 
 def test_the_tests_of_an_epoch_are_charged_each() -> None:
@@ -147,7 +129,5 @@ def test_the_tests_of_an_epoch_are_charged_each() -> None:
     for mechanism in small:
         counter, ticks = mechanism._counter, mechanism.config.horizon_ticks
         assert ticks is not None
-        exact = 2 * ticks * Fraction(counter.test_tv) + Fraction(1 + math.e) * 2 * Fraction(
-            counter.tv
-        )
-        assert exact < Fraction(mechanism._split.delta_numerical)
+        exact = ticks * Fraction(counter.test_tv) + Fraction(1 + math.e) * Fraction(counter.tv)
+        assert 2 * exact < Fraction(mechanism._split.delta_numerical)

@@ -51,19 +51,15 @@ def compute_vectors() -> dict[str, object]:
         return [int(value) for value in out]
 
     def words(n: int) -> list[tuple[int, int]]:
-        return [
-            (high, low) for i in range(n) for high, low in stream.words(tags[:1], (5, i)).tolist()
-        ]
+        drawn = (stream.words(tags[:1], (5, i))[0].tolist() for i in range(n))
+        return [(high, low) for high, low in drawn]
 
-    noise = {
-        f"{kind} {horizon} {rho_item}" + (f" {end_share}" if end_share else ""): [
-            make_counter(kind, horizon, rho_item, end_share=end_share)
-            .draw(stream, t, tags)
-            .tolist()
-            for t in TICKS
-        ]
-        for kind, horizon, rho_item, end_share in COUNTERS
-    }
+    noise, public = {}, []
+    for kind, horizon, rho_item, end_share in COUNTERS:
+        counter = make_counter(kind, horizon, rho_item, end_share=end_share)
+        name = f"{kind} {horizon} {rho_item}" + (f" {end_share}" if end_share else "")
+        noise[name] = [counter.draw(stream, t, tags).tolist() for t in TICKS]
+        public.append(counter.public())
     return {
         "fingerprint": key.fingerprint.hex(),
         "tags": tags.tolist(),
@@ -74,10 +70,7 @@ def compute_vectors() -> dict[str, object]:
         "picks": {text: picks(Fraction(text), words(len(PICK_COUNTS))) for text in PICK_SCALES},
         "ticks": TICKS,
         "counters": noise,
-        "public": [
-            make_counter(kind, horizon, rho_item, end_share=end_share).public()
-            for kind, horizon, rho_item, end_share in COUNTERS
-        ],
+        "public": public,
     }
 
 

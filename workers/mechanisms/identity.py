@@ -11,54 +11,33 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from typing import TypedDict, Unpack
 
 # Increment with any change to how values, thresholds or snapshots are computed: same id, same
 # bytes.
 VERSION = 1
 
 
-def describe(
-    *,
-    worker: str,
-    histogram: str,
-    generation: int,
-    tick_ms: int,
-    start_ms: int,
-    stream: str,
-    topic: str,
-    events: Mapping[str, object],
-    mechanism: Mapping[str, object],
-) -> dict[str, object]:
-    """Return the parameters that identify a mechanism in all of its epochs, as JSON.
+class Identity(TypedDict):
+    """What identifies a mechanism besides its own parameters."""
 
-    Args:
-        generation: raised on purpose for a new mechanism and a new charge.
-        start_ms: start of tick 1 of epoch 1, ms since 1970.
-        stream: names and broker ids of the topics between and behind the stages, or "replay".
-        topic: output topic.
-        events: the topic and event fields that are counted.
-        mechanism: `Mechanism.public()`.
-    """
-    return {
-        "version": VERSION,
-        "worker": worker,
-        "histogram": histogram,
-        "generation": generation,
-        "tick_ms": tick_ms,
-        "start_ms": start_ms,
-        "stream": stream,
-        "topic": topic,
-        "events": events,
-        **mechanism,
-    }
+    worker: str
+    histogram: str
+    generation: int  # raised on purpose for a new mechanism and a new charge
+    tick_ms: int
+    start_ms: int  # start of tick 1 of epoch 1, ms since 1970
+    stream: str  # names and broker ids of the topics between and behind the stages, or "replay"
+    topic: str  # output topic
+    events: Mapping[str, object]  # the topic and event fields that are counted
+
+
+def describe(mechanism: Mapping[str, object], **identity: Unpack[Identity]) -> dict[str, object]:
+    """Return the parameters that identify a `Mechanism.public()` in all of its epochs, as JSON."""
+    return {"version": VERSION, **identity, **mechanism}
 
 
 def mechanism_id(description: Mapping[str, object], first: int, epoch: int) -> bytes:
     """Return the 16-byte id of one epoch of a mechanism, published from global tick `first` on."""
-    text = json.dumps(
-        {**description, "first": first, "epoch": epoch},
-        sort_keys=True,
-        separators=(",", ":"),
-        ensure_ascii=True,
-    )
+    named = {**description, "first": first, "epoch": epoch}
+    text = json.dumps(named, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=16, person=b"qc-mechanism-id").digest()

@@ -24,25 +24,21 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Rows, TagIndex, Tags
+from workers.arrays.tag_index import Rows, TagIndex
 from workers.arrays.texts import Texts
+from workers.arrays.types import Codes, Longs, Tags
 
-Parts = Sequence[tuple["Contributions", NDArray[np.int32]]]
+# Messages, each with the index of its stream keys, -1 for a key not served.
+Parts = Sequence[tuple["Contributions", Codes]]
+Shown = Codes | Longs
 
 
 class TickRows(NamedTuple):
-    """One tick's rows. Sensitive: its repr shows none of them.
+    """One tick's rows. Sensitive: its repr shows none of them."""
 
-    Attributes:
-        tags: uint64 (n, 2), distinct.
-        keys: int32 (n,), index of the stream key.
-        counts: int64 (n,), each above 0.
-        labels: UTF-8.
-    """
-
-    tags: Tags
-    keys: NDArray[np.int32]
-    counts: NDArray[np.int64]
+    tags: Tags  # distinct
+    keys: Codes  # index of the stream key
+    counts: Longs  # above 0
     labels: Texts
 
     def __repr__(self) -> str:
@@ -50,11 +46,7 @@ class TickRows(NamedTuple):
 
 
 def tick_rows(contributions: Parts) -> TickRows:
-    """Add up the contributions of several messages to one tick.
-
-    Args:
-        contributions: messages, each with the index of its stream keys, -1 for a key not served.
-    """
+    """Add up the contributions of several messages to one tick."""
     parts = [_served(part, key_index) for part, key_index in contributions]
     if len(parts) == 1:
         return parts[0]
@@ -76,14 +68,13 @@ def tick_rows(contributions: Parts) -> TickRows:
     return TickRows(tags[:n], keys[:n], counts[:n], Texts.concat(labels))
 
 
-def _served(part: Contributions, key_index: NDArray[np.int32]) -> TickRows:
+def _served(part: Contributions, key_index: Codes) -> TickRows:
     keys = key_index[part.key_of_row]
     if not (keys < 0).any():
         return TickRows(part.tags, keys, part.counts, part.labels)
     rows = np.flatnonzero(keys >= 0)
-    return TickRows(
-        part.tags.take(rows, axis=0), keys[rows], part.counts[rows], part.labels.take(rows)
-    )
+    tags = part.tags.take(rows, axis=0)
+    return TickRows(tags, keys[rows], part.counts[rows], part.labels.take(rows))
 
 
 FIRST_CAPACITY = 1024
@@ -97,22 +88,15 @@ class Contributions:
 
     A (stream key, label) pair occurs at most once, so that adding is one indexed `+=`.
 
-    Attributes:
-        keys: the stream keys, each once.
-        key_of_row: int32 (n,), index into `keys`.
-        tags: uint64 (n, 2).
-        labels: n labels, UTF-8.
-        counts: int64 (n,), each above 0.
-
     Raises:
         ValueError: the columns have different lengths.
     """
 
-    keys: tuple[str, ...]
-    key_of_row: NDArray[np.int32]
+    keys: tuple[str, ...]  # distinct
+    key_of_row: Codes  # index into `keys`
     tags: Tags
     labels: Texts
-    counts: NDArray[np.int64]
+    counts: Longs  # above 0
 
     def __post_init__(self) -> None:
         lengths = len(self.key_of_row), len(self.tags), len(self.labels), len(self.counts)
@@ -123,16 +107,18 @@ class Contributions:
         return f"Contributions({len(self.keys)} keys, {len(self.counts)} rows)"
 
 
-def with_capacity(column: NDArray[A], n: int) -> NDArray[A]:
-    """Return `column` with capacity for `n` rows.
+def with_capacity(array: NDArray[A], n: int, axis: int = 0) -> NDArray[A]:
+    """Return `array` with capacity for `n` along an axis.
 
-    The result is `column` itself, or a zero-padded copy at least one and a half times its length.
+    The result is `array` itself, or a zero-padded copy at least one and a half times its length.
     """
-    capacity = len(column)
-    if n <= capacity:
-        return column
-    wider = np.zeros((max(n, capacity + capacity // 2), *column.shape[1:]), dtype=column.dtype)
-    wider[:capacity] = column
+    length = array.shape[axis]
+    if n <= length:
+        return array
+    shape = list(array.shape)
+    shape[axis] = max(n, length + length // 2)
+    wider = np.zeros(shape, dtype=array.dtype)
+    wider[tuple(map(slice, array.shape))] = array
     return wider
 
 
@@ -149,12 +135,8 @@ class Ledger:
         self._tags = np.zeros((FIRST_CAPACITY, 2), dtype=np.uint64)
         self._keys = np.zeros(FIRST_CAPACITY, dtype=np.int32)
         self._counts = np.zeros(FIRST_CAPACITY, dtype=np.int64)
-        self._shown: NDArray[np.int32] | NDArray[np.int64] = np.zeros(
-            FIRST_CAPACITY, dtype=np.int32
-        )
-        self._ends: NDArray[np.uint32] | NDArray[np.int64] = np.zeros(
-            FIRST_CAPACITY, dtype=np.uint32
-        )
+        self._shown: Shown = np.zeros(FIRST_CAPACITY, dtype=np.int32)
+        self._ends: NDArray[Any] = np.zeros(FIRST_CAPACITY, dtype=np.uint32)
         self._text = np.zeros(16 * FIRST_CAPACITY, dtype=np.uint8)
         self._index = TagIndex()
         self.touched: list[Rows] = []
@@ -169,18 +151,18 @@ class Ledger:
         return self._tags[: self.n]
 
     @property
-    def keys(self) -> NDArray[np.int32]:
+    def keys(self) -> Codes:
         return self._keys[: self.n]
 
     @property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Longs:
         return self._counts[: self.n]
 
     @property
-    def shown(self) -> NDArray[np.int32] | NDArray[np.int64]:
+    def shown(self) -> Shown:
         return self._shown[: self.n]
 
-    def shown_to(self, tick: int) -> NDArray[np.int32] | NDArray[np.int64]:
+    def shown_to(self, tick: int) -> Shown:
         """Return `shown`, wide enough for `tick`.
 
         Four bytes an item suffice for 68 years of one-second ticks. With narrower ticks, an epoch
@@ -209,7 +191,7 @@ class Ledger:
         """Return the rows of `tags` (n, 2), -1 where absent."""
         return self._index.find(tags, self._tags)
 
-    def append(self, tags: Tags, keys: NDArray[np.int32], labels: Texts) -> Rows:
+    def append(self, tags: Tags, keys: Codes, labels: Texts) -> Rows:
         """Append rows with new, distinct tags, and return their numbers."""
         first, n = self.n, self.n + len(tags)
         start = int(self._ends[first - 1]) if first else 0
@@ -224,33 +206,21 @@ class Ledger:
         return np.arange(first, n, dtype=np.int64)
 
     def _reserve(self, n: int, text_bytes: int) -> None:
-        shown: NDArray[Any] = self._shown
-        ends: NDArray[Any] = self._ends
         self._tags, self._keys = with_capacity(self._tags, n), with_capacity(self._keys, n)
-        self._counts, self._shown, ends = (
-            with_capacity(self._counts, n),
-            with_capacity(shown, n),
-            with_capacity(ends, n),
-        )
+        self._counts, ends = with_capacity(self._counts, n), with_capacity(self._ends, n)
+        shown: NDArray[Any] = self._shown
+        self._shown = with_capacity(shown, n)
         self._ends = ends.astype(np.int64) if text_bytes > np.iinfo(ends.dtype).max else ends
         self._text = with_capacity(self._text, text_bytes)
 
-    def merge(
-        self, contributions: Contributions, key_index: NDArray[np.int32], *, add_rows: bool
-    ) -> None:
-        """Add one message's columns to the counts.
+    def merge(self, contributions: Contributions, key_index: Codes, *, add_rows: bool) -> None:
+        """Add one message's columns for one tick to the counts.
 
-        Args:
-            contributions: one message's columns for one tick.
-            key_index: int32 (len(contributions.keys),): index of every stream key here, -1 for a
-                key not served.
-            add_rows: whether new items get a row; otherwise they are left out.
+        `key_index` holds the index of every stream key here, -1 for a key not served. New items get
+        a row if `add_rows`; otherwise they are left out.
         """
-        key_of_row, tags, counts = (
-            contributions.key_of_row,
-            contributions.tags,
-            contributions.counts,
-        )
+        key_of_row, tags = contributions.key_of_row, contributions.tags
+        counts = contributions.counts
         served = None
         if len(key_index) and int(key_index.min()) < 0:
             served = np.flatnonzero(key_index[key_of_row] >= 0)
@@ -261,9 +231,8 @@ class Ledger:
             labels = contributions.labels
             if served is not None or len(new) < len(labels):
                 labels = labels.take(new if served is None else served[new])
-            rows[new] = added = self.append(
-                tags.take(new, axis=0), key_index[key_of_row[new]], labels
-            )
+            keys = key_index[key_of_row[new]]
+            rows[new] = added = self.append(tags.take(new, axis=0), keys, labels)
             self._counts[added] = counts[new]  # each row once: see Contributions
         elif unknown:
             rows = rows[rows >= 0]

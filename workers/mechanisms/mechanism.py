@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.tag_index import Rows
 from workers.arrays.texts import Texts
+from workers.arrays.types import Codes, Longs, Tags
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.config.buckets import short
 from workers.mechanisms.config.histogram import HistogramConfig
@@ -41,15 +41,10 @@ class Guarantee:
 
 def head(kind: str, config: HistogramConfig, guarantee: Guarantee) -> dict[str, object]:
     """Return the first fields of every mechanism's `public`."""
-    buckets = config.buckets
-    numeric = (
-        {
-            "buckets": list(map(short, buckets.edges)),
-            "quantiles": list(map(repr, config.shown_quantiles)),
-        }
-        if buckets
-        else {}
-    )
+    numeric = {}
+    if config.buckets:
+        numeric["buckets"] = list(map(short, config.buckets.edges))
+        numeric["quantiles"] = list(map(repr, config.shown_quantiles))
     return {
         "mechanism": kind,
         "max_items": config.max_items,
@@ -75,34 +70,25 @@ def ticks_of_item(config: HistogramConfig, unit: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The rows published at one tick, with noisy counts. Public once rows are replaced by labels.
+    """The m rows published at one tick, with noisy counts, of standard deviation `sd`.
 
-    Attributes:
-        rows: int64 (m,), ascending.
-        counts: int64 (m,), noisy.
-        sd: standard deviation of every count.
-        threshold: a new item is shown only above it; None where the domain is known.
+    Public once rows are replaced by labels. A new item is shown only above the threshold, which is
+    None where the domain is known.
     """
 
-    rows: Rows
-    counts: NDArray[np.int64]
+    rows: Rows  # ascending
+    counts: Longs
     sd: float
     threshold: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """The items published at one tick by a mechanism without rows, such as a sketch.
+    """The items published at one tick by a mechanism without rows; else as in `Release`."""
 
-    Attributes:
-        keys: int32 (m,), index of each stream key.
-        labels: m labels, UTF-8.
-        counts, sd, threshold: as in `Release`.
-    """
-
-    keys: NDArray[np.int32]
+    keys: Codes  # index of each stream key
     labels: Sequence[bytes]
-    counts: NDArray[np.int64]
+    counts: Longs
     sd: float
     threshold: int | None
 
@@ -111,9 +97,8 @@ class Items:
 class Answers:
     """The query answers published at one tick.
 
-    Attributes:
-        of_key: JSON-able fields by stream key index: {"query": "max", "value": 12}.
-        sd: standard deviation of the answers, None where it is not one number.
+    `of_key` holds JSON-able fields by stream key index: {"query": "max", "value": 12}. `sd` is None
+    where it is not one number.
     """
 
     of_key: Mapping[int, Mapping[str, object]]
@@ -138,6 +123,11 @@ class State:
         if labels:
             self.ledger.append(tags, np.full(len(labels), key, dtype=np.int32), Texts.of(labels))
 
+    def merge(self, contributions: Parts, *, add_rows: bool) -> None:
+        """Add one tick's messages to the counts; see `Ledger.merge`."""
+        for part, key_index in contributions:
+            self.ledger.merge(part, key_index, add_rows=add_rows)
+
     def changed(self) -> Sequence[tuple[str, bytes]]:
         """Return the further blocks changed since the last commit: (name, versioned bytes)."""
         return ()
@@ -152,7 +142,7 @@ class State:
 class Noise(Protocol):
     """Noise of all rows of an epoch, cached between ticks where that helps."""
 
-    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+    def at(self, t: int, tags: Tags) -> Longs:
         """Return the integer noise of every row at tick t; `tags` only grows."""
 
 
@@ -198,13 +188,10 @@ class Mechanism(Protocol):
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
     ) -> tuple[State, Release | Items | Answers]:
-        """Add one tick's contributions, and release.
+        """Add the contributions of tick t of the epoch, from 1, and release.
 
-        Args:
-            state: as of tick t - 1; consumed.
-            t: tick of the epoch, from 1.
-            contributions: messages, each with its keys' index here (-1: not served).
-            noise: of this epoch.
+        The state, as of tick t - 1, is consumed. Each of the messages has its keys' index here (-1:
+        not served).
 
         Raises:
             HorizonExceeded: t lies outside 1..horizon.
@@ -218,9 +205,7 @@ class Differences(Protocol):
     def difference_sd(self, t: int, since: int) -> float:
         """Return the sd of the difference between an item's published counts at two ticks.
 
-        Args:
-            t: tick of the epoch, from 1.
-            since: an earlier tick; 0 is the epoch's start, where every count is 0, without noise.
+        `since` is before t; 0 is the epoch's start, where every count is 0, without noise.
 
         Raises:
             HorizonExceeded: either tick is outside the horizon.

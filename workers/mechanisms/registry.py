@@ -11,54 +11,34 @@ from msgspec import structs
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.misra_gries.misra_gries import MisraGriesConfig, make_misra_gries
-from workers.mechanisms.one_shot.config import (
-    KnownGaussConfig,
-    KnownGumbelConfig,
-    LimitDomConfig,
-    LimitDomLaplaceConfig,
-    MetaConfig,
-    PayWhatYouGetConfig,
-    PositiveGaussConfig,
-    PositiveLaplaceConfig,
-    UnkGaussConfig,
-)
+from workers.mechanisms.one_shot import config as one_shot
 from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.one_shot.pay import PayWhatYouGet
-from workers.mechanisms.order_statistics.mechanisms import (
-    BoundedMax,
-    BoundedMaxConfig,
-    Doubling,
-    DoublingConfig,
-    TwoLevel,
-    TwoLevelConfig,
-    TwoLevelK,
-    TwoLevelKConfig,
-)
-from workers.mechanisms.running.known_base import KnownBase
+from workers.mechanisms.order_statistics import mechanisms as order
+from workers.mechanisms.running.base import KnownBase, UnkBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb, SparseGumbConfig
-from workers.mechanisms.running.unk_base import UnkBase
 from workers.runtime.frozen import check_frozen
 
 _BUILT_BY: Mapping[type[HistogramConfig], Callable[[Any, str], Mechanism]] = MappingProxyType(
     {
         KnownBaseConfig: KnownBase,
         UnkBaseConfig: UnkBase,
-        MetaConfig: Meta,
+        one_shot.MetaConfig: Meta,
         SparseGumbConfig: SparseGumb,
-        BoundedMaxConfig: BoundedMax,
-        DoublingConfig: Doubling,
-        TwoLevelConfig: TwoLevel,
-        TwoLevelKConfig: TwoLevelK,
+        order.BoundedMaxConfig: order.BoundedMax,
+        order.DoublingConfig: order.Doubling,
+        order.TwoLevelConfig: order.TwoLevel,
+        order.TwoLevelKConfig: order.TwoLevelK,
         MisraGriesConfig: make_misra_gries,
-        KnownGaussConfig: OneShot,
-        KnownGumbelConfig: OneShot,
-        UnkGaussConfig: OneShot,
-        LimitDomConfig: OneShot,
-        LimitDomLaplaceConfig: OneShot,
-        PositiveLaplaceConfig: OneShot,
-        PositiveGaussConfig: OneShot,
-        PayWhatYouGetConfig: PayWhatYouGet,
+        one_shot.KnownGaussConfig: OneShot,
+        one_shot.KnownGumbelConfig: OneShot,
+        one_shot.UnkGaussConfig: OneShot,
+        one_shot.LimitDomConfig: OneShot,
+        one_shot.LimitDomLaplaceConfig: OneShot,
+        one_shot.PositiveLaplaceConfig: OneShot,
+        one_shot.PositiveGaussConfig: OneShot,
+        one_shot.PayWhatYouGetConfig: PayWhatYouGet,
     }
 )
 
@@ -80,7 +60,7 @@ def protects_users(config: HistogramConfig) -> bool:
     touches (picks of a top k, thresholds that all counts share): such a user takes part in up to m
     releases.
     """
-    algorithm = config.algorithm if isinstance(config, MetaConfig) else config.mechanism
+    algorithm = config.algorithm if isinstance(config, one_shot.MetaConfig) else config.mechanism
     return algorithm in PER_ITEM
 
 
@@ -93,10 +73,6 @@ def in_events(config: HistogramConfig, unit: str) -> HistogramConfig:
 
 def build(config: HistogramConfig, unit: str = "event") -> Mechanism:
     """Return the mechanism that `config` describes, complete and frozen: many threads step it.
-
-    Args:
-        config: of any kind in `MECHANISMS`.
-        unit: the protected unit.
 
     Raises:
         ValueError: the budget cannot be met (the message names the setting).

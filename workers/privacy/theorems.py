@@ -126,10 +126,9 @@ from workers.mechanisms.order_statistics.config import MaxConfig
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.order_statistics.mechanisms import BoundedMaxConfig
 from workers.mechanisms.registry import build, in_events
-from workers.mechanisms.running.known_base import KnownBase
+from workers.mechanisms.running.base import KnownBase, UnkBase
 from workers.mechanisms.running.meta import Meta
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.mechanisms.running.unk_base import UnkBase
 from workers.privacy.plan.noise import DigitCurve, curve_of, variances
 
 _NORMAL = NormalDist()

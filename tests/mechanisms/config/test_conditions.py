@@ -12,83 +12,54 @@ import pytest
 from workers.events.project import holds
 from workers.mechanisms.config.views import ALLOWED, Condition, as_label, conditions
 
-WRONG: dict[str, tuple[Any, str]] = {
-    "no list": ({"field": "a"}, f'where = {{"field": "a"}}: {ALLOWED}'),
-    "no tables": (["a"], f'where = ["a"]: {ALLOWED}'),
-    "too many": ([{"field": "a", "exists": True}] * 21, "where: 21 conditions; at most 20"),
-    "unknown": (
-        [{"field": "a", "is": 5}],
-        "where, condition 1: is: unknown name; one of field, in, not_in, min, max, exists",
-    ),
-    "no field": (
+LABELS = "a list of 1 to 1,000 texts, whole numbers or booleans"
+# Without the "where, condition 1: " of those of one condition.
+WRONG: list[tuple[Any, str]] = [
+    ({"field": "a"}, f'where = {{"field": "a"}}: {ALLOWED}'),
+    (["a"], f'where = ["a"]: {ALLOWED}'),
+    ([{"field": "a", "exists": True}] * 21, "where: 21 conditions; at most 20"),
+    ([{"field": "a", "is": 5}], "is: unknown name; one of field, in, not_in, min, max, exists"),
+    (
         [{"field": "a", "min": 1}, {"min": 1}],
         "where, condition 2: field is missing: the path of one value, such as type",
     ),
-    "no text": (
-        [{"field": 5, "min": 1}],
-        "where, condition 1: field = 5: the path of one value, such as type",
-    ),
-    "no path": (
+    ([{"field": 5, "min": 1}], "field = 5: the path of one value, such as type"),
+    (
         [{"field": "a b", "min": 1}],
-        "where, condition 1: field = \"a b\": at character 2, ' ': a name with such a character must be in quotes",
+        "field = \"a b\": at character 2, ' ': a name with such a character must be in quotes",
     ),
-    "a list": (
-        [{"field": "a[].b", "min": 1}],
-        'where, condition 1: field = "a[].b": one value is wanted, so no []',
-    ),
-    "nothing asked": (
-        [{"field": "a"}],
-        "where, condition 1: in, not_in, min, max or exists is missing",
-    ),
-    "in one": (
-        [{"field": "a", "in": "b"}],
-        'where, condition 1: in = "b": a list of 1 to 1,000 texts, whole numbers or booleans',
-    ),
-    "in none": (
-        [{"field": "a", "in": []}],
-        "where, condition 1: in = []: a list of 1 to 1,000 texts, whole numbers or booleans",
-    ),
-    "in floats": (
-        [{"field": "a", "not_in": [1.5]}],
-        "where, condition 1: not_in = [1.5]: a list of 1 to 1,000 texts, whole numbers or booleans",
-    ),
-    "in many": (
-        [{"field": "a", "in": [*range(1_001)]}],
-        "a list of 1 to 1,000 texts, whole numbers or booleans",
-    ),
-    "min": ([{"field": "a", "min": "1"}], 'where, condition 1: min = "1": a number'),
-    "true": ([{"field": "a", "max": True}], "where, condition 1: max = true: a number"),
-    "infinite": ([{"field": "a", "max": math.inf}], "where, condition 1: max = Infinity: a number"),
-    "crossed": (
-        [{"field": "a", "min": 2, "max": 1}],
-        "where, condition 1: min = 2 is above max = 1",
-    ),
-    "exists": ([{"field": "a", "exists": 1}], "where, condition 1: exists = 1: true or false"),
-    "absent and more": (
+    ([{"field": "a[].b", "min": 1}], 'field = "a[].b": one value is wanted, so no []'),
+    ([{"field": "a"}], "in, not_in, min, max or exists is missing"),
+    ([{"field": "a", "in": "b"}], f'in = "b": {LABELS}'),
+    ([{"field": "a", "in": []}], f"in = []: {LABELS}"),
+    ([{"field": "a", "not_in": [1.5]}], f"not_in = [1.5]: {LABELS}"),
+    ([{"field": "a", "in": [*range(1_001)]}], LABELS),
+    ([{"field": "a", "min": "1"}], 'min = "1": a number'),
+    ([{"field": "a", "max": True}], "max = true: a number"),
+    ([{"field": "a", "max": math.inf}], "max = Infinity: a number"),
+    ([{"field": "a", "min": 2, "max": 1}], "min = 2 is above max = 1"),
+    ([{"field": "a", "exists": 1}], "exists = 1: true or false"),
+    (
         [{"field": "a", "exists": False, "min": 1}],
-        "where, condition 1: exists = false: with no other condition beside it",
+        "exists = false: with no other condition beside it",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_condition_is_refused(name: str) -> None:
-    value, message = WRONG[name]
+@pytest.mark.parametrize(("value", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_a_wrong_condition_is_refused(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         conditions(value)
     assert "\n" not in str(refused.value)
+    if not message.startswith(("where", LABELS)):
+        assert str(refused.value) == f"where, condition 1: {message}"
 
 
 def test_values_are_compared_as_labels() -> None:
     [condition] = conditions([{"field": "a", "in": [5, "5", True, "é"], "min": 1}])
     assert condition == Condition(field="a", in_=("5", "true", "é"), min=1.0)
-    assert [as_label(value) for value in ("é", 5, -1, True, False)] == [
-        "é",
-        "5",
-        "-1",
-        "true",
-        "false",
-    ]
+    found = [as_label(value) for value in ("é", 5, -1, True, False)]
+    assert found == ["é", "5", "-1", "true", "false"]
 
 
 # A condition and the values that satisfy it; None is absent or null.
@@ -109,12 +80,8 @@ HOLDS: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("asked", "those", "others"), HOLDS, ids=[str(asked) for asked, *_ in HOLDS]
-)
-def test_what_a_condition_holds_for(
-    asked: dict[str, Any], those: list[Any], others: list[Any]
-) -> None:
+@pytest.mark.parametrize(("asked", "those", "others"), HOLDS, ids=[str(one[0]) for one in HOLDS])
+def test_what_a_condition_holds_for(asked: dict[str, Any], those: Any, others: Any) -> None:
     """Bounds are inclusive; absent values satisfy only conditions that say so."""
     [condition] = conditions([{"field": "a", **asked}])
     assert [holds(condition, value) for value in those] == [True] * len(those)

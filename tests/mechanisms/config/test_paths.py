@@ -38,14 +38,10 @@ def test_a_list_has_a_path_of_its_own() -> None:
     assert str(parse('order."lines"[].sku')) == "order.lines[].sku"
 
 
-@given(
-    st.lists(
-        st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
-        min_size=1,
-        max_size=STEPS_MAX,
-    ),
-    st.integers(0, STEPS_MAX),
-)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=STEPS_MAX), st.integers(0, STEPS_MAX))
 def test_every_name_can_be_written(names: list[str], at: int) -> None:
     path = Path(tuple(names), at if 0 < at <= len(names) else None)
     if len(str(path)) <= CHARACTERS_MAX:

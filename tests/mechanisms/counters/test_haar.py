@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workers.mechanisms.counters.haar import HaarCounter, Room, _added_up, _plan
-from workers.mechanisms.counters.levels import Cell, Integers
-from workers.mechanisms.noise.keyed import NoiseKey
+from tests.mechanisms.small import KEY, STREAM, numbered
+from workers.mechanisms.counters.haar import HaarCounter
+from workers.mechanisms.noise.inversion import Integers
+from workers.mechanisms.noise.keyed import Cell
 from workers.runtime.errors import HorizonExceeded
-
-STREAM = NoiseKey(bytes(32)).stream(bytes(16))
 
 
 def statistic(cell: Cell, s: int) -> int:
@@ -25,11 +24,14 @@ def statistic(cell: Cell, s: int) -> int:
     return 1 if ((s - 1) >> (level - 1)) % 2 == 0 else -1
 
 
+def sigmas(counter: HaarCounter) -> list[Fraction]:
+    values = counter.public()["sigma_squared"]
+    assert isinstance(values, list)
+    return list(map(Fraction, values))
+
+
 def coefficients(counter: HaarCounter, t: int) -> dict[Cell, Fraction]:
-    return {
-        cell: Fraction(numerator, 1 << bits)
-        for _, bits, cell, numerator in counter._coefficients(t)
-    }
+    return {cell: coefficient for cell, (coefficient, _) in counter.cells(t).items()}
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 3, 8, 21, 64])
@@ -58,21 +60,14 @@ def test_an_event_changes_one_statistic_a_level_by_one(horizon: int) -> None:
     """rho's sensitivity: sum_j 1/(2 sigma_j^2), over exactly the cells an event changes."""
     counter = HaarCounter(horizon, 0.1)
     cells = {cell for t in range(1, horizon + 1) for cell in coefficients(counter, t)}
-    sigma_squared = [Fraction(str(value)) for value in _list(counter.public()["sigma_squared"])]
+    sigma_squared = sigmas(counter)
     for s in range(1, horizon + 1):
         changed = [(cell, statistic(cell, s)) for cell in cells if statistic(cell, s)]
         assert all(abs(change) == 1 for _, change in changed)
         assert len({level for (level, _), _ in changed}) == len(changed) <= counter.cells_per_event
-        rho = sum(
-            Fraction(change**2) / (2 * sigma_squared[level]) for (level, _), change in changed
-        )
+        rho = sum(change**2 / (2 * sigma_squared[level]) for (level, _), change in changed)
         assert rho <= Fraction(counter.rho_item)
     assert counter.rho_item == pytest.approx(0.1, rel=1e-4)
-
-
-def _list(value: object) -> list[object]:
-    assert isinstance(value, list)
-    return value
 
 
 @pytest.mark.parametrize(
@@ -90,9 +85,8 @@ def test_error_is_that_of_the_design(horizon: int, worst: float, root_mean_squar
         squares += (np.minimum(inside, 2**level - inside) / 2**level) ** 2
     variances = (levels + 2) * squares
     for t in (1, 2, horizon // 3, horizon * 2 // 3, horizon * 5 // 6, horizon - 1, horizon):
-        assert float(counter.variance(t)) * 2 * counter.rho_item == pytest.approx(
-            variances[t - 1], rel=1e-3
-        )
+        found = float(counter.variance(t)) * 2 * counter.rho_item
+        assert found == pytest.approx(variances[t - 1], rel=1e-3)
     assert math.sqrt(variances.max()) == pytest.approx(worst, abs=0.006)
     assert math.sqrt(variances.mean()) == pytest.approx(root_mean_square, abs=0.006)
 
@@ -101,12 +95,8 @@ def test_error_is_that_of_the_design(horizon: int, worst: float, root_mean_squar
 def test_unbounded_error_is_that_of_the_design(octave: int, worst: float) -> None:
     """It grows with the logarithm of t, not with the 50 levels; S costs next to nothing."""
     counter = HaarCounter(None, 0.005)
-    ticks = [
-        2**octave // 3,
-        2**octave * 2 // 3,
-        2**octave * 5 // 6,
-        *range(2**octave // 4, 2**octave, 2**octave // 512 | 1),
-    ]
+    end = 2**octave
+    ticks = [end // 3, end * 2 // 3, end * 5 // 6, *range(end // 4, end, end // 512 | 1)]
     highest = max(float(counter.variance(t)) for t in ticks) * 2 * counter.rho_item
     assert math.sqrt(highest) == pytest.approx(worst, abs=0.06)
 
@@ -115,27 +105,24 @@ def test_the_total_is_noised_too() -> None:
     """An exact S would reveal the total, however small its coefficient."""
     for counter in (HaarCounter(None, 0.1), HaarCounter(64, 0.1)):
         assert coefficients(counter, 1)[(0, 0)] > 0
-        assert Fraction(str(_list(counter.public()["sigma_squared"])[0])) > 1
+        assert sigmas(counter)[0] > 1
 
 
 def covariance(counter: HaarCounter, first: int, second: int) -> float:
-    sigma_squared = [Fraction(str(value)) for value in _list(counter.public()["sigma_squared"])]
     one, other = coefficients(counter, first), coefficients(counter, second)
-    return float(
-        sum(one[cell] * other[cell] * sigma_squared[cell[0]] for cell in one.keys() & other.keys())
-    )
+    both, sigma_squared = one.keys() & other.keys(), sigmas(counter)
+    return float(sum(one[cell] * other[cell] * sigma_squared[cell[0]] for cell in both))
 
 
 def test_covariance_between_ticks_is_that_of_the_shared_cells() -> None:
     """Cells live as long as their block: n = 20,000 rows, covariance sd <= sd sd' sqrt(2/n)."""
     counter = HaarCounter(1000, 0.01)
-    tags = NoiseKey(bytes(32)).tags("covariance", [b"%d" % number for number in range(20_000)])
+    tags = numbered("covariance", 20_000)
     for first, second in ((1, 2), (340, 341), (100, 900), (511, 513), (500, 1000)):
         pair = np.cov(counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags))
         scale = counter.sd(first) * counter.sd(second)
-        assert pair[0, 1] == pytest.approx(
-            covariance(counter, first, second), abs=5 * scale * math.sqrt(2 / 20_000) + 0.3
-        )
+        slack = 5 * scale * math.sqrt(2 / 20_000) + 0.3
+        assert pair[0, 1] == pytest.approx(covariance(counter, first, second), abs=slack)
 
 
 # Each tick's arithmetic is compared with Fractions. The bounds of the noise go up to those of the
@@ -168,32 +155,22 @@ def test_release_equals_exact_rational_arithmetic_for_any_noise(
         column[20:40] = generator.integers(-2, 3, size=20)
         noise.append(column)
 
-    by_width = counter._room(rows)
-    for columns, levels in zip(by_width, counter._levels_of, strict=True):
-        for place, level in enumerate(levels):
-            columns[place] = noise[level]
-
-    def source(first: int, last: int) -> Room:
-        assert (first, last) == (0, rows)
-        return by_width
-
+    block = counter._block(rows)
+    for level, column in enumerate(noise):
+        counter._row(block, level)[:] = column
+    released = np.empty(rows, dtype=np.int64)
     for t in ticks:
-        released = _added_up(_plan(counter, t), rows, source)
+        counter.plan(t).add_up(block, released)
+        terms = coefficients(counter, t).items()
         for row in range(rows):
-            exact = sum(
-                (
-                    Fraction(numerator, 1 << bits) * int(noise[level][row])
-                    for level, bits, _, numerator in counter._coefficients(t)
-                ),
-                Fraction(0),
-            )
+            exact = sum((c * int(noise[level][row]) for (level, _), c in terms), Fraction(0))
             assert int(released[row]) == math.floor(exact + Fraction(1, 2))
 
 
 def test_narrow_and_wide_arithmetic_are_both_in_use() -> None:
     """The arithmetic test must cover all paths: 32 bits, 64 bits, and several groups."""
     small, large, unbounded = (
-        _plan(counter, 333).sums[:, 3].tolist()
+        counter.plan(333).sums[:, 3].tolist()
         for counter in (HaarCounter(1000, 0.01), HaarCounter(2**16, 1e-6), HaarCounter(None, 0.004))
     )
     assert set(small) == {1}
@@ -207,31 +184,26 @@ def test_plans_that_are_made_together_are_those_of_their_ticks(horizon: int | No
     counter = HaarCounter(horizon, 0.1)
     for t in (1, 2, 15, 16, 17, 99, 100, 2**40 - 1):
         if t <= (horizon or t):
-            made, alone = _plan(counter, t), counter._planned(t)
-            assert (made.levels, made.nodes) == (alone.levels, alone.nodes)
-            assert (made.terms.tolist(), made.sums.tolist()) == (
-                alone.terms.tolist(),
-                alone.sums.tolist(),
-            )
+            made, alone = counter.plan(t), counter._planned(t)
+            assert made.cells == alone.cells
+            assert made.terms.tolist() == alone.terms.tolist()
+            assert made.sums.tolist() == alone.sums.tolist()
     for t in (0, (horizon or 2**40 - 1) + 1):
         with pytest.raises(HorizonExceeded):
-            _plan(counter, t)
+            counter.plan(t)
 
 
 def test_drawn_noise_is_the_sum_over_its_cells() -> None:
     """From the words: the cell of a level is (level, t >> level), that of S is (0, 0)."""
     counter = HaarCounter(1000, 0.01)
-    tags = NoiseKey(bytes(32)).tags("cells", [b"a", b"b", b"c"])
+    tags = KEY.tags("cells", [b"a", b"b", b"c"])
     for t in (1, 6, 333, 512, 1000):
-        exact = [Fraction(0)] * 3
+        exact = np.zeros(3, dtype=object)
         for cell, coefficient in coefficients(counter, t).items():
             level, node = cell
             assert node == (t >> level if level else 0)
             values = np.empty(3, dtype=counter._tables[level].dtype)
             counter._tables[level].draw(STREAM, cell, tags, values)
-            exact = [
-                total + coefficient * int(value) for total, value in zip(exact, values, strict=True)
-            ]
-        assert counter.draw(STREAM, t, tags).tolist() == [
-            math.floor(total + Fraction(1, 2)) for total in exact
-        ]
+            exact += [coefficient * value for value in values.tolist()]
+        rounded = [math.floor(total + Fraction(1, 2)) for total in exact]
+        assert counter.draw(STREAM, t, tags).tolist() == rounded

@@ -6,26 +6,18 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.mechanisms.counters.test_haar import statistic
+from tests.mechanisms.counters.test_haar import sigmas, statistic
+from tests.mechanisms.small import STREAM, assert_variance, numbered
 from workers.mechanisms.accounting import rho_of
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.haar import HaarCounter
 from workers.mechanisms.counters.levels import Counter
-from workers.mechanisms.noise.keyed import NoiseKey
 
-KEY = NoiseKey(bytes(32))
-STREAM = KEY.stream(bytes(16))
 HORIZONS = [1, 2, 3, 5, 8, 21, 33, 64, 100]
 SHARES = [0.01, 0.6, 0.99]
 # Each independent row's estimate of a variance or covariance has a relative sd of at most sqrt(2 /
 # ROWS) = 0.01.
 ROWS = 20_000
-
-
-def sigmas(counter: HaarCounter) -> list[Fraction]:
-    values = counter.public()["sigma_squared"]
-    assert isinstance(values, list)
-    return [Fraction(value) for value in values]
 
 
 @pytest.mark.parametrize("horizon", HORIZONS)
@@ -55,9 +47,8 @@ def test_an_event_costs_what_is_stated_in_whichever_tick_it_lies(
         changed = {cell: change for cell, change in changed.items() if change}
         assert all(abs(change) == 1 for change in changed.values())
         assert len({level for level, _ in changed}) == len(changed) <= counter.cells_per_event
-        assert sum(1 / (2 * sigmas(counter)[level]) for level, _ in changed) <= Fraction(
-            counter.rho_item
-        )
+        spent = sum(1 / (2 * sigmas(counter)[level]) for level, _ in changed)
+        assert spent <= Fraction(counter.rho_item)
     assert 0.1 * (1 - 1e-4) <= counter.rho_item <= 0.1
     if horizon > 1:
         # Rounding a variance up to its grid loses at most one part in ten thousand.
@@ -71,7 +62,7 @@ def test_the_last_tick_has_the_noise_of_the_root_alone(horizon: int, share: floa
     counter = HaarCounter(horizon, 0.1, share)
     assert counter.cells(horizon) == {(0, 0): (Fraction(1), sigmas(counter)[0])}
     assert counter.sd(horizon) == math.sqrt(counter.variance(horizon))
-    tags = KEY.tags("root", [b"%d" % number for number in range(1000)])
+    tags = numbered("root", 1000)
     root = np.empty(1000, dtype=counter._tables[0].dtype)
     counter._tables[0].draw(STREAM, (0, 0), tags, root)
     assert counter.draw(STREAM, horizon, tags).tolist() == root.tolist()
@@ -95,13 +86,8 @@ def test_the_figures_are_those_of_the_design() -> None:
 def test_nothing_changes_where_no_share_is_given() -> None:
     """Existing histograms keep their ids, and so their noise: the parameters gain no name."""
     for horizon in (100, 128, None):
-        assert set(make_counter("haar", horizon, 0.1).public()) == {
-            "kind",
-            "horizon",
-            "levels",
-            "sigma_squared",
-            "table_version",
-        }
+        names = ["kind", "horizon", "levels", "sigma_squared", "table_version"]
+        assert list(make_counter("haar", horizon, 0.1).public()) == names
     assert HaarCounter(100, 0.1).offset == 0
     given = make_counter("haar", 100, 0.1, end_share=0.6).public()
     assert (given["offset"], given["end_share"]) == (28, "0.6")
@@ -123,26 +109,19 @@ def test_the_cells_are_the_law_of_two_ticks_together(counter: Counter) -> None:
     A sample covariance of n rows has an sd of at most sd sd' sqrt(2 / n), a sample variance one of
     sqrt(2 / n) of itself: five of each (false alarm 6e-7), and 1/6 for rounding two counts.
     """
-    tags = KEY.tags("law", [b"%d" % number for number in range(ROWS)])
+    tags = numbered("law", ROWS)
     last = counter.horizon or 0
     five = 5 * math.sqrt(2 / ROWS)
     for first, second in ((1, 2), (last // 2, last // 2 + 1), (last // 3, last), (last - 1, last)):
         one, other = counter.cells(first), counter.cells(second)
-        covariance = float(
-            sum(one[cell][0] * other[cell][0] * one[cell][1] for cell in one.keys() & other.keys())
-        )
-        none = (Fraction(0), Fraction(0))
-        variance = float(
-            sum(
-                (one.get(cell, none)[0] - other.get(cell, none)[0]) ** 2
-                * (one.get(cell) or other[cell])[1]
-                for cell in one.keys() | other.keys()
-            )
-        )
-        a, b = counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags)
-        assert np.cov(a, b)[0, 1] == pytest.approx(
-            covariance, abs=five * counter.sd(first) * counter.sd(second) + 1 / 6
-        )
-        for factor, accepted in ((1.0, True), (0.5, False), (2.0, False)):
-            near = abs(float(np.var(a - b)) - factor * variance) < five * factor * variance + 1 / 6
-            assert near is accepted
+        covariance = variance = Fraction(0)
+        for cell in one.keys() | other.keys():
+            _, sigma_squared = one.get(cell) or other[cell]
+            a, b = (cells[cell][0] if cell in cells else Fraction(0) for cells in (one, other))
+            covariance += a * b * sigma_squared
+            variance += (a - b) ** 2 * sigma_squared
+        x, y = counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags)
+        slack = five * counter.sd(first) * counter.sd(second) + 1 / 6
+        assert np.cov(x, y)[0, 1] == pytest.approx(float(covariance), abs=slack)
+        stated = float(variance)
+        assert_variance(float(np.var(x - y)), stated, five + 1 / 6 / stated)

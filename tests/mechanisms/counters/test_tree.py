@@ -6,11 +6,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from tests.mechanisms.small import KEY, STREAM, numbered
 from workers.mechanisms.counters.tree import TreeCounter, best_radix, digits_of
-from workers.mechanisms.noise.keyed import NoiseKey
-
-KEY = NoiseKey(bytes(32))
-STREAM = KEY.stream(bytes(16))
 
 
 def digits(number: int, radix: int) -> list[int]:
@@ -28,14 +25,10 @@ def test_blocks_of_a_release_partition_its_prefix(horizon: int, radix: int | Non
     """Noise aside, the true count: every tick up to t is in one block, none after it."""
     counter = TreeCounter(horizon, 0.1, radix)
     for t in range(1, horizon + 1):
-        covered = [
-            tick
-            for level, first, last in counter._blocks(t)
-            for block in range(first, last)
-            for tick in range(
-                block * counter.radix**level + 1, (block + 1) * counter.radix**level + 1
-            )
-        ]
+        covered: list[int] = []
+        for level, first, last in counter._blocks(t):
+            width = counter.radix**level
+            covered += range(first * width + 1, last * width + 1)
         assert sorted(covered) == list(range(1, t + 1))
         assert len(counter.terms(t)) == sum(digits(t, counter.radix))
 
@@ -46,17 +39,10 @@ def test_blocks_of_a_release_partition_its_prefix(horizon: int, radix: int | Non
 def test_an_event_changes_one_block_a_level(horizon: int, radix: int | None) -> None:
     """The sensitivity behind rho = L_r / (2 sigma^2): at most L_r released blocks hold a tick."""
     counter = TreeCounter(horizon, 0.1, radix)
-    released = {
-        (level, block)
-        for t in range(1, horizon + 1)
-        for level, first, last in counter._blocks(t)
-        for block in range(first, last)
-    }
+    released = {cell for t in range(1, horizon + 1) for cell in counter.cells(t)}
     for s in range(1, horizon + 1):
-        holding = [
-            (level, block) for level, block in released if (s - 1) // counter.radix**level == block
-        ]
-        assert len({level for level, _ in holding}) == len(holding) <= counter.cells_per_event
+        holding = [level for level, block in released if (s - 1) // counter.radix**level == block]
+        assert len(set(holding)) == len(holding) <= counter.cells_per_event
     sigma_squared = counter.variance(1)
     assert counter.rho_item >= counter.cells_per_event / (2 * sigma_squared)
     assert counter.rho_item == pytest.approx(0.1, rel=1e-4)
@@ -120,9 +106,8 @@ def test_levels_of_an_unbounded_horizon_cost_what_was_asked_together(
     variances = [counter.variance(counter.radix**level) for level in range(levels)]
     spent = sum(1 / (2 * variance) for variance in variances)
     assert Fraction(rho_item) * Fraction(9999, 10000) <= spent <= Fraction(rho_item)
-    assert [float(variance / variances[0]) for variance in variances] == pytest.approx(
-        [(level + 2) / 2 for level in range(levels)], rel=1e-3
-    )
+    for level, variance in enumerate(variances):
+        assert float(variance / variances[0]) == pytest.approx((level + 2) / 2, rel=1e-3)
 
 
 @pytest.mark.parametrize("t", [1, 4, 5, 124, 5**10, 5**17 + 3, 2**40 - 1])
@@ -167,14 +152,13 @@ def test_drawn_noise_is_the_sum_over_its_blocks() -> None:
 def test_covariance_between_ticks_is_that_of_the_shared_blocks() -> None:
     """n = 20,000 rows: the sd of a covariance is at most sd sd' sqrt(2/n), five are allowed."""
     counter = TreeCounter(100, 0.01, 3)
-    tags = KEY.tags("covariance", [b"%d" % number for number in range(20_000)])
+    tags = numbered("covariance", 20_000)
     sigma_squared = float(counter.variance(1))
     for first, second, shared in ((1, 2, 1), (27, 29, 1), (53, 54, 1), (26, 27, 0), (80, 79, 7)):
         pair = np.cov(counter.draw(STREAM, first, tags), counter.draw(STREAM, second, tags))
         scale = counter.sd(first) * counter.sd(second)
-        assert pair[0, 1] == pytest.approx(
-            shared * sigma_squared, abs=5 * scale * math.sqrt(2 / 20_000)
-        )
+        slack = 5 * scale * math.sqrt(2 / 20_000)
+        assert pair[0, 1] == pytest.approx(shared * sigma_squared, abs=slack)
 
 
 def test_sums_of_wide_noise_do_not_wrap() -> None:

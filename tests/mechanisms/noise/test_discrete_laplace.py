@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from tests.mechanisms.noise.tables import WORDS, drawn, follows, sample, words_of
 from workers.mechanisms.noise.discrete_laplace import (
     LARGEST_SCALE,
     DiscreteLaplace,
@@ -18,14 +18,12 @@ from workers.mechanisms.noise.discrete_laplace import (
     geometric,
     round_up_scale,
 )
-from workers.mechanisms.noise.inversion import InversionTable
-from workers.mechanisms.noise.keyed import NoiseKey
 
 pytestmark = pytest.mark.slow
 
 SCALES = [Fraction(1, 20), Fraction(1, 2), Fraction(1), Fraction(22, 7), Fraction(60)]
-WORDS = 1 << 128
 Sampler = Callable[[Fraction], DiscreteLaplace | Geometric]
+every_kind = pytest.mark.parametrize("kind", [discrete_laplace, geometric])
 
 
 def law(kind: Sampler, scale: Fraction, x: int) -> float:
@@ -42,27 +40,12 @@ def cumulative(kind: Sampler, scale: Fraction, x: int) -> int:
         one = Decimal(scale.denominator) / Decimal(scale.numerator)
         if kind is geometric:
             return WORDS - int((WORDS * (-one * (x + 1)).exp()).to_integral_value())
-        tail = int(
-            (
-                WORDS * (-one * (-x if x < 0 else x + 1)).exp() / (1 + (-one).exp())
-            ).to_integral_value()
-        )
+        mass = WORDS * (-one * (-x if x < 0 else x + 1)).exp() / (1 + (-one).exp())
+        tail = int(mass.to_integral_value())
         return tail if x < 0 else WORDS - tail
 
 
-def words_of(values: list[int]) -> NDArray[np.uint64]:
-    return np.array(
-        [[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64
-    ).reshape(-1, 2)
-
-
-def sample(table: InversionTable, words: NDArray[np.uint64]) -> list[int]:
-    out = np.empty(len(words), dtype=table.dtype)
-    table.sample(words, out)
-    return out.tolist()
-
-
-@pytest.mark.parametrize("kind", [discrete_laplace, geometric])
+@every_kind
 @pytest.mark.parametrize("scale", SCALES)
 def test_values_change_exactly_at_the_128_bit_thresholds(kind: Sampler, scale: Fraction) -> None:
     """A word just below a threshold gives the smaller value, the threshold the larger."""
@@ -71,13 +54,12 @@ def test_values_change_exactly_at_the_128_bit_thresholds(kind: Sampler, scale: F
     edges = [cumulative(kind, scale, x) for x in range(least, table.bound)]
     assert all(0 < edge < WORDS for edge in edges)
     for words in ([edge - 1 for edge in edges], edges):
-        assert sample(table, words_of(words)) == [
-            least + bisect.bisect_right(edges, word) for word in words
-        ]
-    assert sample(table, words_of([0, WORDS - 1])) == [least, table.bound]
+        expected = [least + bisect.bisect_right(edges, word) for word in words]
+        assert sample(table, words_of(words)).tolist() == expected
+    assert sample(table, words_of([0, WORDS - 1])).tolist() == [least, table.bound]
 
 
-@pytest.mark.parametrize("kind", [discrete_laplace, geometric])
+@every_kind
 @pytest.mark.parametrize("scale", SCALES)
 def test_stated_total_variation_distance_covers_the_rounding(
     kind: Sampler, scale: Fraction
@@ -99,44 +81,31 @@ def test_stated_total_variation_distance_covers_the_rounding(
     assert table.tv < 2**-110
 
 
-@pytest.mark.parametrize("kind", [discrete_laplace, geometric])
+@every_kind
 @pytest.mark.parametrize("scale", SCALES[1:4])
 def test_samples_follow_the_law_and_not_half_or_double_its_scale(
     kind: Sampler, scale: Fraction
 ) -> None:
-    """200,000 keyed draws; mean df, sd sqrt(2 df): six sd and 12 above is not met by chance."""
-    tags = np.random.default_rng(5).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
+    """200,000 keyed draws; six sd and 12 above the mean is not met by chance."""
     table = kind(scale)
-    values = np.empty(len(tags), dtype=table.dtype)
-    table.draw(NoiseKey(bytes(32)).stream(bytes(16)), (1, 2), tags, values)
-    reach = table.bound
-    observed = np.bincount(values.astype(np.int64) + reach, minlength=2 * reach + 1)
+    values, xs = drawn(table, 200_000, 5), range(-table.bound, table.bound + 1)
     for factor, accepted in ((Fraction(1), True), (Fraction(1, 2), False), (Fraction(2), False)):
-        expected = np.array([law(kind, scale * factor, x) for x in range(-reach, reach + 1)]) * len(
-            tags
-        )
-        often = expected >= 10
-        statistic = ((observed[often] - expected[often]) ** 2 / expected[often]).sum()
-        rest = expected[~often].sum()
-        statistic += (observed[~often].sum() - rest) ** 2 / max(rest, 1.0)
-        freedom = int(often.sum())
-        assert bool(statistic < freedom + 6 * math.sqrt(2 * freedom) + 12) is accepted
+        expected = np.array([law(kind, scale * factor, x) for x in xs])
+        assert follows(values, -table.bound, expected) is accepted
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_stated_moments_are_those_of_the_law(scale: Fraction) -> None:
     xs = range(-5000, 5001)
-    assert discrete_laplace(scale).variance == pytest.approx(
-        sum(x * x * law(discrete_laplace, scale, x) for x in xs)
-    )
+    variance = sum(x * x * law(discrete_laplace, scale, x) for x in xs)
+    assert discrete_laplace(scale).variance == pytest.approx(variance)
     mean = sum(x * law(geometric, scale, x) for x in xs)
     assert geometric(scale).mean == pytest.approx(mean)
-    assert geometric(scale).variance == pytest.approx(
-        sum((x - mean) ** 2 * law(geometric, scale, x) for x in xs)
-    )
+    variance = sum((x - mean) ** 2 * law(geometric, scale, x) for x in xs)
+    assert geometric(scale).variance == pytest.approx(variance)
 
 
-@pytest.mark.parametrize("kind", [discrete_laplace, geometric])
+@every_kind
 @pytest.mark.parametrize("scale", [Fraction(0), Fraction(-1), Fraction(LARGEST_SCALE + 1)])
 def test_a_scale_outside_the_range_is_refused(kind: Sampler, scale: Fraction) -> None:
     """Zero noise and a table larger than memory are both refused with the limit."""

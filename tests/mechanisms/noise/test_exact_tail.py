@@ -11,11 +11,7 @@ from workers.mechanisms.noise.gaussian import exact_quantile
 TERMS = {
     "one": [(Fraction(1), Fraction(2))],
     "halves": [(Fraction(1, 2), Fraction(3, 2)), (Fraction(1), Fraction(1, 4))],
-    "three": [
-        (Fraction(1, 4), Fraction(1)),
-        (Fraction(3, 4), Fraction(1, 2)),
-        (Fraction(1), Fraction(1, 3)),
-    ],
+    "three": [(Fraction(c, 4), Fraction(1, s2)) for c, s2 in ((1, 1), (3, 2), (4, 3))],
 }
 
 

@@ -7,39 +7,27 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from tests.mechanisms.noise.tables import WORDS, drawn, follows, random_words, sample, words_of
+from tests.mechanisms.small import STREAM
 from workers.mechanisms.noise.gaussian import (
     LARGEST_SIGMA_SQUARED,
     IntegerGaussian,
     integer_gaussian,
     round_up_sigma_squared,
 )
-from workers.mechanisms.noise.keyed import NoiseKey
 
-VARIANCES = [
-    Fraction(1, 100),
-    Fraction(1, 4),
-    Fraction(1),
-    Fraction(5, 2),
-    Fraction(300),
-    Fraction(12345, 7),
-]
-WORDS = 1 << 128
+VARIANCES = list(map(Fraction, ("1/100", "1/4", "1", "5/2", "300", "12345/7")))
 
 
 def masses(sigma_squared: Fraction, reach: int) -> list[Decimal]:
     """Return P(x) for x = -reach..reach, without the recurrence of the sampler's table."""
     with localcontext() as context:
         context.prec = 110
-        numerator, denominator = (
-            Decimal(sigma_squared.numerator),
-            Decimal(sigma_squared.denominator),
-        )
-        weights = [
-            (-(Decimal(x * x) * denominator) / (2 * numerator)).exp()
-            for x in range(-reach, reach + 1)
-        ]
+        numerator, denominator = map(Decimal, sigma_squared.as_integer_ratio())
+        exponents = (-Decimal(x * x) * denominator / (2 * numerator) for x in range(reach + 1))
+        half = [exponent.exp() for exponent in exponents]
+        weights = [*half[:0:-1], *half]
         total = sum(weights, Decimal(0))
         return [weight / total for weight in weights]
 
@@ -55,18 +43,6 @@ def thresholds(sigma_squared: Fraction, bound: int) -> list[int]:
             if x >= -bound:
                 found.append(int((total * WORDS).to_integral_value()))
         return found
-
-
-def words_of(values: list[int]) -> NDArray[np.uint64]:
-    return np.array(
-        [[value >> 64, value & (2**64 - 1)] for value in values], dtype=np.uint64
-    ).reshape(-1, 2)
-
-
-def sample(gaussian: IntegerGaussian, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-    out = np.empty(len(words), dtype=gaussian.dtype)
-    gaussian.sample(words, out)
-    return out.astype(np.int64)
 
 
 @pytest.mark.parametrize("sigma_squared", VARIANCES)
@@ -99,14 +75,9 @@ def test_words_that_meet_a_threshold_in_the_upper_half_are_decided_by_the_lower_
 @pytest.mark.parametrize("sigma_squared", VARIANCES)
 def test_the_guide_table_gives_what_the_full_search_gives(sigma_squared: Fraction) -> None:
     gaussian = IntegerGaussian(sigma_squared)
-    generator = np.random.default_rng(3)
-    words = generator.integers(0, 2**64, size=(1 << 16, 2), dtype=np.uint64)
-    words[:, 0] = (words[:, 0] >> np.uint64(16)) | (
-        np.arange(1 << 16, dtype=np.uint64) << np.uint64(48)
-    )
-    edges = np.array(
-        [edge >> 64 for edge in thresholds(sigma_squared, gaussian.bound)], dtype=np.uint64
-    )
+    words, top = random_words(1 << 16, 3), np.arange(1 << 16, dtype=np.uint64)
+    words[:, 0] = (words[:, 0] >> np.uint64(16)) | (top << np.uint64(48))
+    edges = words_of(thresholds(sigma_squared, gaussian.bound))[:, 0]
     expected = np.searchsorted(edges, words[:, 0], side="right") - gaussian.bound
     assert (sample(gaussian, words) == expected).all()
 
@@ -127,41 +98,22 @@ def test_stated_total_variation_distance_is_an_upper_bound(sigma_squared: Fracti
     assert gaussian.tv < 2**-115
 
 
-def chi_squared(values: NDArray[np.int64], sigma_squared: Fraction) -> tuple[float, int]:
-    """Return Pearson's statistic and degrees of freedom; expectations under 10 are pooled."""
-    reach = 14 * math.isqrt(math.ceil(sigma_squared)) + 14
-    expected = np.array([float(mass) for mass in masses(sigma_squared, reach)]) * len(values)
-    observed = np.bincount(values + reach, minlength=2 * reach + 1)
-    often = expected >= 10
-    rest = expected[~often].sum()
-    statistic = ((observed[often] - expected[often]) ** 2 / expected[often]).sum()
-    statistic += (observed[~often].sum() - rest) ** 2 / max(rest, 1.0)
-    return float(statistic), int(often.sum())
-
-
-@pytest.mark.parametrize(
-    "sigma_squared", [Fraction(1, 4), Fraction(1), Fraction(5, 2), Fraction(300)]
-)
+@pytest.mark.parametrize("sigma_squared", VARIANCES[1:5])
 def test_samples_follow_the_discrete_gaussian_and_not_half_or_double_its_variance(
     sigma_squared: Fraction,
 ) -> None:
-    """200,000 keyed draws; mean df, sd sqrt(2 df): six sd and 12 above is not met by chance."""
-    tags = np.random.default_rng(5).integers(0, 2**64, size=(200_000, 2), dtype=np.uint64)
-    gaussian = integer_gaussian(sigma_squared)
-    values = np.empty(len(tags), dtype=gaussian.dtype)
-    gaussian.draw(NoiseKey(bytes(32)).stream(bytes(16)), (1, 2), tags, values)
+    """200,000 keyed draws; six sd and 12 above the mean is not met by chance."""
+    values = drawn(integer_gaussian(sigma_squared), 200_000, 5)
     for factor, accepted in ((Fraction(1), True), (Fraction(1, 2), False), (Fraction(2), False)):
-        statistic, freedom = chi_squared(values.astype(np.int64), sigma_squared * factor)
-        assert (statistic < freedom + 6 * math.sqrt(2 * freedom) + 12) is accepted
+        reach = 14 * math.isqrt(math.ceil(sigma_squared * factor)) + 14
+        law = np.array(masses(sigma_squared * factor, reach), dtype=np.float64)
+        assert follows(values, -reach, law) is accepted
 
 
 def test_draw_gives_each_row_the_sample_of_its_word() -> None:
-    tags = np.random.default_rng(7).integers(0, 2**64, size=(20_001, 2), dtype=np.uint64)
-    stream = NoiseKey(bytes(32)).stream(bytes(16))
-    gaussian = integer_gaussian(Fraction(300))
-    drawn = np.empty(len(tags), dtype=gaussian.dtype)
-    gaussian.draw(stream, (9, 9), tags, drawn)
-    assert (drawn == sample(gaussian, stream.words(tags, (9, 9)))).all()
+    tags, gaussian = random_words(20_001, 7), integer_gaussian(Fraction(300))
+    words = STREAM.words(tags, (1, 2))
+    assert (drawn(gaussian, 20_001, 7) == sample(gaussian, words)).all()
 
 
 def test_large_noise_uses_32_bits_and_keeps_its_variance() -> None:
@@ -169,10 +121,7 @@ def test_large_noise_uses_32_bits_and_keeps_its_variance() -> None:
     gaussian = integer_gaussian(Fraction(10**8))
     assert gaussian.dtype == np.int32
     assert gaussian.bound > 13 * 10**4
-    tags = np.random.default_rng(11).integers(0, 2**64, size=(100_000, 2), dtype=np.uint64)
-    values = np.empty(len(tags), dtype=np.int32)
-    gaussian.draw(NoiseKey(bytes(32)).stream(bytes(16)), (1, 2), tags, values)
-    assert values.astype(np.float64).var() == pytest.approx(1e8, rel=0.0225)
+    assert drawn(gaussian, 100_000, 11).var() == pytest.approx(1e8, rel=0.0225)
 
 
 @pytest.mark.parametrize(
@@ -184,12 +133,10 @@ def test_a_variance_outside_the_range_is_refused(sigma_squared: Fraction) -> Non
         IntegerGaussian(sigma_squared)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [Fraction(1, 3), Fraction(1, 10**9), Fraction(1), Fraction(10**6, 7), Fraction(99, 100)],
-)
-def test_variances_are_rounded_up_by_little(value: Fraction) -> None:
+@pytest.mark.parametrize("text", ["1/3", "1/1000000000", "1", "1000000/7", "99/100"])
+def test_variances_are_rounded_up_by_little(text: str) -> None:
     """Rounding down would cost more privacy than stated; rounding far up costs accuracy."""
+    value = Fraction(text)
     rounded = round_up_sigma_squared(value)
     assert value <= rounded <= value * (1 + Fraction(1, 1 << 15))
     assert rounded.denominator & (rounded.denominator - 1) == 0

@@ -2,24 +2,21 @@
 
 import json
 import pickle
-import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import NDArray
 
+from tests.contract.racing import switching
+from tests.mechanisms.noise.tables import random_words
 from tests.mechanisms.vectors import VECTORS, compute_vectors
+from workers.arrays.types import Words
 from workers.mechanisms.noise import keyed
 from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseKey, NoiseStream
 
 KEY = NoiseKey(bytes(range(32)))
 STREAM = KEY.stream(bytes(16))
-
-
-def random_tags(rows: int, seed: int = 1) -> NDArray[np.uint64]:
-    return np.random.default_rng(seed).integers(0, 2**64, size=(rows, 2), dtype=np.uint64)
 
 
 def test_noise_equals_the_golden_vectors() -> None:
@@ -31,40 +28,28 @@ def test_noise_equals_the_golden_vectors() -> None:
 def test_words_are_aes_256_of_tag_xor_cell(rows: int) -> None:
     """Batched, chunked encryption equals one block at a time."""
     aes_key = bytes(range(32, 64))
-    tags = random_tags(rows)
+    tags = random_words(rows, 1)
     cell = (2**64 - 3, 12345)
     encryptor = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
-    expected = [
-        encryptor.update(
-            b"".join(
-                (int(half) ^ part).to_bytes(8, "little")
-                for half, part in zip(tag, cell, strict=True)
-            )
-        )
-        for tag in tags
-    ]
+    expected = b""
+    for high, low in tags.tolist():
+        halves = (high ^ cell[0], low ^ cell[1])
+        expected += encryptor.update(b"".join(half.to_bytes(8, "little") for half in halves))
     words = NoiseStream(aes_key).words(tags, cell)
     assert words.shape == (rows, 2)
-    assert words.astype("<u8").tobytes() == b"".join(expected)
+    assert words.astype("<u8").tobytes() == expected
 
 
 def test_chunk_refuses_more_rows_than_its_buffers_hold() -> None:
     """Rows beyond the buffer would otherwise get old words."""
     with pytest.raises(ValueError, match=f"{CHUNK_ROWS + 1} rows"):
-        STREAM.chunk(random_tags(CHUNK_ROWS + 1), (0, 0))
+        STREAM.chunk(random_words(CHUNK_ROWS + 1, 1), (0, 0))
 
 
 def test_tags_encode_stream_key_and_label_injectively() -> None:
     """Two items with one tag share their noise and can be differenced."""
-    pairs = [
-        ("a", b"bc"),
-        ("ab", b"c"),
-        ("abc", b""),
-        ("", b"abc"),
-        ("é", b"x"),
-        ("a", b"bc\0"),
-        ("a\0", b"bc"),
-    ]
+    pairs = [("a", b"bc"), ("ab", b"c"), ("abc", b""), ("", b"abc"), ("é", b"x")]
+    pairs += [("a", b"bc\0"), ("a\0", b"bc")]
     tags = {tuple(KEY.tags(stream_key, [label])[0].tolist()) for stream_key, label in pairs}
     assert len(tags) == len(pairs)
 
@@ -86,10 +71,9 @@ def test_another_root_key_changes_everything() -> None:
     assert other.fingerprint != zero.fingerprint
     assert zero.fingerprint == NoiseKey(bytes(32)).fingerprint
     assert (other.tags("a", [b"b"]) != zero.tags("a", [b"b"])).all()
-    tags = random_tags(4)
-    assert (
-        other.stream(bytes(16)).words(tags, (0, 0)) != zero.stream(bytes(16)).words(tags, (0, 0))
-    ).all()
+    tags = random_words(4, 1)
+    one, two = (key.stream(bytes(16)).words(tags, (0, 0)) for key in (other, zero))
+    assert (one != two).all()
 
 
 # n pairs of independent uniform words: the sample correlation has standard deviation 1/sqrt(n) =
@@ -98,8 +82,8 @@ ROWS = 40_000
 LIMIT = 0.025
 
 
-def correlation(first: NDArray[np.uint64], second: NDArray[np.uint64]) -> float:
-    return float(np.corrcoef(first[:, 0].astype(np.float64), second[:, 0].astype(np.float64))[0, 1])
+def correlation(first: Words, second: Words) -> float:
+    return float(np.corrcoef(first[:, 0].astype(float), second[:, 0].astype(float))[0, 1])
 
 
 def test_words_are_uncorrelated_between_mechanisms_stream_keys_cells_and_items() -> None:
@@ -125,7 +109,7 @@ def test_every_bit_of_the_words_is_balanced() -> None:
 
 def test_threads_that_share_a_stream_do_not_mix_their_words() -> None:
     """Partitions run in their own threads; another row's words would be shared noise."""
-    tags = [random_tags(5000, seed) for seed in range(4)]
+    tags = [random_words(5000, seed) for seed in range(4)]
     expected = [STREAM.words(part, (1, 1)) for part in tags]
     wrong: list[int] = []
 
@@ -134,16 +118,9 @@ def test_threads_that_share_a_stream_do_not_mix_their_words() -> None:
             if (STREAM.words(tags[number], (1, 1)) != expected[number]).any():
                 wrong.append(number)
 
-    threads = [threading.Thread(target=draw, args=(number,)) for number in range(4)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)  # so that threads meet inside a call, as they seldom would
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    # So that threads meet inside a call, as they seldom would.
+    with switching(1e-6), ThreadPoolExecutor(4) as pool:
+        list(pool.map(draw, range(4)))
     assert wrong == []
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.mechanisms.noise.tables import random_words
 from workers.mechanisms.noise.selection import (
     gumbel_top_k,
     gumbel_top_k_or_bottom,
@@ -24,12 +26,7 @@ DRAWS = 40_000
 
 
 def words(count: int, seed: int = 1) -> list[tuple[int, int]]:
-    return [
-        (high, low)
-        for high, low in np.random.default_rng(seed)
-        .integers(0, 2**64, size=(count, 2), dtype=np.uint64)
-        .tolist()
-    ]
+    return [(high, low) for high, low in random_words(count, seed).tolist()]
 
 
 def enumerated(weights: list[float], k: int, bottom: int | None = None) -> Law:
@@ -61,10 +58,10 @@ def test_picks_follow_the_peeled_exponential_mechanism_and_not_one_ten_per_cent_
 ) -> None:
     """40,000 draws: over 6 sd by chance once in millions; weights 10 % off give far more."""
     drawn = words(DRAWS * k)
-    observed: dict[tuple[int, ...], int] = {}
+    observed: Counter[tuple[int, ...]] = Counter()
     for i in range(DRAWS):
-        picks = tuple(gumbel_top_k(np.array(counts), scale, k, drawn[i * k : i * k + k]).tolist())
-        observed[picks] = observed.get(picks, 0) + 1
+        picks = gumbel_top_k(np.array(counts), scale, k, drawn[i * k : i * k + k])
+        observed[tuple(picks.tolist())] += 1
     weights = [math.exp(count / float(scale)) for count in counts]
     assert statistic(observed, enumerated(weights, k)) < 6
     assert statistic(observed, enumerated([1.1 * weights[0], *weights[1:]], k)) > 6
@@ -74,13 +71,11 @@ def test_picks_end_with_bottom_as_often_as_enumeration_says() -> None:
     """LimitDom's law: label orders down to BOTTOM; a BOTTOM of 10 % more weight is rejected."""
     counts, bottom, scale, k = [4, 3, 3], 4, Fraction(2), 2
     drawn = words(DRAWS * k, seed=2)
-    observed: dict[tuple[int, ...], int] = {}
+    observed: Counter[tuple[int, ...]] = Counter()
     for i in range(DRAWS):
-        picks, ended = gumbel_top_k_or_bottom(
-            np.array(counts), bottom, scale, k, drawn[i * k : i * k + k]
-        )
-        sequence = (*picks.tolist(), *([len(counts)] if ended else []))
-        observed[sequence] = observed.get(sequence, 0) + 1
+        own = drawn[i * k : i * k + k]
+        picks, ended = gumbel_top_k_or_bottom(np.array(counts), bottom, scale, k, own)
+        observed[(*picks.tolist(), *([len(counts)] if ended else []))] += 1
     weights = [math.exp(count / float(scale)) for count in (*counts, bottom)]
     assert statistic(observed, enumerated(weights, k, bottom=3)) < 6
     assert statistic(observed, enumerated([*weights[:3], 1.1 * weights[3]], k, bottom=3)) > 6
@@ -92,11 +87,9 @@ def test_a_pick_splits_the_words_exactly_at_the_cumulative_weights() -> None:
     for offset, pick in ((-(2**80), 0), (2**80, 1)):  # a float's e is right to 2^-53
         word = divmod(edge + offset, 2**64)
         assert gumbel_top_k(np.array([8, 7]), Fraction(1), 1, [word]).tolist() == [pick]
-    word = divmod(2**127, 2**64)
-    assert gumbel_top_k(np.array([7, 7]), Fraction(1), 1, [word]).tolist() == [1]
-    assert gumbel_top_k(np.array([7, 7]), Fraction(1), 1, [divmod(2**127 - 1, 2**64)]).tolist() == [
-        0
-    ]
+    for value, pick in ((2**127, 1), (2**127 - 1, 0)):
+        word = divmod(value, 2**64)
+        assert gumbel_top_k(np.array([7, 7]), Fraction(1), 1, [word]).tolist() == [pick]
 
 
 @pytest.mark.parametrize("top", [10**6, 177])
@@ -106,10 +99,8 @@ def test_wide_gaps_are_picked_in_order_and_small_weights_are_made_anew(top: int)
     assert gumbel_top_k(counts, Fraction(1, 100), 5, words(5)).tolist() == [0, 2, 3, 1, 4]
     draws = DRAWS // 4
     drawn = words(2 * draws, seed=3)
-    second = [
-        int(gumbel_top_k(np.array([top, 1, 0]), Fraction(1), 2, drawn[2 * i : 2 * i + 2])[1])
-        for i in range(draws)
-    ]
+    counts, pairs = np.array([top, 1, 0]), zip(drawn[::2], drawn[1::2], strict=True)
+    second = [int(gumbel_top_k(counts, Fraction(1), 2, pair)[1]) for pair in pairs]
     # The share is 0.731 with sd sqrt(p q / n) = 0.0044. Weights 4 and 2 would give 0.667, 14 of
     # them below; six are allowed (a false alarm in 5e8).
     share = second.count(1) / draws
@@ -135,10 +126,10 @@ def test_grouping_by_count_picks_what_peeling_candidate_by_candidate_picks(scale
     assert gumbel_top_k(counts, scale, 60, drawn).tolist() == exact(counts, scale, drawn)
 
 
-@given(
-    st.lists(st.one_of(st.integers(-3, 3), st.integers(-(2**62), 2**62)), min_size=1, max_size=30),
-    st.data(),
-)
+COUNTS = st.one_of(st.integers(-3, 3), st.integers(-(2**62), 2**62))
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=30), st.data())
 def test_the_kth_largest_is_found_also_where_most_are_equal_and_a_few_are_huge(
     counts: list[int], data: st.DataObject
 ) -> None:

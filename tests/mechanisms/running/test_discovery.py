@@ -3,11 +3,12 @@
 import math
 from fractions import Fraction
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from workers.arrays.types import Floats
 from workers.mechanisms.accounting import Cost
 from workers.mechanisms.counters.counter import make_counter
 from workers.mechanisms.counters.levels import Counter
@@ -15,18 +16,16 @@ from workers.mechanisms.running.discovery import Discovery, _log_theta, make_dis
 from workers.runtime.errors import HorizonExceeded
 
 
-def mass_of(sigma_squared: Fraction) -> NDArray[np.float64]:
+def mass_of(sigma_squared: Fraction) -> Floats:
     """Return P(x) of N_Z(0, sigma^2) for x = -reach..reach, out to 15 sd."""
     reach = math.ceil(15 * math.sqrt(sigma_squared)) + 2
-    weights = np.exp(
-        -(np.arange(-reach, reach + 1, dtype=np.float64) ** 2) / (2 * float(sigma_squared))
-    )
+    x = np.arange(-reach, reach + 1, dtype=np.float64)
+    weights = np.exp(-(x**2) / (2 * float(sigma_squared)))
     return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
 def exact_tail(counter: Counter, t: int, least: Fraction) -> float:
-    """Return P(X >= least), X the noise at t, by convolving the exact masses on the grid of
-    1/denominator.
+    """Return P(X >= least), X the noise at t, by convolving the exact masses on a grid.
 
     Sums of products of positive floats: the relative error is below 1e-10 whatever the tail.
     """
@@ -45,9 +44,14 @@ def exact_tail(counter: Counter, t: int, least: Fraction) -> float:
 
 def shown_by_one_event(discovery: Discovery, t: int) -> float:
     """Return P(Dinf + floor(X + 1/2) > m_t), which is P(X >= m_t + 1/2 - Dinf)."""
-    return exact_tail(
-        discovery.counter, t, discovery.threshold(t) + Fraction(1, 2) - discovery.max_count
-    )
+    least = discovery.threshold(t) + Fraction(1, 2) - discovery.max_count
+    return exact_tail(discovery.counter, t, least)
+
+
+def shares_of(discovery: Discovery, horizon: int) -> list[float]:
+    """Return the shares of delta_t that the ticks use."""
+    ticks = range(1, horizon + 1)
+    return [shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in ticks]
 
 
 @pytest.mark.parametrize(
@@ -65,14 +69,8 @@ def test_discovery_probability_is_at_most_and_close_to_delta_t(
     kind: str, horizon: int, rho_item: float, delta: float, least: float
 ) -> None:
     """Above it the guarantee is false; far below it items stay hidden. Slack falls as sd grows."""
-    discovery = Discovery(
-        make_counter(kind, horizon, rho_item), max_items=3, max_count=2, delta=delta
-    )
-    shares = [
-        shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, horizon + 1)
-    ]
-    assert max(shares) <= 1
-    assert min(shares) >= least
+    shares = shares_of(Discovery(make_counter(kind, horizon, rho_item), 3, 2, delta), horizon)
+    assert least <= min(shares) <= max(shares) <= 1
 
 
 @pytest.mark.parametrize(("rho_item", "least"), [(0.5, 0.0), (0.03, 0.25), (0.004, 0.5)])
@@ -82,9 +80,8 @@ def test_discovery_probability_is_at_most_delta_t_up_to_the_last_tick_of_an_end_
     """The last tick's noise is one integer and its threshold the smallest."""
     counter = make_counter("haar", 13, rho_item, end_share=0.6)
     discovery = Discovery(counter, max_items=3, max_count=2, delta=1e-6)
-    shares = [shown_by_one_event(discovery, t) / discovery.delta_at(t) for t in range(1, 14)]
-    assert max(shares) <= 1
-    assert min(shares) >= least
+    shares = shares_of(discovery, 13)
+    assert least <= min(shares) <= max(shares) <= 1
     assert discovery.threshold(13) == min(discovery.threshold(t) for t in range(1, 14))
     # One lower would be too low: the noise is an integer, so nothing lies between.
     over = exact_tail(counter, 13, Fraction(discovery.threshold(13) - discovery.max_count))
@@ -98,11 +95,11 @@ def test_discovery_probability_is_never_above_delta_t_for_tiny_noise(
 ) -> None:
     """The discrete Gaussian differs most from a continuous one here."""
     for delta in (0.5, 1e-2, 1e-5, 1e-12):
-        discovery = Discovery(
-            make_counter(kind, 8, rho_item), max_items=1, max_count=1, delta=delta
-        )
-        for t in range(1, 9):
-            assert shown_by_one_event(discovery, t) <= discovery.delta_at(t)
+        assert max(shares_of(Discovery(make_counter(kind, 8, rho_item), 1, 1, delta), 8)) <= 1
+
+
+def theta_of(v: float, terms: int) -> float:
+    return sum(math.exp(-2 * math.pi**2 * n * n * v) for n in range(-terms, terms + 1))
 
 
 def proved_probability(discovery: Discovery, t: int) -> float:
@@ -114,13 +111,7 @@ def proved_probability(discovery: Discovery, t: int) -> float:
     bounds = [math.exp(-x * x / (2 * variance)) if x > 0 else 1.0]
     for u in (0.15, 0.25, 0.5, 1.0):
         added = sum(c * c * u for c, _ in terms)
-        theta = math.prod(
-            sum(
-                math.exp(-2 * math.pi**2 * n * n * sigma_squared * u / (sigma_squared + u))
-                for n in range(-40, 41)
-            )
-            for _, sigma_squared in terms
-        )
+        theta = math.prod(theta_of(s2 * u / (s2 + u), 40) for _, s2 in terms)
         for shift in (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5):
             z = (x - shift * math.sqrt(added)) / math.sqrt(variance + added)
             kept = math.erfc(-shift / math.sqrt(2)) / 2
@@ -140,9 +131,7 @@ def test_every_threshold_is_proved_by_one_of_the_two_bounds(
     """
     monkeypatch.setattr("workers.mechanisms.running.discovery.exact_quantile_of", lambda *_: None)
     for delta in (1e-2, 1e-4, 1e-7):
-        discovery = Discovery(
-            make_counter(kind, 200, rho_item), max_items=1, max_count=1, delta=delta
-        )
+        discovery = Discovery(make_counter(kind, 200, rho_item), 1, 1, delta)
         for t in range(1, 201):
             assert proved_probability(discovery, t) <= discovery.delta_at(t)
 
@@ -157,17 +146,12 @@ def test_smoothed_noise_has_at_most_theta_times_the_density_of_the_gaussian(
     masses = np.exp(-(integers**2) / (2 * sigma_squared))
     masses /= masses.sum()
     v = sigma_squared * u / (sigma_squared + u)
-    theta = math.exp(_log_theta(v))
-    assert theta == pytest.approx(
-        1 + 2 * sum(math.exp(-2 * math.pi**2 * n * n * v) for n in range(1, 60)), rel=1e-9
-    )
+    theta, both = math.exp(_log_theta(v)), sigma_squared + u
+    assert theta == pytest.approx(theta_of(v, 59), rel=1e-9)
     for y in np.linspace(-12, 12, 241):
-        density = (masses * np.exp(-((y - integers) ** 2) / (2 * u))).sum() / math.sqrt(
-            2 * math.pi * u
-        )
-        gaussian = math.exp(-y * y / (2 * (sigma_squared + u))) / math.sqrt(
-            2 * math.pi * (sigma_squared + u)
-        )
+        sums = (masses * np.exp(-((y - integers) ** 2) / (2 * u))).sum()
+        density = sums / math.sqrt(2 * math.pi * u)
+        gaussian = math.exp(-y * y / (2 * both)) / math.sqrt(2 * math.pi * both)
         assert density <= theta * gaussian * (1 + 1e-12)
 
 
@@ -220,13 +204,10 @@ def test_threshold_is_below_the_sub_gaussian_bound_for_moderate_noise() -> None:
 def test_threshold_is_never_below_the_continuous_gaussian_quantile() -> None:
     """Discrete noise is as wide here, so a lower threshold would prove the bound wrong."""
     for kind, horizon in (("haar", 4096), ("haar", None), ("tree", 4096)):
-        discovery = Discovery(
-            make_counter(kind, horizon, 0.002), max_items=1, max_count=1, delta=1e-9
-        )
+        discovery = Discovery(make_counter(kind, horizon, 0.002), 1, 1, 1e-9)
         for t in (1, 2, 77, 1365, 4095):
-            quantile = -NormalDist().inv_cdf(discovery.delta_at(t)) * math.sqrt(
-                discovery.counter.variance(t)
-            )
+            sd = math.sqrt(discovery.counter.variance(t))
+            quantile = -NormalDist().inv_cdf(discovery.delta_at(t)) * sd
             assert quantile - 0.5 <= discovery.threshold(t) - 0.5 <= 1.05 * quantile + 1.5
 
 
@@ -242,9 +223,7 @@ def test_thresholds_that_are_computed_together_are_those_of_their_ticks(
     horizon: int | None, every: int | None, ticks: tuple[int, ...]
 ) -> None:
     """A neighbour's threshold would exceed an item's delta; beyond the horizon there is none."""
-    discovery = Discovery(
-        make_counter("haar", horizon, 0.01), max_items=2, max_count=1, delta=1e-6, every=every
-    )
+    discovery = Discovery(make_counter("haar", horizon, 0.01), 2, 1, 1e-6, every)
     for t in ticks:
         assert discovery.threshold(t) == discovery._computed(t)
     for t in (0, 4101 if horizon else 2**40):
@@ -298,11 +277,6 @@ def test_ticks_outside_the_horizon_are_refused() -> None:
 def test_parameters_outside_their_range_are_refused(
     changed: dict[str, object], message: str
 ) -> None:
-    arguments: dict[str, object] = {"max_items": 1, "max_count": 1, "delta": 1e-6} | changed
+    arguments: dict[str, Any] = {"max_items": 1, "max_count": 1, "delta": 1e-6} | changed
     with pytest.raises(ValueError, match=message):
-        Discovery(
-            make_counter("haar", 16, 0.1),
-            int(str(arguments["max_items"])),
-            int(str(arguments["max_count"])),
-            float(str(arguments["delta"])),
-        )
+        Discovery(make_counter("haar", 16, 0.1), **arguments)

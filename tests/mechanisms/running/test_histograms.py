@@ -1,6 +1,8 @@
 """known_base and unk_base: releases, hidden items, and an independent accountant."""
 
 import math
+from collections import Counter
+from fractions import Fraction
 
 import dp_accounting
 import numpy as np
@@ -8,89 +10,51 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from tests.mechanisms.small import SMALL, Silent, labelled
 from workers.arrays.texts import Texts
+from workers.arrays.types import Longs, Tags
 from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.mechanism import Mechanism, Release, State
+from workers.mechanisms.mechanism import Mechanism, State
 from workers.mechanisms.noise.keyed import NoiseKey
-from workers.mechanisms.running.known_base import KnownBase
-from workers.mechanisms.running.unk_base import UnkBase
+from workers.mechanisms.running.base import KnownBase, UnkBase
 
 KEY = NoiseKey(b"k" * 32)
 ONE_KEY = np.zeros(1, dtype=np.int32)
 
 
-class Silent:
-    """Noise source that returns zeros; what remains depends on the counts alone."""
-
-    def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return np.zeros(len(tags), dtype=np.int64)
-
-
 def part(labels: list[bytes], counts: list[int]) -> Contributions:
-    return Contributions(
-        ("k",),
-        np.zeros(len(labels), np.int32),
-        KEY.tags("k", labels),
-        Texts.of(labels),
-        np.array(counts, dtype=np.int64),
-    )
+    tags, texts = KEY.tags("k", labels), Texts.of(labels)
+    return Contributions(("k",), np.zeros(len(labels), np.int32), tags, texts, np.array(counts))
 
 
 def unk(**changes: object) -> UnkBase:
-    values = {
-        "name": "h",
-        "tick_ms": 1,
-        "horizon": 64,
-        "max_items": 1,
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "keys": "public",
-    } | changes
-    return UnkBase(UnkBaseConfig(**values))  # type: ignore[arg-type]  # checked by the record itself
+    return UnkBase(UnkBaseConfig(**(SMALL | changes)))  # type: ignore[arg-type]  # checked by the record itself
 
 
 def known(domain: list[str], **changes: object) -> KnownBase:
-    values = {
-        "name": "h",
-        "tick_ms": 1,
-        "horizon": 64,
-        "max_items": 1,
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "keys": "public",
-    } | changes
-    return KnownBase(KnownBaseConfig(**values, domain=tuple(domain)))  # type: ignore[arg-type]  # as above
+    return KnownBase(KnownBaseConfig(**(SMALL | changes), domain=tuple(domain)))  # type: ignore[arg-type]  # as above
 
 
 def shown(
     mechanism: Mechanism, state: State, t: int, noise: object, parts: list[Contributions]
 ) -> dict[bytes, int]:
     _, release = mechanism.step(state, t, [(p, ONE_KEY) for p in parts], noise)  # type: ignore[arg-type]  # Silent is a Noise
-    assert isinstance(release, Release)
-    return {
-        state.ledger.label(row): n
-        for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)
-    }
+    return labelled(state, release)
 
 
-def test_without_noise_unk_base_shows_exactly_what_passed_the_threshold_and_keeps_showing_it() -> (
-    None
-):
+def test_without_noise_unk_base_shows_what_passed_the_threshold_and_keeps_showing_it() -> None:
     """Discovery is sticky, and a count at the threshold itself is not above it."""
     mechanism = unk()
     state, m = mechanism.init(), [mechanism.threshold(t) or 0 for t in range(1, 5)]
-    assert shown(
-        mechanism, state, 1, Silent(), [part([b"a", b"b", b"c"], [m[0] + 1, m[0], 1])]
-    ) == {b"a": m[0] + 1}
-    assert shown(mechanism, state, 2, Silent(), []) == {b"a": m[0] + 1} | (
-        {b"b": m[0]} if m[0] > m[1] else {}
-    )
+    parts = [part([b"a", b"b", b"c"], [m[0] + 1, m[0], 1])]
+    assert shown(mechanism, state, 1, Silent(), parts) == {b"a": m[0] + 1}
+    passed = {b"b": m[0]} if m[0] > m[1] else {}
+    assert shown(mechanism, state, 2, Silent(), []) == {b"a": m[0] + 1} | passed
 
     class Drop(Silent):
-        def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+        def at(self, t: int, tags: Tags) -> Longs:
             return np.full(len(tags), -10 * m[0], dtype=np.int64)
 
     assert shown(mechanism, state, 3, Drop(), [])[b"a"] == m[0] + 1 - 10 * m[0]
@@ -101,30 +65,25 @@ def test_without_noise_known_base_shows_the_whole_domain_and_nothing_else() -> N
     mechanism = known(["x", "y"])
     state = mechanism.init()
     mechanism.meet_key(state, 0, KEY.tags("k", mechanism.domain()), mechanism.domain())
-    assert shown(
-        mechanism, state, 1, Silent(), [part([b"x", b"q"], [3, 99]), part([b"x"], [2])]
-    ) == {b"x": 5, b"y": 0}
+    parts = [part([b"x", b"q"], [3, 99]), part([b"x"], [2])]
+    assert shown(mechanism, state, 1, Silent(), parts) == {b"x": 5, b"y": 0}
     assert shown(mechanism, state, 2, Silent(), [part([b"y"], [1])]) == {b"x": 5, b"y": 1}
 
 
+TICKS = st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 500))
+
+
 @settings(deadline=None, max_examples=30)
-@given(
-    st.lists(
-        st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 500)),
-        min_size=1,
-        max_size=6,
-    )
-)
+@given(st.lists(TICKS, min_size=1, max_size=6))
 def test_the_release_is_the_running_sum_plus_the_counters_noise(
     ticks: list[dict[bytes, int]],
 ) -> None:
     """Also for an item first seen late: its noise is that of a counter which ran from tick 1."""
     mechanism = unk(epsilon=30.0)
     state, noise = mechanism.init(), mechanism.noise(KEY.stream(b"i" * 16))
-    totals: dict[bytes, int] = {}
+    totals: Counter[bytes] = Counter()
     for t, tick in enumerate(ticks, 1):
-        for label, n in tick.items():
-            totals[label] = totals.get(label, 0) + n
+        totals.update(tick)
         got = shown(mechanism, state, t, noise, [part(list(tick), list(tick.values()))])
         for label, n in got.items():
             z = mechanism._counter.draw(KEY.stream(b"i" * 16), t, KEY.tags("k", [label]))
@@ -146,16 +105,11 @@ def touched_cells(mechanism: Mechanism) -> list[float]:
     """Return sigma^2 of every cell one event changes for one item, from the counter's terms."""
     counter = mechanism._counter  # type: ignore[attr-defined]  # of both mechanisms
     parameters = counter.public()
-    variances = [float(eval_fraction(v)) for v in np.ravel(parameters["sigma_squared"])]
+    variances = [float(Fraction(str(v))) for v in np.ravel(parameters["sigma_squared"])]
     if len(variances) == 1:
         variances *= counter.cells_per_event
     assert len(variances) == counter.cells_per_event
     return variances
-
-
-def eval_fraction(text: str) -> float:
-    numerator, _, denominator = str(text).partition("/")
-    return int(numerator) / int(denominator or 1)
 
 
 @pytest.mark.parametrize("counter", ["haar", "tree"])
@@ -172,20 +126,13 @@ def test_an_independent_accountant_agrees_and_is_within_one_percent_of_refusing(
     counter: str, kind: str, setting: dict[str, float]
 ) -> None:
     """The drawn noise meets (epsilon, delta), and barely: 1 % less noise would not."""
-    mechanism: Mechanism = (
-        unk(counter=counter, **setting)
-        if kind == "unk_base"
-        else known(["x"], counter=counter, **setting)
-    )
-    spent = sum(delta for _, delta in mechanism.cost().deltas)
-    left = float(setting["delta"]) - spent
+    mechanism: Mechanism = unk(counter=counter, **setting)
+    if kind == "known_base":
+        mechanism = known(["x"], counter=counter, **setting)
+    left = float(setting["delta"]) - sum(delta for _, delta in mechanism.cost().deltas)
     assert left > 0
-    arguments = (
-        touched_cells(mechanism),
-        int(setting["max_items"]),
-        int(setting.get("max_count", 1)),
-        left,
-    )
+    sizes = int(setting["max_items"]), int(setting.get("max_count", 1))
+    arguments = (touched_cells(mechanism), *sizes, left)
     assert rdp_epsilon(*arguments) <= setting["epsilon"]
     assert rdp_epsilon(*arguments, scale=0.99) > setting["epsilon"]
     if kind == "unk_base":
@@ -226,6 +173,5 @@ def test_a_threshold_ten_percent_too_low_would_be_noticed() -> None:
     tags = KEY.tags("k", [b"%d" % i for i in range(runs)])
     noisy = 1 + mechanism.noise(KEY.stream(b"p" * 16)).at(1, tags)
     allowed = delta / 2
-    assert (noisy > 0.8 * threshold).mean() > allowed + 4 * math.sqrt(
-        allowed * (1 - allowed) / runs
-    )
+    slack = 4 * math.sqrt(allowed * (1 - allowed) / runs)
+    assert (noisy > 0.8 * threshold).mean() > allowed + slack

@@ -1,6 +1,7 @@
 """MetaAlgo: sums of cells against brute force, noise, price, and crash recovery."""
 
 import math
+from collections import Counter
 from typing import get_args
 
 import numpy as np
@@ -9,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mechanisms.one_shot.test_one_shot import KEY, STREAM, Silent, part
+from tests.mechanisms.small import SMALL, labelled
 from workers.mechanisms.counters.tree import TreeCounter
 from workers.mechanisms.ledger import Contributions
-from workers.mechanisms.mechanism import Release
 from workers.mechanisms.one_shot.algorithms import KNOWN, LIMITED, PICKING, Name, OneShotNoise
 from workers.mechanisms.one_shot.config import MetaConfig
 from workers.mechanisms.running.meta import BLOCK_ROWS, Meta, MetaState
@@ -24,17 +25,7 @@ INDEX = np.zeros(1, dtype=np.int32)
 
 
 def meta(algorithm: Name, **changes: object) -> Meta:
-    values: dict[str, object] = {
-        "name": "h",
-        "tick_ms": 1,
-        "horizon": 40,
-        "max_items": 2,
-        "epsilon": 1.0,
-        "delta": 1e-6,
-        "keys": "public",
-        "algorithm": algorithm,
-        "radix": 3,
-    }
+    values = SMALL | {"horizon": 40, "max_items": 2, "algorithm": algorithm, "radix": 3}
     values |= {"domain": ("a", "b", "c", "d")} if algorithm in KNOWN else {}
     values |= {"k": 2} if algorithm in PICKING else {}
     values |= {"kbar": 3} if algorithm in LIMITED else {}
@@ -53,11 +44,7 @@ def shown(
 ) -> dict[bytes, int]:
     parts: list[tuple[Contributions, np.ndarray]] = [(part(counts), INDEX)] if counts else []
     _, release = mechanism.step(state, t, parts, noise)
-    assert isinstance(release, Release)
-    return {
-        state.ledger.label(row): n
-        for row, n in zip(release.rows.tolist(), release.counts.tolist(), strict=True)
-    }
+    return labelled(state, release)
 
 
 def cells_of(t: int, radix: int) -> list[tuple[int, int]]:
@@ -72,11 +59,8 @@ def cells_of(t: int, radix: int) -> list[tuple[int, int]]:
     return blocks
 
 
-STREAMS = st.lists(
-    st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), max_size=4),
-    min_size=1,
-    max_size=40,
-)
+TICKS = st.dictionaries(st.sampled_from(LABELS), st.integers(1, 60), max_size=4)
+STREAMS = st.lists(TICKS, min_size=1, max_size=40)
 
 
 @settings(max_examples=40, deadline=None)
@@ -104,12 +88,11 @@ def test_without_noise_an_unknown_domain_gets_the_sum_of_the_cells_that_passed(
     m = mechanism.algorithm.threshold or 0
     state, noise = met(mechanism), Silent(STREAM, mechanism.algorithm.table)
     for t, counts in enumerate(stream, 1):
-        expected: dict[bytes, int] = {}
+        expected: Counter[bytes] = Counter()
         for first, last in cells_of(t, radix):
             for label in LABELS:
                 n = sum(tick.get(label, 0) for tick in stream[first - 1 : last])
-                if n > m:
-                    expected[label] = expected.get(label, 0) + n
+                expected.update({label: n} if n > m else {})
         assert shown(mechanism, state, t, counts, noise) == expected
 
 
@@ -119,10 +102,8 @@ def test_a_restart_after_any_tick_gives_the_same_releases(name: Name) -> None:
     mechanism = meta(name, epsilon=20.0)
     noise = mechanism.noise(STREAM)
     assert isinstance(noise, OneShotNoise)
-    ticks = [
-        {b"a": 30 + t, b"b": 3 * t % 41 + 1, b"c": t % 3 + 1} if t % 3 != 2 else {}
-        for t in range(40)
-    ]
+    ticks = [{b"a": 30 + t, b"b": 3 * t % 41 + 1, b"c": t % 3 + 1} for t in range(40)]
+    ticks[2::3] = [{}] * 13
     whole, state = met(mechanism), met(mechanism)
     stored: dict[str, bytes] = {}
     for t, counts in enumerate(ticks, 1):
@@ -150,12 +131,8 @@ def test_blocks_are_written_only_when_changed_and_damage_is_refused() -> None:
     written = dict(state.changed())
     assert set(written) == {"mo01/00000000", "mn00/00000000"}
     assert len(written["mo01/00000000"]) == 3 + 8 * BLOCK_ROWS
-    for name, block in (
-        ("mo01/00000000", b"\x01123"),
-        ("mn00/00000000", b"\x02"),
-        ("mo63/00000000", b"\x01"),
-        ("mx", b""),
-    ):
+    names = ("mo01/00000000", "mn00/00000000", "mo63/00000000", "mx")
+    for name, block in zip(names, (b"\x01123", b"\x02", b"\x01", b""), strict=True):
         with pytest.raises(StateRefused):
             state.restore(name, block)
 
@@ -187,9 +164,8 @@ def test_the_price_is_one_release_a_level(name: Name) -> None:
     assert 4 * mechanism.algorithm.delta <= dict(mechanism.cost().deltas).get("discovery", 0.0)
     if name == "known_gauss":
         tree = TreeCounter(40, mechanism.guarantee.rho / 2, 3)
-        assert [mechanism.sd(t) for t in (1, 26, 40)] == pytest.approx(
-            [tree.sd(t) for t in (1, 26, 40)], rel=1e-4
-        )
+        for t in (1, 26, 40):
+            assert mechanism.sd(t) == pytest.approx(tree.sd(t), rel=1e-4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -210,24 +186,20 @@ def test_one_event_changes_one_cell_of_a_level_and_only_its_items(
             found[place] = dict(zip(LABELS, cell.counts.tolist(), strict=True))
             return inner(cell, noise, place)
 
-        object.__setattr__(
-            mechanism.algorithm, "release", record
-        )  # to look at what it is given; it is frozen
+        # To look at what it is given; it is frozen.
+        object.__setattr__(mechanism.algorithm, "release", record)
         for t, counts in enumerate(stream):
-            more = {
-                label: counts.get(label, 0) + (extra and t == at and label in items)
-                for label in LABELS
-            }
-            shown(mechanism, state, t + 1, {label: n for label, n in more.items() if n}, noise)
+            more = Counter(counts)
+            more.update(items if extra and t == at else ())
+            shown(mechanism, state, t + 1, dict(more), noise)
         seen.append(given_cells)
     without, with_event = seen
     assert without.keys() == with_event.keys()
     different = [place for place in without if without[place] != with_event[place]]
     assert len({level for level, _ in different}) == len(different) <= mechanism.levels
     for place in different:
-        assert {
-            label for label in LABELS if with_event[place][label] - without[place][label] == 1
-        } == items
+        before, after = without[place], with_event[place]
+        assert {label for label in LABELS if after[label] - before[label] == 1} == items
 
 
 def test_impossible_settings_and_ticks_are_refused() -> None:

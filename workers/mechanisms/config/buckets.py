@@ -34,11 +34,7 @@ _DIGITS = Context(prec=6)
 
 
 class Buckets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The edges of a histogram's buckets: finite and strictly ascending.
-
-    Attributes:
-        edges: 2 to 1,000 numbers.
-    """
+    """The 2 to 1,000 edges of a histogram's buckets: finite and strictly ascending."""
 
     edges: tuple[float, ...]
 
@@ -68,11 +64,8 @@ def parse_buckets(value: object) -> Buckets:
         ValueError: the description is invalid; the message states the allowed values.
     """
     if isinstance(value, list):
-        return Buckets(
-            tuple(
-                _number(edge, f"the edge at place {place}") for place, edge in enumerate(value, 1)
-            )
-        )
+        edges = enumerate(value, 1)
+        return Buckets(tuple(_number(edge, f"the edge at place {place}") for place, edge in edges))
     if isinstance(value, dict):
         return Buckets(_between(value))
     raise ValueError(ALLOWED)
@@ -117,17 +110,15 @@ def _between(values: Mapping[str, object]) -> tuple[float, ...]:
     if scale not in SCALES:
         raise ValueError('scale: "linear" or "log"')
     if not (math.isfinite(first) and math.isfinite(last) and first < last):
-        raise ValueError(
-            f"from = {short(first)} and to = {short(last)}: finite numbers, from below to"
-        )
+        ends = f"from = {short(first)} and to = {short(last)}"
+        raise ValueError(f"{ends}: finite numbers, from below to")
     if scale == "log" and first <= 0:
         raise ValueError(f'from = {short(first)}: above 0 with scale = "log"')
     inner = (_log if scale == "log" else _linear)(first, last, count)
     edges = (first, *(float(edge) or 0.0 for edge in inner), last)
     if any(low >= high for low, high in itertools.pairwise(edges)):
-        raise ValueError(
-            f"count = {count}: fewer, or edges that lie next to each other become the same"
-        )
+        why = "fewer, or edges that lie next to each other become the same"
+        raise ValueError(f"count = {count}: {why}")
     return edges
 
 
@@ -135,13 +126,10 @@ def _linear(first: float, last: float, count: int) -> Iterator[Decimal]:
     """Yield the inner edges of intervals of equal width, to 6 significant digits of that width."""
     # As written: 0.1 is a tenth here, not the nearest double.
     low, high = Decimal(repr(first)), Decimal(repr(last))
-    width = _EXACT.divide(_EXACT.subtract(high, low), Decimal(count))
-    unit = Decimal((0, (1,), width.adjusted() - 5))
+    span = _EXACT.subtract(high, low)
+    unit = Decimal((0, (1,), _EXACT.divide(span, Decimal(count)).adjusted() - 5))
     for i in range(1, count):
-        edge = _EXACT.add(
-            low,
-            _EXACT.divide(_EXACT.multiply(_EXACT.subtract(high, low), Decimal(i)), Decimal(count)),
-        )
+        edge = _EXACT.add(low, _EXACT.divide(_EXACT.multiply(span, Decimal(i)), Decimal(count)))
         steps = _EXACT.divide(edge, unit).to_integral_value(context=_EXACT)
         yield _EXACT.multiply(steps, unit)
 

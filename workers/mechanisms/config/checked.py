@@ -1,21 +1,27 @@
 """Records that validate every field against its annotation when created.
 
-An annotation (`Meta`) states type, range and allowed values in words. `rules` reads it once per
-type; an error names the field, its value and the allowed values.
+An annotation (`Meta`) states type, range and allowed values in words, unless it is a `Literal`.
+`rules` reads it once per type; an error names the field, its value and the allowed values.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, get_type_hints
+from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
 from workers.runtime.frozen import memoized
+
+
+def whole(least: int, most: int) -> Meta:
+    """Return the annotation of a whole number within inclusive bounds."""
+    return Meta(ge=least, le=most, description=f"a whole number from {least:,} to {most:,}")
 
 
 class Rule(NamedTuple):
@@ -34,10 +40,8 @@ class Rule(NamedTuple):
 
     def checked(self, value: object) -> object:
         """Return the value, converted if its type requires that, or raise `ValidationError`."""
-        (found,) = msgspec.structs.astuple(
-            msgspec.convert({"value": value}, self.probe, dec_hook=_decode)
-        )
-        return found
+        found = msgspec.convert({"value": value}, self.probe, dec_hook=_decode)
+        return msgspec.structs.astuple(found)[0]
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,12 +53,9 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             try:
                 checked = rule.checked(value)
             except msgspec.ValidationError:
-                text = (
-                    f"{display(value)} ms"
-                    if rule.duration and not isinstance(value, str)
-                    else display(value)
-                )
-                raise ValueError(f"{self.where()}{rule.name} = {text}: {rule.allowed}") from None
+                unit = " ms" if rule.duration and not isinstance(value, str) else ""
+                text = f"{rule.name} = {display(value)}{unit}: {rule.allowed}"
+                raise ValueError(self.where() + text) from None
             if checked is not value:
                 msgspec.structs.force_setattr(self, rule.attribute, checked)
         for complaint in self.complaints():
@@ -76,8 +77,13 @@ def rules(record: type[Checked]) -> tuple[Rule, ...]:
     found = []
     for field in msgspec.structs.fields(record):
         hint = hints[field.name]
-        metas = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
+        # The annotation's own come first, then those of a union's members, as in `Count | None`.
+        annotated = [getattr(part, "__metadata__", ()) for part in (hint, *get_args(hint))]
+        metas = [meta for meta in itertools.chain(*annotated) if isinstance(meta, Meta)]
         allowed = next((meta.description for meta in metas if meta.description), None)
+        if get_origin(hint) is Literal:
+            *others, last = map(json.dumps, get_args(hint))
+            allowed = f"{', '.join(others)} or {last}" if others else last
         if allowed is None:
             raise TypeError(f"{record.__name__}.{field.name} does not say in words what is allowed")
         duration = any((meta.extra or {}).get("duration") for meta in metas)

@@ -11,10 +11,11 @@ valid. Nothing learned from data ever enters here.
 
 from __future__ import annotations
 
-import hashlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -22,8 +23,7 @@ from msgspec import Meta
 
 from workers.mechanisms.config.buckets import ALLOWED as BUCKETS_ALLOWED
 from workers.mechanisms.config.buckets import QUANTILES_MAX, Buckets
-from workers.mechanisms.config.checked import Checked, display
-from workers.mechanisms.config.ticks import window_complaints
+from workers.mechanisms.config.checked import Checked, display, whole
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, SYNTAX, Condition, path_complaints
 from workers.mechanisms.config.views import ALLOWED as CONDITIONS_ALLOWED
 
@@ -35,15 +35,8 @@ CONSTANT_HORIZON_MAX = 1 << 20
 SQRT_HORIZON_MAX = 1 << 16
 # Without running counts or without a counter: counter settings would have no effect.
 COUNTERLESS = (
-    "doubling",
-    "known_gauss",
-    "known_gumbel",
-    "limit_dom",
-    "limit_dom_laplace",
-    "pay_what_you_get",
-    "positive_gauss",
-    "positive_laplace",
-    "unk_gauss",
+    *("doubling", "known_gauss", "known_gumbel", "limit_dom", "limit_dom_laplace"),
+    *("pay_what_you_get", "positive_gauss", "positive_laplace", "unk_gauss"),
 )
 SQRT_MECHANISMS = ("known_base", "sparse_gumb")
 # They keep a counter over the ticks of an epoch, so the epoch's last tick is the counter's last.
@@ -59,20 +52,35 @@ TOPIC_NAME = r"^(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z"
 Duration = Annotated[int, Meta(extra={"duration": True})]
 """Milliseconds in Python; written as "10s" in a settings file."""
 Label = Annotated[str, Meta(min_length=1)]
-Domain = Annotated[
-    tuple[Label, ...],
-    Meta(
-        min_length=1,
-        description='a list of labels such as ["p1", "p2"], at least one, none of them empty',
-    ),
-]
+_DOMAIN = 'a list of labels such as ["p1", "p2"], at least one, none of them empty'
+Domain = Annotated[tuple[Label, ...], Meta(min_length=1, description=_DOMAIN)]
 FieldPath = Annotated[str, Meta(min_length=1, max_length=1_000)]
 """A path to a field of an event, as `workers.mechanisms.config.views` reads it."""
 KEY_ALLOWED = f'{SYNTAX}, "{RECORD_KEY}" (the record key) or "{ALL_KEYS}"'
 Conditions = Annotated[tuple[Condition, ...], Meta(description=CONDITIONS_ALLOWED)]
-Budget = Annotated[
-    Annotated[float, Meta(gt=0, le=50)] | None, Meta(description="a number above 0 and at most 50")
+Budget = Annotated[float, Meta(gt=0, le=50, description="a number above 0 and at most 50")]
+Count = Annotated[int, whole(1, 10_000)]
+Window = Annotated[int, Meta(ge=1, le=31_622_400_000)]
+
+
+_NAME = 'lower-case letters, digits, "_" and "-", at most 100 of them'
+_HORIZON = (
+    'a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", or "unbounded"'
+)
+_START = "a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
+_DELTA = "a number from 1e-50 to 0.5, such as 1e-9"
+_END_SHARE = "a number from 0.01 to 0.99, such as 0.6"
+_KEYS = (
+    'a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'
+)
+_WINDOWS = "a list of at most 20 durations from 1ms to 366d"
+_QUANTILES = f"a list of at most {QUANTILES_MAX} numbers above 0 and below 1, such as [0.5, 0.95]"
+Quantiles = Annotated[
+    tuple[Annotated[float, Meta(gt=0, lt=1)], ...],
+    Meta(max_length=QUANTILES_MAX, description=_QUANTILES),
 ]
+_TOPIC = 'a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
+_EVERY = 'a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'
 
 
 class Lane(NamedTuple):
@@ -99,90 +107,48 @@ class Lane(NamedTuple):
 class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism"):
     """Settings common to all continual histograms.
 
-    Attributes:
-        name: unique within a worker.
-        tick_ms: width of a tick of event time, ms ("tick" outside Python).
-        horizon: ticks in an epoch, or "unbounded": one epoch without an end.
-        start: tick 1 begins here; None is 1970-01-01.
-        max_items: D0, most items of one event that count.
-        max_count: Dinf, most that one event adds to one item; where users are protected, one user
-            in an epoch.
-        max_items_per_user: most items of one user that count in an epoch; only where users are
-            protected.
-        epsilon: total of one epoch, with `delta`; exactly one of `epsilon` and `rho`.
-        rho: total of one epoch in zCDP.
-        delta: probability, over one epoch, that the guarantee does not cover.
-        counter: the counter of a running count.
-        radix: base of the "tree" counter; None is the best one for the horizon (5 if unbounded).
-        end_share: the last tick's share of the budget, with the "haar" counter; None: no tick gets
-            more than the others.
-        keys: the declared stream keys, or "public".
-        windows: ms; snapshots state the standard deviation of the change over every window.
-        key, items, count, where: fields read from an event, overriding `[events]`.
-        buckets: the edges of a domain of intervals; `domain` is their labels.
-        quantiles: of the numbers in the buckets, published in every snapshot; None: the median,
-            where possible.
-        generation: raised to begin a new mechanism, and a new charge, on purpose.
-        topic: output topic; None is `<worker.name>.<name>`.
+    name        unique within a worker
+    tick_ms     width of a tick of event time, ms ("tick" outside Python)
+    horizon     ticks in an epoch, or "unbounded": one epoch without an end
+    start       tick 1 begins here; None is 1970-01-01
+    max_items   D0, most items of one event that count
+    max_count   Dinf, most that one event adds to one item; where users are protected, one user in
+                an epoch
+    max_items_per_user   most items of one user that count in an epoch, where users are protected
+    epsilon     total of one epoch, with `delta`; exactly one of `epsilon` and `rho`
+    rho         total of one epoch in zCDP
+    delta       probability, over one epoch, that the guarantee does not cover
+    radix       base of the "tree" counter; None is the best one for the horizon (5 if unbounded)
+    end_share   the last tick's share of the budget, with the "haar" counter; None: no tick gets
+                more than the others
+    keys        the declared stream keys, or "public"
+    windows     ms; snapshots state the standard deviation of the change over every window
+    key, items, count, where   fields read from an event, overriding `[events]`
+    buckets     the edges of a domain of intervals; `domain` is their labels
+    quantiles   of the numbers in the buckets, published in every snapshot; None: the median, where
+                possible
+    generation  raised to begin a new mechanism, and a new charge, on purpose
+    topic       output topic; None is `<worker.name>.<name>`
     """
 
-    name: Annotated[
-        str,
-        Meta(
-            pattern=r"^[a-z0-9_-]{1,100}\Z",
-            description='lower-case letters, digits, "_" and "-", at most 100 of them',
-        ),
-    ]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,100}\Z", description=_NAME)]
     tick_ms: Annotated[
         Duration, Meta(ge=1, le=31_622_400_000, description="a duration from 1ms to 366d")
     ] = msgspec.field(name="tick")
-    horizon: Annotated[
-        Annotated[int, Meta(ge=1, le=2**30)] | Literal["unbounded"],
-        Meta(
-            description='a whole number of ticks from 1 to 1,073,741,824, a duration such as "1d", or "unbounded"'
-        ),
-    ]
-    start: Annotated[
-        Annotated[datetime, Meta(tz=True)] | None,
-        Meta(
-            description="a date and time with a time zone and no quotes, such as 2026-11-21T00:00:00Z"
-        ),
-    ] = None
-    max_items: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
-    max_count: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1,000,000")
-    ] = 1
-    max_items_per_user: Annotated[
-        Annotated[int, Meta(ge=1, le=10_000)] | None,
-        Meta(description="a whole number from 1 to 10,000"),
-    ] = None
-    epsilon: Budget = None
-    rho: Budget = None
-    delta: Annotated[
-        float, Meta(ge=1e-50, le=0.5, description="a number from 1e-50 to 0.5, such as 1e-9")
-    ]
-    counter: Annotated[
-        Literal["haar", "tree", "sqrt"], Meta(description='"haar", "tree" or "sqrt"')
-    ] = "haar"
-    radix: Annotated[
-        Annotated[int, Meta(ge=2, le=1_024)] | None,
-        Meta(description="a whole number from 2 to 1,024"),
-    ] = None
-    end_share: Annotated[
-        Annotated[float, Meta(ge=0.01, le=0.99)] | None,
-        Meta(description="a number from 0.01 to 0.99, such as 0.6"),
-    ] = None
-    keys: Annotated[
-        Annotated[tuple[Label, ...], Meta(min_length=1)] | Literal["public"],
-        Meta(
-            description='a list of stream keys such as ["s1", "s2"], or "public": every key in the data may be named'
-        ),
-    ]
+    horizon: Annotated[int, Meta(ge=1, le=2**30, description=_HORIZON)] | Literal["unbounded"]
+    start: Annotated[datetime, Meta(tz=True, description=_START)] | None = None
+    max_items: Count
+    max_count: Annotated[int, whole(1, 1_000_000)] = 1
+    max_items_per_user: Count | None = None
+    epsilon: Budget | None = None
+    rho: Budget | None = None
+    delta: Annotated[float, Meta(ge=1e-50, le=0.5, description=_DELTA)]
+    counter: Literal["haar", "tree", "sqrt"] = "haar"
+    radix: Annotated[int, whole(2, 1_024)] | None = None
+    end_share: Annotated[float, Meta(ge=0.01, le=0.99, description=_END_SHARE)] | None = None
+    keys: Annotated[tuple[Label, ...], Meta(min_length=1, description=_KEYS)] | Literal["public"]
     windows: Annotated[
-        Annotated[tuple[Annotated[int, Meta(ge=1, le=31_622_400_000)], ...], Meta(max_length=20)],
-        Meta(
-            description="a list of at most 20 durations from 1ms to 366d", extra={"duration": True}
-        ),
+        tuple[Window, ...], Meta(max_length=20, description=_WINDOWS, extra={"duration": True})
     ] = ()
     key: Annotated[FieldPath | None, Meta(description=KEY_ALLOWED)] = None
     items: Annotated[FieldPath | None, Meta(description=SYNTAX)] = None
@@ -191,22 +157,9 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         name="where", default=None
     )
     buckets: Annotated[Buckets | None, Meta(description=BUCKETS_ALLOWED)] = None
-    quantiles: Annotated[
-        Annotated[tuple[Annotated[float, Meta(gt=0, lt=1)], ...], Meta(max_length=QUANTILES_MAX)]
-        | None,
-        Meta(
-            description=f"a list of at most {QUANTILES_MAX} numbers above 0 and below 1, such as [0.5, 0.95]"
-        ),
-    ] = None
-    generation: Annotated[
-        int, Meta(ge=1, le=2**31 - 1, description="a whole number from 1 to 2,147,483,647")
-    ] = 1
-    topic: Annotated[
-        Annotated[str, Meta(pattern=TOPIC_NAME)] | None,
-        Meta(
-            description='a Kafka topic name: letters, digits, ".", "_" and "-", at most 249 of them'
-        ),
-    ] = None
+    quantiles: Quantiles | None = None
+    generation: Annotated[int, whole(1, 2**31 - 1)] = 1
+    topic: Annotated[str, Meta(pattern=TOPIC_NAME, description=_TOPIC)] | None = None
 
     @property
     def mechanism(self) -> str:
@@ -219,7 +172,6 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
     @property
     def start_given(self) -> bool:
-        """Return whether the start was stated rather than left at 1970."""
         return self.start is not None
 
     @property
@@ -245,9 +197,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
         own = [self.key, self.items, self.count, self.where_, self.buckets]
         if own == [None] * len(own):
             return ""
-        return hashlib.blake2b(
-            msgspec.json.encode(own), digest_size=8, person=b"qc-view"
-        ).hexdigest()
+        return blake2b(msgspec.json.encode(own), digest_size=8, person=b"qc-view").hexdigest()
 
     @property
     def shows_all(self) -> bool:
@@ -268,11 +218,8 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
     @property
     def can_end(self) -> bool:
         """Return whether `end_share` applies: a haar counter over finitely many ticks."""
-        return (
-            self.mechanism in END_MECHANISMS
-            and self.counter == "haar"
-            and self.horizon_ticks is not None
-        )
+        bounded = self.horizon_ticks is not None
+        return self.mechanism in END_MECHANISMS and self.counter == "haar" and bounded
 
     @property
     def domain_from(self) -> str:
@@ -290,9 +237,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             yield 'start is missing: horizon = "unbounded" needs it, such as 2026-11-21T00:00:00Z'
         if self.start is not None and (self.start < EPOCH or self.start.microsecond % 1000):
             yield f"start = {display(self.start)}: from 1970-01-01T00:00:00Z on, in whole milliseconds"
-        if self.counter == "sqrt" and (
-            self.horizon_ticks is None or self.horizon_ticks > SQRT_HORIZON_MAX
-        ):
+        if self.counter == "sqrt" and (self.horizon_ticks or math.inf) > SQRT_HORIZON_MAX:
             yield f'counter = "sqrt": needs a horizon of at most {SQRT_HORIZON_MAX:,} ticks'
         if self.counter == "sqrt" and self.mechanism not in SQRT_MECHANISMS:
             yield f'counter = "sqrt": only with a declared domain, in {" or ".join(SQRT_MECHANISMS)}'
@@ -307,35 +252,37 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
             )
         if self.keys != "public":
             yield from label_complaints("keys", self.keys)
-        if (
-            self.key is not None
-            and self.key.startswith("$")
-            and self.key not in (RECORD_KEY, ALL_KEYS)
-        ):
+        key = self.key or ""
+        if key.startswith("$") and key not in (RECORD_KEY, ALL_KEYS):
             yield f"key = {display(self.key)}: {KEY_ALLOWED}"
         yield from path_complaints({"key": self.key, "items": self.items, "count": self.count})
         yield from self._bucket_complaints()
-        yield from self._window_complaints()
-
-    def _window_complaints(self) -> Iterator[str]:
         if self.windows and not self.subtracts:
             yield (
                 f'windows is set: mechanism = "{self.mechanism}" has no counts whose changes it could say; these have: '
                 f'{", ".join(SUBTRACTING)}, or meta with algorithm = "known_gauss"'
             )
-        yield from window_complaints(self.windows, self.tick_ms, self.horizon_ticks)
+        epoch_ms = (self.horizon_ticks or math.inf) * self.tick_ms
+        for number, window_ms in enumerate(self.windows):
+            if window_ms % self.tick_ms:
+                yield f"windows holds {window_ms} ms: a multiple of the tick, {self.tick_ms} ms"
+            elif window_ms > epoch_ms:
+                yield f"windows holds {window_ms} ms: at most the epoch, {epoch_ms} ms"
+            elif window_ms in self.windows[:number]:
+                yield f"windows holds {window_ms} ms more than once: every one only once"
 
     def _bucket_complaints(self) -> Iterator[str]:
         if self.quantiles is not None:
+            given = f"quantiles = {display(self.quantiles)}"
             if self.buckets is None:
-                yield f"quantiles = {display(self.quantiles)}: only with buckets"
+                yield f"{given}: only with buckets"
             elif not self.shows_all:
                 yield (
-                    f"quantiles = {display(self.quantiles)}: needs a mechanism that shows every bucket at every tick: "
+                    f"{given}: needs a mechanism that shows every bucket at every tick: "
                     'known_base, known_gauss, or meta with algorithm = "known_gauss"'
                 )
             elif len(set(self.quantiles)) < len(self.quantiles):
-                yield f"quantiles = {display(self.quantiles)}: every one only once"
+                yield f"{given}: every one only once"
         if self.buckets is not None:
             if not hasattr(self, "domain"):
                 yield f'buckets is set: mechanism = "{self.mechanism}" has no declared domain'
@@ -344,11 +291,7 @@ class HistogramConfig(Checked, frozen=True, kw_only=True, tag_field="mechanism")
 
 
 class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_base"):
-    """A histogram over a declared domain: all of its items are published at every tick.
-
-    Attributes:
-        domain: labels, in the order declared.
-    """
+    """A histogram over a declared domain: all of its items are published at every tick."""
 
     domain: Domain
 
@@ -360,40 +303,31 @@ class KnownBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="known_bas
 class UnkBaseConfig(HistogramConfig, frozen=True, kw_only=True, tag="unk_base"):
     """A histogram over an unknown domain: items appear once their noisy count passes a threshold.
 
-    Attributes:
-        threshold: how the probability of showing one event's item is spread over the ticks.
-        every: with threshold = "every", new items are shown only at ticks that are multiples of it.
+    `threshold` says how the probability of showing one event's item is spread over the ticks. With
+    "every", new items are shown only at ticks that are multiples of `every`.
     """
 
-    threshold: Annotated[
-        Literal["per_tick", "constant", "every"],
-        Meta(description='"per_tick", "constant" or "every"'),
-    ] = "per_tick"
-    every: Annotated[
-        Annotated[int, Meta(ge=1, le=2**30)] | None,
-        Meta(
-            description='a whole number of ticks from 1 to 1,073,741,824, or a duration such as "1h"'
-        ),
-    ] = None
+    threshold: Literal["per_tick", "constant", "every"] = "per_tick"
+    every: Annotated[int, Meta(ge=1, le=2**30, description=_EVERY)] | None = None
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
-        ticks = self.horizon_ticks
-        if self.threshold == "constant" and (ticks is None or ticks > CONSTANT_HORIZON_MAX):
+        ticks = self.horizon_ticks or math.inf
+        if self.threshold == "constant" and ticks > CONSTANT_HORIZON_MAX:
             yield f'threshold = "constant": needs a horizon of at most {CONSTANT_HORIZON_MAX:,} ticks'
         if self.threshold == "every" and self.every is None:
             yield 'every is missing: threshold = "every" needs it, such as 64'
         if self.threshold != "every" and self.every is not None:
             yield f'every = {self.every}: only with threshold = "every"'
-        if self.every is not None and ticks is not None and self.every > ticks:
+        if self.every is not None and self.every > ticks:
             yield f"every = {self.every}: no new item would ever be shown within horizon = {ticks}"
 
 
 def label_complaints(field: str, labels: Sequence[str]) -> Iterator[str]:
     """Yield errors for repeated or overlong labels."""
     for label in labels:
-        if len(label.encode()) > LABEL_BYTES_MAX:
-            yield f"{field} holds {display(label)} of {len(label.encode()):,} bytes: at most {LABEL_BYTES_MAX:,} bytes"
-    if len(set(labels)) < len(labels):
-        repeated = next(label for label, times in Counter(labels).items() if times > 1)
-        yield f"{field} holds {display(repeated)} more than once: every one only once"
+        if (size := len(label.encode())) > LABEL_BYTES_MAX:
+            yield f"{field} holds {display(label)} of {size:,} bytes: at most {LABEL_BYTES_MAX:,} bytes"
+    repeated = [label for label, times in Counter(labels).items() if times > 1]
+    if repeated:
+        yield f"{field} holds {display(repeated[0])} more than once: every one only once"

@@ -7,11 +7,8 @@ Histograms with equal settings share a view. Two kinds of settings are refused h
 location of the mistake: those that no event can satisfy, and a path through the items of another
 view, which scanners open.
 
-Paths to the fields of an event: `order.lines[].sku`.
-
-    parse("order.lines[].sku")   the steps order, lines, sku; lines is a list
-
-Names are separated by dots. A name that contains a dot, a bracket, a quote or white space, or
+Paths to the fields of an event: `order.lines[].sku` is the steps order, lines, sku; lines is a
+list. Names are separated by dots. A name that contains a dot, a bracket, a quote or white space, or
 begins with $, is quoted as in JSON: `order."shop.name"`. `[]` behind a name means every element of
 the list there; a path has it at most once.
 
@@ -35,6 +32,8 @@ from typing import Any
 
 import msgspec
 
+from workers.mechanisms.config.checked import display
+
 # Names in a path; the compiled readers cannot walk deeper.
 STEPS_MAX = 16
 CHARACTERS_MAX = 1_000
@@ -46,21 +45,13 @@ _QUOTED = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The location of a field in an event.
+    """The location of a field in an event."""
 
-    Attributes:
-        steps: names, from the outermost in.
-        list_at: number of names before `[]`; None: no list.
-    """
-
-    steps: tuple[str, ...]
-    list_at: int | None = None
+    steps: tuple[str, ...]  # names, from the outermost in
+    list_at: int | None = None  # number of names before `[]`; None: no list
 
     def __str__(self) -> str:
-        parts = [
-            name if _PLAIN.fullmatch(name) else json.dumps(name, ensure_ascii=False)
-            for name in self.steps
-        ]
+        parts = [name if _PLAIN.fullmatch(name) else _quoted(name) for name in self.steps]
         if self.list_at is not None:
             parts[self.list_at - 1] += "[]"
         return ".".join(parts)
@@ -69,6 +60,10 @@ class Path:
     def list_steps(self) -> tuple[str, ...] | None:
         """Return the path of the list it iterates over, if any."""
         return None if self.list_at is None else self.steps[: self.list_at]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def parse(text: str) -> Path:
@@ -110,19 +105,15 @@ def _name(text: str, at: int) -> tuple[str, int]:
         except ValueError:  # an escape that JSON does not know, or half a surrogate pair
             found = None
         if found is None:
-            raise _wrong(
-                text, at, "a name in quotes that does not end, or is not as JSON writes it"
-            )
+            why = "a name in quotes that does not end, or is not as JSON writes it"
+            raise _wrong(text, at, why)
         if not name:
             raise _wrong(text, at, "an empty name")
         return name, found.end()
     found = _PLAIN.match(text, at)
     if found is None:
-        raise _wrong(
-            text,
-            at,
-            "a name is missing" if at == len(text) or text[at] in ".[" else "no name begins so",
-        )
+        missing = at == len(text) or text[at] in ".["
+        raise _wrong(text, at, "a name is missing" if missing else "no name begins so")
     return found.group(), found.end()
 
 
@@ -144,12 +135,8 @@ class Condition(
 ):
     """One condition on a field: at least one test besides `field`, all of which must hold.
 
-    Attributes:
-        field: path of one value.
-        in_: the value, in label form, is one of these.
-        not_in: it is none of these.
-        min, max: it is a number within these inclusive bounds.
-        exists: whether it is there and not null.
+    `field` is the path of one value. In label form, it is one of `in_` and none of `not_in`; it is
+    a number from `min` to `max`; `exists`: whether it is there and not null.
     """
 
     field: str
@@ -167,7 +154,7 @@ def conditions(value: object) -> tuple[Condition, ...]:
         ValueError: a condition is wrong; the message says which, and the allowed values.
     """
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise ValueError(f"where = {_shown(value)}: {ALLOWED}")
+        raise ValueError(f"where = {display(value)}: {ALLOWED}")
     if len(value) > CONDITIONS_MAX:
         raise ValueError(f"where: {len(value)} conditions; at most {CONDITIONS_MAX}")
     return tuple(_condition(one, place) for place, one in enumerate(value, 1))
@@ -183,65 +170,50 @@ def _condition(values: Mapping[str, Any], place: int) -> Condition:
         raise ValueError(f"{where}field is missing: the path of one value, such as type")
     for complaint in _complaints(values):
         raise ValueError(where + complaint)
-    asked = {name: value for name, value in values.items() if name not in ("in", "not_in")}
-    for name, attribute in (("in", "in_"), ("not_in", "not_in")):
-        if name in values:
-            asked[attribute] = tuple(dict.fromkeys(map(as_label, values[name])))
-    for name in ("min", "max"):
-        if name in values:
-            asked[name] = float(values[name])
+    asked = dict(values)
+    for name in values:
+        if name in ("in", "not_in"):
+            labels = tuple(dict.fromkeys(map(as_label, asked.pop(name))))
+            asked["in_" if name == "in" else name] = labels
+        elif name in ("min", "max"):
+            asked[name] = float(asked[name])
     return Condition(**asked)
 
 
 def _complaints(values: Mapping[str, Any]) -> Iterator[str]:
     field = values["field"]
     if not isinstance(field, str):
-        yield f"field = {_shown(field)}: the path of one value, such as type"
+        yield f"field = {display(field)}: the path of one value, such as type"
     try:
         path = parse(field)
     except ValueError as error:
-        yield f"field = {_shown(field)}: {error}"
+        yield f"field = {display(field)}: {error}"
         return
     if path.list_at is not None:
-        yield f"field = {_shown(field)}: one value is wanted, so no []"
+        yield f"field = {display(field)}: one value is wanted, so no []"
     if len(values) == 1:
         yield "in, not_in, min, max or exists is missing"
     for name in ("in", "not_in"):
         given = values.get(name, [""])
-        if (
-            not isinstance(given, list)
-            or not 0 < len(given) <= VALUES_MAX
-            or not all(map(_is_label, given))
-        ):
-            yield f"{name} = {_shown(given)}: {_VALUES}"
+        fits = isinstance(given, list) and 0 < len(given) <= VALUES_MAX
+        if not fits or not all(isinstance(value, str | bool | int) for value in given):
+            yield f"{name} = {display(given)}: {_VALUES}"
     for name in ("min", "max"):
         given = values.get(name, 0)
-        if (
-            isinstance(given, bool)
-            or not isinstance(given, int | float)
-            or not math.isfinite(given)
-        ):
-            yield f"{name} = {_shown(given)}: a number"
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if not (is_number and math.isfinite(given)):
+            yield f"{name} = {display(given)}: a number"
     if "min" in values and "max" in values and values["min"] > values["max"]:
         yield f"min = {values['min']} is above max = {values['max']}"
     if not isinstance(values.get("exists", True), bool):
-        yield f"exists = {_shown(values['exists'])}: true or false"
+        yield f"exists = {display(values['exists'])}: true or false"
     if values.get("exists") is False and len(values) > 2:
         yield "exists = false: with no other condition beside it"
-
-
-def _is_label(value: object) -> bool:
-    return isinstance(value, str | bool | int)
 
 
 def as_label(value: str | bool | int) -> str:
     """Return a value in label form: its JSON, but strings without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 ALL_KEYS = "$all"
@@ -251,22 +223,14 @@ UNITS = ("ms", "s", "us", "ns", "iso")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The fields that one histogram reads.
+    """The fields that one histogram reads."""
 
-    Attributes:
-        key: path of the stream key; "$key": the record key; "$all": one key for all events.
-        items: path of a label, a list of labels or an object of counts; with `[]`, of a label in
-            each element.
-        count: path of an item's count in an event; None: once, or as an object says.
-        where: conditions that an event must satisfy.
-        edges: bucket edges for a number at `items`; None: items are labels.
-    """
-
-    key: Path | str
+    key: Path | str  # of the stream key; "$key": the record key; "$all": one key for all events
+    # Of a label, a list of labels or an object of counts; with `[]`, of a label in each element.
     items: Path
-    count: Path | None = None
+    count: Path | None = None  # of an item's count in an event; None: once, or as an object says
     where: tuple[Condition, ...] = ()
-    edges: tuple[float, ...] | None = None
+    edges: tuple[float, ...] | None = None  # of buckets for a number at `items`; None: labels
 
     def paths(self) -> dict[str, Path]:
         """Return the paths required in an event, by setting name."""
@@ -276,21 +240,13 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The fields that a worker reads from an event.
+    """The fields that a worker reads from an event."""
 
-    Attributes:
-        views: by name, as in lanes.
-        time: path of the time; None: the record's own.
-        unit: of the time, one of UNITS.
-        user: path of the user, or "$key"; None: users are not read.
-        empty: whether an event with absent or null items counts as having none, or is rejected.
-    """
-
-    views: Mapping[str, View]
-    time: Path | None = None
-    unit: str = "ms"
-    user: Path | str | None = None
-    empty: bool = False
+    views: Mapping[str, View]  # by name, as in lanes
+    time: Path | None = None  # None: the record's own
+    unit: str = "ms"  # of the time, one of UNITS
+    user: Path | str | None = None  # or "$key"; None: users are not read
+    empty: bool = False  # whether absent or null items count as none, or the event is rejected
 
 
 def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
@@ -300,10 +256,10 @@ def path_complaints(fields: Mapping[str, str | None]) -> Iterator[str]:
             try:
                 path = parse(text)
             except ValueError as error:
-                yield f"{name} = {json.dumps(text, ensure_ascii=False)}: {error}"
+                yield f"{name} = {_quoted(text)}: {error}"
             else:
                 if path.list_at is not None and name not in ("items", "count"):
-                    yield f"{name} = {json.dumps(text, ensure_ascii=False)}: one value is wanted, so no []"
+                    yield f"{name} = {_quoted(text)}: one value is wanted, so no []"
 
 
 def field(text: str | None) -> Path | str | None:
@@ -315,13 +271,12 @@ def complaints(shape: Shape) -> Iterator[tuple[str, str]]:
     """Yield settings that no event could satisfy, as (view name, error)."""
     common = {"timestamp": shape.time, "user": shape.user}
     fixed = {name: path for name, path in common.items() if isinstance(path, Path)}
-    opened: dict[tuple[str, ...], bool] = {}
+    opened: set[tuple[str, ...]] = set()
     for name, view in shape.views.items():
         yield from ((name, text) for text in _of_view(view, fixed))
         # One view opens this as a list or an object of items, so another cannot walk through it.
         for path in view.paths().values():
-            for step in range(1, len(path.steps)):
-                opened[path.steps[:step]] = True
+            opened.update(path.steps[:step] for step in range(1, len(path.steps)))
     for name, view in shape.views.items():
         if view.items.list_at in (None, len(view.items.steps)) and view.items.steps in opened:
             yield name, f'items = "{view.items}": another path goes through it'
@@ -338,10 +293,9 @@ def _of_view(view: View, fixed: Mapping[str, Path]) -> Iterator[str]:
             yield f'{name} = "{path}": it is inside {other} = "{second}", so no event has both'
     lists = {path.steps[: path.list_at] for path in named.values() if path.list_at is not None}
     for name, path in named.items():
-        for step in range(1, len(path.steps) + 1):
-            if path.steps[:step] in lists and path.list_at is None:
-                yield f'{name} = "{path}": "{Path(path.steps[:step])}" is a list for another path'
-                break
+        steps = _first_list(path, len(path.steps), lists)
+        if steps and path.list_at is None:
+            yield f'{name} = "{path}": "{Path(steps)}" is a list for another path'
     if view.count is not None and view.count.list_steps != view.items.list_steps:
         yield f'count = "{view.count}": must be in the same list as items = "{view.items}", or both without []'
     if view.count is not None and view.items.list_at == len(view.items.steps):
@@ -359,17 +313,20 @@ def _of_condition(
         return  # what is not there fulfils it
     if value and any(_within(asked, path) for path in named.values()):
         yield f'where: field = "{asked}" is an object for another path, so it never has such a value'
-    for step in range(1, len(asked.steps) + value):
-        if asked.steps[:step] in lists:
-            yield f'where: field = "{asked}": "{Path(asked.steps[:step])}" is a list for another path'
-            break
+    if steps := _first_list(asked, len(asked.steps) - (not value), lists):
+        yield f'where: field = "{asked}": "{Path(steps)}" is a list for another path'
     counts = view.count is None and view.edges is None and view.items.list_at is None
     for name, path in named.items():
         # Items may be an object of counts, and a condition may ask about one of them.
-        if _within(path, asked) and not (
-            name == "items" and counts and len(asked.steps) == len(path.steps) + 1
-        ):
+        of_item = name == "items" and counts and len(asked.steps) == len(path.steps) + 1
+        if _within(path, asked) and not of_item:
             yield f'where: field = "{asked}" is inside {name} = "{path}", so no event has both'
+
+
+def _first_list(path: Path, most: int, lists: set[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the first of the path's first 1 to `most` steps that is a list, else ()."""
+    starts = (path.steps[:step] for step in range(1, most + 1))
+    return next((start for start in starts if start in lists), ())
 
 
 def _within(outer: Path, inner: Path) -> bool:

@@ -46,17 +46,10 @@ def make_counter(
     radix: int | None = None,
     end_share: float | None = None,
 ) -> Counter:
-    """Return a counter calibrated to cost at most rho_item; equal arguments share one object.
+    """Return a counter calibrated to cost at most rho_item; see its class for the arguments.
 
-    So histograms of equal budgets share the counter's cached ticks.
-
-    Args:
-        horizon: ticks, at least 1; None is unbounded (not `sqrt`).
-        rho_item: above 0; see `levels`.
-        radix: base of the tree, at least 2 (`tree` only); None takes the best one for the horizon,
-            5 if unbounded.
-        end_share: share of rho_item for the last tick's noise, above 0 and below 1 (`haar` with a
-            horizon only); None gives no tick more than the others.
+    Equal arguments share one object, so histograms of equal budgets share its cached ticks. Only
+    `tree` has a radix, and only `haar` with a horizon an end_share.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -74,7 +67,26 @@ def make_counter(
     raise ValueError(f"counter = {kind!r}: must be one of {', '.join(KINDS)}")
 
 
-class OnCounters(OnSplit):
+def counter_of(config: HistogramConfig, rho_item: float) -> Counter:
+    """Return the configured counter over the ticks of an epoch."""
+    ticks = config.horizon_ticks
+    return make_counter(config.counter, ticks, rho_item, config.radix, config.end_share)
+
+
+class CounterErrors(OnSplit):
+    """Base class of mechanisms whose published counts have the noise of `_counter`."""
+
+    _counter: Counter
+
+    def sd(self, t: int) -> float:
+        ticks = tick_block(t, last_tick_of(self._counter.horizon))
+        return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)
+
+    def difference_sd(self, t: int, since: int) -> float:
+        return self._counter.difference_sd(t, since)
+
+
+class OnCounters(CounterErrors):
     """Base class of mechanisms with one counter per item.
 
     Guarantee: (guarantee.epsilon, guarantee.delta)-DP for the content of one event, over all
@@ -82,9 +94,8 @@ class OnCounters(OnSplit):
     cost at most `delta_discovery`; adaptive streams included (integer orders). Every rounding goes
     to the private side.
 
-    Args:
-        discovers: whether items of an unknown domain are shown.
-        every: new items are tested only at ticks that are multiples of this.
+    It `discovers` items of an unknown domain, tested only at ticks that are multiples of `every`,
+    or none.
 
     Raises:
         ValueError: the budget cannot be met, or delta is below what the samplers can promise.
@@ -95,29 +106,17 @@ class OnCounters(OnSplit):
     ) -> None:
         self._split = split(config, discovers=discovers)
         rho_item = rho_of_item(config, self._split)
-        self._counter = counter = make_counter(
-            config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
-        )
-        spent = math.nextafter(
-            counter.rho_item * (config.max_items * config.max_count**2), math.inf
-        )
+        self._counter = counter = counter_of(config, rho_item)
+        events = config.max_items * config.max_count**2
+        spent = math.nextafter(counter.rho_item * events, math.inf)
         tests = (config.horizon_ticks or LONGEST_HORIZON) // every if discovers else 0
         tests_tv = float_up(tests * Fraction(counter.test_tv))
         # Parts of a user's item at different ticks use different cells.
         tv = float_up(ticks_of_item(config, unit) * Fraction(counter.tv))
         # The larger part of `sampler_delta` decides which change the error message suggests.
         of_counts = (1 + math.exp(self._split.epsilon)) * tv
-        otherwise = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
-        self._promise(
-            unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=otherwise
-        )
-
-    def sd(self, t: int) -> float:
-        ticks = tick_block(t, last_tick_of(self._counter.horizon))
-        return _sds(self._counter, ticks)[t - ticks.start] if t in ticks else self._counter.sd(t)
-
-    def difference_sd(self, t: int, since: int) -> float:
-        return self._counter.difference_sd(t, since)
+        remedy = "a shorter horizon" if tests_tv > of_counts else "a smaller epsilon or rho"
+        self._promise(unit, spent, tv, times=config.max_items, tests_tv=tests_tv, otherwise=remedy)
 
     def init(self) -> State:
         return State()

@@ -13,7 +13,7 @@ Why: about half the error of the tree, no state, and any tick can be computed al
     p           t + o, the place of tick t in the tree
     m_j         p mod 2^j
     c_j         min(m_j, 2^j - m_j) / 2^j, with c_0 = p / 2^h for S (level 0)
-    n_j         c_j 2^j, an integer (for S: p); `_coefficients`
+    a_j         c_j 2^h, an integer (for S: p); `_cells_at`
     w_j         weight of level j; sigma_j^2 = s2 / w_j; bounded horizons: 1, and 2 for S; with an
                 end_share e: e for S, and (1 - e) / h for each level
 
@@ -36,25 +36,17 @@ below 2^40. S is noised too, as it must be; its coefficient is below 2^-10, so a
 leaves it without influence.
 """
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import (
-    Cell,
-    Integers,
-    LevelColumns,
-    LevelCounter,
-    check_tick,
-    tick_block,
-    with_row_capacity,
-)
-from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
+from workers.arrays.types import Longs, Tags
+from workers.mechanisms.counters.levels import LevelColumns, LevelCounter, check_tick, tick_block
+from workers.mechanisms.ledger import with_capacity
+from workers.mechanisms.noise.inversion import Integers
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 from workers.runtime.frozen import memoized, read_only
 
 _UNBOUNDED_LEVELS = 50
@@ -64,26 +56,24 @@ _TOTAL = 0  # the level number of S
 _GROUP_BOUND = 1 << 62
 _INT32_BOUND = 1 << 31
 
-Coefficients = list[tuple[int, int, Cell, int]]
 # Noise by level for some rows, one array per width: int16 and int32, (levels, at least rows) each.
-Room = tuple[Integers, Integers]
-# Returns the noise of rows first..last-1 of one chunk.
-Source = Callable[[int, int], Room]
+Block = tuple[Integers, Integers]
 _WIDTHS = (np.dtype(np.int16), np.dtype(np.int32))
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Arrays for summing the noise of a tick; `number_blocks.add_up` documents them.
+class Plan(NamedTuple):
+    """The cells of one tick, and how their noise is summed (see `number_blocks.add_up`)."""
 
-    Attributes:
-        levels, nodes: of every cell with a non-zero coefficient.
-    """
+    cells: tuple[Cell, ...]
+    terms: Longs
+    sums: Longs
 
-    levels: tuple[int, ...]
-    nodes: tuple[int, ...]
-    terms: NDArray[np.int64]
-    sums: NDArray[np.int64]
+    def add_up(self, noise: Block, out: Longs) -> None:
+        """Set every row of `out` to floor(x + 1/2)."""
+        from workers.arrays import number_blocks
+
+        short = np.empty(number_blocks.TILE_ROWS, dtype=np.int32)
+        number_blocks.add_up(*noise, self.terms, self.sums, short, out)
 
 
 class HaarCounter(LevelCounter):
@@ -105,19 +95,15 @@ class HaarCounter(LevelCounter):
             raise ValueError(f"end_share = {end_share}: an unbounded horizon has no last tick")
         super().__init__(horizon, rho_item)
         self._levels = self.cells_per_event - 1
-        self.offset = 0 if end_share is None else (1 << self._levels) - self._last_tick
+        self._denominator = 1 << self._levels
+        self.offset = 0 if end_share is None else self._denominator - self._last_tick
         self._end = self.offset + self._last_tick
         self._groups = self._make_groups()
         # Levels with noise of the same width share an array, one row per level.
-        of_width = [
-            [level for level, table in enumerate(self._tables) if table.dtype == width]
-            for width in _WIDTHS
-        ]
-        self._levels_of = tuple(map(tuple, of_width))
-        place = {
-            level: (w, row) for w, levels in enumerate(of_width) for row, level in enumerate(levels)
-        }
-        self._places = tuple(place[level] for level in range(len(self._tables)))
+        widths = [_WIDTHS.index(table.dtype) for table in self._tables]
+        self._places = tuple(
+            (width, widths[:level].count(width)) for level, width in enumerate(widths)
+        )
 
     def __repr__(self) -> str:
         share = "" if self.end_share is None else f", end_share={self.end_share}"
@@ -142,85 +128,56 @@ class HaarCounter(LevelCounter):
     def _cells_of_a_tick(self) -> int:
         return self.cells_per_event
 
-    def variance(self, t: int) -> Fraction:
-        numerators, denominator = self._over_one
-        total = sum(
-            (numerator << (self._levels - bits)) ** 2 * numerators[level]
-            for level, bits, _, numerator in self._coefficients(t)
-        )
-        return Fraction(total, denominator << 2 * self._levels)
-
-    def sd(self, t: int) -> float:
-        # A multiple of 2^-k, k = h - (trailing zeros of p): rounding adds (1 - 4^-k) / 12.
-        place = t + self.offset
-        fractional_bits = self._levels - min((place & -place).bit_length() - 1, self._levels)
-        variance, whole = self.variance(t), 12 << 2 * fractional_bits
-        # One integer division rounds like a fraction; summing fractions takes five times as long.
-        total = variance.numerator * whole + ((1 << 2 * fractional_bits) - 1) * variance.denominator
-        return math.sqrt(total / (variance.denominator * whole))
-
-    @property
-    def _denominator(self) -> int:
-        return 1 << self._levels
-
     def _cells_at(self, t: int) -> dict[Cell, int]:
-        return {
-            cell: numerator << (self._levels - bits)
-            for _, bits, cell, numerator in self._coefficients(t)
-        }
+        check_tick(self.kind, t, self._last_tick)
+        place, found = t + self.offset, {}
+        for level in range(1, self._levels + 1):
+            if inside := place % (1 << level):
+                nearest = min(inside, (1 << level) - inside)
+                found[level, place >> level] = nearest << (self._levels - level)
+        found[_TOTAL, 0] = place
+        return found
 
     def _shape(self) -> dict[str, object]:
-        end = (
-            {}
-            if self.end_share is None
-            else {"offset": self.offset, "end_share": repr(self.end_share)}
-        )
-        return {"levels": self._levels, **end}
+        if self.end_share is None:
+            return {"levels": self._levels}
+        return {"levels": self._levels, "offset": self.offset, "end_share": repr(self.end_share)}
 
-    def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        plan, tables = _plan(self, t), self._tables
-        room = self._room(min(CHUNK_ROWS, len(tags)))
+    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
+        plan, tables = self.plan(t), self._tables
+        block = self._block(min(CHUNK_ROWS, len(tags)))
+        out = np.empty(len(tags), dtype=np.int64)
+        for first in range(0, len(tags), CHUNK_ROWS):
+            part = tags[first : first + CHUNK_ROWS]
+            for cell in plan.cells:
+                noise = self._row(block, cell[0])[: len(part)]
+                tables[cell[0]].draw(stream, cell, part, noise)
+            plan.add_up(block, out[first : first + len(part)])
+        return out
 
-        def source(first: int, last: int) -> Room:
-            for level, node in zip(plan.levels, plan.nodes, strict=True):
-                width, row = self._places[level]
-                tables[level].draw(
-                    stream, (level, node), tags[first:last], room[width][row, : last - first]
-                )
-            return room
-
-        return _added_up(plan, len(tags), source)
-
-    def _room(self, rows: int) -> Room:
+    def _block(self, rows: int) -> Block:
+        widths = [width for width, _ in self._places]
         narrow, wide = (
-            np.empty((len(levels), rows), dtype=width)
-            for width, levels in zip(_WIDTHS, self._levels_of, strict=True)
+            np.empty((widths.count(i), rows), dtype=width) for i, width in enumerate(_WIDTHS)
         )
         return narrow, wide
+
+    def _row(self, block: Block, level: int) -> Integers:
+        """Return the noise of one level in a block."""
+        width, row = self._places[level]
+        noise: Integers = block[width][row]
+        return noise
 
     def columns(self, stream: NoiseStream) -> "HaarColumns":
         return HaarColumns(self, stream)
 
-    def _coefficients(self, t: int) -> Coefficients:
-        """Return (level, bits, cell, n) for every non-zero coefficient n / 2^bits at t."""
-        check_tick(self.kind, t, self._last_tick)
-        place, found = t + self.offset, []
-        for level in range(1, self._levels + 1):
-            inside = place & ((1 << level) - 1)
-            if inside:
-                found.append(
-                    (level, level, (level, place >> level), min(inside, (1 << level) - inside))
-                )
-        found.append((_TOTAL, self._levels, (_TOTAL, 0), place))
-        return found
-
     def _make_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """Group levels whose sum, as an integer, fits int64; return (top, levels), lowest first.
 
-        A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels. With n_j <=
-        min(2^(j-1), last place) and |Z_j| <= reach_j its size is bounded whatever the noise. A
-        group closes before that bound exceeds 2^61, which leaves as much again for the carry and
-        the rounding constant.
+        A group with top p holds sum_j n_j 2^(p - j) Z_j, an integer, over its levels, with n_j =
+        c_j 2^j. With n_j <= min(2^(j-1), last place) and |Z_j| <= reach_j its size is bounded
+        whatever the noise. A group closes before that bound exceeds 2^61, which leaves as much
+        again for the carry and the rounding constant.
         """
         groups: list[tuple[int, tuple[int, ...]]] = []
         levels: list[int] = []
@@ -236,64 +193,44 @@ class HaarCounter(LevelCounter):
         groups.append((self._levels, (*levels, _TOTAL)))
         return tuple(groups)
 
-    def _planned(self, t: int) -> _Plan:
-        """Return the release at t as integer sums and shifts, highest group first.
+    def plan(self, t: int) -> Plan:
+        """Return a tick's plan, cached for owner partitions and histograms with equal counters."""
+        check_tick(self.kind, t, self._last_tick)
+        ticks = tick_block(t, self._last_tick)
+        return _plans(self, ticks)[t - ticks.start]
+
+    def _planned(self, t: int) -> Plan:
+        """Compute the release at t as integer sums and shifts, highest group first.
 
         With group sums A, B, C of tops a < b < c the noise is x = A/2^a + B/2^b + C/2^c, and x +
         1/2 = (A + 2^(a-1) + (B + C/2^(c-b)) / 2^(b-a)) / 2^a. For integers n, m >= 1 and any real
         y, floor((n + y)/m) = floor((n + floor(y))/m), so flooring every division on its own, by an
         arithmetic shift, gives floor(x + 1/2) exactly. The carry is at most |B| / 2^(b-a) + 1.
         """
-        coefficients = self._coefficients(t)
-        found = {level: (bits, numerator) for level, bits, _, numerator in coefficients}
+        cells = self._cells_at(t)
+        coefficients = {level: a for (level, _), a in cells.items()}
         terms: list[tuple[int, int, int]] = []
         sums: list[tuple[int, int, int, bool]] = []
         carried = 0
-        for index in range(len(self._groups) - 1, -1, -1):
-            top, levels = self._groups[index]
-            below = self._groups[index - 1][0] if index else 0
-            addend = (1 << top >> 1) if index == 0 else 0
+        bottoms = (0, *(top for top, _ in self._groups))
+        for bottom, (top, levels) in zip(bottoms[-2::-1], self._groups[::-1], strict=True):
+            addend = 1 << top >> 1 if bottom == 0 else 0
             bound = carried + addend
             for level in levels:
-                if level in found:
-                    bits, numerator = found[level]
-                    factor = numerator << (top - bits)
+                if level in coefficients:
+                    factor = coefficients[level] >> (self._levels - top)  # exact: level <= top
                     bound += factor * self._reach[level]
                     terms.append((*self._places[level], factor))
             if bound >= 2 * _GROUP_BOUND:
                 raise OverflowError(f"haar counter: a sum of {bound.bit_length()} bits at tick {t}")
-            shift = top - below
-            sums.append((len(terms), addend, shift, bound < _INT32_BOUND))
-            carried = (bound >> shift) + 1
-        return _Plan(
-            tuple(cell[0] for _, _, cell, _ in coefficients),
-            tuple(cell[1] for _, _, cell, _ in coefficients),
-            read_only(np.array(terms, dtype=np.int64)),
-            read_only(np.array(sums, dtype=np.int64)),
-        )
-
-
-def _plan(counter: HaarCounter, t: int) -> _Plan:
-    """Return a tick's plan, cached for owner partitions and histograms with equal counters."""
-    check_tick(counter.kind, t, counter._last_tick)
-    ticks = tick_block(t, counter._last_tick)
-    return _plans(counter, ticks)[t - ticks.start]
+            sums.append((len(terms), addend, top - bottom, bound < _INT32_BOUND))
+            carried = (bound >> (top - bottom)) + 1
+        return Plan(tuple(cells), *(read_only(np.array(a, dtype=np.int64)) for a in (terms, sums)))
 
 
 @memoized(64)
-def _plans(counter: HaarCounter, ticks: range) -> tuple[_Plan, ...]:
+def _plans(counter: HaarCounter, ticks: range) -> tuple[Plan, ...]:
     return tuple(map(counter._planned, ticks))
-
-
-def _added_up(plan: _Plan, rows: int, source: Source) -> NDArray[np.int64]:
-    """Return floor(x + 1/2) of every row, in chunks that stay in the cache for all levels."""
-    from workers.arrays.number_blocks import TILE_ROWS, add_up
-
-    out, short = np.empty(rows, dtype=np.int64), np.empty(TILE_ROWS, dtype=np.int32)
-    for first in range(0, rows, CHUNK_ROWS):
-        last = min(first + CHUNK_ROWS, rows)
-        add_up(*source(first, last), plan.terms, plan.sums, short, out[first:last])
-    return out
 
 
 class HaarColumns(LevelColumns):
@@ -305,66 +242,58 @@ class HaarColumns(LevelColumns):
     def __init__(self, counter: HaarCounter, stream: NoiseStream) -> None:
         super().__init__(counter, stream)
         self._counter = counter
-        self._blocks: list[Room] = []
+        self._blocks: list[Block] = []
         self._cells: list[Cell | None] = [None] * len(self._tables)
 
     @property
     def bytes_per_row(self) -> int:
         return sum(table.dtype.itemsize for table in self._tables)
 
-    def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        rows = len(tags)
-        plan = _plan(self._counter, t)
-        due: list[tuple[int, Cell, int]] = []
-        for cell in zip(plan.levels, plan.nodes, strict=True):
+    def at(self, t: int, tags: Tags) -> Longs:
+        rows, plan = len(tags), self._counter.plan(t)
+        due: list[tuple[Cell, int]] = []  # cells to draw, and the first row to draw
+        for cell in plan.cells:
             level = cell[0]
-            held = self._filled[level] if self._cells[level] == cell else 0
-            if held < rows:
-                due.append((level, cell, held))
+            filled = self._filled[level] if self._cells[level] == cell else 0
+            if filled < rows:
+                due.append((cell, filled))
                 # Unset until this call succeeds, so that a failure leaves no wrong state.
                 self._cells[level] = None
-
-        def source(first: int, last: int) -> Room:
+        out = np.empty(rows, dtype=np.int64)
+        # In chunks that stay in the cache for all levels.
+        for first in range(0, rows, CHUNK_ROWS):
+            last = min(first + CHUNK_ROWS, rows)
             block = self._block(first // CHUNK_ROWS, last - first)
             # Cells due from the same row on are drawn together.
-            wanted: dict[tuple[int, int], list[tuple[int, Cell]]] = {}
-            for level, cell, held in due:
-                start = max(first, held)
-                if start < last:
-                    wanted.setdefault((start, id(self._tables[level])), []).append((level, cell))
-            for (start, _), cells in wanted.items():
+            together: dict[tuple[int, int], list[Cell]] = {}
+            for cell, filled in due:
+                if (start := max(first, filled)) < last:
+                    together.setdefault((start, id(self._tables[cell[0]])), []).append(cell)
+            for (start, _), cells in together.items():
                 self._draw(cells, tags[start:last], block, start - first)
-            return block
+            plan.add_up(block, out[first:last])
+        for cell, _ in due:
+            self._cells[cell[0]], self._filled[cell[0]] = cell, rows
+        return out
 
-        released = _added_up(plan, rows, source)
-        for level, cell, _ in due:
-            self._cells[level] = cell
-            self._filled[level] = rows
-        return released
-
-    def _block(self, index: int, rows: int) -> Room:
+    def _block(self, index: int, rows: int) -> Block:
         """Return a block with space for `rows` rows; all blocks before it are full."""
         if index == len(self._blocks):
-            self._blocks.append(self._counter._room(0))
+            self._blocks.append(self._counter._block(0))
         narrow, wide = self._blocks[index]
-        if rows > narrow.shape[1]:
-            self._blocks[index] = with_row_capacity(narrow, rows), with_row_capacity(wide, rows)
+        self._blocks[index] = with_capacity(narrow, rows, 1), with_capacity(wide, rows, 1)
         return self._blocks[index]
 
-    def _draw(
-        self, cells: list[tuple[int, Cell]], tags: NDArray[np.uint64], block: Room, start: int
-    ) -> None:
+    def _draw(self, cells: list[Cell], tags: Tags, block: Block, start: int) -> None:
         """Draw the noise of cells of one table for `tags`, from row `start` of a block on."""
-        table, stop = self._tables[cells[0][0]], start + len(tags)
-        if len(cells) == 1:
-            [(level, cell)] = cells
-            width, row = self._counter._places[level]
-            table.draw(self._stream, cell, tags, block[width][row, start:stop])
-            return
+        table, rows = self._tables[cells[0][0]], slice(start, start + len(tags))
         at_once = max(1, CHUNK_ROWS // len(tags))
         for i in range(0, len(cells), at_once):
             part = cells[i : i + at_once]
-            drawn = table.draw_cells(self._stream, [cell for _, cell in part], tags)
-            for (level, _), noise in zip(part, drawn, strict=True):
-                width, row = self._counter._places[level]
-                block[width][row, start:stop] = noise
+            columns = [self._counter._row(block, level)[rows] for level, _ in part]
+            if len(part) == 1:
+                table.draw(self._stream, part[0], tags, columns[0])
+                continue
+            drawn = table.draw_cells(self._stream, part, tags)
+            for column, noise in zip(columns, drawn, strict=True):
+                column[:] = noise

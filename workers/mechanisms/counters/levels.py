@@ -31,28 +31,22 @@ values is off by at most a unit of 2^-128, and the omitted mass is at most 2^-18
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from workers.arrays.types import Longs, Tags
 from workers.mechanisms.accounting import check_rho_item, float_up
-from workers.mechanisms.noise.gaussian import (
-    TABLE_VERSION,
-    IntegerGaussian,
-    check_sigma_squared,
-    integer_gaussian,
-    round_up_sigma_squared,
-)
-from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.noise import gaussian
+from workers.mechanisms.noise.gaussian import IntegerGaussian, integer_gaussian
+from workers.mechanisms.noise.keyed import Cell, NoiseStream
 from workers.runtime.errors import HorizonExceeded
 from workers.runtime.frozen import Frozen
 
-# Noise in the narrowest type that holds it: int16, int32 or int64.
-Integers: TypeAlias = NDArray[np.signedinteger[Any]]
-
-_LEAST_CAPACITY = 1024
+LONGEST_HORIZON = 1 << 40
 _TOGETHER = 16
+# Exceeds 258 ln 2 = 178.832 by more than the rounding error of a float square root.
+_REACH_SQUARED = 178.84
+_UNIT = Fraction(1, 1 << 128)
+_LEFT_OUT = Fraction(1, 1 << 180)
 
 
 class NoiseColumns(Protocol):
@@ -62,34 +56,16 @@ class NoiseColumns(Protocol):
     """
 
     @property
-    def bytes_per_row(self) -> int:
-        """Memory of the cache, per row in use."""
+    def bytes_per_row(self) -> int: ...
 
-    def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the noise of every row at tick t, as a new int64 array (n,).
+    def at(self, t: int, tags: Tags) -> Longs:
+        """Return the noise of every row at tick t, as a new array (n,).
 
-        Args:
-            t: any tick of the horizon, in any order; consecutive ones are fast.
-            tags: uint64 (n, 2); between calls rows may only be appended.
+        Between calls rows may only be appended to `tags`, (n, 2).
 
         Raises:
             HorizonExceeded: t is outside the horizon.
         """
-
-
-def with_row_capacity(columns: Integers, rows: int) -> Integers:
-    """Return `columns`, or a copy of at least twice the capacity if it cannot hold `rows`.
-
-    The last axis holds the rows.
-    """
-    room = columns.shape[-1]
-    if rows <= room:
-        return columns
-    larger = np.empty(
-        (*columns.shape[:-1], max(rows, 2 * room, _LEAST_CAPACITY)), dtype=columns.dtype
-    )
-    larger[..., :room] = columns
-    return larger
 
 
 def tick_block(t: int, last_tick: int) -> range:
@@ -108,37 +84,20 @@ def check_tick(kind: str, tick: int, last_tick: int) -> None:
         raise HorizonExceeded(f"{kind} counter: tick {tick} is outside 1..{last_tick}")
 
 
-# Identifies one of an item's noise values, such as (level, block).
-Cell = tuple[int, int]
-
-LONGEST_HORIZON = 1 << 40
-# Exceeds 258 ln 2 = 178.832 by more than the rounding error of a float square root.
-_REACH_SQUARED = 178.84
-_UNIT = Fraction(1, 1 << 128)
-_LEFT_OUT = Fraction(1, 1 << 180)
-
-
 class Counter(Frozen):
     """A counter's public parameters and noise.
 
-    Attributes:
-        kind: its name in the settings.
-        horizon: ticks in an epoch; None is unbounded.
-        rho_item: cost of one unit of change of one item, after the variances were rounded up: at
-            most the requested one.
-        cells_per_event: cells whose true value an event of one item changes.
-        tv: upper bound on the total variation distance of these cells' noise, together, from the
-            ideal.
-        test_tv: upper bound on how much likelier the sampled noise exceeds a threshold at one tick
-            than the ideal noise. It is a sum over the cells that a tick adds: with all other cells
-            fixed, a threshold on the sum is a threshold on one cell, whatever its coefficient.
+    `rho_item` is after the variances were rounded up: at most the requested one. `test_tv` bounds
+    how much likelier the sampled noise exceeds a threshold at one tick than the ideal noise. It is
+    a sum over the cells that a tick adds: with all other cells fixed, a threshold on the sum is a
+    threshold on one cell, whatever its coefficient.
     """
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # its name in the settings
     horizon: int | None
     rho_item: float
-    cells_per_event: int
-    tv: float
+    cells_per_event: int  # whose true value an event of one item changes
+    tv: float  # upper bound, over these cells' noise together
     test_tv: float
 
     def __repr__(self) -> str:
@@ -155,9 +114,7 @@ class Counter(Frozen):
     def difference_sd(self, t: int, since: int) -> float:
         """Return the standard deviation of the published integer at t minus that at `since`.
 
-        Args:
-            t: tick, from 1.
-            since: an earlier tick; 0 is before the first one and has no noise.
+        `since` is an earlier tick; 0 is before the first one and has no noise.
 
         Raises:
             HorizonExceeded: one of them is outside the horizon.
@@ -184,11 +141,8 @@ class Counter(Frozen):
         """Return every parameter that changes a noise value, as JSON: part of the mechanism id."""
         raise NotImplementedError
 
-    def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         """Return the noise of every row at tick t of the epoch, rounded: floor(x + 1/2).
-
-        Args:
-            tags: uint64 (n, 2).
 
         Raises:
             HorizonExceeded: t is outside the horizon.
@@ -203,9 +157,7 @@ class Counter(Frozen):
 class LevelCounter(Counter):
     """Base class of the counters whose cells have one noise variance per level.
 
-    Args:
-        horizon: ticks, 1..2^40; None is unbounded.
-        rho_item: budget, above 0.
+    The horizon is 1..2^40 ticks, or None; `rho_item` is above 0.
 
     Raises:
         ValueError: a parameter is outside its range, or there is no table for noise this wide.
@@ -215,15 +167,14 @@ class LevelCounter(Counter):
         check_rho_item(rho_item)
         self.horizon, self._last_tick = horizon, last_tick_of(horizon)
         weights = self._weights()
-        scale = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
-        self._sigma_squared = tuple(round_up_sigma_squared(scale / weight) for weight in weights)
+        total = sum(weights, Fraction(0)) / (2 * Fraction(rho_item))
+        sigma_squared = (gaussian.round_up_sigma_squared(total / weight) for weight in weights)
+        self._sigma_squared = tuple(sigma_squared)
         # Over a common denominator: integer sums take a tenth of the time of fractions.
         common = math.lcm(*(value.denominator for value in self._sigma_squared))
         self._over_one = tuple(int(value * common) for value in self._sigma_squared), common
         self._reach = tuple(map(reach, self._sigma_squared))
-        self.rho_item = float_up(
-            sum((1 / (2 * value) for value in self._sigma_squared), Fraction(0))
-        )
+        self.rho_item = float_up(sum((1 / (2 * s2) for s2 in self._sigma_squared), Fraction(0)))
         self.cells_per_event = len(weights)
         self.tv = float_up(sum(((x + 2) * _UNIT + _LEFT_OUT for x in self._reach), Fraction(0)))
         self.test_tv = float_up(self._cells_of_a_tick() * (_UNIT + _LEFT_OUT))
@@ -240,6 +191,18 @@ class LevelCounter(Counter):
             (a, self._sigma_squared[level]) for (level, _), a in self._cells_at(t).items()
         ]
 
+    def variance(self, t: int) -> Fraction:
+        numerators, common = self._over_one
+        total = sum(a * a * numerators[level] for (level, _), a in self._cells_at(t).items())
+        return Fraction(total, common * self._denominator**2)
+
+    def sd(self, t: int) -> float:
+        cells, d, (numerators, common) = self._cells_at(t), self._denominator, self._over_one
+        total = sum(a * a * numerators[level] for (level, _), a in cells.items())
+        # One integer division rounds like a fraction; summing fractions takes five times as long.
+        rounding = common * (d * d - math.gcd(d, *cells.values()) ** 2)
+        return math.sqrt((12 * total + rounding) / (12 * common * d * d))
+
     def difference_sd(self, t: int, since: int) -> float:
         now = self._cells_at(t)
         then = self._cells_at(since) if since else {}
@@ -252,10 +215,8 @@ class LevelCounter(Counter):
                 variance += (1 - (math.gcd(d, *cells.values()) / d) ** 2) / 12
         return math.sqrt(variance)
 
-    @property
-    def _denominator(self) -> int:
-        """Return D, which makes the coefficients integers."""
-        raise NotImplementedError
+    # D, which makes the coefficients integers.
+    _denominator: int = 1
 
     def _cells_at(self, t: int) -> dict[Cell, int]:
         """Return the non-zero coefficients at t, times D, by (level, number in it)."""
@@ -274,7 +235,7 @@ class LevelCounter(Counter):
             "horizon": self.horizon,
             **self._shape(),
             "sigma_squared": [str(value) for value in self._sigma_squared],
-            "table_version": TABLE_VERSION,
+            "table_version": gaussian.TABLE_VERSION,
         }
 
     def _shape(self) -> dict[str, object]:
@@ -312,5 +273,5 @@ def reach(sigma_squared: Fraction) -> int:
     Raises:
         ValueError: there is no table for it.
     """
-    check_sigma_squared(sigma_squared)
+    gaussian.check_sigma_squared(sigma_squared)
     return math.ceil(math.sqrt(_REACH_SQUARED * float(sigma_squared)))

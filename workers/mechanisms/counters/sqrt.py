@@ -42,16 +42,14 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from workers.arrays.types import Codes, Floats, Longs, Tags
 from workers.mechanisms.accounting import check_rho_item, float_up
-from workers.mechanisms.counters.levels import Cell, Counter, Integers, check_tick
-from workers.mechanisms.noise.gaussian import (
-    TABLE_VERSION,
-    integer_gaussian,
-    round_up_sigma_squared,
-)
-from workers.mechanisms.noise.keyed import NoiseStream
+from workers.mechanisms.counters.levels import Counter, check_tick
+from workers.mechanisms.ledger import with_capacity
+from workers.mechanisms.noise import gaussian
+from workers.mechanisms.noise.inversion import Integers
+from workers.mechanisms.noise.keyed import Cell, NoiseStream
 from workers.runtime.frozen import memoized, read_only
 
 LONGEST_HORIZON = 1 << 16
@@ -66,8 +64,6 @@ _EXACT = 1 << 53
 _BLOCK_TICKS = 64
 _PART_TICKS = 1024
 _PART_ROWS = 2048
-
-Floats = NDArray[np.float64]
 
 
 class SqrtCounter(Counter):
@@ -93,14 +89,15 @@ class SqrtCounter(Counter):
         self.bits, self._sigma_squared = _calibrate(horizon, Fraction(rho_item))
         self._column = _rounded_column(horizon, self.bits)
         self._norm_squared = _norm_squared(self._column)
-        self._table = integer_gaussian(self._sigma_squared)
+        self._table = gaussian.integer_gaussian(self._sigma_squared)
         self._inverse = _rounded_inverse(horizon, self.bits)
         self.rho_item = float_up(self._norm_squared / (2 * self._sigma_squared))
         self.cells_per_event = horizon
         self.tv = float_up(horizon * Fraction(self._table.tv))
         self.test_tv = float_up(horizon * Fraction(self._table.test_tv))
         self._unit = 1 << (_INVERSE_BITS + self.bits)
-        self._squares = tuple(itertools.accumulate(int(g) ** 2 for g in self._inverse.tolist()))
+        self._integers = tuple(map(int, self._inverse.tolist()))
+        self._squares = tuple(itertools.accumulate(g**2 for g in self._integers))
 
     def variance(self, t: int) -> Fraction:
         """Return sigma^2 sum_{k < t} g_k^2, with g as the integers of `_inverse`."""
@@ -118,25 +115,20 @@ class SqrtCounter(Counter):
             return self.sd(t)
         check_tick(self.kind, since, self._last_tick)
         window = t - since
-        squares = (
-            self._squares[window - 1]
-            + _squares_of_differences(self._last_tick, self.bits, window)[since - 1]
-        )
+        common = _squares_of_differences(self._last_tick, self.bits, window)[since - 1]
+        squares = self._squares[window - 1] + common
         rounding = Fraction(2, 12) if self.bits else 0
         return math.sqrt(Fraction(squares, self._unit**2) * self._sigma_squared + rounding)
 
     def cells(self, t: int) -> dict[Cell, tuple[Fraction, Fraction]]:
         """Return (g_(t-s), sigma^2) of every z_s, s = t..1, up to the rounding of g to 2^-F."""
         check_tick(self.kind, t, self._last_tick)
-        inverse = self._inverse[:t].tolist()
-        return {
-            (LEVEL, t - k): (Fraction(int(g), self._unit), self._sigma_squared)
-            for k, g in enumerate(inverse)
-        }
+        terms = ((Fraction(g, self._unit), self._sigma_squared) for g in self._integers[:t])
+        return {(LEVEL, t - k): term for k, term in enumerate(terms)}
 
     def multiples(self, t: int) -> tuple[int, list[tuple[int, Fraction]]]:
         check_tick(self.kind, t, self._last_tick)
-        return self._unit, [(int(g), self._sigma_squared) for g in self._inverse[:t].tolist()]
+        return self._unit, [(g, self._sigma_squared) for g in self._integers[:t]]
 
     def public(self) -> dict[str, object]:
         return {
@@ -146,11 +138,11 @@ class SqrtCounter(Counter):
             "inverse_bits": _INVERSE_BITS,
             "norm_squared": self._norm_squared,
             "sigma_squared": str(self._sigma_squared),
-            "table_version": TABLE_VERSION,
+            "table_version": gaussian.TABLE_VERSION,
             "sqrt_version": SQRT_VERSION,
         }
 
-    def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         # Computed from tick 1 on: O(t^2) per row.
         check_tick(self.kind, t, self._last_tick)
         return self.columns(stream).at(t, tags)
@@ -167,16 +159,14 @@ class SqrtColumns:
     """
 
     def __init__(self, counter: SqrtCounter, stream: NoiseStream) -> None:
-        self._counter = counter
-        self._stream = stream
+        self._counter, self._stream = counter, stream
         self._ranges: list[_Range] = []
 
     @property
     def bytes_per_row(self) -> int:
-        """Memory per row at the last tick: 4 bytes of v and 4 of r per tick."""
-        return 8 * self._counter._last_tick
+        return 8 * self._counter._last_tick  # 4 bytes of v and 4 of r per tick
 
-    def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def at(self, t: int, tags: Tags) -> Longs:
         check_tick(self._counter.kind, t, self._counter._last_tick)
         rows = len(tags)
         held = self._ranges[-1].stop if self._ranges else 0
@@ -202,13 +192,11 @@ class _Range:
     def __init__(self, start: int, stop: int) -> None:
         self.start, self.stop = start, stop
         self.made = 0
-        self._v: NDArray[np.int32] = np.empty((0, stop - start), dtype=np.int32)
-        self._r: NDArray[np.int32] = np.empty((0, stop - start), dtype=np.int32)
+        self._v: Codes = np.empty((0, stop - start), dtype=np.int32)
+        self._r = self._v
 
-    def advance(
-        self, counter: SqrtCounter, stream: NoiseStream, t: int, tags: NDArray[np.uint64]
-    ) -> None:
-        self._v, self._r = (_room(held, t, counter._last_tick) for held in (self._v, self._r))
+    def advance(self, counter: SqrtCounter, stream: NoiseStream, t: int, tags: Tags) -> None:
+        self._v, self._r = (with_capacity(held, t) for held in (self._v, self._r))
         column, half, total = counter._column, counter._column[0] / 2, float(counter._column.sum())
         rows = self.stop - self.start
         noise: Integers = np.empty(rows, dtype=counter._table.dtype)
@@ -228,18 +216,16 @@ class _Range:
                     before[tick + 1 - first :] += column[1 : last - tick, None] * v
             self.made = last
 
-    def release(self, counter: SqrtCounter, t: int) -> NDArray[np.int64]:
+    def release(self, counter: SqrtCounter, t: int) -> Longs:
         """Return sum v + round(sum g r) for every row."""
         whole = self._v[:t].sum(axis=0, dtype=np.int64)
         fraction = _convolved(counter._inverse, self._r, t, t - 1, t)[0].astype(np.int64)
         shift = _INVERSE_BITS + counter.bits
-        rounded: NDArray[np.int64] = whole + ((fraction + (1 << shift >> 1)) >> shift)
+        rounded: Longs = whole + ((fraction + (1 << shift >> 1)) >> shift)
         return rounded
 
 
-def _convolved(
-    kernel: Floats, held: NDArray[np.int32], ticks: int, first: int, last: int
-) -> Floats:
+def _convolved(kernel: Floats, held: Codes, ticks: int, first: int, last: int) -> Floats:
     """Return sum_{s < ticks} kernel_(i - s) held_s, i = first..last-1 (ticks <= i + 1), by rows."""
     out = np.zeros((last - first, held.shape[1]))
     at = np.arange(first, last)[:, None]
@@ -249,20 +235,10 @@ def _convolved(
     return out
 
 
-def _room(held: NDArray[np.int32], ticks: int, last_tick: int) -> NDArray[np.int32]:
-    if ticks <= len(held):
-        return held
-    larger = np.empty(
-        (min(max(ticks, 2 * len(held), _BLOCK_TICKS), last_tick), held.shape[1]), dtype=np.int32
-    )
-    larger[: len(held)] = held
-    return larger
-
-
 @memoized(16)
 def _squares_of_differences(horizon: int, bits: int, window: int) -> tuple[int, ...]:
     """Return sum (g_k - g_(k - window))^2 over window <= k < window + s, for s = 1, 2, ..."""
-    inverse = [int(g) for g in _rounded_inverse(horizon, bits).tolist()]
+    inverse = list(map(int, _rounded_inverse(horizon, bits).tolist()))
     steps = zip(inverse[window:], inverse, strict=False)
     return tuple(itertools.accumulate((later - earlier) ** 2 for later, earlier in steps))
 
@@ -282,7 +258,7 @@ def _calibrate(horizon: int, rho_item: Fraction) -> tuple[int, Fraction]:
     bits = (horizon.bit_length() + 1) // 2 + 1
     while True:
         norm_squared = _norm_squared(_rounded_column(horizon, bits))
-        sigma_squared = round_up_sigma_squared(norm_squared / (2 * rho_item))
+        sigma_squared = gaussian.round_up_sigma_squared(norm_squared / (2 * rho_item))
         if sigma_squared <= _LARGEST_SIGMA_SQUARED or bits == 0:
             return bits, sigma_squared
         bits -= 1

@@ -30,23 +30,19 @@ Algorithm 1 and Theorem 1; the theorem calls the l2 sensitivity L_r (it is sqrt(
 algorithm's level index is off by one.
 """
 
-import math
+from bisect import bisect_right
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.mechanisms.counters.levels import (
-    Cell,
-    Integers,
-    LevelColumns,
-    LevelCounter,
-    check_tick,
-    last_tick_of,
-    with_row_capacity,
-)
+from workers.arrays.types import Longs, Tags
+from workers.mechanisms.counters import levels
+from workers.mechanisms.counters.levels import LevelColumns, LevelCounter
+from workers.mechanisms.ledger import with_capacity
 from workers.mechanisms.noise.gaussian import IntegerGaussian
-from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
+from workers.mechanisms.noise.inversion import Integers
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 
 UNBOUNDED_RADIX = 5
 
@@ -69,46 +65,30 @@ class TreeCounter(LevelCounter):
         super().__init__(horizon, rho_item)
         self._levels = self.cells_per_event
         largest = min((self.radix - 1) * sum(self._reach), self._last_tick * max(self._reach))
-        self._sums_dtype = np.dtype(
-            np.int16 if largest < 1 << 15 else np.int32 if largest < 1 << 31 else np.int64
-        )
+        fits = largest.bit_length()
+        self._sums_dtype = np.dtype(np.int16 if fits < 16 else np.int32 if fits < 32 else np.int64)
 
     def __repr__(self) -> str:
         return f"TreeCounter(horizon={self.horizon}, rho_item={self.rho_item}, radix={self.radix})"
 
     def _weights(self) -> list[Fraction]:
-        levels = range(digits_of(self._last_tick, self.radix))
-        return [Fraction(1, 1 if self.horizon is not None else level + 2) for level in levels]
+        number = digits_of(self._last_tick, self.radix)
+        if self.horizon is not None:
+            return [Fraction(1)] * number
+        return [Fraction(1, level + 2) for level in range(number)]
 
     def _cells_of_a_tick(self) -> int:
         # A release adds at most r - 1 cells per level, and at most T.
         return min((self.radix - 1) * self.cells_per_event, self._last_tick)
 
-    def variance(self, t: int) -> Fraction:
-        blocks = self._blocks(t)
-        return sum(
-            ((last - first) * self._sigma_squared[level] for level, first, last in blocks),
-            Fraction(0),
-        )
-
-    def sd(self, t: int) -> float:
-        return math.sqrt(self.variance(t))
-
-    @property
-    def _denominator(self) -> int:
-        return 1
-
     def _cells_at(self, t: int) -> dict[Cell, int]:
-        return {
-            (level, block): 1
-            for level, first, last in self._blocks(t)
-            for block in range(first, last)
-        }
+        blocks = self._blocks(t)
+        return {(j, block): 1 for j, first, last in blocks for block in range(first, last)}
 
     def _shape(self) -> dict[str, object]:
         return {"levels": self._levels, "radix": self.radix}
 
-    def draw(self, stream: NoiseStream, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def draw(self, stream: NoiseStream, t: int, tags: Tags) -> Longs:
         blocks = self._blocks(t)
         out = np.zeros(len(tags), dtype=np.int64)
         adder = _Adder(self._tables, stream, len(tags))
@@ -122,28 +102,23 @@ class TreeCounter(LevelCounter):
         return TreeColumns(self, stream)
 
     def _blocks(self, t: int) -> list[tuple[int, int, int]]:
-        check_tick(self.kind, t, self._last_tick)
+        levels.check_tick(self.kind, t, self._last_tick)
         return blocks_up_to(t, self.radix, self._levels)
 
 
 class _Adder:
-    """Adds the noise of blocks to sums, with one chunk-sized buffer per noise width."""
+    """Adds the noise of blocks to sums, with one chunk-sized buffer."""
 
     def __init__(self, tables: tuple[IntegerGaussian, ...], stream: NoiseStream, rows: int) -> None:
         self._tables, self._stream = tables, stream
-        widths = {table.dtype for table in tables}
-        self._room: dict[object, Integers] = {
-            width: np.empty(min(CHUNK_ROWS, rows), dtype=width) for width in widths
-        }
+        self._room = np.empty(min(CHUNK_ROWS, rows), dtype=np.int64)
 
-    def add(
-        self, level: int, first: int, last: int, tags: NDArray[np.uint64], total: Integers
-    ) -> None:
+    def add(self, level: int, first: int, last: int, tags: Tags, total: Integers) -> None:
         """Add the noise of blocks first..last-1 of a level to at most CHUNK_ROWS rows."""
         if not len(tags):
             return
         table = self._tables[level]
-        noise = self._room[table.dtype][: len(tags)]
+        noise: Integers = self._room.view(table.dtype)[: len(tags)]
         for block in range(first, last):
             table.draw(self._stream, (level, block), tags, noise)
             np.add(total, noise, out=total)
@@ -167,50 +142,43 @@ class TreeColumns(LevelColumns):
     def bytes_per_row(self) -> int:
         return sum(column.dtype.itemsize for column in self._columns)
 
-    def at(self, t: int, tags: NDArray[np.uint64]) -> NDArray[np.int64]:
-        rows = len(tags)
-        blocks = self._counter._blocks(t)
+    def at(self, t: int, tags: Tags) -> Longs:
+        rows, blocks = len(tags), self._counter._blocks(t)
         # (rows already in the column, the block up to which they are summed)
         starts: list[tuple[int, int]] = []
         for level, first, last in blocks:
-            self._columns[level] = with_row_capacity(self._columns[level], rows)
-            reached = self._reached[level]
-            usable = reached is not None and reached[0] == first and reached[1] <= last
-            starts.append(
-                (self._filled[level], reached[1]) if usable and reached is not None else (0, first)
-            )
+            self._columns[level] = with_capacity(self._columns[level], rows)
+            begun, summed = self._reached[level] or (None, 0)
+            usable = begun == first and summed <= last
+            held, summed = (self._filled[level], summed) if usable else (0, first)
+            starts.append((held, summed))
+            # Rows beyond `rows` would stay at an older block, so they count as not filled.
+            self._filled[level] = rows if held < rows or summed < last else held
             # Unset until this call succeeds, so that a failure leaves no wrong state.
             self._reached[level] = None
-        # Rows beyond `rows` would stay at an older block, so they count as not filled.
-        filled = [
-            rows if held < rows or reached < last else held
-            for (held, reached), (_, _, last) in zip(starts, blocks, strict=True)
-        ]
         adder = _Adder(self._tables, self._stream, rows)
         out = np.empty(rows, dtype=np.int64)
         for start in range(0, rows, CHUNK_ROWS):
             end = min(start + CHUNK_ROWS, rows)
             above: Integers | None = None
-            for (level, first, last), (held, reached_block) in zip(blocks, starts, strict=True):
+            for (level, first, last), (held, summed) in zip(blocks, starts, strict=True):
                 column = self._columns[level]
                 middle = min(max(start, held), end)
-                adder.add(level, reached_block, last, tags[start:middle], column[start:middle])
+                adder.add(level, summed, last, tags[start:middle], column[start:middle])
                 column[middle:end] = 0 if above is None else above[middle:end]
                 adder.add(level, first, last, tags[middle:end], column[middle:end])
                 above = column
             if above is not None:
                 out[start:end] = above[start:end]
-        for (level, first, last), rows_held in zip(blocks, filled, strict=True):
-            self._reached[level] = (first, last)
-            self._filled[level] = rows_held
+        for level, first, last in blocks:
+            self._reached[level] = first, last
         return out
 
 
-def blocks_up_to(t: int, radix: int, levels: int) -> list[tuple[int, int, int]]:
+def blocks_up_to(t: int, radix: int, digits: int) -> list[tuple[int, int, int]]:
     """Return (level, first, last + 1) of the blocks that make up 1..t, highest level first."""
-    found = []
-    above = 0
-    for level in range(levels - 1, -1, -1):
+    found, above = [], 0
+    for level in reversed(range(digits)):
         first, last = above * radix, t // radix**level
         if first < last:
             found.append((level, first, last))
@@ -219,7 +187,7 @@ def blocks_up_to(t: int, radix: int, levels: int) -> list[tuple[int, int, int]]:
 
 
 def usual_radix(horizon: int | None) -> int:
-    return UNBOUNDED_RADIX if horizon is None else best_radix(last_tick_of(horizon))
+    return UNBOUNDED_RADIX if horizon is None else best_radix(levels.last_tick_of(horizon))
 
 
 def best_radix(horizon: int, power: int = 2) -> int:
@@ -229,15 +197,9 @@ def best_radix(horizon: int, power: int = 2) -> int:
     base that needs no more digits is the best, so only those are compared.
     """
     candidates = []
-    for levels in range(1, horizon.bit_length() + 1):
-        low, high = 2, horizon + 1
-        while low < high:
-            middle = (low + high) // 2
-            if middle**levels > horizon:
-                high = middle
-            else:
-                low = middle + 1
-        candidates.append(((low - 1) * levels**power, low))
+    for number in range(1, horizon.bit_length() + 1):
+        radix = 2 + bisect_right(range(2, horizon + 1), horizon, key=partial(pow, exp=number))
+        candidates.append(((radix - 1) * number**power, radix))
     return min(candidates)[1]
 
 

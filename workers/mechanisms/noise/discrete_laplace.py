@@ -20,13 +20,8 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 
-from workers.mechanisms.noise.inversion import (
-    WORD_BITS,
-    InversionTable,
-    mirrored,
-    round_up_to_grid,
-    table_context,
-)
+from workers.mechanisms.noise import inversion
+from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable
 from workers.runtime.frozen import memoized
 
 # Incremented whenever the same scale would give another table; part of every mechanism id.
@@ -37,15 +32,11 @@ LARGEST_SCALE = 1 << 14
 
 def round_up_scale(scale: Fraction) -> Fraction:
     """Return the scale rounded up to the shared grid; see `round_up_to_grid`."""
-    return round_up_to_grid(scale, "scale")
+    return inversion.round_up_to_grid(scale, "scale")
 
 
 class _OfScale(InversionTable):
     """A table of a law with a scale.
-
-    Attributes:
-        tv: upper bound on the total variation distance to the law: half of 2 bound + 1 values that
-            are off by at most one unit of 2^-128 each, and one unit for thresholds of 0.
 
     Raises:
         ValueError: scale is not above 0, or above LARGEST_SCALE.
@@ -60,10 +51,9 @@ class _OfScale(InversionTable):
         self.scale = Fraction(scale)
         tails = _tail_thresholds(self.scale, two_sided=two_sided)
         if two_sided:
-            super().__init__(mirrored(tails[::-1]), lowest=-len(tails))
+            super().__init__(inversion.mirrored(tails[::-1]), lowest=-len(tails))
         else:
             super().__init__([(1 << WORD_BITS) - tail for tail in tails], lowest=0)
-        self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS), math.inf)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(scale={self.scale})"
@@ -101,7 +91,7 @@ def geometric(scale: Fraction) -> Geometric:
 
 def _tail_thresholds(scale: Fraction, *, two_sided: bool) -> list[int]:
     """Return round(2^128 q^j) for j = 1, 2, ... while above 0; two-sided: divided by 1 + q."""
-    context = table_context()
+    context = inversion.table_context()
     q = context.exp(context.divide(Decimal(-scale.denominator), Decimal(scale.numerator)))
     mass = context.multiply(Decimal(1 << WORD_BITS), q)
     if two_sided:

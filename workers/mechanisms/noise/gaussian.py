@@ -23,21 +23,17 @@ and closed-form bounds elsewhere.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
-from workers.mechanisms.noise.inversion import (
-    WORD_BITS,
-    InversionTable,
-    mirrored,
-    round_up_to_grid,
-    table_context,
-)
+from workers.arrays.types import Floats
+from workers.mechanisms.noise import inversion
+from workers.mechanisms.noise.inversion import WORD_BITS, InversionTable
 from workers.runtime.frozen import memoized
 
 CUT = 1e-24
@@ -52,9 +48,7 @@ _OUTWARD = 1 + 1e-8
 def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> float | None:
     """Return the smallest lattice point x with P(X >= x) <= delta; None where that costs too much.
 
-    Args:
-        terms: (c_j, sigma_j^2) of the independent terms.
-        delta: probability, from LEAST_DELTA to 1.
+    `terms` are (c_j, sigma_j^2) of the independent terms.
     """
     denominator = math.lcm(*(c.denominator for c, _ in terms))
     multiples = [(c.numerator * (denominator // c.denominator), s2) for c, s2 in terms]
@@ -64,10 +58,9 @@ def exact_quantile(terms: Sequence[tuple[Fraction, Fraction]], delta: float) -> 
 def exact_quantile_of(
     denominator: int, multiples: Sequence[tuple[int, Fraction]], delta: float
 ) -> float | None:
-    """Return `exact_quantile` for integer coefficients: terms (c_j `denominator`, sigma_j^2).
+    """Return `exact_quantile` of terms (c_j `denominator`, sigma_j^2), with integer coefficients.
 
-    `denominator` is a multiple of D. This runs at every tick, and fractions would take ten times as
-    long.
+    `denominator` is a multiple of D. Runs at every tick; fractions would take ten times as long.
     """
     if delta < LEAST_DELTA or not multiples:
         return None
@@ -99,15 +92,15 @@ def _bound(numerator: int, denominator: int) -> int:
     return math.ceil(math.sqrt(2 * (numerator / denominator) * _LOG_CUT))
 
 
-def _weights(s2: float, bound: int) -> NDArray[np.float64]:
+def _weights(s2: float, bound: int) -> Floats:
     """Return probabilities of N_Z(0, s2) on -bound..bound, not less than the true ones."""
     z = np.arange(-bound, bound + 1, dtype=np.float64)
     weights = np.exp(-z * z / (2 * s2))
-    scaled: NDArray[np.float64] = weights / weights.sum() * _OUTWARD
+    scaled: Floats = weights / weights.sum() * _OUTWARD
     return scaled
 
 
-def _add(mass: NDArray[np.float64], step: int, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def _add(mass: Floats, step: int, weights: Floats) -> Floats:
     """Return probabilities of Y + step * Z from those of Y (on a lattice around 0) and Z."""
     if step == 1:
         return np.convolve(mass, weights)
@@ -128,19 +121,15 @@ _TAIL_BITS = 180
 
 def round_up_sigma_squared(sigma_squared: Fraction) -> Fraction:
     """Return the variance rounded up to the shared grid; see `round_up_to_grid`."""
-    return round_up_to_grid(sigma_squared, "sigma_squared")
+    return inversion.round_up_to_grid(sigma_squared, "sigma_squared")
 
 
 class IntegerGaussian(InversionTable):
     """Sampler of N_Z(0, sigma_squared). Immutable; `integer_gaussian` caches instances.
 
-    Attributes:
-        tv: upper bound on the total variation distance to N_Z(0, sigma_squared): half of 2 bound +
-            1 values that are off by at most one unit of 2^-128 each, one unit for values whose
-            threshold rounded to 0, and the tail left out.
-        test_tv: upper bound on |P'(X >= x) - P(X >= x)| for every x, P' the sampler's law: a
-            threshold is off by at most half a unit, or less than half a unit where it rounded to 0,
-            and by the tail left out.
+    `test_tv` is an upper bound on |P'(X >= x) - P(X >= x)| for every x, P' the sampler's law: a
+    threshold is off by at most half a unit, or less than half a unit where it rounded to 0, and by
+    the tail left out.
 
     Raises:
         ValueError: sigma_squared is not above 0, or above LARGEST_SIGMA_SQUARED.
@@ -150,8 +139,7 @@ class IntegerGaussian(InversionTable):
         check_sigma_squared(sigma_squared)
         self.sigma_squared = Fraction(sigma_squared)
         lower, tail = _lower_thresholds(self.sigma_squared)
-        super().__init__(mirrored(lower), lowest=-len(lower))
-        self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf)
+        super().__init__(inversion.mirrored(lower), -len(lower), tail)
         self.test_tv = math.nextafter(math.ldexp(1, -WORD_BITS) + tail, math.inf)
 
     def __repr__(self) -> str:
@@ -178,34 +166,27 @@ def _lower_thresholds(sigma_squared: Fraction) -> tuple[list[int], float]:
     The recurrence loses at most 2 x^2 units in the last place for x steps, 2^42 at the largest
     sigma^2: of 90 digits 77 are left.
     """
-    context = table_context()
+    context = inversion.table_context()
     # exp(-x^2/(2 s)) = exp(-(x-1)^2/(2 s)) * exp(-(2x-1)/(2 s)); the second factor is geometric.
-    exponent = context.divide(
-        Decimal(-sigma_squared.denominator), Decimal(2 * sigma_squared.numerator)
-    )
-    factor = context.exp(exponent)
+    numerator, denominator = sigma_squared.as_integer_ratio()
+    factor = context.exp(context.divide(Decimal(-denominator), Decimal(2 * numerator)))
     step = context.multiply(factor, factor)
     smallest = context.divide(Decimal(1), Decimal(1 << _TAIL_BITS))
     masses: list[Decimal] = []
     mass = factor
     # The ratios shrink, so both tails beyond x weigh at most 2 mass(x+1) / (1 - factor); centre: 1.
-    while (
-        tail := context.divide(context.add(mass, mass), context.subtract(Decimal(1), factor))
-    ) >= smallest:
+    while True:
+        both = context.add(mass, mass)
+        tail = context.divide(both, context.subtract(Decimal(1), factor))
+        if tail < smallest:
+            break
         masses.append(mass)
         factor = context.multiply(factor, step)
         mass = context.multiply(mass, factor)
-    total = Decimal(0)
-    sums: list[Decimal] = []
-    for weight in reversed(masses):
-        total = context.add(total, weight)
-        sums.append(total)
+    sums = list(itertools.accumulate(reversed(masses), context.add))
+    total = sums[-1] if sums else Decimal(0)
     everything = context.add(Decimal(1), context.multiply(Decimal(2), total))
     scale = context.divide(Decimal(1 << WORD_BITS), everything)
-    thresholds = [
-        int(context.to_integral_value(context.multiply(scale, partial))) for partial in sums
-    ]
+    scaled = (int(context.to_integral_value(context.multiply(scale, part))) for part in sums)
     # A threshold of 0 is never passed: the mass below it is less than half a unit on each side.
-    return [threshold for threshold in thresholds if threshold], math.nextafter(
-        float(tail), math.inf
-    )
+    return list(filter(None, scaled)), math.nextafter(float(tail), math.inf)

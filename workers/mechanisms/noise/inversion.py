@@ -10,6 +10,7 @@ compared, so every machine gets the same noise, and no float ever touches a rele
 Laws: `gaussian.IntegerGaussian`, `discrete_laplace.DiscreteLaplace`, `discrete_laplace.Geometric`.
 """
 
+import math
 from collections.abc import Sequence
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context
 from fractions import Fraction
@@ -19,8 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
-from workers.mechanisms.noise.keyed import CHUNK_ROWS, NoiseStream
+from workers.arrays.types import Longs, Tags, Words
+from workers.mechanisms.noise.keyed import CHUNK_ROWS, Cell, NoiseStream
 from workers.runtime.frozen import Frozen, read_only
+
+# Noise in the narrowest type that holds it: int16, int32 or int64.
+Integers = NDArray[np.signedinteger[Any]]
 
 WORD_BITS = 128
 # Decimal digits of the table arithmetic; 77 remain after the longest recurrence.
@@ -36,70 +41,44 @@ _AMBIGUOUS_INT32 = -(1 << 31)
 
 
 class InversionTable(Frozen):
-    """Sampler of the integers lowest, lowest + 1, ... Immutable.
+    """Sampler of the integers lowest, lowest + 1, ..., `bound` the largest absolute value.
 
-    Args:
-        thresholds: ascending, each above 0 and below 2^128.
-        lowest: the value of a word below all of them.
-
-    Attributes:
-        bound: the largest absolute value it can give.
-        dtype: int16 where every value fits, else int32.
+    Thresholds ascend, each above 0 and below 2^128; `lowest` is the value of a word below them all.
+    `dtype` is int16 where every value fits, else int32. `tv` is an upper bound on the total
+    variation distance to the law: half of 2 bound + 1 values that are off by at most one unit of
+    2^-128 each, one unit for values whose threshold rounded to 0, and `tail`, the mass left out.
     """
 
-    def __init__(self, thresholds: Sequence[int], lowest: int) -> None:
+    def __init__(self, thresholds: Sequence[int], lowest: int, tail: float = 0.0) -> None:
         self._lowest = lowest
         self.bound = max(abs(lowest), abs(lowest + len(thresholds)))
+        self.tv = math.nextafter(math.ldexp(self.bound + 2, -WORD_BITS) + tail, math.inf)
         # The type's most negative value marks undecided words, so it must not be a sample.
         self.dtype: np.dtype[np.int16] | np.dtype[np.int32]
         if self.bound < -_AMBIGUOUS_INT16:
             self.dtype, self._ambiguous = np.dtype(np.int16), _AMBIGUOUS_INT16
         else:
             self.dtype, self._ambiguous = np.dtype(np.int32), _AMBIGUOUS_INT32
-        self._high = read_only(
-            np.array([threshold >> _HALF_BITS for threshold in thresholds], dtype=np.uint64)
-        )
-        self._low = read_only(
-            np.array([threshold & _HALF_MASK for threshold in thresholds], dtype=np.uint64)
-        )
+        high = [threshold >> _HALF_BITS for threshold in thresholds]
+        low = [threshold & _HALF_MASK for threshold in thresholds]
+        self._high, self._low = (read_only(np.array(a, dtype=np.uint64)) for a in (high, low))
         self._guide = read_only(self._make_guide())
 
-    def sample(self, words: NDArray[np.uint64], out: NDArray[np.signedinteger[Any]]) -> None:
-        """Fill `out`, (n,) of `dtype`, with one noise value per word.
-
-        Words are uint64 (n, 2), column 0 the more significant half.
-        """
+    def sample(self, words: Words, out: Integers) -> None:
+        """Fill `out`, (n,) of `dtype`, with the noise of words (n, 2), the upper halves first."""
         from workers.arrays.number_blocks import look_up
 
-        look_up(
-            self._guide,
-            _GUIDE_SHIFT,
-            self._ambiguous,
-            self._high,
-            self._low,
-            self._lowest,
-            readonly_contiguous(words),
-            out,
-        )
+        guide = (self._guide, _GUIDE_SHIFT, self._ambiguous)
+        thresholds = (self._high, self._low, self._lowest)
+        look_up(*guide, *thresholds, readonly_contiguous(words), out)
 
-    def draw(
-        self,
-        stream: NoiseStream,
-        cell: tuple[int, int],
-        tags: NDArray[np.uint64],
-        out: NDArray[np.signedinteger[Any]],
-    ) -> None:
-        """Fill `out`, (n,) of `dtype`, with one cell's noise: `sample` of the stream's words.
-
-        Tags are uint64 (n, 2).
-        """
+    def draw(self, stream: NoiseStream, cell: Cell, tags: Tags, out: Integers) -> None:
+        """Fill `out`, (n,) of `dtype`, with one cell's noise: `sample` of the stream's words."""
         for first in range(0, len(tags), CHUNK_ROWS):
             last = first + CHUNK_ROWS
             self.sample(stream.chunk(tags[first:last], cell), out[first:last])
 
-    def draw_cells(
-        self, stream: NoiseStream, cells: Sequence[tuple[int, int]], tags: NDArray[np.uint64]
-    ) -> NDArray[np.signedinteger[Any]]:
+    def draw_cells(self, stream: NoiseStream, cells: Sequence[Cell], tags: Tags) -> Integers:
         """Return the noise of several cells, (cells, n) of `dtype`; see `draw`.
 
         All cells together have at most CHUNK_ROWS rows.
@@ -108,14 +87,12 @@ class InversionTable(Frozen):
         self.sample(stream.chunk(tags, *cells), out.reshape(-1))
         return out
 
-    def values(
-        self, stream: NoiseStream, cell: tuple[int, int], tags: NDArray[np.uint64]
-    ) -> NDArray[np.int64]:
+    def values(self, stream: NoiseStream, cell: Cell, tags: Tags) -> Longs:
         out = np.empty(len(tags), dtype=self.dtype)
         self.draw(stream, cell, tags, out)
         return out.astype(np.int64)
 
-    def _make_guide(self) -> NDArray[np.signedinteger[Any]]:
+    def _make_guide(self) -> Integers:
         """Return the value by top 16 bits, or the ambiguity mark if a threshold lies among them."""
         slots = np.arange(1 << _GUIDE_BITS, dtype=np.uint64) << _GUIDE_SHIFT
         rest = np.uint64((1 << (_HALF_BITS - _GUIDE_BITS)) - 1)

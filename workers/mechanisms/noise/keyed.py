@@ -25,14 +25,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
-from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
+from workers.arrays.types import Tags, Words
 from workers.runtime.frozen import Frozen
 
 if TYPE_CHECKING:
     from workers.arrays.blake2b import State
 
+# Identifies one of an item's noise values, such as (level, block); two integers below 2^64.
+Cell = tuple[int, int]
 
 ROOT_BYTES = 32
 MECHANISM_ID_BYTES = 16
@@ -42,6 +44,7 @@ MECHANISM_ID_BYTES = 16
 CHUNK_ROWS = 16384
 
 _AES_BLOCK = 16
+_TAG = b"qc-item-tag"
 _WORD = np.dtype("<u8")  # fixed byte order, so that a big-endian machine draws the same noise
 
 
@@ -68,22 +71,13 @@ class NoiseKey(Frozen):
         """Return 16 bytes that tell keys apart, and from which no key can be computed."""
         return hashlib.blake2b(key=self.__root, person=b"qc-fingerprint", digest_size=16).digest()
 
-    def tags(self, stream_key: str, labels: Sequence[bytes]) -> NDArray[np.uint64]:
-        """Return the 128-bit tags of one stream key's items, as a C-contiguous uint64 array (n, 2).
+    def tags(self, stream_key: str, labels: Sequence[bytes]) -> Tags:
+        """Return the 128-bit tags of one stream key's items (labels in UTF-8), C-contiguous.
 
         The stream key is absorbed with its length before it, so (stream key, label) is encoded
         injectively: ("a", "bc") and ("ab", "c") have different tags.
-
-        Args:
-            labels: n labels as UTF-8.
         """
-        prefix = stream_key.encode()
-        keyed = hashlib.blake2b(
-            len(prefix).to_bytes(8, "little") + prefix,
-            key=self.__root,
-            person=b"qc-item-tag",
-            digest_size=16,
-        )
+        keyed = hashlib.blake2b(_prefix(stream_key), key=self.__root, person=_TAG, digest_size=16)
         digests = bytearray()
         for label in labels:
             state = keyed.copy()
@@ -99,32 +93,27 @@ class NoiseKey(Frozen):
         # Imported here because most commands never need numba.
         from workers.arrays.blake2b import start
 
-        prefix = stream_key.encode()
-        return start(
-            len(prefix).to_bytes(8, "little") + prefix,
-            key=self.__root,
-            person=b"qc-item-tag",
-            digest_size=16,
-        )
+        return start(_prefix(stream_key), key=self.__root, person=_TAG, digest_size=16)
 
     def stream(self, mechanism_id: bytes) -> NoiseStream:
-        """Return the noise of one mechanism.
-
-        Args:
-            mechanism_id: 16 bytes that differ with each public parameter, epoch and generation.
+        """Return the noise of one mechanism; its id differs with each parameter and epoch.
 
         Raises:
-            ValueError: mechanism_id has another length.
+            ValueError: mechanism_id is not of MECHANISM_ID_BYTES.
         """
         if len(mechanism_id) != MECHANISM_ID_BYTES:
             raise ValueError(
                 f"mechanism_id = {len(mechanism_id)} bytes: must be exactly {MECHANISM_ID_BYTES} bytes"
             )
-        return NoiseStream(
-            hashlib.blake2b(
-                mechanism_id, key=self.__root, person=b"qc-mechanism", digest_size=32
-            ).digest()
+        keyed = hashlib.blake2b(
+            mechanism_id, key=self.__root, person=b"qc-mechanism", digest_size=32
         )
+        return NoiseStream(keyed.digest())
+
+
+def _prefix(stream_key: str) -> bytes:
+    text = stream_key.encode()
+    return len(text).to_bytes(8, "little") + text
 
 
 class _Scratch(threading.local):
@@ -132,9 +121,9 @@ class _Scratch(threading.local):
 
     def __init__(self, aes_key: bytes) -> None:
         self.cipher: CipherContext = Cipher(algorithms.AES(aes_key), modes.ECB()).encryptor()
-        self.blocks: NDArray[np.uint64] = np.empty((CHUNK_ROWS, 2), dtype=_WORD)
+        self.blocks: Words = np.empty((CHUNK_ROWS, 2), dtype=_WORD)
         # update_into needs space for one block beyond its output.
-        self.words: NDArray[np.uint64] = np.empty((CHUNK_ROWS + 1, 2), dtype=_WORD)
+        self.words: Words = np.empty((CHUNK_ROWS + 1, 2), dtype=_WORD)
         self.blocks_bytes = self.blocks.data.cast("B")
         self.words_bytes = self.words.data.cast("B")
 
@@ -151,18 +140,15 @@ class NoiseStream(Frozen):
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError("a NoiseStream is not pickled: it holds key material")
 
-    def words(self, tags: NDArray[np.uint64], cell: tuple[int, int]) -> NDArray[np.uint64]:
-        """Return words[i] = AES-256(tags[i] XOR cell), a new uint64 array (n, 2), upper half first.
-
-        Tags are uint64 (n, 2); a cell is two integers below 2^64.
-        """
+    def words(self, tags: Tags, cell: Cell) -> Words:
+        """Return words[i] = AES-256(tags[i] XOR cell), a new array (n, 2), upper half first."""
         out = np.empty((len(tags), 2), dtype=np.uint64)
         for first in range(0, len(tags), CHUNK_ROWS):
             part = tags[first : first + CHUNK_ROWS]
             out[first : first + len(part)] = self.chunk(part, cell)
         return out
 
-    def chunk(self, tags: NDArray[np.uint64], *cells: tuple[int, int]) -> NDArray[np.uint64]:
+    def chunk(self, tags: Tags, *cells: Cell) -> Words:
         """Return `words` of at most CHUNK_ROWS rows, one cell after the other.
 
         The result is valid until this thread's next call.

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from workers.arrays.types import Longs
 from workers.mechanisms.accounting import float_up
 from workers.mechanisms.noise.inversion import WORD_BITS, table_context
 from workers.runtime.frozen import Frozen, memoized
@@ -36,35 +36,27 @@ SELECTION_VERSION = 1
 _WEIGHT_BITS = 256
 _LEAST_BITS = 192
 _GUARD_BITS = 80  # a product of six powers loses fewer than 12 of them
+_TABLE_BITS = _WEIGHT_BITS + _GUARD_BITS
 _DIGIT_BITS = 8
 _DIGIT_VALUES = 1 << _DIGIT_BITS
 
+# One noise word, as (upper, lower) halves.
+Word = tuple[int, int]
 
-def gumbel_top_k(
-    counts: NDArray[np.int64], scale: Fraction, k: int, words: Sequence[tuple[int, int]]
-) -> NDArray[np.int64]:
-    """Return min(k, n) picks in order, equal in law to the top k of counts + Gumbel(scale).
 
-    Args:
-        words: (upper, lower) halves, one word per pick: at least min(k, n).
-
-    Returns:
-        int64 indices into counts.
+def gumbel_top_k(counts: Longs, scale: Fraction, k: int, words: Sequence[Word]) -> Longs:
+    """Return the indices of min(k, n) picks, equal in law to the top k of counts + Gumbel(scale).
 
     Raises:
-        ValueError: there are too few words, or scale is not above 0.
+        ValueError: there is not a word for every pick, or scale is not above 0.
     """
     picks, _ = _peel(counts, None, scale, k, words)
     return picks
 
 
 def gumbel_top_k_or_bottom(
-    counts: NDArray[np.int64],
-    bottom: int,
-    scale: Fraction,
-    k: int,
-    words: Sequence[tuple[int, int]],
-) -> tuple[NDArray[np.int64], bool]:
+    counts: Longs, bottom: int, scale: Fraction, k: int, words: Sequence[Word]
+) -> tuple[Longs, bool]:
     """Pick as `gumbel_top_k` does, with a candidate BOTTOM of count `bottom` that ends the picks.
 
     Equal in law to listing candidates by count + Gumbel(scale) down to the k-th or to bottom +
@@ -86,12 +78,8 @@ def selection_tv(candidates: int, picks: int) -> float:
 
 
 def _peel(
-    counts: NDArray[np.int64],
-    bottom: int | None,
-    scale: Fraction,
-    k: int,
-    words: Sequence[tuple[int, int]],
-) -> tuple[NDArray[np.int64], bool]:
+    counts: Longs, bottom: int | None, scale: Fraction, k: int, words: Sequence[Word]
+) -> tuple[Longs, bool]:
     n = len(counts)
     if bottom is not None:
         counts = np.append(counts, np.int64(bottom))
@@ -101,19 +89,20 @@ def _peel(
     if scale <= 0:
         raise ValueError(f"scale = {scale}: must be above 0")
     picks: list[int] = []
-    groups = _Groups(counts, limit, scale) if limit > 0 else None
-    while groups is not None and len(picks) < limit:
-        picked = groups.pick(words[len(picks)])
-        if bottom is not None and picked == n:
-            return np.array(picks, dtype=np.int64), True
-        picks.append(picked)
+    if limit > 0:
+        groups = _Groups(counts, limit, scale)
+        for word in words[:limit]:
+            picked = groups.pick(word)
+            if picked == n:  # BOTTOM
+                return np.array(picks, dtype=np.int64), True
+            picks.append(picked)
     return np.array(picks, dtype=np.int64), False
 
 
 class _Groups:
     """The remaining candidates, grouped by count, largest count first."""
 
-    def __init__(self, counts: NDArray[np.int64], k: int, scale: Fraction) -> None:
+    def __init__(self, counts: Longs, k: int, scale: Fraction) -> None:
         self._powers = _powers(scale)
         # The k-th largest count bounds the largest remaining one from below, whatever was picked.
         rows = np.arange(len(counts))
@@ -125,9 +114,8 @@ class _Groups:
         starts = np.concatenate(([0], np.flatnonzero(values[1:] != values[:-1]) + 1))
         self._counts = values[starts].tolist()
         self._members = np.split(ordered, starts[1:])
-        self._gone: list[list[int]] = [
-            [] for _ in self._members
-        ]  # positions of picked members, ascending
+        # Positions of picked members, ascending.
+        self._gone: list[list[int]] = [[] for _ in self._members]
         self._left = [len(members) for members in self._members]
         self._top = 0
         self._weigh()
@@ -143,7 +131,7 @@ class _Groups:
             self._weights.append(weight)
         self._total = sum(w * m for w, m in zip(self._weights, self._left, strict=False))
 
-    def pick(self, word: tuple[int, int]) -> int:
+    def pick(self, word: Word) -> int:
         """Remove and return one candidate."""
         offset = (((word[0] << 64) | word[1]) * self._total) >> WORD_BITS
         group = self._top
@@ -151,23 +139,21 @@ class _Groups:
             offset -= mass
             group += 1
         gone, place = self._gone[group], offset // self._weights[group]
-        before = bisect_right(
-            range(len(gone)), place, key=lambda i: gone[i] - i
-        )  # `place` remaining members come before
+        # `place` remaining members come before.
+        before = bisect_right(range(len(gone)), place, key=lambda i: gone[i] - i)
         gone.insert(before, place + before)
         picked = int(self._members[group][place + before])
         self._left[group] -= 1
         self._total -= self._weights[group]
         while self._top < len(self._left) and not self._left[self._top]:
             self._top += 1
-        if self._top < len(self._left) and (
-            self._top >= len(self._weights) or self._weights[self._top] >> _LEAST_BITS == 0
-        ):
+        top, weights = self._top, self._weights
+        if top < len(self._left) and (top >= len(weights) or weights[top] >> _LEAST_BITS == 0):
             self._weigh()
         return picked
 
 
-def kth_largest(counts: NDArray[np.int64], k: int) -> int:
+def kth_largest(counts: Longs, k: int) -> int:
     """Return the k-th largest, k from 1 to len(counts).
 
     Close counts are binned: np.partition is ten times slower if most are equal (measured).
@@ -199,11 +185,9 @@ class _Powers(Frozen):
     def weight(self, gap: int) -> int:
         if gap > self.reach:
             return 0
-        value, digit = 1 << (_WEIGHT_BITS + _GUARD_BITS), 0
+        value, digit = 1 << _TABLE_BITS, 0
         while gap:
-            value = (value * self._tables[digit][gap & (_DIGIT_VALUES - 1)]) >> (
-                _WEIGHT_BITS + _GUARD_BITS
-            )
+            value = value * self._tables[digit][gap & (_DIGIT_VALUES - 1)] >> _TABLE_BITS
             gap >>= _DIGIT_BITS
             digit += 1
         return (value + (1 << (_GUARD_BITS - 1))) >> _GUARD_BITS
@@ -213,14 +197,12 @@ def _table(scale: Fraction, digit: int, values: int) -> tuple[int, ...]:
     """Return 2^336 exp(-j 2^(8 digit) / scale) for j = 0..values-1, rounded down."""
     context = table_context()
     context.prec = 2 * context.prec
-    unit = 1 << (_WEIGHT_BITS + _GUARD_BITS)
+    unit = context.create_decimal(1 << _TABLE_BITS)
     found = []
     for j in range(values):
-        exponent = -Fraction(j << (_DIGIT_BITS * digit)) / scale
-        power = context.exp(
-            context.divide(context.create_decimal(exponent.numerator), exponent.denominator)
-        )
-        found.append(int(context.multiply(context.create_decimal(unit), power)))
+        n, d = (-Fraction(j << (_DIGIT_BITS * digit)) / scale).as_integer_ratio()
+        power = context.exp(context.divide(context.create_decimal(n), d))
+        found.append(int(context.multiply(unit, power)))
     return tuple(found)
 
 

@@ -51,14 +51,13 @@ here.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from fractions import Fraction
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from workers.arrays.types import Floats, Longs
 from workers.mechanisms.accounting import Cost, float_up
 from workers.mechanisms.counters.levels import Counter, check_tick, tick_block
 from workers.mechanisms.noise.gaussian import exact_quantile_of
@@ -77,17 +76,16 @@ _LEAST_PROBABILITY = 1e-300
 _LAST_TICK = 1 << 62
 # From this horizon on few ticks' quantiles are computed exactly, which may take a ms each.
 _LONG = 4096
+_CHUNK_TICKS = 1 << 14
+_GROUPS_PER_OCTAVE = 700  # of the variance: 0.1 % each
+# Far above the error of numpy's exp and sqrt over a sum of this length.
+_SUM_OUTWARD = 1 + 1e-9
 
 
 class Discovery(Frozen):
-    """The thresholds of one histogram.
+    """The thresholds of one histogram, for counts with the noise of `counter`; see the module.
 
-    Args:
-        counter: its noise is added to the counts.
-        max_items: D0, at least 1.
-        max_count: Dinf, at least 1.
-        delta: total for discovery, inside 0..1.
-        every: n, from 1 to the horizon: new items only at ticks n, 2n, ...; None is every tick.
+    `every` is n, from 1 to the horizon: new items only at ticks n, 2n, ...; None is every tick.
 
     Raises:
         ValueError: a parameter is outside its range.
@@ -101,21 +99,16 @@ class Discovery(Frozen):
         delta: float,
         every: int | None = None,
     ) -> None:
-        if max_items < 1:
-            raise ValueError(f"max_items = {max_items}: must be at least 1")
-        if max_count < 1:
-            raise ValueError(f"max_count = {max_count}: must be at least 1")
+        for name, value in (("max_items", max_items), ("max_count", max_count)):
+            if value < 1:
+                raise ValueError(f"{name} = {value}: must be at least 1")
         if not 0 < delta < 1:
             raise ValueError(f"delta = {delta}: must be a number above 0 and below 1")
         if every is not None and not 1 <= every <= (counter.horizon or every):
-            raise ValueError(
-                f"every = {every}: must be from 1 to the horizon, {counter.horizon or 'unbounded'}"
-            )
-        self.counter = counter
-        self.max_items = max_items
-        self.max_count = max_count
-        self.delta = delta
-        self._every = every
+            horizon = counter.horizon or "unbounded"
+            raise ValueError(f"every = {every}: must be from 1 to the horizon, {horizon}")
+        self.counter, self.max_items, self.max_count = counter, max_items, max_count
+        self.delta, self._every = delta, every
         self._last_tick = _LAST_TICK if counter.horizon is None else counter.horizon
 
     def cost(self) -> Cost:
@@ -123,12 +116,9 @@ class Discovery(Frozen):
         return Cost(rho=0.0, deltas=(("discovery", self.delta),))
 
     def public(self) -> dict[str, object]:
-        schedule = (
-            {"schedule": "per_tick"}
-            if self._every is None
-            else {"schedule": "every", "every": self._every}
-        )
-        return {"delta": repr(self.delta), **schedule}
+        if self._every is None:
+            return {"delta": repr(self.delta), "schedule": "per_tick"}
+        return {"delta": repr(self.delta), "schedule": "every", "every": self._every}
 
     def discovers(self, t: int) -> bool:
         """Return whether tick t may show new items, independent of the data."""
@@ -147,12 +137,8 @@ class Discovery(Frozen):
         if horizon is not None:
             return self.delta / (self.max_items * (horizon // every)) * _INWARD
         octave = (t // every).bit_length() - 1
-        return (
-            self.delta
-            * 6
-            / (math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items)
-            * _INWARD
-        )
+        parts = math.pi**2 * (1 + octave) ** 2 * 2.0**octave * self.max_items
+        return self.delta * 6 / parts * _INWARD
 
     def threshold(self, t: int) -> int:
         """Return m_t: a new item is shown at tick t iff its noisy count is above this.
@@ -183,10 +169,9 @@ class Discovery(Frozen):
     ) -> float:
         """Return x_t, the smaller of the two bounds, rounded up."""
         squares = [(a / denominator) ** 2 for a, _ in multiples]
-        constants = [_constants(s2.numerator, s2.denominator) for _, s2 in multiples]
-        variance = (
-            sum(square * row[0] for square, row in zip(squares, constants, strict=True)) * _OUTWARD
-        )
+        constants = [constants_of(*s2.as_integer_ratio()) for _, s2 in multiples]
+        terms = zip(squares, constants, strict=True)
+        variance = sum(square * row[0] for square, row in terms) * _OUTWARD
         smallest = math.sqrt(-2 * math.log(delta) * variance) * _OUTWARD
         square = sum(squares) * _OUTWARD
         for index, smoothing in enumerate(_SMOOTHING_VARIANCES, start=1):
@@ -211,23 +196,14 @@ def _threshold(discovery: Discovery, t: int) -> int:
     return discovery._computed(t)
 
 
-def constants_of(sigma_squared: Fraction) -> tuple[float, ...]:
-    """Return sigma^2 and ln theta for each smoothing variance, rounded up."""
-    return _constants(sigma_squared.numerator, sigma_squared.denominator)
-
-
 @memoized(1024)
-def _constants(numerator: int, denominator: int) -> tuple[float, ...]:
-    """Implement `constants_of` on integers.
+def constants_of(numerator: int, denominator: int) -> tuple[float, ...]:
+    """Return sigma^2 and ln theta for each smoothing variance, rounded up.
 
-    Hashing a fraction takes longer than all other work on it.
+    On integers: hashing a fraction takes longer than all other work on it.
     """
-    variance = float_up(Fraction(numerator, denominator))
-    thetas = (
-        _log_theta(variance * smoothing / (variance + smoothing))
-        for smoothing in _SMOOTHING_VARIANCES
-    )
-    return (variance, *thetas)
+    v = float_up(Fraction(numerator, denominator))
+    return (v, *(_log_theta(v * smoothing / (v + smoothing)) for smoothing in _SMOOTHING_VARIANCES))
 
 
 @memoized(1024)
@@ -258,14 +234,6 @@ def _log_theta(variance: float) -> float:
     return math.log1p(2 * (total + rest)) * _OUTWARD
 
 
-_CHUNK_TICKS = 1 << 14
-_GROUPS_PER_OCTAVE = 700  # of the variance: 0.1 % each
-# Far above the error of numpy's exp and sqrt over a sum of this length.
-_SUM_OUTWARD = 1 + 1e-9
-
-Floats = NDArray[np.float64]
-
-
 @memoized(256)
 def make_discovery(
     counter: Counter,
@@ -289,21 +257,13 @@ def make_discovery(
     return Discovery(counter, max_items, max_count, delta, every)
 
 
-@dataclass(frozen=True, slots=True)
-class _Noise:
-    """Upper bounds on the parameters of the tails of groups of ticks.
+class _Noise(NamedTuple):
+    """Upper bounds on the parameters of the tails of n groups of ticks."""
 
-    Attributes:
-        variance: (n,), of v_t.
-        square: (n,), of q_t.
-        log_theta: (n, smoothing variances).
-        ticks: (n,), number of ticks.
-    """
-
-    variance: Floats
-    square: Floats
-    log_theta: Floats
-    ticks: Floats
+    variance: Floats  # v_t
+    square: Floats  # q_t
+    log_theta: Floats  # (n, smoothing variances)
+    ticks: Floats  # their number
 
 
 class ConstantDiscovery(Discovery):
@@ -330,9 +290,8 @@ class ConstantDiscovery(Discovery):
 
     def delta_at(self, t: int) -> float:
         check_tick("discovery", t, self._horizon)
-        return float(
-            _tails(self._noise_of(t, 1), self._threshold + self._margin - self.max_count)[0]
-        )
+        x = self._threshold + self._margin - self.max_count
+        return float(_tails(self._noise_of(t, 1), x)[0])
 
     def threshold(self, t: int) -> int:
         check_tick("discovery", t, self._horizon)
@@ -354,45 +313,46 @@ class ConstantDiscovery(Discovery):
         return high
 
     def _noise_of(self, first: int, ticks: int = _CHUNK_TICKS) -> _Noise:
-        """Return the noise of some ticks, from the counter's public parameters or its terms."""
+        """Return the noise of some ticks, each a group of its own."""
         t = np.arange(first, min(first + ticks, self._horizon + 1), dtype=np.int64)
         variance, square = np.zeros(len(t)), np.zeros(len(t))
         log_theta = np.zeros((len(t), len(_SMOOTHING_VARIANCES)))
-
-        def add(coefficient: Floats, times: Floats, sigma_squared: Fraction) -> None:
-            constants = constants_of(sigma_squared)
-            variance[:] += times * coefficient**2 * constants[0]
-            square[:] += times * coefficient**2
-            there = np.where(coefficient > 0, times, 0.0)
+        for coefficient, times, sigma_squared in self._terms(t):
+            constants = constants_of(*sigma_squared.as_integer_ratio())
+            variance += times * coefficient**2 * constants[0]
+            square += times * coefficient**2
             # An absent term adds 0, also where theta has no bound (inf).
+            there = (coefficient > 0) & (times > 0)
             for column, value in enumerate(constants[1:]):
-                log_theta[there > 0, column] += there[there > 0] * value
+                log_theta[there, column] += times[there] * value
+        return _Noise(variance * _OUTWARD, square * _OUTWARD, log_theta * _OUTWARD, np.ones(len(t)))
 
+    def _terms(self, t: Longs) -> Iterator[tuple[Floats, Floats, Fraction]]:
+        """Yield (c_j, number of equal terms, sigma_j^2) over all of `t`, term by term.
+
+        From the public parameters of tree and haar, and otherwise from the counter's own terms.
+        """
         public: Mapping[str, Any] = self.counter.public()
-        sigmas = (
-            [Fraction(text) for text in public["sigma_squared"]]
-            if self.counter.kind != "sqrt"
-            else []
-        )
+        one = np.ones(len(t))
         if self.counter.kind == "tree":
             rest = t.copy()
-            for sigma_squared in sigmas:
+            for text in public["sigma_squared"]:
                 digit = (rest % public["radix"]).astype(np.float64)
-                add((digit > 0).astype(np.float64), digit, sigma_squared)
+                yield (digit > 0).astype(np.float64), digit, Fraction(text)
                 rest //= public["radix"]
         elif self.counter.kind == "haar":
-            one, place = np.ones(len(t)), t + public.get("offset", 0)
-            for level, sigma_squared in enumerate(sigmas[1:], start=1):
+            total, *levels = map(Fraction, public["sigma_squared"])
+            place = t + public.get("offset", 0)
+            for level, sigma_squared in enumerate(levels, start=1):
                 inside = place & ((1 << level) - 1)
-                add(np.minimum(inside, (1 << level) - inside) / 2.0**level, one, sigma_squared)
-            add(place / 2.0 ** (len(sigmas) - 1), one, sigmas[0])
+                yield np.minimum(inside, (1 << level) - inside) / 2.0**level, one, sigma_squared
+            yield place / 2.0 ** len(levels), one, total
         else:
             for row, tick in enumerate(t.tolist()):
                 hot = np.zeros(len(t))
                 hot[row] = 1.0
                 for coefficient, sigma_squared in self.counter.terms(tick):
-                    add(float(coefficient) * hot, hot, sigma_squared)
-        return _Noise(variance * _OUTWARD, square * _OUTWARD, log_theta * _OUTWARD, np.ones(len(t)))
+                    yield float(coefficient) * hot, hot, sigma_squared
 
 
 def _tails(noise: _Noise, x: float) -> Floats:
@@ -420,11 +380,8 @@ def _normal_tail(z: Floats) -> Floats:
 
 def _grouped(parts: Iterator[_Noise]) -> _Noise:
     """Group ticks of nearly equal variance, within every part and then over all."""
-    groups = [_group(part) for part in parts]
-    joined = (
-        np.concatenate([getattr(one, column.name) for one in groups]) for column in fields(_Noise)
-    )
-    return _group(_Noise(*joined))
+    columns = zip(*map(_group, parts), strict=True)
+    return _group(_Noise(*map(np.concatenate, columns)))
 
 
 def _group(noise: _Noise) -> _Noise:
@@ -432,10 +389,6 @@ def _group(noise: _Noise) -> _Noise:
     names = np.floor(np.log2(noise.variance) * _GROUPS_PER_OCTAVE)
     order = np.argsort(names, kind="stable")
     starts = np.flatnonzero(np.diff(names[order], prepend=names[order][0] - 1))
-    columns = (noise.variance, noise.square, noise.log_theta)
-    variance, square, log_theta = (
-        read_only(np.maximum.reduceat(column[order], starts)) for column in columns
-    )
-    return _Noise(
-        variance, square, log_theta, read_only(np.add.reduceat(noise.ticks[order], starts))
-    )
+    largest = (np.maximum.reduceat(column[order], starts) for column in noise[:3])
+    ticks = np.add.reduceat(noise.ticks[order], starts)
+    return _Noise(*map(read_only, (*largest, ticks)))

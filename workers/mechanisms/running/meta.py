@@ -43,9 +43,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Rows
+from workers.arrays.types import Longs
 from workers.mechanisms.budget import OnSplit, split
 from workers.mechanisms.counters.tree import best_radix, blocks_up_to, digits_of
 from workers.mechanisms.ledger import Parts, with_capacity
@@ -68,9 +68,10 @@ class MetaState(State):
 
     def __init__(self, levels: int) -> None:
         super().__init__()
-        self._open = [np.zeros(0, dtype=np.int64) for _ in range(levels)]
-        self._sums = [np.zeros(0, dtype=np.int64) for _ in range(levels)]
-        self._has = [np.zeros(0, dtype=np.bool_) for _ in range(levels)]
+        # All (levels, capacity).
+        self._open = np.zeros((levels, 0), dtype=np.int64)
+        self._sums = np.zeros((levels, 0), dtype=np.int64)
+        self._has = np.zeros((levels, 0), dtype=np.bool_)
         self._dirty: set[tuple[str, int, int]] = set()
 
     def __repr__(self) -> str:
@@ -78,30 +79,30 @@ class MetaState(State):
 
     @property
     def nbytes(self) -> int:
-        return sum(column.nbytes for kind in (self._open, self._sums, self._has) for column in kind)
+        return self._open.nbytes + self._sums.nbytes + self._has.nbytes
 
     def grow(self) -> None:
         """Extend the arrays to every row of the ledger."""
         n = self.ledger.n
-        self._open = [with_capacity(column, n) for column in self._open]
-        self._sums = [with_capacity(column, n) for column in self._sums]
-        self._has = [with_capacity(column, n) for column in self._has]
+        self._open = with_capacity(self._open, n, 1)
+        self._sums = with_capacity(self._sums, n, 1)
+        self._has = with_capacity(self._has, n, 1)
 
-    def add_open(self, level: int, counts: NDArray[np.int64]) -> None:
+    def add_open(self, level: int, counts: Longs) -> None:
         """Add exact counts of every row to the open cell of a level."""
         rows = np.flatnonzero(counts)
         self._open[level][rows] += counts[rows]
         self._mark("o", level, rows)
 
-    def close(self, level: int) -> NDArray[np.int64]:
+    def close(self, level: int) -> Longs:
         """Return the exact counts of a complete cell; the next cell starts empty."""
         n = self.ledger.n
-        counts = self._open[level][:n].copy()
+        counts: Longs = self._open[level][:n].copy()
         self._open[level][:n] = 0
         self._mark("o", level, np.flatnonzero(counts))
         return counts
 
-    def add_noisy(self, level: int, rows: Rows, counts: NDArray[np.int64]) -> None:
+    def add_noisy(self, level: int, rows: Rows, counts: Longs) -> None:
         n = self.ledger.n
         shown = slice(n) if len(rows) == n else rows  # all of them: a third of the time
         self._sums[level][shown] += counts
@@ -114,11 +115,10 @@ class MetaState(State):
         self._sums[level][:] = 0
         self._has[level][:] = False
 
-    def shown(self) -> tuple[Rows, NDArray[np.int64]]:
+    def shown(self) -> tuple[Rows, Longs]:
         """Return the rows shown by a cell of the current digits, with their noisy sums."""
         n = self.ledger.n
-        has = np.zeros(n, dtype=np.bool_)
-        total = np.zeros(n, dtype=np.int64)
+        has, total = np.zeros(n, dtype=np.bool_), np.zeros(n, dtype=np.int64)
         for sums, flags in zip(self._sums, self._has, strict=True):
             if flags[:n].any():
                 has |= flags[:n]
@@ -135,9 +135,8 @@ class MetaState(State):
             if not counts.any() and not flags.any():
                 counts, flags = counts[:0], flags[:0]
             body = counts.astype(_COUNT).tobytes() + flags.tobytes()
-            found.append(
-                (f"m{kind}{level:02x}/{block:08x}", _HEAD.pack(_VERSION, len(counts)) + body)
-            )
+            text = _HEAD.pack(_VERSION, len(counts)) + body
+            found.append((f"m{kind}{level:02x}/{block:08x}", text))
         self._dirty = set()
         return found
 
@@ -208,11 +207,8 @@ class Meta(OnSplit, Domained):
     def cells(self, t: int) -> int:
         """Return the number of noisy histograms added at t: the sum of its digits."""
         check_horizon(self.kind, t, self._horizon)
-        total = 0
-        while t:
-            t, digit = divmod(t, self.radix)
-            total += digit
-        return total
+        blocks = blocks_up_to(t, self.radix, self.levels)
+        return sum(last - first for _, first, last in blocks)
 
     def sd(self, t: int) -> float:
         """Return the sd of an item shown by every cell of t; other items have less."""
@@ -249,8 +245,7 @@ class Meta(OnSplit, Domained):
             raise TypeError(f"state = {state!r}: must be the mechanism's own")
         drawn, columns = one_shot_noise(noise), state.ledger
         before = columns.counts.copy()
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=not self._known)
+        state.merge(contributions, add_rows=not self._known)
         state.grow()
         counts = columns.counts.copy()
         counts[: len(before)] -= before
@@ -266,12 +261,8 @@ class Meta(OnSplit, Domained):
             cell, present = Cell(columns.tags, columns.keys, counts, state.key_tags), None
         else:
             present = np.flatnonzero(counts)
-            cell = Cell(
-                columns.tags.take(present, axis=0),
-                columns.keys[present],
-                counts[present],
-                state.key_tags,
-            )
+            tags = columns.tags.take(present, axis=0)
+            cell = Cell(tags, columns.keys[present], counts[present], state.key_tags)
         rows, noisy = self.algorithm.release(cell, drawn, (level, block - 1))
         state.add_noisy(level, rows if present is None else present[rows], noisy)
         found, sums = state.shown()

@@ -54,25 +54,19 @@ from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
-from workers.arrays.tag_index import Rows, Tags
+from workers.arrays.tag_index import Rows
+from workers.arrays.types import Longs, Tags
 from workers.mechanisms.accounting import float_up
-from workers.mechanisms.budget import OnSplit, Split, split
+from workers.mechanisms.budget import Split, split
 from workers.mechanisms.config.checked import display
-from workers.mechanisms.config.histogram import HistogramConfig, Label, label_complaints
-from workers.mechanisms.counters.counter import make_counter
+from workers.mechanisms.config.histogram import Count, HistogramConfig, Label, label_complaints
+from workers.mechanisms.counters.counter import CounterErrors, counter_of
 from workers.mechanisms.counters.levels import Counter
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
-from workers.mechanisms.noise.discrete_laplace import (
-    TABLE_VERSION,
-    DiscreteLaplace,
-    Geometric,
-    discrete_laplace,
-    geometric,
-    round_up_scale,
-)
+from workers.mechanisms.noise import discrete_laplace as laplace
+from workers.mechanisms.noise.discrete_laplace import DiscreteLaplace, Geometric, round_up_scale
 from workers.mechanisms.noise.inversion import InversionTable
 from workers.mechanisms.noise.keyed import NoiseStream
 from workers.mechanisms.noise.selection import SELECTION_VERSION, gumbel_top_k, selection_tv
@@ -122,8 +116,9 @@ class SparseState(State):
             raise StateRefused(
                 f"stored state: block {name!r} of {k} items is cut short or too long"
             )
-        places = np.frombuffer(block, dtype="<u4", offset=_HEAD.size).tolist()
-        self.chosen[int(name[1:], 16)], self.used[int(name[1:], 16)] = tuple(places), used
+        key = int(name[1:], 16)
+        self.chosen[key] = tuple(np.frombuffer(block, dtype="<u4", offset=_HEAD.size).tolist())
+        self.used[key] = used
 
 
 class SparseNoise:
@@ -141,16 +136,16 @@ class SparseNoise:
     def __repr__(self) -> str:
         return f"SparseNoise({self._counter!r})"
 
-    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+    def at(self, t: int, tags: Tags) -> Longs:
         return self._counter.draw(self._stream, t, tags)
 
-    def chosen(self, t: int, tags: Tags, rows: Rows) -> NDArray[np.int64]:
+    def chosen(self, t: int, tags: Tags, rows: Rows) -> Longs:
         """Return the noise of some rows at tick t, from counters that started at tick 1."""
         if self._columns is not None:
             return self._columns.at(t, tags)[rows]
         return self._counter.draw(self._stream, t, tags.take(rows, axis=0))
 
-    def test(self, t: int, tags: Tags) -> NDArray[np.int64]:
+    def test(self, t: int, tags: Tags) -> Longs:
         return self._test.values(self._stream, (TEST, t), tags)
 
     def threshold(self, key_tag: Tags, used: int) -> int:
@@ -163,36 +158,22 @@ class SparseNoise:
 
 
 _UNBOUNDED_TICKS = 1 << 40
+_DOMAIN = 'a list of labels such as ["p1", "p2"], at least two, none of them empty'
+_ETA = "a whole number from 0 to 2^40"
 
 
 class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_gumb"):
     """The top k of a declared domain at every tick, for events of any number of items.
 
-    Attributes:
-        domain: the labels of the domain.
-        top_k: items shown of each stream key.
-        switches: most reselections per stream key.
-        eta: margin by which an outside item must exceed the least shown one to cause a switch; None
-            is the default of the module.
-        accounting: "tight", or "paper" for Theorem 4 as printed.
+    `eta` is the margin by which an outside item must exceed the least shown one to cause a switch;
+    None is the default of the module. `accounting` is "paper" for Theorem 4 as printed.
     """
 
-    domain: Annotated[
-        tuple[Label, ...],
-        Meta(
-            min_length=2,
-            description='a list of labels such as ["p1", "p2"], at least two, none of them empty',
-        ),
-    ]
-    top_k: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
-    switches: Annotated[int, Meta(ge=1, le=10_000, description="a whole number from 1 to 10,000")]
-    eta: Annotated[
-        Annotated[int, Meta(ge=0, le=2**40)] | None,
-        Meta(description="a whole number from 0 to 2^40"),
-    ] = None
-    accounting: Annotated[Literal["tight", "paper"], Meta(description='"tight" or "paper"')] = (
-        "tight"
-    )
+    domain: Annotated[tuple[Label, ...], Meta(min_length=2, description=_DOMAIN)]
+    top_k: Count
+    switches: Count
+    eta: Annotated[int, Meta(ge=0, le=2**40, description=_ETA)] | None = None
+    accounting: Literal["tight", "paper"] = "tight"
 
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
@@ -201,11 +182,12 @@ class SparseGumbConfig(HistogramConfig, frozen=True, kw_only=True, tag="sparse_g
             yield f"top_k = {display(self.top_k)}: must be below the {len(self.domain):,} labels of domain; else take known_base"
 
 
-class SparseGumb(OnSplit, Domained):
+class SparseGumb(CounterErrors, Domained):
     """Continual top k with at most s switches for each stream key.
 
     Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event with
-    any number of items, over all ticks of an epoch together.
+    any number of items, over all ticks of an epoch together. `difference_sd` is that of an item
+    chosen at both ticks: its counter started at tick 1.
     """
 
     kind = "sparse_gumb"
@@ -216,29 +198,22 @@ class SparseGumb(OnSplit, Domained):
         tight = config.accounting == "tight"
         k, s = config.top_k, config.switches
         self._split = split(config, discovers=False)
-        dinf_squared = config.max_count**2
         tau_squared = tau_squared_of(config, self._split)
         tau_1, tau_2 = _root_up(s * tau_squared), _root_up((s + 1) * tau_squared)
         rho_item = rho_of_item(config, tau_squared)
-        self._counter = make_counter(
-            config.counter, config.horizon_ticks, rho_item, config.radix, config.end_share
-        )
+        self._counter = counter_of(config, rho_item)
         self._pick_scale = round_up_scale(tau_2 / 2)
-        self._threshold_scale, self._test_scale = (
-            round_up_scale(2 * tau_1),
-            round_up_scale(4 * tau_1),
-        )
-        table = geometric if tight else discrete_laplace
+        self._threshold_scale = round_up_scale(2 * tau_1)
+        self._test_scale = round_up_scale(4 * tau_1)
+        table = laplace.geometric if tight else laplace.discrete_laplace
         self._threshold_table: Geometric | DiscreteLaplace = table(self._threshold_scale)
         self._test_table: Geometric | DiscreteLaplace = table(self._test_scale)
         counts = k * (s + 1) * Fraction(self._counter.rho_item)
         picks = k * (s + 1) / self._pick_scale**2 / 8
-        tests = (
-            s * (1 / self._threshold_scale + 2 / self._test_scale) ** 2 / 8
-            if tight
-            else 2 / tau_squared
-        )
-        self._promise(unit, float_up((counts + picks + tests) * dinf_squared), self._tv())
+        range_ = 1 / self._threshold_scale + 2 / self._test_scale
+        tests = s * range_**2 / 8 if tight else 2 / tau_squared
+        spent = float_up((counts + picks + tests) * config.max_count**2)
+        self._promise(unit, spent, self._tv())
 
     def public(self) -> Mapping[str, object]:
         return {
@@ -248,26 +223,18 @@ class SparseGumb(OnSplit, Domained):
             "eta": self.config.eta,
             "accounting": self.config.accounting,
             "scales": [str(self._pick_scale), str(self._threshold_scale), str(self._test_scale)],
-            "versions": [TABLE_VERSION, SELECTION_VERSION],
+            "versions": [laplace.TABLE_VERSION, SELECTION_VERSION],
             "counter": self._counter.public(),
             # In declared order: the state identifies items by their place.
             "domain": hashlib.blake2b(repr(self._domain).encode(), digest_size=16).hexdigest(),
         }
 
-    def sd(self, t: int) -> float:
-        return self._counter.sd(t)
-
-    def difference_sd(self, t: int, since: int) -> float:
-        """Return it for an item chosen at both ticks: its counter started at tick 1."""
-        return self._counter.difference_sd(t, since)
-
     def eta(self, t: int) -> int:
         """Return the margin by which an outside item must exceed the least shown one at tick t."""
         if self.config.eta is not None:
             return self.config.eta
-        return math.ceil(
-            2 * self.sd(t) + float(self._test_scale) * math.log(len(self._domain) * (t + 1))
-        )
+        spread = float(self._test_scale) * math.log(len(self._domain) * (t + 1))
+        return math.ceil(2 * self.sd(t) + spread)
 
     def init(self) -> State:
         return SparseState()
@@ -282,26 +249,19 @@ class SparseGumb(OnSplit, Domained):
         if not isinstance(state, SparseState) or not isinstance(noise, SparseNoise):
             raise TypeError("sparse_gumb: the state and the noise must be its own")
         columns, s = state.ledger, self.config.switches
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=False)
+        state.merge(contributions, add_rows=False)
         counts = columns.counts.reshape(-1, len(self._domain))
         testing = [key for key in range(len(counts)) if key in state.chosen and state.used[key] < s]
         if testing:
             inside = self._counts(state, t, testing, noise).min(axis=1).tolist()
             outside = (columns.counts + noise.test(t, columns.tags)).reshape(counts.shape)[testing]
-            np.put_along_axis(
-                outside,
-                np.array([state.chosen[key] for key in testing]),
-                np.iinfo(np.int64).min,
-                axis=1,
-            )
-            for key, least, highest in zip(
-                testing, inside, outside.max(axis=1).tolist(), strict=True
-            ):
+            chosen = np.array([state.chosen[key] for key in testing])
+            np.put_along_axis(outside, chosen, np.iinfo(np.int64).min, axis=1)
+            highest = outside.max(axis=1).tolist()
+            for key, least, most in zip(testing, inside, highest, strict=True):
                 used = state.used[key]
-                if highest > least + self.eta(t) + noise.threshold(
-                    state.key_tags[key : key + 1], used
-                ):
+                drawn = noise.threshold(state.key_tags[key : key + 1], used)
+                if most > least + self.eta(t) + drawn:
                     self._choose(state, key, counts[key], used + 1, noise)
         for key in range(len(counts)):
             if key not in state.chosen:
@@ -312,26 +272,23 @@ class SparseGumb(OnSplit, Domained):
         return state, Release(shown.reshape(-1)[order], noisy[order], self.sd(t), None)
 
     def _choose(
-        self, state: SparseState, key: int, counts: NDArray[np.int64], used: int, noise: SparseNoise
+        self, state: SparseState, key: int, counts: Longs, used: int, noise: SparseNoise
     ) -> None:
         k = self.config.top_k
         words = noise.picks(state.key_tags[key : key + 1], used, k)
         state.choose(key, gumbel_top_k(counts, self._pick_scale, k, words).tolist(), used)
 
-    def _rows(self, state: SparseState, keys: Sequence[int]) -> NDArray[np.int64]:
+    def _rows(self, state: SparseState, keys: Sequence[int]) -> Longs:
         """Return the chosen rows, (keys, k); those of stream key i are i d .. (i + 1) d - 1."""
-        places = np.array([state.chosen[key] for key in keys], dtype=np.int64).reshape(
-            len(keys), self.config.top_k
-        )
+        chosen = [state.chosen[key] for key in keys]
+        places = np.array(chosen, dtype=np.int64).reshape(len(keys), self.config.top_k)
         return places + np.array(keys, dtype=np.int64)[:, None] * len(self._domain)
 
-    def _counts(
-        self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise
-    ) -> NDArray[np.int64]:
+    def _counts(self, state: SparseState, t: int, keys: Sequence[int], noise: SparseNoise) -> Longs:
         """Return the noisy counts of the chosen rows, (keys, k)."""
         rows = self._rows(state, keys)
         drawn = noise.chosen(t, state.ledger.tags, rows.reshape(-1)).reshape(rows.shape)
-        noisy: NDArray[np.int64] = state.ledger.counts[rows] + drawn
+        noisy: Longs = state.ledger.counts[rows] + drawn
         return noisy
 
     def _tv(self) -> float:
@@ -341,8 +298,7 @@ class SparseGumb(OnSplit, Domained):
         tests = min(config.max_items, d) * (config.horizon_ticks or _UNBOUNDED_TICKS)
         tv = shown * Fraction(self._counter.tv) + tests * Fraction(self._test_table.tv)
         tv += config.switches * Fraction(self._threshold_table.tv)
-        tv += (config.switches + 1) * Fraction(selection_tv(d, config.top_k))
-        return float_up(tv)
+        return float_up(tv + (config.switches + 1) * Fraction(selection_tv(d, config.top_k)))
 
 
 def tau_squared_of(config: SparseGumbConfig, own: Split) -> Fraction:

@@ -1,10 +1,12 @@
-"""UnkBase: counters for observed items, each shown once its noisy count has passed a threshold.
+"""UnkBase and KnownBase: a counter for every item of an unknown or a declared domain.
 
-Source: paper 000 Alg. 3 and App. F (sticky), 004 Thm 11; the threshold per tick is computed from
-the counter's actual standard deviation at that tick (mechanisms.md 3), not a worst case.
+Source: paper 000 Alg. 2 (KnownBase), Alg. 3 and App. F (UnkBase, sticky), 004 Thm 11; with the
+counter of the configuration (000's tree, or haar), and UnkBase's threshold per tick from its actual
+standard deviation at that tick (mechanisms.md 3), not a worst case.
 
     D0       max_items    most items of one event that count
     Dinf     max_count    most that one event adds to one item
+    rho      zCDP of the whole epoch; each item's counter gets rho / (D0 Dinf^2)
     delta_t  probability that an item which only one event brought is shown at tick t; D0 * sum of
              all delta_t = delta_discovery
     m_t      threshold: an item is shown at t iff its noisy count is, or was, above m_t
@@ -18,11 +20,12 @@ noise is that of a counter from tick 1, whenever the item was first seen.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
 
-from workers.mechanisms.config.histogram import UnkBaseConfig
+from workers.mechanisms.config.histogram import KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.counters.counter import OnCounters
 from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Domained, Noise, Release, State, head
@@ -64,21 +67,46 @@ class UnkBase(OnCounters, Domained):
         """Show items that have passed a threshold, with noisy counts; see `Mechanism.step`."""
         from workers.arrays.number_blocks import passed
 
-        columns = state.ledger
-        for part, key_index in contributions:
-            columns.merge(part, key_index, add_rows=True)
-        threshold, n = self.threshold(t), columns.n
-        new, rows, noisy = (np.empty(n, dtype=np.int64) for _ in range(3))
-        fresh, both = passed(
-            columns.counts,
-            noise.at(t, columns.tags),
-            columns.shown,
-            threshold or 0,
-            threshold is not None,
-            new,
-            rows,
-            noisy,
-        )
+        state.merge(contributions, add_rows=True)
+        columns, threshold = state.ledger, self.threshold(t)
+        new, rows, noisy = results = [np.empty(columns.n, dtype=np.int64) for _ in range(3)]
+        drawn, tests = noise.at(t, columns.tags), threshold is not None
+        fresh, both = passed(columns.counts, drawn, columns.shown, threshold or 0, tests, *results)
         if fresh:
             columns.mark_shown(new[:fresh].copy(), t)
         return state, Release(rows[:both].copy(), noisy[:both].copy(), self.sd(t), threshold)
+
+
+class KnownBase(OnCounters, Domained):
+    """Running counts of a declared domain, all shown at every tick.
+
+    No threshold is needed, since nothing depends on which items occur. Items outside the domain are
+    never released.
+
+    Guarantee: rho-zCDP, and (epsilon, delta) by one conversion, for the content of one event, over
+    all ticks of an epoch together.
+    """
+
+    kind = "known_base"
+
+    def __init__(self, config: KnownBaseConfig, unit: str = "event") -> None:
+        self.config = config
+        self._domain = tuple(label.encode() for label in config.domain)
+        super().__init__(config, unit, discovers=False)
+
+    def public(self) -> Mapping[str, object]:
+        domain = repr(sorted(self._domain)).encode()
+        return {
+            **head(self.kind, self.config, self.guarantee),
+            "counter": self._counter.public(),
+            "domain": hashlib.blake2b(domain, digest_size=16).hexdigest(),
+        }
+
+    def step(
+        self, state: State, t: int, contributions: Parts, noise: Noise
+    ) -> tuple[State, Release]:
+        state.merge(contributions, add_rows=False)
+        columns = state.ledger
+        noisy = noise.at(t, columns.tags)
+        noisy += columns.counts
+        return state, Release(np.arange(columns.n, dtype=np.int64), noisy, self.sd(t), None)
