@@ -10,6 +10,7 @@ from tests.pipeline.pipeline import Event, Partition, contribute, unk
 from workers.agents.release import ReleaseShard
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing, Records
+from workers.kafka.shard import Assignment
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.config.histogram import EPOCH
 from workers.pipeline.watermark import Watermark, apart_s, is_behind
@@ -104,15 +105,9 @@ def test_ticks_of_a_backlog_share_a_transaction_and_others_wait_for_none(
     [messages] = contribute([events], [config], owners=1, step=1, further_ms=10 * TICK_MS)
     merge = Partition([config], 1)
     merge.restart()
-    shard = Released(
-        Connection("unused:9092"),
-        "release-0",
-        0,
-        "state",
-        Store(None, Changelog("state", 0)),
-        contributions="c",
-        merge=merge.merge,
-    )
+    store = Store(None, Changelog("state", 0))
+    assignment = Assignment(Connection("unused:9092"), "release-0", 0, store)
+    shard = Released(assignment, contributions="c", merge=merge.merge)
     shard.offset = 0
 
     def feed(first: int, last: int) -> None:

@@ -23,7 +23,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.offsets import End
 from workers.kafka.records import Batch, Outgoing
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.transport import BatchSchema, create_app, run_app
 from workers.runtime.sizes import Change
@@ -116,15 +116,9 @@ def main(options: dict[str, Any]) -> int:
     events, contributions = options["events"], f"{name}.contributions"
 
     def shard(kind: type[Shard], stage: str, partition: int) -> Shard:
-        state = f"{name}.{stage}-state"
         path = Path(options["data_dir"]) / f"{stage}-{partition}"
-        made = kind(
-            connection,
-            f"{name}-{stage}-{partition}",
-            partition,
-            state,
-            Store(path, Changelog(state, partition)),
-        )
+        store = Store(path, Changelog(f"{name}.{stage}-state", partition))
+        made = kind(Assignment(connection, f"{name}-{stage}-{partition}", partition, store))
         if isinstance(made, Contribute):
             made.contributions, made.owners = contributions, options.get("owners", 2)
             made.brake, made.by_clock = Path(options["brake"]), options.get("by_clock", False)

@@ -39,7 +39,7 @@ from tests.kafka.proxy import (
 )
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.runtime.errors import Fenced, KafkaAway
 
@@ -159,13 +159,8 @@ def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int
     report, faults = Report(transactions), Faults(proxy, seed)
 
     def shard(chain: int) -> Chain:
-        made = Chain(
-            connection,
-            f"{name}-{chain}",
-            chain,
-            state,
-            Store(directory / f"{name}-{chain}", Changelog(state, chain)),
-        )
+        store = Store(directory / f"{name}-{chain}", Changelog(state, chain))
+        made = Chain(Assignment(connection, f"{name}-{chain}", chain, store))
         made.topic = topic
         return made
 

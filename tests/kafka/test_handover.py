@@ -14,7 +14,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover, Partition
 from workers.kafka.offsets import End, Reading
 from workers.kafka.records import Batch, FetchedRecords, Records
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.runtime.errors import (
     CopyFailed,
@@ -57,7 +57,8 @@ class Recorder(Shard):
 
     def __init__(self, partition: int) -> None:
         store = Store(None, Changelog("state", partition))
-        super().__init__(Connection("unused:9092"), f"shard-{partition}", partition, "state", store)
+        connection = Connection("unused:9092")
+        super().__init__(Assignment(connection, f"shard-{partition}", partition, store))
         self.starts_at: int | None = 0
         self.fails: Exception | None = None
         self.seen: list[object] = []

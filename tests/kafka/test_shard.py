@@ -15,7 +15,7 @@ from tests.kafka.harness import create_topic, read, settled, unique
 from workers.kafka.clients import Connection
 from workers.kafka.offsets import Reading
 from workers.kafka.records import Batch, Outgoing, Records
-from workers.kafka.shard import Shard, ShardClosed
+from workers.kafka.shard import Assignment, Shard, ShardClosed
 from workers.kafka.store import Changelog, Store
 from workers.kafka.transaction import Transactions
 from workers.runtime.errors import Fenced, SettingsError
@@ -64,9 +64,8 @@ class Cluster:
     def shard(self, kind: type[Shard] = Keeper, path: str | None = "state") -> Any:
         """Return an open shard; all of them have the same transactional id."""
         where = None if path is None else self.directory / path
-        made = kind(
-            self.connection, self.name, 0, self.state, Store(where, Changelog(self.state, 0))
-        )
+        store = Store(where, Changelog(self.state, 0))
+        made = kind(Assignment(self.connection, self.name, 0, store))
         made.open()
         return made
 

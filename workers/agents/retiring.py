@@ -13,7 +13,7 @@ import msgspec
 
 from workers.agents.state import members_of
 from workers.kafka.clients import Connection
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import describe as describe_topics
 from workers.pipeline.ledger_blocks import joined, pages
@@ -62,13 +62,9 @@ def retire(settings: Settings, connection: Connection, name: str) -> Retired:
     topic = settings.release_state_topic
     topic_id = describe_topics(connection, [topic])[topic].topic_id
     for owner in found:
-        one = _Owner(
-            connection,
-            f"{settings.worker.name}-release-{owner}",
-            owner,
-            topic,
-            Store(None, Changelog(topic, owner, topic_id)),
-        )
+        store = Store(None, Changelog(topic, owner, topic_id))
+        name_of = f"{settings.worker.name}-release-{owner}"
+        one = _Owner(Assignment(connection, name_of, owner, store))
         try:
             one.open()
             one.retire(name, settings.contributions_topic)

@@ -223,6 +223,10 @@ class Changelog:
     partition: int
     topic_id: str | None = None
 
+    @property
+    def log(self) -> tuple[str, int]:
+        return self.topic, self.partition
+
 
 @dataclass(frozen=True)
 class Loading:
