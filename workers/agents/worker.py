@@ -161,20 +161,21 @@ class Factory:
 
     def merge(self, partition: int) -> Merge:
         """Return the histograms of an owner partition, before any tick."""
-        state, contributions = self._settings.release_state_topic, self._stream.contributions
-        return Merge(
-            histograms(
-                Histogram,
-                self._settings,
-                self.mechanisms,
-                key=self._key,
-                stream=self._topics.stream(contributions, state),
-                owner=partition,
-                owners=self._stream.owners,
-            ),
+        state, owners = self._settings.release_state_topic, self._stream.owners
+        built = histograms(
+            Histogram,
+            self._settings,
+            self.mechanisms,
             key=self._key,
-            sources=len(self._stream.sources),
-            owners=self._stream.owners,
+            stream=self._topics.stream(self._stream.contributions, state),
+            owner=partition,
+            owners=owners,
+        )
+        return Merge(
+            built,
+            key=self._key,
+            sources=len(self.sources),
+            owners=owners,
             directory=self._data_dir,
             turns=self._turns,
         )
@@ -188,23 +189,19 @@ class Factory:
 
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
     """Return the Faust application: one agent per stage over its shards."""
-    of_events = factory.events
-    handover = Handover(
-        {**of_events, settings.contributions_topic: factory.release}, metrics=factory.metrics
-    )
+    of_events, contributions = factory.events, settings.contributions_topic
+    shards = {**of_events, contributions: factory.release}
+    handover = Handover(shards, metrics=factory.metrics)
     app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)
 
     async def feed(stream: AsyncIterable[FetchedRecords]) -> None:
         async for batch in stream:
             await handover.feed(batch)
 
-    sources = tuple(topic.name for topic in factory.sources.topics)
-    origins = tuple(name for name in of_events if name not in sources)
-    for stage, topics in (
-        (REKEY, origins),
-        (CONTRIBUTE, sources),
-        (RELEASE, (settings.contributions_topic,)),
-    ):
+    sources = [topic.name for topic in factory.sources.topics]
+    origins = [name for name in of_events if name not in sources]
+    stages = {REKEY: origins, CONTRIBUTE: sources, RELEASE: [contributions]}
+    for stage, topics in stages.items():
         if topics:
             app.agent(app.topic(*topics, schema=BatchSchema()), name=stage)(feed)
     return app
@@ -241,9 +238,8 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     with OperatorsPort(settings, port) as operator:
         while True:
             topics = _topics(settings, connection, metrics, operator)
-            factory = Factory(
-                settings, connection, topics, key, None if topics.embedded else data_dir, metrics
-            )
+            copies = None if topics.embedded else data_dir
+            factory = Factory(settings, connection, topics, key, copies, metrics)
             if not prepared:
                 if not topics.embedded:
                     check_states(settings, connection, key, factory.merge)
@@ -263,9 +259,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
 def _topics(
     settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort
 ) -> Topics:
-    nothing_yet = Handover({}, metrics=metrics)
-
-    shown = False
+    nothing_yet, shown = Handover({}, metrics=metrics), False
 
     def waiting() -> None:
         nonlocal shown
@@ -287,7 +281,8 @@ def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
             last = first + topic.partitions - 1
             what = "source partitions" if topics.by_user is None else "origins"
             logger.info("%s %d to %d are those of topic %s", what, first, last, topic.name)
-    for config, mechanism in zip(settings.histograms, factory.mechanisms, strict=True):
+    built = list(zip(settings.histograms, factory.mechanisms, strict=True))
+    for config, mechanism in built:
         promise = mechanism.guarantee
         logger.info(
             "histogram %s: %s, epsilon %.4g and delta %.3g for one %s and epoch",
@@ -297,7 +292,7 @@ def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
             promise.delta,
             promise.unit,
         )
-    for warning in warnings_of(zip(settings.histograms, factory.mechanisms, strict=True)):
+    for warning in warnings_of(built):
         logger.warning("%s", warning)
 
 
@@ -323,11 +318,9 @@ def _work(
     asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
     before = signal.getsignal(signal.SIGTERM)  # Faust replaces it, and restores the system's own
     app = build_app(settings, factory, connection)
-    partitions = {
-        **({} if topics.by_user is None else {REKEY: len(topics.origins)}),
-        CONTRIBUTE: len(topics.sources),
-        RELEASE: topics.partitions(settings.contributions_topic),
-    }
+    partitions = {} if topics.by_user is None else {REKEY: len(topics.origins)}
+    partitions[CONTRIBUTE] = len(topics.sources)
+    partitions[RELEASE] = topics.partitions(settings.contributions_topic)
     operator.show(app.handover, partitions)
     loop = asyncio.get_event_loop()
 

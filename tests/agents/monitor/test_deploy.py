@@ -36,7 +36,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, s
     for shard in scene.contribute:
         shard._intake.watermark = NOW_MS
     scene.release.merge.histograms[0].start_at(7)
-    health = Health(scene.handover, commit_interval_s=5.0, tick_s=10.0, grace_ms=0)
+    health = Health(scene.settings, scene.handover)
     found = {}
     for family in registry_of(
         scene.settings, scene.handover, health, {"contribute": 2, "release": 1}

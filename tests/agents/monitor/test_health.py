@@ -21,7 +21,7 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def health(scene: Scene) -> Health:
-    return Health(scene.handover, commit_interval_s=COMMIT_INTERVAL_S, tick_s=TICK_S, grace_ms=0)
+    return Health(scene.settings, scene.handover)
 
 
 def test_a_worker_that_does_its_share_is_alive_and_ready(scene: Scene) -> None:
