@@ -138,8 +138,8 @@ def main(options: dict[str, Any]) -> int:
         connection,
         handover,
         data_dir=options["data_dir"],
-        session_timeout_s=6.0,
-        heartbeat_s=1.5,
+        broker_session_timeout=6.0,
+        broker_heartbeat_interval=1.5,
     )
     for topic in (events, contributions):
 

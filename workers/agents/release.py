@@ -17,8 +17,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import msgspec
 
@@ -29,21 +28,9 @@ from workers.pipeline.ledger_blocks import joined, pages
 from workers.pipeline.merge import Merge, Released, ReleaseProgress
 from workers.pipeline.progress import PROGRESS, complete_ms, read_progress
 from workers.pipeline.watermark import apart_s, is_behind
+from workers.privacy.ceiling_guard import CeilingGuard
 from workers.runtime.errors import StateRefused
 from workers.runtime.metrics import RELEASE
-
-
-class Guard(Protocol):
-    """Keeper of one owner partition's ceiling."""
-
-    def look(self) -> None:
-        """Read what all other owners have charged by now."""
-
-    def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
-        """Check the periods that touch an epoch of each histogram, using the last `look`.
-
-        Raise CeilingReached if a period would exceed its limit.
-        """
 
 
 class ReleaseShard(Shard):
@@ -57,7 +44,7 @@ class ReleaseShard(Shard):
         *,
         contributions: str,
         merge: Merge,
-        guard: Guard | None = None,
+        guard: CeilingGuard | None = None,
         grace_ms: int = 0,
     ) -> None:
         """`merge` has released no tick yet; `guard` enforces the ceiling, if any."""

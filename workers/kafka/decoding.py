@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -175,53 +175,45 @@ class RecordBatch:
         yield from self._stock()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Decode:
-    """Decoder of record batches into parts from `start` to `end`; records begin at `first`."""
-
-    name: str
-    batches: list[RecordBatch]
-    start: int
-    end: int
-    first: int
-    check_crcs: bool
-
-    def __call__(self, longest: int = MESSAGE_BYTES) -> Iterator[Batch]:
-        at = self.start
-        try:
-            for batch in self._batches(longest):
-                at = batch.end
-                yield batch
-                del batch
-        except CorruptRecordException as error:
-            text = f"{self.name} from offset {at}: {error.args[0]}"
-            raise CorruptRecordException(text) from error
-
-    def _batches(self, longest: int) -> Iterator[Batch]:
-        if self.check_crcs and not _undamaged(self.batches):
+def _decode(
+    name: str,
+    batches: list[RecordBatch],
+    start: int,
+    end: int,
+    first: int,
+    check_crcs: bool,
+    longest: int = MESSAGE_BYTES,
+) -> Iterator[Batch]:
+    """Decode record batches into parts from `start` to `end`; records begin at `first`."""
+    try:
+        if check_crcs and not _undamaged(batches):
             raise CorruptRecordException("Invalid CRC")
-        start, counted = self.start, not any(batch.is_legacy for batch in self.batches)
-        left = sum(batch.number for batch in self.batches) if counted else 0
-        for records in self._parts(longest):
+        counted = not any(batch.is_legacy for batch in batches)
+        left = sum(batch.number for batch in batches) if counted else 0
+        for records in _parts(batches, longest):
             left -= len(records)
             # A seek may land inside a record batch, which the broker sends whole.
-            records = records.part(int(np.searchsorted(records.offsets, self.first)), len(records))
+            records = records.part(int(np.searchsorted(records.offsets, first)), len(records))
             if left == 0:
-                yield Batch(start, self.end, records)
+                yield Batch(start, end, records)
                 return
             if len(records):
-                batch = Batch(start, int(records.offsets[-1]) + 1, records)
-                start = batch.end
-                yield batch
-                del batch
+                part = Batch(start, int(records.offsets[-1]) + 1, records)
+                yield part
+                start = part.end
+                del part
             del records
         # Old-format batches do not say how many records they hold.
-        yield Batch(start, self.end, Records.of([]))
+        yield Batch(start, end, Records.of([]))
+    except CorruptRecordException as error:
+        text = f"{name} from offset {start}: {error.args[0]}"
+        raise CorruptRecordException(text) from error
 
-    def _parts(self, longest: int) -> Iterator[Records]:
-        for is_legacy, group in groupby(self.batches, key=lambda batch: batch.is_legacy):
-            batches = list(group)
-            yield from _read_legacy(batches) if is_legacy else _read(batches, longest)
+
+def _parts(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
+    for is_legacy, group in groupby(batches, key=lambda batch: batch.is_legacy):
+        some = list(group)
+        yield from _read_legacy(some) if is_legacy else _read(some, longest)
 
 
 def _undamaged(batches: list[RecordBatch]) -> bool:
@@ -481,7 +473,7 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
                 number += batch.number
                 last_ms = max(last_ms, batch.last_ms)
         name, end = f"{self._tp.topic}[{self._tp.partition}]", self.next_fetch_offset
-        decode = _Decode(name, batches, start, end, first, self._check_crcs)
+        decode = partial(_decode, name, batches, start, end, first, self._check_crcs)
         return FetchedRecords(start, end, number, last_ms, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:

@@ -45,23 +45,23 @@ def reader(
 
     `events` limits its fetches, so that foreign compressed data cannot fill the memory.
     """
-    bounded = {
-        "message.max.bytes": _EVENTS_FETCH_BYTES,
-        "fetch.max.bytes": _EVENTS_FETCH_BYTES,
-        # Limit of a record batch's expansion; librdkafka doubles its buffer up to this.
-        "receive.message.max.bytes": 200_000_000,
+    fetch_bytes = _EVENTS_FETCH_BYTES if events else _FETCH_BYTES
+    config: dict[str, object] = {
+        "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,  # the default 500 ms would be wasted at the end
+        "fetch.queue.backoff.ms": 10,
+        "fetch.message.max.bytes": fetch_bytes,
+        "queued.max.messages.kbytes": 65_536,
     }
-    consumer = connection.consumer(
-        **{
-            "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the default 500 ms would be wasted at the end
-            "fetch.queue.backoff.ms": 10,
-            "fetch.message.max.bytes": _EVENTS_FETCH_BYTES if events else _FETCH_BYTES,
-            "queued.max.messages.kbytes": 65_536,
-            **(bounded if events else {}),
+    if events:
+        config |= {
+            "message.max.bytes": fetch_bytes,
+            "fetch.max.bytes": fetch_bytes,
+            # Limit of a record batch's expansion; librdkafka doubles its buffer up to this.
+            "receive.message.max.bytes": 200_000_000,
         }
-    )
+    consumer = connection.consumer(**config)
     try:
         yield consumer
     finally:
@@ -76,12 +76,10 @@ def bounds_of(
     While it waits it calls `waiting` every second, which may raise. Half a minute of silence
     raises.
     """
-    deadline = time.monotonic() + _ASK_S
+    deadline, log = time.monotonic() + _ASK_S, TopicPartition(topic, partition)
     while True:
         try:
-            low, high = consumer.get_watermark_offsets(
-                TopicPartition(topic, partition), timeout=_LOOK_S
-            )
+            low, high = consumer.get_watermark_offsets(log, timeout=_LOOK_S)
         except KafkaException as error:
             if not unreachable(error) or time.monotonic() > deadline:
                 raise

@@ -513,8 +513,6 @@ def create_app(
     handover: Handover,
     *,
     data_dir: Path | str = "var",
-    session_timeout_s: float = 10.0,
-    heartbeat_s: float = 3.0,
     **settings: Any,
 ) -> QuietcountApp:
     """Return a worker's Faust application, without its agents; `name` is also its group id."""
@@ -522,8 +520,8 @@ def create_app(
         "broker": [f"quietcount://{server.strip()}" for server in connection.bootstrap.split(",")],
         "broker_credentials": faust_credentials(connection),
         "broker_client_id": connection.client.get("client.id", "quietcount"),
-        "broker_session_timeout": session_timeout_s,
-        "broker_heartbeat_interval": heartbeat_s,
+        "broker_session_timeout": 10.0,
+        "broker_heartbeat_interval": 3.0,
         "broker_commit_interval": 3600.0,  # our `commit` does nothing
         "broker_check_crcs": connection.client.get("check.crcs", "true").lower() != "false",
         "consumer_auto_offset_reset": "earliest",  # `_take` detects and refuses a reset
