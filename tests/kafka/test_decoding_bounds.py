@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +25,7 @@ from tests.kafka.bombs import CODECS, PACK, batch, columns, raw_snappy, record, 
 from workers.kafka import decoding
 from workers.kafka.decoding import PART_BYTES, PART_RECORDS
 from workers.kafka.records import Batch, FetchedRecords
+from workers.runtime.sizes import MESSAGE_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +68,23 @@ SHAPES: tuple[Callable[[str], tuple[bytes, int, int]], ...] = (in_one, in_many, 
 @pytest.fixture(autouse=True, scope="module")
 def _loaded() -> None:
     """Load compiled code before measuring."""
-    list(columns(batch("zstd", record(0, b"", longer=40 * MB), 1)).take(0, MOST).parts())
+    parts_of(batch("zstd", record(0, b"", longer=40 * MB), 1))
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """Trace allocations in the block; yield a function for their peak in bytes."""
+    peak = 0
+    tracemalloc.start()
+    try:
+        yield lambda: peak
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+
+def parts_of(raw: bytes, longest: int = MESSAGE_BYTES, **options: bool) -> list[Batch]:
+    return list(columns(raw, **options).take(0, MOST).parts(longest))
 
 
 def seen(fetched: FetchedRecords, longest: int = MB) -> tuple[int, int, list[int]]:
@@ -92,28 +110,20 @@ def test_no_content_makes_a_fetch_larger_than_its_parts(shape: Any, codec: str) 
     raw, number, size = shape(codec)
     fetched = columns(raw).take(0, MOST)
     # A snappy block is decompressed at once, but here it has only 32 KiB.
-    tracemalloc.start()
-    try:
+    with traced() as peak:
         found, found_size, sizes = seen(fetched)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
     assert (found, found_size) == (number, size)
     assert max(sizes) <= PART_BYTES
-    assert peak <= BOUND, f"{peak:,} bytes for {len(raw):,}"
+    assert peak() <= BOUND, f"{peak():,} bytes for {len(raw):,}"
 
 
 def test_snappy_without_frames_takes_memory_in_proportion_to_what_was_fetched() -> None:
     """librdkafka sends a batch as one block, which cannot be decompressed in pieces."""
     raw = batch("snappy", (), 150, packed=raw_snappy(large_records(150, 990_000)))
     fetched = columns(raw).take(0, MOST)
-    tracemalloc.start()
-    try:
+    with traced() as peak:
         assert seen(fetched)[:2] == (150, 150 * 990_000)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak <= BOUND + 22 * len(raw)
+    assert peak() <= BOUND + 22 * len(raw)
 
 
 @pytest.mark.parametrize("kind", ["gzip", "lz4", "zstd"])
@@ -144,7 +154,7 @@ def test_a_record_that_is_too_long_is_cut_and_keeps_what_a_reject_keeps(codec: s
         record(2, b"y", b"k" * 100, longer=PART_BYTES),
         record(3, b"behind", None, [(b"h", None)]),
     )
-    parts = list(columns(batch(codec, pieces, 4)).take(0, MOST).parts(MB))
+    parts = parts_of(batch(codec, pieces, 4), MB)
     rows = [
         (int(offset), part.records.key(i), part.records.value(i), part.records.headers(i, 1 << 20))
         for part in parts
@@ -166,7 +176,7 @@ def test_a_record_that_is_too_long_elsewhere_is_too_long_for_every_reader(place:
     """Its short value could be an event whose user would be half a key."""
     long = b"k" * (PART_BYTES + 5)
     pieces = record(0, b"{}", long) if place == "key" else record(0, b"{}", b"k", [(b"h", long)])
-    [part] = columns(batch("zstd", pieces, 1)).take(0, MOST).parts(MB)
+    [part] = parts_of(batch("zstd", pieces, 1), MB)
     assert part.records.key(0) == (None if place == "key" else b"k")
     value = part.records.value(0) or b""
     assert len(value) == MB + 1
@@ -177,9 +187,9 @@ def test_a_record_that_is_too_long_elsewhere_is_too_long_for_every_reader(place:
 def test_the_operator_may_read_longer_records() -> None:
     """`events.max_bytes` goes up to 100 MB; a part then has room for one such record."""
     raw = batch("zstd", record(0, b"", longer=60 * MB), 1)
-    [part] = columns(raw).take(0, MOST).parts(60 * MB)
+    [part] = parts_of(raw, 60 * MB)
     assert len(part.records.value(0) or b"") == 60 * MB
-    [part] = columns(raw).take(0, MOST).parts(50 * MB)
+    [part] = parts_of(raw, 50 * MB)
     assert len(part.records.value(0) or b"") == 50 * MB + 1
 
 
@@ -206,14 +216,9 @@ def test_a_header_that_lies_about_the_number_of_records_is_refused(
 ) -> None:
     """Nothing is allocated from the claimed count."""
     raw = batch(codec, chain.from_iterable(record(i, b"v") for i in range(3)), claimed)
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptRecordException):
-            list(columns(raw).take(0, MOST).parts())
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 << 20
+    with traced() as peak, pytest.raises(CorruptRecordException):
+        parts_of(raw)
+    assert peak() < 8 << 20
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
@@ -230,14 +235,9 @@ def test_snappy_that_claims_gigabytes_is_refused_before_they_are_asked_for() -> 
     """The claimed length is in the first bytes and cannot be trusted."""
     packed = b"\xff\xff\xff\xff\x0f" + bytes(cramjam.snappy.compress_raw(b"a" * 100))[1:]
     for made in (packed, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + len(packed).to_bytes(4) + packed):
-        tracemalloc.start()
-        try:
-            with pytest.raises(CorruptRecordException, match="snappy"):
-                list(columns(batch("snappy", (), 1, packed=made)).take(0, MOST).parts())
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert peak <= BOUND
+        with traced() as peak, pytest.raises(CorruptRecordException, match="snappy"):
+            parts_of(batch("snappy", (), 1, packed=made))
+        assert peak() <= BOUND
 
 
 def test_zstd_that_lies_about_its_size_is_read_as_it_is() -> None:
@@ -245,13 +245,13 @@ def test_zstd_that_lies_about_its_size_is_read_as_it_is() -> None:
     content = b"".join(record(0, b"", longer=40 * MB))
     told = zstandard.ZstdCompressor(write_content_size=True).compress(content)
     assert zstandard.frame_content_size(told) == len(content)
-    [part] = columns(batch("zstd", (), 1, packed=told)).take(0, MOST).parts(MB)
+    [part] = parts_of(batch("zstd", (), 1, packed=told), MB)
     assert len(part.records.value(0) or b"") == MB + 1
     lying = bytearray(told)
     at = told.index(len(content).to_bytes(4, "little"))
     lying[at : at + 4] = (1 << 31).to_bytes(4, "little")
     with pytest.raises(CorruptRecordException):
-        list(columns(batch("zstd", (), 1, packed=bytes(lying))).take(0, MOST).parts(MB))
+        parts_of(batch("zstd", (), 1, packed=bytes(lying)), MB)
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
@@ -284,7 +284,7 @@ def test_records_that_are_none_are_refused_in_a_stream_as_in_a_part(bad: str) ->
         second[8] = 126
     for before in (first, b"".join(record(5, b"short"))):
         with pytest.raises(CorruptRecordException):
-            list(columns(batch("zstd", [before, bytes(second)], 2)).take(0, MOST).parts())
+            parts_of(batch("zstd", [before, bytes(second)], 2))
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -294,14 +294,12 @@ def test_messages_of_old_formats_expand_within_the_same_bound(magic: int) -> Non
     for i in range(2):
         builder.append(i, 1_000 if magic else None, None, bytes(30 * MB))
     raw = bytes(builder.build())
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptRecordException, match="offset 0, of a format before Kafka 0.11"):
-            list(columns(raw).take(0, MOST).parts())
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak <= BOUND
+    with (
+        traced() as peak,
+        pytest.raises(CorruptRecordException, match="offset 0, of a format before Kafka 0.11"),
+    ):
+        parts_of(raw)
+    assert peak() <= BOUND
 
 
 def rows(part: Batch) -> list[tuple[Any, ...]]:

@@ -163,10 +163,10 @@ def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lam
             away.lost(text_of(error) if is_away else str(error))
             if is_away:
                 refused_s = None
-            elif refused_s is None:
-                refused_s = began_s
-            elif began_s - refused_s >= REFUSED_S:
-                raise
+            else:
+                refused_s = began_s if refused_s is None else refused_s
+                if began_s - refused_s >= REFUSED_S:
+                    raise
         else:
             away.found()
             return answer

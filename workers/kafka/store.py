@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from confluent_kafka import Consumer
@@ -219,8 +219,7 @@ class Changelog:
         return self.topic, self.partition
 
 
-@dataclass(frozen=True)
-class Loading:
+class Loading(NamedTuple):
     records: int
     seconds: float
     rebuilt: bool

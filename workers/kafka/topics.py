@@ -22,11 +22,8 @@ of that day in every partition (agents/rekey.py).
 Noise is derived from Kafka's topic ids (`mechanisms/identity.py`), which distinguish a topic from a
 later one of the same name. With equal ids, a re-created topic would get the same noise over other
 data, and the difference of the two published results would be exact. So the worker refuses a
-cluster without ids, and state made without them. Only the embedded cluster has none: it ends with
-the demo, and so does its key.
-
-Kafka has topic ids since 2.8 (KIP-516): with KRaft always, with ZooKeeper once
-inter.broker.protocol.version is 2.8 or later. Earlier versions report 16 zero bytes.
+cluster without ids (Kafka before 2.8, KIP-516, which reports 16 zero bytes), and state made without
+them. Only the embedded cluster has none: it ends with the demo, and so does its key.
 """
 
 from __future__ import annotations
