@@ -50,8 +50,7 @@ class Contribute(Shard):
 
     def process(self, batch: Batch) -> None:
         for index in range(len(batch)):
-            value = batch.records.value(index)
-            self.pending[(value or b"").decode()] += 1
+            self.pending[(batch.records.value(index) or b"").decode()] += 1
             self.counted_to = int(batch.records.offsets[index]) + 1
             if self.pending.total() >= COMMIT_RECORDS:
                 self.commit()
@@ -90,22 +89,18 @@ class Release(Shard):
     def restore(self) -> None:
         stored = self.store.get(b"offset")
         self.offset = None if stored is None else int(stored)
-        self.counts = Counter(
-            {key[1:].decode(): int(value) for key, value in self.store.items(b"=")}
-        )
+        stored_counts = self.store.items(b"=")
+        self.counts = Counter({key[1:].decode(): int(value) for key, value in stored_counts})
 
     def process(self, batch: Batch) -> None:
         changes: list[Change] = [(b"offset", str(batch.end).encode())]
         for index in range(len(batch)):
-            value = batch.records.value(index)
-            part = json.loads(value or b"{}")
+            part = json.loads(batch.records.value(index) or b"{}")
             self.counts.update(part)
             changes += [(b"=" + label.encode(), str(self.counts[label]).encode()) for label in part]
-        self.transact(
-            [Outgoing(self.totals, self.partition, b"totals", json.dumps(self.counts).encode())],
-            changes,
-            batch.end,
-        )
+        totals = json.dumps(self.counts).encode()
+        message = Outgoing(self.totals, self.partition, b"totals", totals)
+        self.transact([message], changes, batch.end)
 
 
 def main(options: dict[str, Any]) -> int:
@@ -133,20 +128,14 @@ def main(options: dict[str, Any]) -> int:
         },
         fenced_grace_s=options.get("fenced_grace_s", 30.0),
     )
-    app = create_app(
-        name,
-        connection,
-        handover,
-        data_dir=options["data_dir"],
-        broker_session_timeout=6.0,
-        broker_heartbeat_interval=1.5,
-    )
+    soon: dict[str, Any] = {"broker_session_timeout": 6.0, "broker_heartbeat_interval": 1.5}
+    app = create_app(name, connection, handover, data_dir=options["data_dir"], **soon)
+
+    async def pass_on(stream: Any) -> None:
+        async for batch in stream:
+            await handover.feed(batch)
+
     for topic in (events, contributions):
-
-        async def pass_on(stream: Any) -> None:
-            async for batch in stream:
-                await handover.feed(batch)
-
         app.agent(app.topic(topic, schema=BatchSchema()), name=topic)(pass_on)
     return run_app(app)
 
