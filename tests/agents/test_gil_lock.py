@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,7 +17,6 @@ from workers.mechanisms.config.histogram import EPOCH
 from workers.pipeline.watermark import Watermark, apart_s, is_behind
 from workers.runtime import gil_lock as module
 from workers.runtime.gil_lock import SHORT_ROWS, GilLock
-from workers.runtime.sizes import Change
 
 TICK_MS = 1000
 
@@ -34,11 +34,9 @@ def test_short_work_is_done_by_one_thread_at_a_time() -> None:
                 with seen:
                     inside -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result()
     assert (inside, most) == (0, 1)
 
 
@@ -84,14 +82,7 @@ def test_whoever_has_a_long_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch)
 class Released(ReleaseShard):
     """A release shard whose transactions are noted, and sent nowhere."""
 
-    def transact(
-        self,
-        messages: Sequence[Outgoing],
-        changes: Sequence[Change],
-        group_offset: int,
-        forwarded: object = (),
-        to: str = "",
-    ) -> None:
+    def transact(self, messages: Sequence[Outgoing], *_: object) -> None:
         self.sent = [*getattr(self, "sent", []), [message.timestamp_ms for message in messages]]
 
 
@@ -111,8 +102,7 @@ def test_ticks_of_a_backlog_share_a_transaction_and_others_wait_for_none(
     shard.offset = 0
 
     def feed(first: int, last: int) -> None:
-        offsets = list(range(first, last))
-        records = Records.of(messages[first:last], offsets=offsets)
+        records = Records.of(messages[first:last], offsets=range(first, last))
         shard.feed(Batch(first, last, records))
 
     feed(0, 3)
