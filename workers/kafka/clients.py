@@ -170,33 +170,26 @@ class Connection:
     def _first_answer(
         self, admin: AdminClient, errors: list[KafkaError], within_s: float
     ) -> ClusterMetadata:
-        deadline, ask_s = time.monotonic() + within_s, _ASK_S
+        where, ask_s = f"kafka.bootstrap = {self.bootstrap!r}", _ASK_S
+        deadline = time.monotonic() + within_s
         while True:
             try:
                 return admin.list_topics(timeout=ask_s)
             except KafkaException as exc:
                 admin.poll(0)  # serves the callback
-                refused, left_s = _refusal(errors), deadline - time.monotonic()
-                if refused is not None or left_s <= 0:
-                    raise self._unreachable(refused, errors, exc.args[0], within_s) from exc
+                if (refused := _refusal(errors)) is not None:
+                    text = f"{_line(refused)}. {_REFUSED[refused.code()]}"
+                    raise KafkaRefuses(f"{where}: {text}") from exc
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    # The client's own errors say more than the request's error.
+                    reason = _line(_network(errors) or exc.args[0])
+                    raise KafkaAway(
+                        f"{where}: no broker answered within {within_s:g} s ({reason}). Check the address, that Kafka runs "
+                        "there, and [kafka.client]: security.protocol and what it needs"
+                    ) from exc
                 # A busy broker may need longer for one answer.
                 ask_s = min(2 * ask_s, max(left_s, _ASK_S))
-
-    def _unreachable(
-        self,
-        refused: KafkaError | None,
-        errors: list[KafkaError],
-        cause: KafkaError,
-        within_s: float,
-    ) -> SettingsError:
-        where = f"kafka.bootstrap = {self.bootstrap!r}"
-        if refused is not None:
-            return KafkaRefuses(f"{where}: {_line(refused)}. {_REFUSED[refused.code()]}")
-        # The client's own errors say more than the request's error.
-        return KafkaAway(
-            f"{where}: no broker answered within {within_s:g} s ({_line(_network(errors) or cause)}). Check the address, "
-            "that Kafka runs there, and [kafka.client]: security.protocol and what it needs"
-        )
 
     def silence(self, errors: list[KafkaError]) -> str:
         reason = _refusal(errors) or _network(errors)

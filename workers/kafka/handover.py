@@ -38,7 +38,7 @@ from workers.kafka.clients import forbidden, text_of, unreachable
 from workers.kafka.offsets import End, Lag, Reading
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
-from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, StateRefused, describe
+from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, describe
 from workers.runtime.logs import about
 from workers.runtime.metrics import Metrics
 
@@ -162,8 +162,21 @@ class Handover:
             low, high = bounds[tp]
             if shard.offset is None:
                 shard.offset = shard.committed = low
-            elif not low <= shard.offset <= high:
-                self.fail(EXIT_REFUSED, str(out_of_range_error(tp, shard.offset, low, high)))
+            elif shard.offset < low:
+                self.fail(
+                    EXIT_REFUSED,
+                    f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log now begins at {low}: retention "
+                    "removed records that were never counted. Nothing is published over a gap. Raise the topic's retention, "
+                    "and go on under a new worker.name (a new epoch, charged again) or restore the log",
+                )
+                return {}
+            elif shard.offset > high:
+                self.fail(
+                    EXIT_REFUSED,
+                    f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log ends at {high}: the topic was "
+                    "re-created or lost its tail, and counting it again could count records twice. Restore the topic, or go "
+                    "on under a new worker.name (a new epoch, charged again)",
+                )
                 return {}
         return {tp: shard.offset for tp, shard in shards.items() if shard.offset is not None}
 
@@ -343,18 +356,3 @@ class Handover:
         if self.reader is None:
             raise RuntimeError("the hand-over has no consumer yet")
         return self.reader
-
-
-def out_of_range_error(partition: Partition, offset: int, low: int, high: int) -> StateRefused:
-    name = f"{partition[0]}[{partition[1]}]"
-    if offset < low:
-        return StateRefused(
-            f"{name}: the next record to count is {offset}, but the log now begins at {low}: retention removed records "
-            "that were never counted. Nothing is published over a gap. Raise the topic's retention, and go on under a "
-            "new worker.name (a new epoch, charged again) or restore the log"
-        )
-    return StateRefused(
-        f"{name}: the next record to count is {offset}, but the log ends at {high}: the topic was re-created or lost "
-        "its tail, and counting it again could count records twice. Restore the topic, or go on under a new "
-        "worker.name (a new epoch, charged again)"
-    )
