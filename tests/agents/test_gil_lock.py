@@ -86,9 +86,7 @@ class Released(ReleaseShard):
         self.sent = [*getattr(self, "sent", []), [message.timestamp_ms for message in messages]]
 
 
-def test_ticks_of_a_backlog_share_a_transaction_and_others_wait_for_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_ticks_of_a_backlog_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     config = unk(tick_ms=TICK_MS, start=EPOCH)
@@ -135,9 +133,7 @@ def test_narrow_ticks_wait_for_half_of_one_at_most() -> None:
     assert apart_s(lanes[:1]) == apart_s([]) == 0.5
 
 
-def test_only_a_commit_that_closes_keeps_the_next_close_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_a_closing_commit_delays_the_next_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit by the interval shortly before the end of a tick must not make that tick late."""
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
@@ -162,9 +158,7 @@ def test_only_a_commit_that_closes_keeps_the_next_close_waiting(
         clock.note_commit()
 
 
-def test_a_backlog_is_what_lies_further_back_than_grace_and_ten_seconds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_backlog_begins_ten_seconds_behind_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 100_000 * 1_000_000)
     assert is_behind(None, 0)
     assert is_behind(89_999, 0) and not is_behind(90_000, 0)

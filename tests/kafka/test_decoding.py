@@ -126,9 +126,7 @@ def test_a_record_batch_is_never_split() -> None:
 @pytest.mark.parametrize(
     "lengths", [(0, 3, 0, 4_000, 1), (30_000, 1, 30_000), (5, 90_000, 5, 90_000)]
 )
-def test_batches_that_are_decompressed_together_hold_what_each_holds(
-    kind: int, lengths: tuple[int, ...]
-) -> None:
+def test_batches_decompressed_together_are_complete(kind: int, lengths: tuple[int, ...]) -> None:
     """The first batch determines the initial room; batches that need more must not be cut off."""
     rng, raw, wanted = np.random.default_rng(0), b"", []
     for number, length in enumerate(lengths):

@@ -201,9 +201,7 @@ def test_an_ordinary_fetch_is_one_part() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("claimed", [-5, 2, 4, 1_000_000, (1 << 31) - 1])
-def test_a_header_that_lies_about_the_number_of_records_is_refused(
-    codec: str, claimed: int
-) -> None:
+def test_a_header_with_a_false_record_count_is_refused(codec: str, claimed: int) -> None:
     """Nothing is allocated from the claimed count."""
     raw = batch(codec, chain.from_iterable(record(i, b"v") for i in range(3)), claimed)
     with traced() as peak, pytest.raises(CorruptRecordException):
@@ -213,9 +211,7 @@ def test_a_header_that_lies_about_the_number_of_records_is_refused(
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("claimed", [149, 151, (1 << 31) - 1])
-def test_a_long_batch_that_lies_about_the_number_of_records_is_refused_at_its_end(
-    codec: str, claimed: int
-) -> None:
+def test_a_long_batch_with_a_false_record_count_is_refused(codec: str, claimed: int) -> None:
     raw = batch(codec, large_records(150, 990_000), claimed)
     with pytest.raises(CorruptRecordException, match="offset 0 holds no records"):
         seen(raw)

@@ -206,9 +206,7 @@ async def test_what_waits_for_a_shard_is_bounded(stage: Stage) -> None:
 
 
 @looped
-async def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is_by_then(
-    stage: Stage,
-) -> None:
+async def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is(stage: Stage) -> None:
     """Processing time depends on content, so it must not decide the tick of another event."""
     await stage.handover.acquire(EVENTS)
     idle, slow = stage.made[0], stage.made[1]
@@ -229,9 +227,7 @@ async def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is_by_t
 
 
 @looped
-async def test_an_end_behind_which_nobody_may_see_a_record_is_reached_without_one(
-    stage: Stage,
-) -> None:
+async def test_an_end_behind_invisible_records_is_reached_without_one(stage: Stage) -> None:
     """A log that ends in transaction markers has no record that would advance the shard."""
     await stage.handover.acquire(EVENTS[:1])
     stage.log.at = {EVENTS[0]: 3}

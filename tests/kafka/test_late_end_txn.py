@@ -138,9 +138,7 @@ def test_a_commit_that_was_sent_twice_is_followed_by_a_new_epoch(
     assert cluster.published() == [b"one", b"two"]
 
 
-def test_a_commit_that_was_answered_late_is_taken_for_one_that_was_sent_twice(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+def test_a_commit_answered_late_counts_as_sent_twice(cluster: Cluster, proxy: Proxy) -> None:
     """Slow and resent requests look alike; a new epoch is the safe answer to both."""
     shard = cluster.shard()
     before = shard.transactions._producer
@@ -156,9 +154,7 @@ def test_a_commit_that_was_answered_late_is_taken_for_one_that_was_sent_twice(
     assert shard.transactions._producer is not before
 
 
-def test_an_operator_cannot_make_a_second_request_come_too_soon_to_be_noticed(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+def test_operators_cannot_hide_a_second_request(cluster: Cluster, proxy: Proxy) -> None:
     """An EndTxn counts as sent once if it was answered well within librdkafka's retry backoff."""
     assert transaction._SENT_ONCE_S < 0.8 * transaction._RETRY_BACKOFF_MS / 1000
     quick = dict.fromkeys(("retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"), "1")
@@ -171,9 +167,7 @@ def test_an_operator_cannot_make_a_second_request_come_too_soon_to_be_noticed(
     assert shard.transactions._producer is not before
 
 
-def test_a_commit_that_was_answered_at_once_costs_nothing_more(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+def test_a_commit_answered_at_once_costs_nothing_more(cluster: Cluster, proxy: Proxy) -> None:
     """Normal operation uses one epoch for any number of transactions."""
     shard = cluster.shard()
     quick = 0

@@ -22,9 +22,7 @@ def here(placement: Placement, user: str) -> bool:
 @pytest.mark.parametrize(
     ("partitioner", "setting"), [("murmur2", "murmur2_random"), ("crc32", "consistent_random")]
 )
-def test_a_keyed_record_lies_where_its_partitioner_is_computed_to_put_it(
-    bootstrap: str, partitioner: str, setting: str
-) -> None:
+def test_placement_agrees_with_producers(bootstrap: str, partitioner: str, setting: str) -> None:
     """A wrong result would reject nearly all events of a topic, or spread users unnoticed."""
     connection, topic = Connection(bootstrap), unique("placed")
     create_topic(connection, topic, PARTITIONS)

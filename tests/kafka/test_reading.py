@@ -37,9 +37,7 @@ def test_what_was_in_an_open_transaction_is_read_once_it_has_ended(bootstrap: st
     committing.join()
 
 
-def test_a_transaction_that_does_not_end_is_named(
-    bootstrap: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_transaction_is_named(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clean audit must not be claimed over records that nobody can see."""
     monkeypatch.setattr(reading, "_PATIENCE_S", 0.3)
     connection, topic, producer = open_transaction(bootstrap)

@@ -142,9 +142,7 @@ def test_a_fenced_shard_publishes_nothing(cluster: Cluster) -> None:
     assert cluster.published() == [b"old", b"new"]
 
 
-def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(
-    cluster: Cluster,
-) -> None:
+def test_a_commit_missing_in_the_local_copy_is_read_from_the_changelog(cluster: Cluster) -> None:
     """A kill between commit and RocksDB write leaves the copy behind, never ahead or wrong."""
     shard = cluster.shard()
     shard.transact([], [(b"offset", b"1"), (b"a", b"1"), (b"b", b"1")], 1)
@@ -172,9 +170,7 @@ def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluste
     assert heir.store.offset == cluster.messages(cluster.state)[-1].offset() + 1  # type: ignore[operator]  # set
 
 
-def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_ever(
-    cluster: Cluster,
-) -> None:
+def test_an_undeliverable_message_is_an_error_and_not_repeated_for_ever(cluster: Cluster) -> None:
     """The message stays too large: stop with the reason instead of looping."""
     small = f"{cluster.name}.small"
     create_topic(cluster.connection, small, max_message_bytes="1000")
@@ -214,9 +210,7 @@ class FailsOnce(Keeper):
         self.transact([Outgoing(self.state_topic, 0, b"half", b"done")], [(b"offset", b"0")], 0)
 
 
-def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_failed_shard_does_no_more_work(bootstrap: str, tmp_path: Path) -> None:
     """Queued work would commit half a batch, or spin on a dead producer."""
     shard = Cluster(bootstrap, tmp_path).shard(FailsOnce)
     batch = Batch(0, 1, Records.of([b"x"]))

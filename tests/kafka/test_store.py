@@ -82,9 +82,7 @@ def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
     again.write([(b"a", b"2")], 6)
 
 
-def test_a_copy_that_cannot_be_read_any_more_is_said_and_gone_when_it_is_closed(
-    tmp_path: Path,
-) -> None:
+def test_an_unreadable_copy_is_reported_and_removed_when_it_is_closed(tmp_path: Path) -> None:
     """Truncated state would be published as complete; kept files would repeat the failure."""
     changes = [(bytes([i]), bytes(range(256)) * 20) for i in range(200)]
     store = written(tmp_path / "copy", *changes)
@@ -200,9 +198,7 @@ def test_a_copy_that_may_have_missed_tombstones_is_read_anew(
     assert not store.load(log.connection).rebuilt
 
 
-def test_a_changelog_that_was_made_again_while_the_process_ran_is_refused(
-    bootstrap: str, path: Path | None
-) -> None:
+def test_a_changelog_recreated_meanwhile_is_refused(bootstrap: str, path: Path | None) -> None:
     """The topic id is in the mechanism id: reused, it gives other data the same noise."""
     connection, name = Connection(bootstrap), unique("state")
     create_topic(connection, name, cleanup_policy="compact")

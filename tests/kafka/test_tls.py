@@ -167,9 +167,7 @@ def test_a_wrong_password_is_one_line_at_once(site: SecureSite, command: str) ->
 
 
 @pytest.mark.parametrize("command", ["topics", "run", "audit"])
-def test_a_broker_whose_certificate_nobody_vouches_for_is_one_line_at_once(
-    site: SecureSite, command: str
-) -> None:
+def test_an_untrusted_certificate_is_one_line_at_once(site: SecureSite, command: str) -> None:
     """No client may send its password to it, and the message must name the setting."""
     site.come_in_as(site.user("worker"), ca=site.secure.other_ca)
     line = refused_line(site, command)

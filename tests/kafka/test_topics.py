@@ -66,9 +66,7 @@ def test_owners_that_contradict_existing_topics_are_refused() -> None:
 
 
 @pytest.mark.parametrize("rekey", [False, True])
-def test_an_events_topic_yet_to_come_gets_the_partitions_that_the_state_was_made_for(
-    rekey: bool,
-) -> None:
+def test_a_missing_events_topic_gets_the_partitions_of_the_state(rekey: bool) -> None:
     """Another number would be refused at the start."""
     state = "rekey-state" if rekey else "contribute-state"
     existing = known(e1=4, **{state: 10})

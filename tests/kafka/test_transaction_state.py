@@ -41,9 +41,7 @@ def reach(state: State, but: State | None = None) -> set[State]:
 
 
 @pytest.mark.parametrize(("state", "event"), product(State, Event))
-def test_every_event_in_every_state_leads_somewhere_or_is_refused(
-    state: State, event: Event
-) -> None:
+def test_every_event_in_every_state_is_allowed_or_refused(state: State, event: Event) -> None:
     """No event outside the table may pass silently."""
     if event in ALLOWED[state] or (event in {Event.FAIL, Event.CLOSE} and state not in ENDS):
         assert after(state, event) in State
@@ -73,9 +71,7 @@ def test_an_end_that_may_come_again_taints(event: Event, states: set[State]) -> 
     assert all(after(state, event) is State.TAINTED for state in states)
 
 
-def test_a_tainted_id_begins_nothing_before_it_has_a_new_epoch_and_knows_of_no_other_owner() -> (
-    None
-):
+def test_a_tainted_id_begins_nothing_before_a_confirmed_new_epoch() -> None:
     """Neither the old epoch nor an unchecked new one may be used."""
     for needed in (State.RENEWING, State.UNCONFIRMED):
         assert not {State.READY, State.OPEN} & reach(State.TAINTED, but=needed)

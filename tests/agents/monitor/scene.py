@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.events.reading import ANY, event_reader
 from workers.agents.contribute import ContributeShard, ContributeStage
+from workers.agents.monitor import Health
 from workers.agents.release import ReleaseShard
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
@@ -57,6 +58,7 @@ class Scene:
         self.settings: Settings = load(path)
         self.handover = Handover({})
         self.handover.beat_s = NOW_S
+        self.health = Health(self.settings, self.handover)
         self.contribute = [self._contribute(partition) for partition in range(2)]
         self.release = self._release()
         shards = {("events", p): shard for p, shard in enumerate(self.contribute)}

@@ -14,7 +14,7 @@ import yaml
 
 from tests import ROOT
 from tests.agents.monitor.scene import NOW_MS, Scene
-from workers.agents.monitor import Health, registry_of
+from workers.agents.monitor import registry_of
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "quietcount.json"
@@ -41,9 +41,8 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> Families:
     for shard in scene.contribute:
         shard._intake.watermark = NOW_MS
     scene.release.merge.histograms[0].start_at(7)
-    health = Health(scene.settings, scene.handover)
     found, partitions = {}, {"contribute": 2, "release": 1}
-    for family in registry_of(scene.settings, scene.handover, health, partitions).collect():
+    for family in registry_of(scene.settings, scene.handover, scene.health, partitions).collect():
         if family.name.startswith("quietcount_"):
             assert family.samples, f"{family.name} shows nothing: its labels cannot be checked"
             labels = set().union(*(sample.labels for sample in family.samples)) - {"le", "worker"}
@@ -130,9 +129,7 @@ def test_the_check_refuses_what_it_is_there_for(labels_of: dict[str, set[str]]) 
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_an_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on(
-    alert: dict[str, Any],
-) -> None:
+def test_an_alert_has_a_severity_a_meaning_and_a_runbook(alert: dict[str, Any]) -> None:
     """It is read at night."""
     name = alert["alert"]
     assert re.fullmatch("Quietcount[A-Za-z]+", name)

@@ -52,9 +52,7 @@ def series(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     }
 
 
-def test_metrics_are_prometheus_text_and_every_series_names_its_worker(
-    scene: Scene, port: int
-) -> None:
+def test_every_series_names_its_worker_in_prometheus_text(scene: Scene, port: int) -> None:
     """Several workers are scraped by one Prometheus."""
     scene.handover.metrics.events.inc(5)
     response, body = ask(port, "/metrics")
