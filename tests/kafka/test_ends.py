@@ -60,8 +60,7 @@ def test_records_and_ends_are_met_in_the_order_of_the_log(
     shard.tick(Reading(30, 30, 30))
     expected: list[int | End] = sorted(visible)
     for end in reversed(noted):
-        at = sum(1 for offset in visible if offset < end.offset)
-        expected.insert(at, end)
+        expected.insert(sum(offset < end.offset for offset in visible), end)
     assert shard.seen == expected
     assert not shard.ends
 

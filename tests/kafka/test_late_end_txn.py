@@ -36,9 +36,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    with proxied_broker(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms=200\n"
-    ) as made:
+    quick = "transaction.abort.timed.out.transaction.cleanup.interval.ms=200\n"
+    with proxied_broker(quick) as made:
         yield made
 
 
@@ -52,9 +51,15 @@ def cluster(proxy: Proxy, tmp_path: Path) -> Iterator[Cluster]:
     proxy.held.clear()
 
 
-def first(key: int, fate: Fate) -> Callable[[Request], Fate]:
+Rule = Callable[[Request], Fate]
+
+
+def first(key: int, fate: Fate) -> Rule:
     """Return a rule for the first request of a kind of every transactional id."""
     return lambda request: fate if request.key == key and request.number == 1 else Fate.PASS
+
+
+class GivenUp(Exception): ...
 
 
 def late(
@@ -62,9 +67,6 @@ def late(
 ) -> list[int]:
     """Deliver held requests during the next transaction, which is aborted and given up."""
     errors: list[int] = []
-
-    class GivenUp(Exception):
-        pass
 
     def arrive() -> None:
         errors.extend(error for _, error in proxy.release(cluster.name))
@@ -85,16 +87,14 @@ def test_a_late_commit_does_not_commit_the_next_transaction(
 ) -> None:
     """librdkafka sent EndTxn twice; the first arrives in the next transaction, then aborted."""
     shard = cluster.shard()
-    proxy.rule = first(END_TXN, Fate.HOLD)
+    proxy.rule = HELD
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     assert [request.commits for request in proxy.held] == [True], "nothing was held"
     errors = late(cluster, proxy, shard, monkeypatch)
     assert cluster.published() == [b"one"]
     assert errors == [KafkaError.INVALID_PRODUCER_EPOCH]
     assert [m.value() for m in cluster.messages(cluster.state)] == [b"1"]
-    assert cluster.published("read_uncommitted") == [b"one", b"two"], (
-        "the next transaction was not open"
-    )
+    assert cluster.published("read_uncommitted") == [b"one", b"two"], "the next one was not open"
 
 
 def test_a_late_abort_does_not_abort_the_next_transaction(
@@ -102,7 +102,7 @@ def test_a_late_abort_does_not_abort_the_next_transaction(
 ) -> None:
     """An abort arrives during the retry, whose rest must not commit without its beginning."""
     shard = cluster.shard()
-    proxy.rule = first(END_TXN, Fate.HOLD)
+    proxy.rule = HELD
     errors: list[int] = []
 
     def arrive() -> None:
@@ -121,37 +121,30 @@ def test_a_late_abort_does_not_abort_the_next_transaction(
     assert shard.stats.aborted == 1
 
 
-@pytest.mark.parametrize("fate", [Fate.LOSE, Fate.HOLD])
-def test_a_commit_that_was_sent_twice_is_followed_by_a_new_epoch(
-    cluster: Cluster, proxy: Proxy, fate: Fate, caplog: pytest.LogCaptureFixture
+def slow(request: Request) -> Fate:
+    if request.key == END_TXN:
+        time.sleep(0.7)
+    return Fate.PASS
+
+
+LOST, HELD = first(END_TXN, Fate.LOSE), first(END_TXN, Fate.HOLD)
+
+
+@pytest.mark.parametrize(("rule", "sent"), [(LOST, 2), (HELD, 2), (slow, 1)])
+def test_a_commit_that_may_have_been_sent_twice_is_followed_by_a_new_epoch(
+    cluster: Cluster, proxy: Proxy, rule: Rule, sent: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lost request and a lost answer cannot be told apart."""
+    """A lost request, a lost answer and a slow request cannot be told apart."""
     shard = cluster.shard()
     before = shard.transactions._producer
-    proxy.rule = first(END_TXN, fate)
+    proxy.rule = rule
     with caplog.at_level(logging.WARNING):
         shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    assert proxy.seen[END_TXN, cluster.name] == 2
+    assert proxy.seen[END_TXN, cluster.name] == sent
     assert shard.transactions._producer is not before
     assert "going on with a new producer epoch" in caplog.text
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
-
-
-def test_a_commit_answered_late_counts_as_sent_twice(cluster: Cluster, proxy: Proxy) -> None:
-    """Slow and resent requests look alike; a new epoch is the safe answer to both."""
-    shard = cluster.shard()
-    before = shard.transactions._producer
-
-    def slow(request: Request) -> Fate:
-        if request.key == END_TXN:
-            time.sleep(0.7)
-        return Fate.PASS
-
-    proxy.rule = slow
-    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    assert proxy.seen[END_TXN, cluster.name] == 1
-    assert shard.transactions._producer is not before
 
 
 def test_operators_cannot_hide_a_second_request(cluster: Cluster, proxy: Proxy) -> None:
@@ -161,7 +154,7 @@ def test_operators_cannot_hide_a_second_request(cluster: Cluster, proxy: Proxy) 
     cluster.connection = Connection(cluster.connection.bootstrap, quick)
     shard = cluster.shard()
     before = shard.transactions._producer
-    proxy.rule = first(END_TXN, Fate.HOLD)
+    proxy.rule = HELD
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     assert proxy.seen[END_TXN, cluster.name] == 2
     assert shard.transactions._producer is not before
@@ -187,7 +180,7 @@ def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
     old = cluster.shard()
     renew = old.transactions.renew
     monkeypatch.setattr(old.transactions, "renew", lambda: None)  # it stands still here
-    proxy.rule = first(END_TXN, Fate.HOLD)
+    proxy.rule = HELD
     old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     new = cluster.shard(path="new")
     new.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
@@ -209,7 +202,7 @@ def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
     old = cluster.shard()
     renew = old.transactions.renew
     monkeypatch.setattr(old.transactions, "renew", lambda: None)
-    proxy.rule = first(END_TXN, Fate.HOLD)
+    proxy.rule = HELD
     old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     new = cluster.shard(path="new")
     renew()
