@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -10,12 +11,12 @@ from tests.pipeline.pipeline import Event, Partition, contribute, unk
 from workers.agents.release import ReleaseShard
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing, Records
+from workers.kafka.shard import Assignment
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.config.histogram import EPOCH
 from workers.pipeline.watermark import Watermark, apart_s, is_behind
 from workers.runtime import gil_lock as module
 from workers.runtime.gil_lock import SHORT_ROWS, GilLock
-from workers.runtime.sizes import Change
 
 TICK_MS = 1000
 
@@ -33,11 +34,9 @@ def test_short_work_is_done_by_one_thread_at_a_time() -> None:
                 with seen:
                     inside -= 1
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(work) for _ in range(4)]:
+            done.result()
     assert (inside, most) == (0, 1)
 
 
@@ -83,20 +82,11 @@ def test_whoever_has_a_long_turn_lets_others_in(monkeypatch: pytest.MonkeyPatch)
 class Released(ReleaseShard):
     """A release shard whose transactions are noted, and sent nowhere."""
 
-    def transact(
-        self,
-        messages: Sequence[Outgoing],
-        changes: Sequence[Change],
-        group_offset: int,
-        forwarded: object = (),
-        to: str = "",
-    ) -> None:
+    def transact(self, messages: Sequence[Outgoing], *_: object) -> None:
         self.sent = [*getattr(self, "sent", []), [message.timestamp_ms for message in messages]]
 
 
-def test_ticks_of_a_backlog_share_a_transaction_and_others_wait_for_none(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_ticks_of_a_backlog_share_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     config = unk(tick_ms=TICK_MS, start=EPOCH)
@@ -104,20 +94,13 @@ def test_ticks_of_a_backlog_share_a_transaction_and_others_wait_for_none(
     [messages] = contribute([events], [config], owners=1, step=1, further_ms=10 * TICK_MS)
     merge = Partition([config], 1)
     merge.restart()
-    shard = Released(
-        Connection("unused:9092"),
-        "release-0",
-        0,
-        "state",
-        Store(None, Changelog("state", 0)),
-        contributions="c",
-        merge=merge.merge,
-    )
+    store = Store(None, Changelog("state", 0))
+    assignment = Assignment(Connection("unused:9092"), "release-0", 0, store)
+    shard = Released(assignment, contributions="c", merge=merge.merge)
     shard.offset = 0
 
     def feed(first: int, last: int) -> None:
-        offsets = list(range(first, last))
-        records = Records.of(messages[first:last], offsets=offsets)
+        records = Records.of(messages[first:last], offsets=range(first, last))
         shard.feed(Batch(first, last, records))
 
     feed(0, 3)
@@ -150,9 +133,7 @@ def test_narrow_ticks_wait_for_half_of_one_at_most() -> None:
     assert apart_s(lanes[:1]) == apart_s([]) == 0.5
 
 
-def test_only_a_commit_that_closes_keeps_the_next_close_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_a_closing_commit_delays_the_next_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit by the interval shortly before the end of a tick must not make that tick late."""
     now_s = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
@@ -177,9 +158,7 @@ def test_only_a_commit_that_closes_keeps_the_next_close_waiting(
         clock.note_commit()
 
 
-def test_a_backlog_is_what_lies_further_back_than_grace_and_ten_seconds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_backlog_begins_ten_seconds_behind_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: 100_000 * 1_000_000)
     assert is_behind(None, 0)
     assert is_behind(89_999, 0) and not is_behind(90_000, 0)

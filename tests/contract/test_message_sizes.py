@@ -16,7 +16,7 @@ from tests.kafka.harness import create_topic, end_of, read, settled, unique
 from workers.agents import rekey
 from workers.kafka.clients import Connection
 from workers.kafka.records import Outgoing
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.one_shot import pay
 from workers.mechanisms.order_statistics import engine
@@ -54,9 +54,8 @@ def sender(bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     connection, state = Connection(bootstrap), unique("sizes")
     create_topic(connection, state)
     create_topic(connection, f"{state}-narrow", max_message_bytes=str(BATCH_BYTES))
-    made = Sender(
-        connection, state, 0, state, Store(tmp_path_factory.mktemp("sizes"), Changelog(state, 0))
-    )
+    store = Store(tmp_path_factory.mktemp("sizes"), Changelog(state, 0))
+    made = Sender(Assignment(connection, state, 0, store))
     made.open()
     yield made
     made.close()

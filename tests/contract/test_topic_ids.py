@@ -23,7 +23,8 @@ from confluent_kafka import TopicCollection, Uuid
 from tests.agents.monitor.scene import Scene
 from tests.pipeline.pipeline import KEY, unk
 from tests.settings.test_settings import GOOD
-from workers.agents.contribute import VERSION, ContributeProgress
+from workers.agents.contribute import ContributeProgress
+from workers.agents.source_shard import VERSION
 from workers.agents.topics import Topics
 from workers.cli import execute
 from workers.kafka import topics as module

@@ -316,7 +316,7 @@ def test_the_topics_are_those_that_the_worker_makes() -> None:
         assert cleanup == topic.cleanup_policy
         assert retention in (str(topic.retention_ms), "the cluster's", "yours", "")
         assert (retention == "-1") == (topic.retention_ms == -1)
-        assert (size == str(TOPIC_BYTES)) == (topic.max_message_bytes is not None)
+        assert (size == str(TOPIC_BYTES)) == ("max.message.bytes" in topic.config())
         assert stamp.startswith("LogAppendTime" if topic.name == "<events>" else "CreateTime")
     commands = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
     assert commands is not None

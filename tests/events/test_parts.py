@@ -159,7 +159,9 @@ def sent(shard: Any) -> tuple[list[Outgoing], list[list[Change]]]:
     messages: list[Outgoing] = []
     changes: list[list[Change]] = []
 
-    def transact(some: Sequence[Outgoing], changed: Sequence[Change], offset: int) -> None:
+    def transact(
+        some: Sequence[Outgoing], changed: Sequence[Change], offset: int, *_: object
+    ) -> None:
         messages.extend(some)
         changes.append(list(changed))
         shard.committed = offset

@@ -37,9 +37,8 @@ def record(
     def text(content: bytes | None) -> bytes:
         return varint(-1) if content is None else varint(len(content)) + content
 
-    behind = varint(len(headers)) + b"".join(
-        text(name) + text(content) for name, content in headers
-    )
+    more = b"".join(text(name) + text(content) for name, content in headers)
+    behind = varint(len(headers)) + more
     before = b"\0" + varint(delta) + varint(delta) + text(key)
     before += varint(-1) if value is None else varint(len(value) + longer) + value
     yield varint(len(before) + longer + len(behind)) + before
@@ -94,33 +93,20 @@ def batch(
 ) -> bytes:
     """Return a record batch whose header claims `number` records; `packed` replaces the pieces."""
     payload = PACK[codec](pieces) if packed is None else packed
-    made = bytearray(
-        _HEADER.pack(
-            base,
-            0,
-            0,
-            2,
-            0,
-            CODECS.index(codec),
-            max(0, number - 1),
-            1_000,
-            2_000,
-            -1,
-            -1,
-            -1,
-            number,
-        )
-    )
+    last = max(0, number - 1)
+    fields = base, 0, 0, 2, 0, CODECS.index(codec), last, 1_000, 2_000, -1, -1, -1, number
+    made = bytearray(_HEADER.pack(*fields))
     made += payload
     made[8:12] = (len(made) - 12).to_bytes(4)
     made[17:21] = calc_crc32c(bytes(made[21:])).to_bytes(4)
     return bytes(made)
 
 
+def response(raw: object, *, check_crcs: bool = True, start: int = 0) -> PartitionRecords:
+    """Return a response over a `RecordSet`, or aiokafka's own `MemoryRecords`."""
+    place = TopicPartition("t", 0)
+    return PartitionRecords(place, raw, None, start, None, None, check_crcs, READ_COMMITTED)
+
+
 def columns(raw: bytes, *, check_crcs: bool = True, start: int = 0) -> ColumnRecords:
-    partition = TopicPartition("t", 0)
-    return ColumnRecords.of(
-        PartitionRecords(
-            partition, RecordSet(raw), None, start, None, None, check_crcs, READ_COMMITTED
-        )
-    )
+    return ColumnRecords.of(response(RecordSet(raw), check_crcs=check_crcs, start=start))

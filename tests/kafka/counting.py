@@ -23,7 +23,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.offsets import End
 from workers.kafka.records import Batch, Outgoing
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.transport import BatchSchema, create_app, run_app
 from workers.runtime.sizes import Change
@@ -50,8 +50,7 @@ class Contribute(Shard):
 
     def process(self, batch: Batch) -> None:
         for index in range(len(batch)):
-            value = batch.records.value(index)
-            self.pending[(value or b"").decode()] += 1
+            self.pending[(batch.records.value(index) or b"").decode()] += 1
             self.counted_to = int(batch.records.offsets[index]) + 1
             if self.pending.total() >= COMMIT_RECORDS:
                 self.commit()
@@ -90,22 +89,18 @@ class Release(Shard):
     def restore(self) -> None:
         stored = self.store.get(b"offset")
         self.offset = None if stored is None else int(stored)
-        self.counts = Counter(
-            {key[1:].decode(): int(value) for key, value in self.store.items(b"=")}
-        )
+        stored_counts = self.store.items(b"=")
+        self.counts = Counter({key[1:].decode(): int(value) for key, value in stored_counts})
 
     def process(self, batch: Batch) -> None:
         changes: list[Change] = [(b"offset", str(batch.end).encode())]
         for index in range(len(batch)):
-            value = batch.records.value(index)
-            part = json.loads(value or b"{}")
+            part = json.loads(batch.records.value(index) or b"{}")
             self.counts.update(part)
             changes += [(b"=" + label.encode(), str(self.counts[label]).encode()) for label in part]
-        self.transact(
-            [Outgoing(self.totals, self.partition, b"totals", json.dumps(self.counts).encode())],
-            changes,
-            batch.end,
-        )
+        totals = json.dumps(self.counts).encode()
+        message = Outgoing(self.totals, self.partition, b"totals", totals)
+        self.transact([message], changes, batch.end)
 
 
 def main(options: dict[str, Any]) -> int:
@@ -116,15 +111,9 @@ def main(options: dict[str, Any]) -> int:
     events, contributions = options["events"], f"{name}.contributions"
 
     def shard(kind: type[Shard], stage: str, partition: int) -> Shard:
-        state = f"{name}.{stage}-state"
         path = Path(options["data_dir"]) / f"{stage}-{partition}"
-        made = kind(
-            connection,
-            f"{name}-{stage}-{partition}",
-            partition,
-            state,
-            Store(path, Changelog(state, partition)),
-        )
+        store = Store(path, Changelog(f"{name}.{stage}-state", partition))
+        made = kind(Assignment(connection, f"{name}-{stage}-{partition}", partition, store))
         if isinstance(made, Contribute):
             made.contributions, made.owners = contributions, options.get("owners", 2)
             made.brake, made.by_clock = Path(options["brake"]), options.get("by_clock", False)
@@ -139,20 +128,14 @@ def main(options: dict[str, Any]) -> int:
         },
         fenced_grace_s=options.get("fenced_grace_s", 30.0),
     )
-    app = create_app(
-        name,
-        connection,
-        handover,
-        data_dir=options["data_dir"],
-        session_timeout_s=6.0,
-        heartbeat_s=1.5,
-    )
+    soon: dict[str, Any] = {"broker_session_timeout": 6.0, "broker_heartbeat_interval": 1.5}
+    app = create_app(name, connection, handover, data_dir=options["data_dir"], **soon)
+
+    async def pass_on(stream: Any) -> None:
+        async for batch in stream:
+            await handover.feed(batch)
+
     for topic in (events, contributions):
-
-        async def pass_on(stream: Any) -> None:
-            async for batch in stream:
-                await handover.feed(batch)
-
         app.agent(app.topic(topic, schema=BatchSchema()), name=topic)(pass_on)
     return run_app(app)
 

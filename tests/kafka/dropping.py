@@ -47,17 +47,13 @@ def main(bootstrap: str, topic: str, partitions: str, state: str, seconds: str) 
     """Drop the producers in turn, in many threads; print their errors."""
     logging.disable(logging.CRITICAL)
     transaction.TRANSACTION_TIMEOUT_MS = TIMEOUT_MS
-    connection, until, failed = (
-        Connection(bootstrap),
-        time.monotonic() + float(seconds),
-        Counter[str](),
-    )
+    connection, failed = Connection(bootstrap), Counter[str]()
+    until = time.monotonic() + float(seconds)
 
     def drop(partition: int) -> None:
         while time.monotonic() < until:
-            transactions = Transactions(
-                connection, f"{topic}-{partition}", (state, partition), Nobody()
-            )
+            name, log = f"{topic}-{partition}", (state, partition)
+            transactions = Transactions(connection, name, log, Nobody())
             transactions.take_over()
             try:
                 transactions.run([], [(b"key", b"value")] * 10, [Slow(partition)], topic)

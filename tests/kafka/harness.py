@@ -13,7 +13,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,13 @@ from tests.admin import admin_of
 from workers.kafka.clients import Connection
 
 PARTITIONS, OWNERS = 4, 2
+TOPICS = {
+    "events": PARTITIONS,
+    "contributions": OWNERS,
+    "contribute-state": PARTITIONS,
+    "release-state": OWNERS,
+    "totals": OWNERS,
+}
 PATIENCE_S = 300.0
 
 
@@ -42,12 +49,9 @@ def create_topic(connection: Connection, name: str, partitions: int = 1, **confi
 
 def end_of(connection: Connection, topic: str, partition: int = 0) -> int:
     """Return the offset of the next message of a partition, even while a transaction is open."""
-    consumer = connection.consumer(**{"isolation.level": "read_uncommitted"})
-    try:
+    with closing(connection.consumer(**{"isolation.level": "read_uncommitted"})) as consumer:
         _, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
         return int(high)
-    finally:
-        consumer.close()
 
 
 def read(
@@ -58,18 +62,13 @@ def read(
     *,
     since: int = 0,
 ) -> list[Message]:
-    consumer = connection.consumer(
-        **{
-            "enable.partition.eof": True,
-            "isolation.level": isolation,
-            "fetch.wait.max.ms": 10,
-        }  # the end comes at once
-    )
-    try:
+    # The end comes at once.
+    quick = {"enable.partition.eof": True, "isolation.level": isolation, "fetch.wait.max.ms": 10}
+    found: list[Message] = []
+    with closing(connection.consumer(**quick)) as consumer:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)
         low = max(low, since)
         consumer.assign([TopicPartition(topic, partition, low)])
-        found: list[Message] = []
         while low < high:
             message = consumer.poll(120)
             if message is None:
@@ -79,27 +78,22 @@ def read(
                 found.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 break
-        return found
-    finally:
-        consumer.close()
+    return found
 
 
 def settled(connection: Connection, topic: str, partition: int = 0) -> None:
+    """Wait until no transaction is open in a partition."""
     where = TopicPartition(topic, partition)
-    consumers = [
-        connection.consumer(**{"isolation.level": f"read_{kind}"})
-        for kind in ("committed", "uncommitted")
-    ]
-    try:
-        wait_until(
-            lambda: (
-                len({each.get_watermark_offsets(where, timeout=120) for each in consumers}) == 1
-            ),
-            topic,
-        )
-    finally:
-        for each in consumers:
-            each.close()
+    with ExitStack() as stack:
+        consumers = [
+            stack.enter_context(closing(connection.consumer(**{"isolation.level": level})))
+            for level in ("read_committed", "read_uncommitted")
+        ]
+
+        def ends() -> set[tuple[int, int]]:
+            return {each.get_watermark_offsets(where, timeout=120) for each in consumers}
+
+        wait_until(lambda: len(ends()) == 1, topic)
 
 
 def wait_until(done: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
@@ -114,8 +108,7 @@ class Scene:
     """A worker name with its topics, the events sent to it and its processes."""
 
     def __init__(self, connection: Connection, directory: Path, *, create: bool = True) -> None:
-        self.connection = connection
-        self.directory = directory
+        self.connection, self.directory = connection, directory
         self.name = unique("count")
         self.events = f"{self.name}.events"
         self.brake = directory / "brake"
@@ -124,22 +117,17 @@ class Scene:
         self._random = random.Random(self.name)
         self._producer = connection.producer(None, **{"linger.ms": 5})
         if create:
-            create_topic(connection, self.events, PARTITIONS)
-            create_topic(connection, f"{self.name}.contributions", OWNERS)
-            create_topic(
-                connection, f"{self.name}.contribute-state", PARTITIONS, cleanup_policy="compact"
-            )
-            create_topic(connection, f"{self.name}.release-state", OWNERS, cleanup_policy="compact")
-            create_topic(connection, f"{self.name}.totals", OWNERS)
+            for topic, partitions in TOPICS.items():
+                policy = {"cleanup_policy": "compact"} if topic.endswith("-state") else {}
+                create_topic(connection, f"{self.name}.{topic}", partitions, **policy)
 
     def send(self, count: int) -> None:
         """Send `count` events; they are in the log when this returns."""
         for _ in range(count):
             label = f"x{self._random.randrange(40)}"
             self.expected[label] += 1
-            self._producer.produce(
-                self.events, label.encode(), partition=self._random.randrange(PARTITIONS)
-            )
+            partition = self._random.randrange(PARTITIONS)
+            self._producer.produce(self.events, label.encode(), partition=partition)
             if not self._random.randrange(500):
                 self._producer.poll(0)
         if self._producer.flush(PATIENCE_S):
@@ -194,11 +182,8 @@ class Worker:
             **options,
         }
         with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.kafka.counting", json.dumps(arguments)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            command = [sys.executable, "-m", "tests.kafka.counting", json.dumps(arguments)]
+            self.process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
 
     def text(self) -> str:
         return self.log.read_text(errors="replace")

@@ -39,7 +39,7 @@ from tests.kafka.proxy import (
 )
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.runtime.errors import Fenced, KafkaAway
 
@@ -70,16 +70,14 @@ class Faults:
 
     def __call__(self, request: Request) -> Fate:
         """Deliver held requests, then return the fate of this one."""
-        chance = random.Random(
-            f"{self._seed}/{request.transactional_id}/{request.key}/{request.number}"
-        )
+        place = f"{request.transactional_id}/{request.key}/{request.number}"
+        chance = random.Random(f"{self._seed}/{place}")
         if request.key == PRODUCE and chance.random() < 0.4:
             for late, error in self._proxy.release(request.transactional_id):
                 kind = {END_TXN: "commit" if late.commits else "abort"}.get(late.key, "other")
+                answer = "answered" if kind == "other" else KafkaError(error).name()
                 with self._lock:
-                    self.delivered[
-                        f"{kind}: {KafkaError(error).name() if kind != 'other' else 'answered'}"
-                    ] += 1
+                    self.delivered[f"{kind}: {answer}"] += 1
         drawn = chance.random()
         for fate, share in self._fates.get(request.key, {}).items():
             if drawn < share:
@@ -109,11 +107,8 @@ class Chain(Shard):
             self._abort_first()
         number = self.offset or 0
         places = [PARTITIONS * self.partition + place for place in range(PARTITIONS)]
-        messages = [
-            Outgoing(self.topic, place, None, str(number).encode())
-            for place in places
-            for _ in range(COPIES)
-        ]
+        value = str(number).encode()
+        messages = [Outgoing(self.topic, place, None, value) for place in places] * COPIES
         self.transact(messages, [(b"next", str(number + 1).encode())], number + 1)
         self.offset = number + 1
 
@@ -129,9 +124,8 @@ class Chain(Shard):
                 transactions._call(transactions._producer.flush, 120)
             self.aborted += 1
             del transactions._insist  # the class has it
-            raise KafkaException(
-                KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True)
-            )
+            code = KafkaError._INCONSISTENT
+            raise KafkaException(KafkaError(code, "injected", txn_requires_abort=True))
 
         transactions._insist = abort  # type: ignore[method-assign]
 
@@ -159,13 +153,8 @@ def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int
     report, faults = Report(transactions), Faults(proxy, seed)
 
     def shard(chain: int) -> Chain:
-        made = Chain(
-            connection,
-            f"{name}-{chain}",
-            chain,
-            state,
-            Store(directory / f"{name}-{chain}", Changelog(state, chain)),
-        )
+        store = Store(directory / f"{name}-{chain}", Changelog(state, chain))
+        made = Chain(Assignment(connection, f"{name}-{chain}", chain, store))
         made.topic = topic
         return made
 
@@ -186,10 +175,9 @@ def run(proxy: Proxy, directory: Path, transactions: int, seed: int, chains: int
                 one.close()
         report.aborted += aborted
         report.failed += failed
+        wanted = [n for n in range(count) for _ in range(COPIES)]
         for place in range(PARTITIONS * chain, PARTITIONS * (chain + 1)):
-            report.wrong += check(
-                connection, topic, place, [n for n in range(count) for _ in range(COPIES)]
-            )
+            report.wrong += check(connection, topic, place, wanted)
         report.wrong += check(connection, state, chain, list(range(1, count + 1)))
 
     proxy.rule = faults
@@ -215,12 +203,10 @@ def check(connection: Connection, topic: str, partition: int, expected: list[int
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--transactions", type=int, default=1_000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--chains", type=int, default=6)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    for option, default in (("--transactions", 1_000), ("--seed", 1), ("--chains", 6)):
+        parser.add_argument(option, type=int, default=default)
     options = parser.parse_args()
     started = time.perf_counter()
     with proxied_broker() as proxy, tempfile.TemporaryDirectory() as directory:

@@ -15,7 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Self
 
@@ -53,12 +53,7 @@ class Request:
 
     def other(self) -> Request:
         """Return the opposite EndTxn: a commit for an abort, and vice versa."""
-        return Request(
-            self.key,
-            self.transactional_id,
-            self.number,
-            self.frame[:-1] + bytes([not self.commits]),
-        )
+        return replace(self, frame=self.frame[:-1] + bytes([not self.commits]))
 
 
 class Proxy:
@@ -92,9 +87,7 @@ class Proxy:
     def release(self, transactional_id: str) -> list[tuple[Request, int]]:
         """Deliver the held requests of a transactional id; return the answers' error codes."""
         with self._lock:
-            ripe = [
-                request for request in self.held if request.transactional_id == transactional_id
-            ]
+            ripe = [each for each in self.held if each.transactional_id == transactional_id]
             self.held = [request for request in self.held if request not in ripe]
         return [(request, self.deliver(request)) for request in ripe]
 
@@ -120,10 +113,8 @@ class Proxy:
         if frame[14:at] != b"rdkafka" or key not in _FLEXIBLE:
             return None
         if version >= _FLEXIBLE[key]:
-            size, at = (
-                frame[at + 1] - 1,
-                at + 2,
-            )  # behind the header's tags, of which there are none
+            # Behind the header's tags, of which there are none.
+            size, at = frame[at + 1] - 1, at + 2
         else:
             size, at = struct.unpack(">h", frame[at : at + 2])[0], at + 2
         if size < 0:

@@ -83,21 +83,15 @@ class Secure:
             future.result(120)
 
     def allow(self, rules: list[Rule], user: str) -> None:
+        pattern, who = ResourcePatternType, f"User:{user}"
         bindings = [
             AclBinding(
-                getattr(
-                    ResourceType,
-                    {"topic": "TOPIC", "group": "GROUP", "transactional-id": "TRANSACTIONAL_ID"}[
-                        rule.resource
-                    ],
-                ),
+                ResourceType[rule.resource.upper().replace("-", "_")],
                 rule.name.removesuffix("*"),
-                ResourcePatternType.PREFIXED
-                if rule.name.endswith("*")
-                else ResourcePatternType.LITERAL,
-                f"User:{user}",
+                pattern.PREFIXED if rule.name.endswith("*") else pattern.LITERAL,
+                who,
                 "*",
-                getattr(AclOperation, operation),
+                AclOperation[operation],
                 AclPermissionType.ALLOW,
             )
             for rule in rules
@@ -109,18 +103,10 @@ class Secure:
         # The controller has accepted the rules; the broker itself follows, and it accepted the user
         # before.
         any_one: Any = None  # as librdkafka has it; its types say otherwise
-        every = AclBindingFilter(
-            ResourceType.ANY,
-            any_one,
-            ResourcePatternType.ANY,
-            f"User:{user}",
-            any_one,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
+        what = ResourceType.ANY, any_one, ResourcePatternType.ANY
+        every = AclBindingFilter(*what, who, any_one, AclOperation.ANY, AclPermissionType.ANY)
         wait_until(
-            lambda: {*bindings} <= {*admin.describe_acls(every).result(120)},
-            f"the rights of {user}",
+            lambda: {*bindings} <= {*admin.describe_acls(every).result(120)}, f"rights of {user}"
         )
 
 
@@ -156,11 +142,8 @@ def secure_broker(directory: Path) -> Iterator[Secure]:
     """Run the broker; write keys and certificates to `directory`."""
     authority, key = _authority("Quietcount tests")
     other, _ = _authority("Somebody else")
-    ca, other_ca, keystore = (
-        directory / "ca.pem",
-        directory / "other-ca.pem",
-        directory / "broker.pem",
-    )
+    names = ("ca.pem", "other-ca.pem", "broker.pem")
+    ca, other_ca, keystore = (directory / name for name in names)
     ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     other_ca.write_bytes(other.public_bytes(serialization.Encoding.PEM))
     keystore.write_bytes(_signed(authority, key))
@@ -211,15 +194,12 @@ def _authority(name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 def _signed(authority: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bytes:
     own = ec.generate_private_key(ec.SECP256R1())
-    names = x509.SubjectAlternativeName(
-        [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
-    )
+    hosts = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
     certificate = (
         _builder("localhost", "Quietcount tests", own)
-        .add_extension(names, critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
-        )
+        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        .add_extension(issuer, critical=False)
         .sign(key, hashes.SHA256())
     )
     private = own.private_bytes(

@@ -11,14 +11,14 @@ from workers.kafka.clients import Connection, faust_credentials
 from workers.runtime.errors import SettingsError
 from workers.settings.files import CLIENT_OURS
 
+SASL_SSL = {"security.protocol": "sasl_ssl"}
 SASL = {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "quiet", "sasl.password": "hush-hush"}
 
 
 def test_operator_settings_reach_every_client() -> None:
     """[kafka.client] is librdkafka's own vocabulary."""
-    config = Connection("a:1,b:2", {"socket.keepalive.enable": "true", "retries": "7"}).config(
-        x="y"
-    )
+    connection = Connection("a:1,b:2", {"socket.keepalive.enable": "true", "retries": "7"})
+    config = connection.config(x="y")
     assert config["bootstrap.servers"] == "a:1,b:2"
     assert (config["socket.keepalive.enable"], config["retries"], config["x"]) == ("true", "7", "y")
 
@@ -46,17 +46,18 @@ def test_plaintext_needs_no_credentials() -> None:
 
 def test_tls_is_verified_unless_switched_off() -> None:
     """Both libraries verify by default; switching it off must be explicit and hold for both."""
-    found = faust_credentials(Connection("a:1", {"security.protocol": "SSL"}))
-    assert isinstance(found, SSLCredentials)
-    assert (found.context.verify_mode, found.context.check_hostname) == (ssl.CERT_REQUIRED, True)
-    name_only = {"security.protocol": "ssl", "ssl.endpoint.identification.algorithm": "none"}
-    found = faust_credentials(Connection("a:1", name_only))
-    assert isinstance(found, SSLCredentials)
-    assert (found.context.verify_mode, found.context.check_hostname) == (ssl.CERT_REQUIRED, False)
-    off = {"security.protocol": "ssl", "enable.ssl.certificate.verification": "false"}
-    found = faust_credentials(Connection("a:1", off))
-    assert isinstance(found, SSLCredentials)
-    assert found.context.verify_mode == ssl.CERT_NONE
+
+    def context(**settings: str) -> ssl.SSLContext:
+        client = {name.replace("_", "."): value for name, value in settings.items()}
+        found = faust_credentials(Connection("a:1", {"security.protocol": "SSL", **client}))
+        assert isinstance(found, SSLCredentials)
+        return found.context
+
+    found = context()
+    assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, True)
+    found = context(ssl_endpoint_identification_algorithm="none")
+    assert (found.verify_mode, found.check_hostname) == (ssl.CERT_REQUIRED, False)
+    assert context(enable_ssl_certificate_verification="false").verify_mode == ssl.CERT_NONE
 
 
 def test_passwords_reach_the_faust_consumer() -> None:
@@ -81,14 +82,8 @@ def test_kerberos_is_the_mechanism_unless_another_is_named() -> None:
     ("client", "named"),
     [
         ({"security.protocol": "tls"}, "security.protocol = 'tls'"),
-        (
-            {"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"},
-            "sasl.mechanism = 'OAUTHBEARER'",
-        ),
-        (
-            {"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.username": "u"},
-            "sasl.password",
-        ),
+        (SASL_SSL | {"sasl.mechanism": "OAUTHBEARER"}, "sasl.mechanism = 'OAUTHBEARER'"),
+        (SASL_SSL | {"sasl.mechanism": "PLAIN", "sasl.username": "u"}, "sasl.password"),
         ({"security.protocol": "ssl", "ssl.keystore.location": "x"}, "ssl.keystore.location"),
         ({"security.protocol": "ssl", "ssl.ca.location": "/nonexistent"}, r"ssl\.\*"),
     ],

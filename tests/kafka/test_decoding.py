@@ -6,18 +6,20 @@ import asyncio
 import gc
 import time
 import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as Partition
-from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
+from tests.kafka.bombs import columns, response
 from tests.kafka.harness import create_topic, settled, unique
 from workers.kafka.clients import Connection
 from workers.kafka.decoding import ColumnRecords, RecordSet, keep_bytes
@@ -35,11 +37,9 @@ def rows_of(records: ColumnRecords, most: int) -> list[Row]:
     rows: list[Row] = []
     while records.has_more():
         for part in records.take(0, most).parts():
-            taken = part.records
-            for i, (offset, time_ms) in enumerate(
-                zip(taken.offsets.tolist(), taken.times.tolist(), strict=True)
-            ):
-                rows.append((offset, time_ms, taken.key(i), taken.value(i)))
+            taken, times = part.records, part.records.times.tolist()
+            for i, offset in enumerate(taken.offsets.tolist()):
+                rows.append((offset, times[i], taken.key(i), taken.value(i)))
     return rows
 
 
@@ -48,15 +48,20 @@ def offsets(records: ColumnRecords, most: int = 100) -> list[int]:
     return found
 
 
-async def response(bootstrap: str, topic: str, start: int) -> ColumnRecords:
+@asynccontextmanager
+async def consumer_at(bootstrap: str, partition: Partition, start: int) -> AsyncIterator[Any]:
+    level = "read_committed"
+    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, isolation_level=level) as consumer:
+        consumer.assign([partition])
+        consumer.seek(partition, start)
+        yield consumer
+
+
+async def fetched(bootstrap: str, topic: str, start: int) -> ColumnRecords:
     """Return an unread aiokafka response fetched from `start`."""
     keep_bytes()
     partition = Partition(topic, 0)
-    async with AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, isolation_level="read_committed"
-    ) as consumer:
-        consumer.assign([partition])
-        consumer.seek(partition, start)
+    async with consumer_at(bootstrap, partition, start) as consumer:
         while partition not in consumer._fetcher._records:
             await asyncio.sleep(0.01)
         return ColumnRecords.of(consumer._fetcher._records[partition]._partition_records)
@@ -66,16 +71,16 @@ async def expected(bootstrap: str, topic: str, start: int) -> tuple[list[Row], i
     """Return the records of the same log from aiokafka's own path, and the final position."""
     partition = Partition(topic, 0)
     found: list[Any] = []
-    async with AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, isolation_level="read_committed"
-    ) as consumer:
-        consumer.assign([partition])
-        consumer.seek(partition, start)
+    async with consumer_at(bootstrap, partition, start) as consumer:
         end = (await consumer.end_offsets([partition]))[partition]
         while (position := await consumer.position(partition)) < end:
             for records in (await consumer.getmany(timeout_ms=100)).values():
                 found += records
-    return [(r.offset, r.timestamp, r.key, r.value) for r in found], position
+    return [row_of(record) for record in found], position
+
+
+def row_of(record: Any) -> Row:
+    return record.offset, record.timestamp, record.key, record.value
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "lz4", "snappy", "zstd"])
@@ -85,40 +90,29 @@ def test_columns_show_what_read_committed_shows(bootstrap: str, compression: str
     create_topic(connection, topic)
     producer = connection.producer(topic, **{"compression.type": compression, "linger.ms": 100})
     producer.init_transactions(120)
-    now_ms = (
-        time.time_ns() // 1_000_000
-    )  # records of long ago would be rolled into segments of their own
+    # Records of long ago would be rolled into segments of their own.
+    now_ms = time.time_ns() // 1_000_000
     for round_ in range(6):
         producer.begin_transaction()
         for i in range(20):
             value = None if i == 7 else b"%d-%d" % (round_, i)
             producer.produce(topic, value, None if i % 2 else b"k", 0, timestamp=now_ms + i)
         producer.flush(120)
-        if round_ % 2:
-            producer.abort_transaction(120)
-        else:
-            producer.commit_transaction(120)
+        (producer.abort_transaction if round_ % 2 else producer.commit_transaction)(120)
     settled(connection, topic)
     for start, visible in ((0, 60), (5, 55), (45, 37)):
         rows, position = asyncio.run(expected(bootstrap, topic, start))
-        records = asyncio.run(response(bootstrap, topic, start))
+        records = asyncio.run(fetched(bootstrap, topic, start))
         assert rows_of(records, 15) == rows
         assert len(rows) == visible
         assert records.next_fetch_offset == position
 
 
-def batch(count: int) -> bytearray:
-    builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 20)
+def batch(count: int, codec: int = 0) -> bytearray:
+    builder = DefaultRecordBatchBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
     for i in range(count):
         builder.append(i, 1000 + i, None, b"value-%d" % i, [])
     return bytearray(builder.build())
-
-
-def columns(raw: bytes, *, check_crcs: bool = True, start: int = 0) -> ColumnRecords:
-    response = PartitionRecords(
-        Partition("t", 0), RecordSet(raw), None, start, None, None, check_crcs, READ_COMMITTED
-    )
-    return ColumnRecords.of(response)
 
 
 def test_a_record_batch_is_never_split() -> None:
@@ -132,17 +126,13 @@ def test_a_record_batch_is_never_split() -> None:
 @pytest.mark.parametrize(
     "lengths", [(0, 3, 0, 4_000, 1), (30_000, 1, 30_000), (5, 90_000, 5, 90_000)]
 )
-def test_batches_that_are_decompressed_together_hold_what_each_holds(
-    kind: int, lengths: tuple[int, ...]
-) -> None:
+def test_batches_decompressed_together_are_complete(kind: int, lengths: tuple[int, ...]) -> None:
     """The first batch determines the initial room; batches that need more must not be cut off."""
     rng, raw, wanted = np.random.default_rng(0), b"", []
     for number, length in enumerate(lengths):
         builder = DefaultRecordBatchBuilder(2, kind if number != 1 else 0, 0, -1, -1, -1, 1 << 20)
         for i in range(3):
-            value = (
-                b"" if length == 0 else (bytes(length) if number % 2 == 0 else rng.bytes(length))
-            )
+            value = bytes(length) if number % 2 == 0 or not length else rng.bytes(length)
             builder.append(i, 1000 + i, None, value, [])
             wanted.append(value)
         made = bytearray(builder.build())
@@ -155,10 +145,7 @@ def test_batches_that_are_decompressed_together_hold_what_each_holds(
 
 def test_a_batch_that_cannot_be_decompressed_is_refused_behind_others_too() -> None:
     """With a valid CRC the producer itself is at fault, and the contents must not be guessed."""
-    builder = DefaultRecordBatchBuilder(2, 3, 0, -1, -1, -1, 1 << 20)
-    for i in range(100):
-        builder.append(i, 1000 + i, None, b"value-%d" % i, [])
-    good = bytes(builder.build())
+    good = bytes(batch(100, codec=3))
     damaged = bytearray(good)
     damaged[70:90] = bytes(20)
     parts = columns(good + bytes(damaged), check_crcs=False).take(0, 1_000).parts()
@@ -190,7 +177,7 @@ def test_taking_over_a_response_twice_goes_on_where_it_stood() -> None:
 
 def test_the_bytes_of_a_response_go_with_it_and_wait_for_no_collection_of_cycles() -> None:
     raw = RecordSet(bytes(batch(10)))
-    stored = PartitionRecords(Partition("t", 0), raw, None, 0, None, None, True, READ_COMMITTED)
+    stored = response(raw)
     records = ColumnRecords.of(stored)
     taken = whole(records.take(0, 100))
     gone = [weakref.ref(each) for each in (raw, stored, records)]
@@ -207,9 +194,8 @@ def legacy(magic: int, codec: int, count: int, base: int) -> bytes:
     """Return a message set of an old format as brokers stored it: with the offsets of the log."""
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 20)
     for i in range(count):
-        builder.append(
-            base + i, 1000 + i if magic else None, b"k" if i % 2 else None, b"old-%d" % i
-        )
+        time_ms, key = 1000 + i if magic else None, b"k" if i % 2 else None
+        builder.append(base + i, time_ms, key, b"old-%d" % i)
     return bytes(builder.build())
 
 
@@ -221,15 +207,10 @@ def test_batches_of_old_formats_are_read_between_those_of_today(magic: int, code
     new[:8] = (4).to_bytes(8)
     raw = old + bytes(new)
     expected: list[Row] = []
-    for stock in (
-        MemoryRecords(old),
-        MemoryRecords(bytes(new)),
-    ):  # aiokafka cannot read them in one response
+    for stock in (MemoryRecords(old), MemoryRecords(bytes(new))):  # aiokafka reads no mixture
         while stock.has_next():
-            for r in stock.next_batch():
-                expected.append(
-                    (r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value)
-                )
+            for offset, time_ms, key, value in map(row_of, stock.next_batch()):
+                expected.append((offset, -1 if time_ms is None else time_ms, key, value))
     assert len(expected) == 7
     assert rows_of(columns(raw), 100) == expected
     assert rows_of(columns(raw), 1) == expected
@@ -246,30 +227,15 @@ def test_bytes_that_are_no_records_are_refused(cut: int) -> None:
             found = whole(columns(bytes(damaged), check_crcs=False).take(0, 100))
         except CorruptRecordException:
             continue
-        assert all(
-            -1 <= start <= stop <= len(found.data)
-            for start, stop in (*found.keys.tolist(), *found.values.tolist())
-        )
+        places = (*found.keys.tolist(), *found.values.tolist())
+        assert all(-1 <= start <= stop <= len(found.data) for start, stop in places)
 
 
 def test_other_consumers_in_the_process_read_as_before() -> None:
     """Keeping responses as bytes must not affect other users of aiokafka in the process."""
-    ours = PartitionRecords(
-        Partition("t", 0), RecordSet(bytes(batch(10))), None, 0, None, None, True, READ_COMMITTED
-    )
-    stock = PartitionRecords(
-        Partition("t", 0),
-        MemoryRecords(bytes(batch(10))),
-        None,
-        0,
-        None,
-        None,
-        True,
-        READ_COMMITTED,
-    )
-    assert [(r.offset, r.timestamp, r.key, r.value) for r in ours] == [
-        (r.offset, r.timestamp, r.key, r.value) for r in stock
-    ]
+    raw = bytes(batch(10))
+    ours, stock = response(RecordSet(raw)), response(MemoryRecords(raw))
+    assert list(map(row_of, ours)) == list(map(row_of, stock))
 
 
 def test_records_made_of_bytes_are_those_bytes() -> None:

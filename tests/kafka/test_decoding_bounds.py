@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +24,8 @@ from hypothesis import strategies as st
 from tests.kafka.bombs import CODECS, PACK, batch, columns, raw_snappy, record, xerial
 from workers.kafka import decoding
 from workers.kafka.decoding import PART_BYTES, PART_RECORDS
-from workers.kafka.records import Batch, FetchedRecords
+from workers.kafka.records import Batch
+from workers.runtime.sizes import MESSAGE_BYTES
 
 pytestmark = pytest.mark.slow
 
@@ -66,23 +68,37 @@ SHAPES: tuple[Callable[[str], tuple[bytes, int, int]], ...] = (in_one, in_many, 
 @pytest.fixture(autouse=True, scope="module")
 def _loaded() -> None:
     """Load compiled code before measuring."""
-    list(columns(batch("zstd", record(0, b"", longer=40 * MB), 1)).take(0, MOST).parts())
+    parts_of(batch("zstd", record(0, b"", longer=40 * MB), 1))
 
 
-def seen(fetched: FetchedRecords, longest: int = MB) -> tuple[int, int, list[int]]:
-    """Take all parts, as a shard does; return the records, their bytes, and the part sizes."""
-    number, size, at, sizes = 0, 0, fetched.start, []
-    for part in fetched.parts(longest):
-        assert part.start == at
-        assert len(part) <= PART_RECORDS
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    """Trace allocations in the block; yield a function for their peak in bytes."""
+    peak = 0
+    tracemalloc.start()
+    try:
+        yield lambda: peak
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+
+def parts_of(raw: bytes, longest: int = MESSAGE_BYTES, **options: bool) -> list[Batch]:
+    return list(columns(raw, **options).take(0, MOST).parts(longest))
+
+
+def seen(raw: bytes) -> tuple[int, int, int]:
+    """Take all parts, as a shard does; return the records, their bytes, and the largest part's."""
+    fetched = columns(raw).take(0, MOST)
+    at, number, sizes = fetched.start, 0, [0]
+    for part in fetched.parts(MB):
+        assert part.start == at and len(part) <= PART_RECORDS
         at = part.end
         number += len(part)
-        lengths = part.records.values[:, 1] - part.records.values[:, 0]
-        size += int(lengths.sum())
-        sizes.append(int(lengths.sum()))
+        sizes.append(int(np.diff(part.records.values).sum()))
         del part
     assert at == fetched.end
-    return number, size, sizes
+    return number, sum(sizes), max(sizes)
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
@@ -90,30 +106,20 @@ def seen(fetched: FetchedRecords, longest: int = MB) -> tuple[int, int, list[int
 def test_no_content_makes_a_fetch_larger_than_its_parts(shape: Any, codec: str) -> None:
     """One fetch of 3,000 such records took 9 GB and killed the worker after every restart."""
     raw, number, size = shape(codec)
-    fetched = columns(raw).take(0, MOST)
     # A snappy block is decompressed at once, but here it has only 32 KiB.
-    tracemalloc.start()
-    try:
-        found, found_size, sizes = seen(fetched)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert (found, found_size) == (number, size)
-    assert max(sizes) <= PART_BYTES
-    assert peak <= BOUND, f"{peak:,} bytes for {len(raw):,}"
+    with traced() as peak:
+        *found, largest = seen(raw)
+    assert found == [number, size]
+    assert largest <= PART_BYTES
+    assert peak() <= BOUND, f"{peak():,} bytes for {len(raw):,}"
 
 
 def test_snappy_without_frames_takes_memory_in_proportion_to_what_was_fetched() -> None:
     """librdkafka sends a batch as one block, which cannot be decompressed in pieces."""
     raw = batch("snappy", (), 150, packed=raw_snappy(large_records(150, 990_000)))
-    fetched = columns(raw).take(0, MOST)
-    tracemalloc.start()
-    try:
-        assert seen(fetched)[:2] == (150, 150 * 990_000)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak <= BOUND + 22 * len(raw)
+    with traced() as peak:
+        assert seen(raw)[:2] == (150, 150 * 990_000)
+    assert peak() <= BOUND + 22 * len(raw)
 
 
 @pytest.mark.parametrize("kind", ["gzip", "lz4", "zstd"])
@@ -121,17 +127,16 @@ def test_three_gigabytes_pass_through_a_small_address_space(kind: str) -> None:
     """Memory of the codec libraries is bounded too: zstd may ask for a window of 128 MiB."""
     program = f"""
 import resource, sys
-from tests.kafka.bombs import batch, columns
-from tests.kafka.test_decoding_bounds import large_records, seen, MOST
+from tests.kafka.bombs import batch
+from tests.kafka.test_decoding_bounds import large_records, seen
 raw = batch({kind!r}, large_records(3_000, 990_000), 3_000)
-seen(columns(batch({kind!r}, large_records(150, 990_000), 150)).take(0, MOST))
+seen(batch({kind!r}, large_records(150, 990_000), 150))
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
-print(*seen(columns(raw).take(0, MOST))[:2])
+print(*seen(raw)[:2])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["3000", str(3_000 * 990_000)], done.stderr[-2_000:]
 
 
@@ -144,7 +149,7 @@ def test_a_record_that_is_too_long_is_cut_and_keeps_what_a_reject_keeps(codec: s
         record(2, b"y", b"k" * 100, longer=PART_BYTES),
         record(3, b"behind", None, [(b"h", None)]),
     )
-    parts = list(columns(batch(codec, pieces, 4)).take(0, MOST).parts(MB))
+    parts = parts_of(batch(codec, pieces, 4), MB)
     rows = [
         (int(offset), part.records.key(i), part.records.value(i), part.records.headers(i, 1 << 20))
         for part in parts
@@ -166,7 +171,7 @@ def test_a_record_that_is_too_long_elsewhere_is_too_long_for_every_reader(place:
     """Its short value could be an event whose user would be half a key."""
     long = b"k" * (PART_BYTES + 5)
     pieces = record(0, b"{}", long) if place == "key" else record(0, b"{}", b"k", [(b"h", long)])
-    [part] = columns(batch("zstd", pieces, 1)).take(0, MOST).parts(MB)
+    [part] = parts_of(batch("zstd", pieces, 1), MB)
     assert part.records.key(0) == (None if place == "key" else b"k")
     value = part.records.value(0) or b""
     assert len(value) == MB + 1
@@ -177,67 +182,48 @@ def test_a_record_that_is_too_long_elsewhere_is_too_long_for_every_reader(place:
 def test_the_operator_may_read_longer_records() -> None:
     """`events.max_bytes` goes up to 100 MB; a part then has room for one such record."""
     raw = batch("zstd", record(0, b"", longer=60 * MB), 1)
-    [part] = columns(raw).take(0, MOST).parts(60 * MB)
+    [part] = parts_of(raw, 60 * MB)
     assert len(part.records.value(0) or b"") == 60 * MB
-    [part] = columns(raw).take(0, MOST).parts(50 * MB)
+    [part] = parts_of(raw, 50 * MB)
     assert len(part.records.value(0) or b"") == 50 * MB + 1
 
 
 def test_an_ordinary_fetch_is_one_part() -> None:
     """Every part takes turns at the GIL."""
-    some = b"".join(
-        batch(
-            "lz4", chain.from_iterable(record(i, b"v" * 90) for i in range(9_000)), 9_000, 9_000 * n
-        )
-        for n in range(8)
-    )
+    pieces = [piece for i in range(9_000) for piece in record(i, b"v" * 90)]
+    some = b"".join(batch("lz4", pieces, 9_000, 9_000 * n) for n in range(8))
     records = columns(some)
     numbers = []
     while records.has_more():
-        taken = records.take(0, PART_RECORDS)
-        numbers.append([len(part) for part in taken.parts()])
+        numbers.append([len(part) for part in records.take(0, PART_RECORDS).parts()])
     assert numbers == [[54_000], [18_000]]
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("claimed", [-5, 2, 4, 1_000_000, (1 << 31) - 1])
-def test_a_header_that_lies_about_the_number_of_records_is_refused(
-    codec: str, claimed: int
-) -> None:
+def test_a_header_with_a_false_record_count_is_refused(codec: str, claimed: int) -> None:
     """Nothing is allocated from the claimed count."""
     raw = batch(codec, chain.from_iterable(record(i, b"v") for i in range(3)), claimed)
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptRecordException):
-            list(columns(raw).take(0, MOST).parts())
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 << 20
+    with traced() as peak, pytest.raises(CorruptRecordException):
+        parts_of(raw)
+    assert peak() < 8 << 20
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
 @pytest.mark.parametrize("claimed", [149, 151, (1 << 31) - 1])
-def test_a_long_batch_that_lies_about_the_number_of_records_is_refused_at_its_end(
-    codec: str, claimed: int
-) -> None:
+def test_a_long_batch_with_a_false_record_count_is_refused(codec: str, claimed: int) -> None:
     raw = batch(codec, large_records(150, 990_000), claimed)
     with pytest.raises(CorruptRecordException, match="offset 0 holds no records"):
-        seen(columns(raw).take(0, MOST))
+        seen(raw)
 
 
 def test_snappy_that_claims_gigabytes_is_refused_before_they_are_asked_for() -> None:
     """The claimed length is in the first bytes and cannot be trusted."""
     packed = b"\xff\xff\xff\xff\x0f" + bytes(cramjam.snappy.compress_raw(b"a" * 100))[1:]
     for made in (packed, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + len(packed).to_bytes(4) + packed):
-        tracemalloc.start()
-        try:
-            with pytest.raises(CorruptRecordException, match="snappy"):
-                list(columns(batch("snappy", (), 1, packed=made)).take(0, MOST).parts())
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert peak <= BOUND
+        with traced() as peak, pytest.raises(CorruptRecordException, match="snappy"):
+            parts_of(batch("snappy", (), 1, packed=made))
+        assert peak() <= BOUND
 
 
 def test_zstd_that_lies_about_its_size_is_read_as_it_is() -> None:
@@ -245,13 +231,13 @@ def test_zstd_that_lies_about_its_size_is_read_as_it_is() -> None:
     content = b"".join(record(0, b"", longer=40 * MB))
     told = zstandard.ZstdCompressor(write_content_size=True).compress(content)
     assert zstandard.frame_content_size(told) == len(content)
-    [part] = columns(batch("zstd", (), 1, packed=told)).take(0, MOST).parts(MB)
+    [part] = parts_of(batch("zstd", (), 1, packed=told), MB)
     assert len(part.records.value(0) or b"") == MB + 1
     lying = bytearray(told)
     at = told.index(len(content).to_bytes(4, "little"))
     lying[at : at + 4] = (1 << 31).to_bytes(4, "little")
     with pytest.raises(CorruptRecordException):
-        list(columns(batch("zstd", (), 1, packed=bytes(lying))).take(0, MOST).parts(MB))
+        parts_of(batch("zstd", (), 1, packed=bytes(lying)), MB)
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
@@ -259,16 +245,13 @@ def test_a_long_batch_that_is_cut_off_or_damaged_is_refused(codec: str) -> None:
     """A stream detects the damage on the way; records before it are whole."""
     packed = PACK[codec](large_records(100, 990_000))
     half = len(packed) // 2
-    for damaged in (
-        packed[:half],
-        packed[:-30],
-        packed[:half] + b"\x55" * 40 + packed[half + 40 :],
-    ):
+    changed = packed[:half] + b"\x55" * 40 + packed[half + 40 :]
+    for damaged in (packed[:half], packed[:-30], changed):
         raw = batch(codec, (), 100, packed=damaged)
         if codec in ("lz4", "snappy") and len(damaged) == len(packed):
             continue  # they have no checksum: another value may be as long
         with pytest.raises(CorruptRecordException):
-            seen(columns(raw).take(0, MOST))
+            seen(raw)
 
 
 @pytest.mark.parametrize("bad", ["length", "key", "value", "offsets"])
@@ -284,7 +267,7 @@ def test_records_that_are_none_are_refused_in_a_stream_as_in_a_part(bad: str) ->
         second[8] = 126
     for before in (first, b"".join(record(5, b"short"))):
         with pytest.raises(CorruptRecordException):
-            list(columns(batch("zstd", [before, bytes(second)], 2)).take(0, MOST).parts())
+            parts_of(batch("zstd", [before, bytes(second)], 2))
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -294,35 +277,26 @@ def test_messages_of_old_formats_expand_within_the_same_bound(magic: int) -> Non
     for i in range(2):
         builder.append(i, 1_000 if magic else None, None, bytes(30 * MB))
     raw = bytes(builder.build())
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptRecordException, match="offset 0, of a format before Kafka 0.11"):
-            list(columns(raw).take(0, MOST).parts())
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak <= BOUND
+    with (
+        traced() as peak,
+        pytest.raises(CorruptRecordException, match="offset 0, of a format before Kafka 0.11"),
+    ):
+        parts_of(raw)
+    assert peak() <= BOUND
 
 
 def rows(part: Batch) -> list[tuple[Any, ...]]:
     """Return every column of a part's records."""
-    r = part.records
+    r, times = part.records, part.records.times.tolist()
     return [
-        (
-            int(r.offsets[i]),
-            int(r.times[i]),
-            r.key(i),
-            r.value(i),
-            tuple(r.headers(i, 1 << 20) or ()),
-        )
-        for i in range(len(part))
+        (offset, times[i], r.key(i), r.value(i), tuple(r.headers(i, 1 << 20) or ()))
+        for i, offset in enumerate(r.offsets.tolist())
     ]
 
 
 texts = st.none() | st.binary(max_size=30) | st.integers(0, 400).map(lambda n: b"z" * n)
-headers = st.lists(
-    st.tuples(st.text(max_size=3).map(str.encode), st.none() | st.binary(max_size=5)), max_size=2
-)
+names = st.text(max_size=3).map(str.encode)
+headers = st.lists(st.tuples(names, st.none() | st.binary(max_size=5)), max_size=2)
 contents = st.lists(st.tuples(texts, texts, headers), min_size=1, max_size=30)
 
 
@@ -341,11 +315,7 @@ def test_parts_cut_anywhere_hold_the_records_that_aiokafka_reads(
     raw, wanted, base = b"", [], 0
     for codec, records in made:
         packed = None
-        pieces = list(
-            chain.from_iterable(
-                record(i, value, key, more) for i, (value, key, more) in enumerate(records)
-            )
-        )
+        pieces = [piece for i, one in enumerate(records) for piece in record(i, *one)]
         if codec == "raw":
             codec, packed = "snappy", raw_snappy(pieces)
         one = batch(codec, pieces, len(records), base, packed=packed)
@@ -386,7 +356,7 @@ def test_snappy_frames_of_any_size_are_the_same_records() -> None:
     """Java's frames have 32 KiB; other clients choose any size."""
     for block in (100, 32 << 10, 1 << 20):
         raw = batch("snappy", (), 50, packed=xerial(large_records(50, 990_000), block))
-        assert seen(columns(raw).take(0, MOST))[:2] == (50, 50 * 990_000)
+        assert seen(raw)[:2] == (50, 50 * 990_000)
 
 
 def test_a_response_of_damaged_bytes_never_leads_outside_it() -> None:
@@ -398,8 +368,6 @@ def test_a_response_of_damaged_bytes_never_leads_outside_it() -> None:
             damaged = bytearray(good)
             for at in rng.integers(61, len(good), 3).tolist():
                 damaged[at] ^= 1 << int(rng.integers(8))
-            try:
+            with suppress(CorruptRecordException):
                 for part in columns(bytes(damaged), check_crcs=False).take(0, MOST).parts():
                     assert (part.records.values <= len(part.records.data)).all()
-            except CorruptRecordException:
-                pass

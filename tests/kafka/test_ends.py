@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from workers.kafka.clients import Connection
 from workers.kafka.offsets import MOST_ENDS, End, Ends, Reading
 from workers.kafka.records import Batch, Records
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 
 
@@ -16,9 +16,8 @@ class Recorder(Shard):
     """Shard without Kafka that records offsets and ends in the order it meets them."""
 
     def __init__(self) -> None:
-        super().__init__(
-            Connection("unused:9092"), "shard-0", 0, "state", Store(None, Changelog("state", 0))
-        )
+        store = Store(None, Changelog("state", 0))
+        super().__init__(Assignment(Connection("unused:9092"), "shard-0", 0, store))
         self.offset = 0
         self.seen: list[int | End] = []
 
@@ -61,8 +60,7 @@ def test_records_and_ends_are_met_in_the_order_of_the_log(
     shard.tick(Reading(30, 30, 30))
     expected: list[int | End] = sorted(visible)
     for end in reversed(noted):
-        at = sum(1 for offset in visible if offset < end.offset)
-        expected.insert(at, end)
+        expected.insert(sum(offset < end.offset for offset in visible), end)
     assert shard.seen == expected
     assert not shard.ends
 

@@ -21,11 +21,7 @@ NEVER_S = 600.0
 def waits(
     *, all_have_room: bool = False, freed: bool = False, records: bool = False, frees: int = 0
 ) -> bool:
-    """Start a wait, finish a shard's batches in another thread meanwhile, and return whether the
-    wait ended.
-
-    `freed`: a batch finished after the check for room.
-    """
+    """Wait while another thread finishes batches, `freed` before it; return whether it ended."""
 
     async def wait() -> bool:
         thread: Any = ConsumerThread.__new__(ConsumerThread)
@@ -36,7 +32,7 @@ def waits(
         waiter = asyncio.get_running_loop().create_future()
         waiting = asyncio.ensure_future(thread._wait(waiter, NEVER_S))
         await asyncio.sleep(0.01)
-        for _ in range(frees):
+        for _ in range(frees):  # all before the loop runs again
             freeing = Thread(target=thread.on_freed)
             freeing.start()
             freeing.join()
@@ -104,10 +100,8 @@ def test_a_consumer_that_cannot_leave_in_time_is_closed_and_says_nothing(
 
     async def stop() -> None:
         thread: Any = ConsumerThread.__new__(ConsumerThread)
-        away = SimpleNamespace(is_so=True)
-        thread.consumer = SimpleNamespace(
-            handover=SimpleNamespace(metrics=SimpleNamespace(away=away))
-        )
+        metrics = SimpleNamespace(away=SimpleNamespace(is_so=True))
+        thread.consumer = SimpleNamespace(handover=SimpleNamespace(metrics=metrics))
         thread._consumer = SimpleNamespace(_client=SimpleNamespace(close=close))
         await thread.on_thread_stop()
         assert thread._consumer is None

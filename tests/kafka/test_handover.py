@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from functools import wraps
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -14,7 +14,7 @@ from workers.kafka.clients import Connection
 from workers.kafka.handover import KAFKA_AWAY, MOST_WAITING, Handover, Partition
 from workers.kafka.offsets import End, Reading
 from workers.kafka.records import Batch, FetchedRecords, Records
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.runtime.errors import (
     CopyFailed,
@@ -57,7 +57,8 @@ class Recorder(Shard):
 
     def __init__(self, partition: int) -> None:
         store = Store(None, Changelog("state", partition))
-        super().__init__(Connection("unused:9092"), f"shard-{partition}", partition, "state", store)
+        connection = Connection("unused:9092")
+        super().__init__(Assignment(connection, f"shard-{partition}", partition, store))
         self.starts_at: int | None = 0
         self.fails: Exception | None = None
         self.seen: list[object] = []
@@ -85,14 +86,12 @@ class Recorder(Shard):
 class Stage:
     """Hand-over over recorders."""
 
-    def __init__(self, **options: float) -> None:
+    def __init__(self) -> None:
         self.log = Log()
         self.made: dict[int, Recorder] = {}
         self.prepare: Callable[[Recorder], None] = lambda shard: None
-        more: dict[str, Any] = dict(options)
-        self.handover = Handover(
-            {"events": self.make}, now_ms=lambda: 5000, exit_deadline_s=3600, **more
-        )
+        factories = {"events": self.make}
+        self.handover = Handover(factories, now_ms=lambda: 5000, exit_deadline_s=3600)
         self.handover.reader = self.log
 
     def make(self, partition: int) -> Recorder:
@@ -101,33 +100,44 @@ class Stage:
         return shard
 
     def batch(self, partition: int, start: int, end: int, *offsets: int) -> FetchedRecords:
-        at = list(offsets or (start,))
-        n = len(at)
-        records = Records.of([b"x"] * n, offsets=at)
-        batch = FetchedRecords(
-            start,
-            end,
-            n,
-            0,
-            lambda _: iter([Batch(start, end, records)]),
-            self.handover.shard(("events", partition)),
-        )
+        at = offsets or (start,)
+        part = Batch(start, end, Records.of([b"x"] * len(at), offsets=at))
+        shard = self.handover.shard(("events", partition))
+        batch = FetchedRecords(start, end, len(at), 0, lambda _: iter([part]), shard)
         self.handover.expect(batch)
         return batch
 
+    async def fail(self, where: str, failure: Exception) -> None:
+        """Fail a shard in `open` or in `process`, and wait until the worker stops."""
+        if where == "open":
+            self.prepare = lambda shard: setattr(shard, "fails", failure)
+            assert await self.handover.acquire(EVENTS) == {}
+        else:
+            await self.handover.acquire(EVENTS)
+            self.made[0].fails = failure
+            await self.handover.feed(self.batch(0, 0, 1))
+            await settle(self.handover.stopping.is_set)
 
-def run(scenario: Callable[[Stage], Awaitable[None]], **options: float) -> Stage:
-    """Run a scenario in its own loop and give up every shard at the end."""
-    stage = Stage(**options)
 
-    async def main() -> None:
-        await scenario(stage)
-        for shard in stage.made.values():
-            shard.gate.set()
-        await stage.handover.release()
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
 
-    asyncio.run(main())
-    return stage
+
+def looped(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test of a `stage` in its own loop, and give up every shard at the end."""
+
+    @wraps(test)
+    def run(stage: Stage, **others: object) -> None:
+        async def main() -> None:
+            await test(stage=stage, **others)
+            for shard in stage.made.values():
+                shard.gate.set()
+            await stage.handover.release()
+
+        asyncio.run(main())
+
+    return run
 
 
 async def settle(done: Callable[[], bool]) -> None:
@@ -138,147 +148,129 @@ async def settle(done: Callable[[], bool]) -> None:
     raise TimeoutError
 
 
-def test_acquire_says_where_to_read_on() -> None:
+@looped
+async def test_acquire_says_where_to_read_on(stage: Stage) -> None:
     """A stored position is the authority; without one, reading starts at the beginning."""
-
-    async def scenario(stage: Stage) -> None:
-        stage.log.log = {EVENTS[0]: (10, 50), EVENTS[1]: (10, 50)}
-        stage.prepare = lambda shard: setattr(shard, "starts_at", 50 if shard.partition else None)
-        assert await stage.handover.acquire(EVENTS) == {EVENTS[0]: 10, EVENTS[1]: 50}
-
-    assert run(scenario).handover.exit_status is None
+    stage.log.log = {EVENTS[0]: (10, 50), EVENTS[1]: (10, 50)}
+    stage.prepare = lambda shard: setattr(shard, "starts_at", 50 if shard.partition else None)
+    assert await stage.handover.acquire(EVENTS) == {EVENTS[0]: 10, EVENTS[1]: 50}
+    assert stage.handover.exit_status is None
 
 
 @pytest.mark.parametrize(
     ("stored", "reason"), [(9, "retention removed records"), (51, "re-created or lost its tail")]
 )
-def test_a_stored_position_outside_the_log_is_refused(
-    stored: int, reason: str, caplog: pytest.LogCaptureFixture
+@looped
+async def test_a_stored_position_outside_the_log_is_refused(
+    stage: Stage, stored: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Records were removed uncounted, or offsets reassigned."""
-
-    async def scenario(stage: Stage) -> None:
-        stage.log.log = {EVENTS[0]: (10, 50)}
-        stage.prepare = lambda shard: setattr(shard, "starts_at", stored)
-        assert await stage.handover.acquire(EVENTS[:1]) == {}
-        assert stage.handover.stopping.is_set()
-
-    assert run(scenario).handover.exit_status == 2
+    stage.log.log = {EVENTS[0]: (10, 50)}
+    stage.prepare = lambda shard: setattr(shard, "starts_at", stored)
+    assert await stage.handover.acquire(EVENTS[:1]) == {}
+    assert stage.handover.stopping.is_set()
+    assert stage.handover.exit_status == 2
     assert reason in caplog.text
 
 
-def test_a_slow_shard_does_not_hold_up_another() -> None:
+@looped
+async def test_a_slow_shard_does_not_hold_up_another(stage: Stage) -> None:
     """Partitions are independent: one slow commit must not stop the rest."""
-
-    async def scenario(stage: Stage) -> None:
-        await stage.handover.acquire(EVENTS)
-        slow, fast = stage.made[0], stage.made[1]
-        slow.gate.clear()
-        await stage.handover.feed(stage.batch(0, 0, 1))
-        for start in range(5):
-            await stage.handover.feed(stage.batch(1, start, start + 1))
-        await settle(lambda: fast.offset == 5)
-        assert (slow.seen, fast.seen) == ([], [0, 1, 2, 3, 4])
-        slow.gate.set()
-        await settle(lambda: slow.offset == 1)
-
-    run(scenario)
+    await stage.handover.acquire(EVENTS)
+    slow, fast = stage.made[0], stage.made[1]
+    slow.gate.clear()
+    await stage.handover.feed(stage.batch(0, 0, 1))
+    for start in range(5):
+        await stage.handover.feed(stage.batch(1, start, start + 1))
+    await settle(lambda: fast.offset == 5)
+    assert (slow.seen, fast.seen) == ([], [0, 1, 2, 3, 4])
+    slow.gate.set()
+    await settle(lambda: slow.offset == 1)
 
 
-def test_what_waits_for_a_shard_is_bounded() -> None:
+@looped
+async def test_what_waits_for_a_shard_is_bounded(stage: Stage) -> None:
     """Without a bound, a backlog would be fetched into memory."""
-
-    async def scenario(stage: Stage) -> None:
-        await stage.handover.acquire(EVENTS)
-        stage.made[0].gate.clear()
-        for start in range(MOST_WAITING):
-            assert stage.handover.has_room(EVENTS[0])
-            await stage.handover.feed(stage.batch(0, start, start + 1))
-        assert not stage.handover.has_room(EVENTS[0])
-        assert stage.handover.has_room(EVENTS[1])
-        room: list[bool] = []
-        stage.handover.on_freed = lambda: room.append(stage.handover.has_room(EVENTS[0]))
-        stage.made[0].gate.set()
-        await settle(lambda: len(room) == MOST_WAITING)
-        assert all(room), "there is room when it is told"
-
-    run(scenario)
+    await stage.handover.acquire(EVENTS)
+    stage.made[0].gate.clear()
+    for start in range(MOST_WAITING):
+        assert stage.handover.has_room(EVENTS[0])
+        await stage.handover.feed(stage.batch(0, start, start + 1))
+    assert not stage.handover.has_room(EVENTS[0])
+    assert stage.handover.has_room(EVENTS[1])
+    room: list[bool] = []
+    stage.handover.on_freed = lambda: room.append(stage.handover.has_room(EVENTS[0]))
+    stage.made[0].gate.set()
+    await settle(lambda: len(room) == MOST_WAITING)
+    assert all(room), "there is room when it is told"
 
 
-def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is_by_then() -> None:
+@looped
+async def test_the_clock_acts_where_the_log_ended_not_where_a_slow_shard_is(stage: Stage) -> None:
     """Processing time depends on content, so it must not decide the tick of another event."""
-
-    async def scenario(stage: Stage) -> None:
-        await stage.handover.acquire(EVENTS)
-        idle, slow = stage.made[0], stage.made[1]
-        # The second log has records up to 7; one slow batch of them is in progress.
-        stage.log.at = {EVENTS[0]: 0, EVENTS[1]: 7}
-        stage.log.read = {EVENTS[0]: Reading(0, 0, 0), EVENTS[1]: Reading(4, 4, 7)}
-        slow.gate.clear()
-        await stage.handover.feed(stage.batch(1, 0, 4))
-        await stage.handover.tick()
-        await settle(lambda: bool(idle.seen))
-        # A batch that reaches past 7: it entered the log after the end was noted.
-        await stage.handover.feed(stage.batch(1, 4, 9, 6, 8))
-        slow.gate.set()
-        await settle(lambda: len(slow.seen) == 4)
-        assert idle.seen == [End(5000, 0)]
-        assert slow.seen == [0, 4, End(5000, 7), 7]
-        assert stage.log.asked == EVENTS
-
-    run(scenario)
+    await stage.handover.acquire(EVENTS)
+    idle, slow = stage.made[0], stage.made[1]
+    # The second log has records up to 7; one slow batch of them is in progress.
+    stage.log.at = {EVENTS[0]: 0, EVENTS[1]: 7}
+    stage.log.read = {EVENTS[0]: Reading(0, 0, 0), EVENTS[1]: Reading(4, 4, 7)}
+    slow.gate.clear()
+    await stage.handover.feed(stage.batch(1, 0, 4))
+    await stage.handover.tick()
+    await settle(lambda: bool(idle.seen))
+    # A batch that reaches past 7: it entered the log after the end was noted.
+    await stage.handover.feed(stage.batch(1, 4, 9, 6, 8))
+    slow.gate.set()
+    await settle(lambda: len(slow.seen) == 4)
+    assert idle.seen == [End(5000, 0)]
+    assert slow.seen == [0, 4, End(5000, 7), 7]
+    assert stage.log.asked == EVENTS
 
 
-def test_an_end_behind_which_nobody_may_see_a_record_is_reached_without_one() -> None:
+@looped
+async def test_an_end_behind_invisible_records_is_reached_without_one(stage: Stage) -> None:
     """A log that ends in transaction markers has no record that would advance the shard."""
-
-    async def scenario(stage: Stage) -> None:
-        await stage.handover.acquire(EVENTS[:1])
-        stage.log.at = {EVENTS[0]: 3}
-        stage.log.read = {EVENTS[0]: Reading(1, 3, 3)}
-        await stage.handover.tick()
-        await settle(lambda: not stage.handover._at_work)
-        shard = stage.made[0]
-        assert shard.seen == []  # one record is fetched and still on its way
-        await stage.handover.feed(stage.batch(0, 0, 1))
-        await stage.handover.tick()
-        await settle(lambda: len(shard.seen) == 2)
-        assert shard.seen == [0, End(5000, 3)]
-
-    run(scenario)
+    await stage.handover.acquire(EVENTS[:1])
+    stage.log.at = {EVENTS[0]: 3}
+    stage.log.read = {EVENTS[0]: Reading(1, 3, 3)}
+    await stage.handover.tick()
+    await settle(lambda: not stage.handover._at_work)
+    shard = stage.made[0]
+    assert shard.seen == []  # one record is fetched and still on its way
+    await stage.handover.feed(stage.batch(0, 0, 1))
+    await stage.handover.tick()
+    await settle(lambda: len(shard.seen) == 2)
+    assert shard.seen == [0, End(5000, 3)]
 
 
-def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so() -> None:
+@looped
+async def test_a_fenced_shard_is_dropped_and_the_worker_leaves_if_it_stays_so(stage: Stage) -> None:
     """A newer owner exists: publish nothing more, and do not hold its partition forever."""
-
-    async def scenario(stage: Stage) -> None:
-        await stage.handover.acquire(EVENTS)
-        stage.made[0].fails = Fenced("newer")
-        await stage.handover.feed(stage.batch(0, 0, 1))
-        await settle(lambda: stage.made[0].closed)
-        assert stage.handover.shard(EVENTS[0]) is None
-        assert stage.handover.shard(EVENTS[1]) is not None
-        await settle(lambda: stage.handover.exit_status is not None)
-
-    assert run(scenario, fenced_grace_s=0.05).handover.exit_status == 75
+    stage.handover._fenced_grace_s = 0.05
+    await stage.handover.acquire(EVENTS)
+    stage.made[0].fails = Fenced("newer")
+    await stage.handover.feed(stage.batch(0, 0, 1))
+    await settle(lambda: stage.made[0].closed)
+    assert stage.handover.shard(EVENTS[0]) is None
+    assert stage.handover.shard(EVENTS[1]) is not None
+    await settle(lambda: stage.handover.exit_status is not None)
+    assert stage.handover.exit_status == 75
 
 
-def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten() -> None:
+@looped
+async def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten(stage: Stage) -> None:
     """After a freeze the group has moved on; rejoining is enough."""
-
-    async def scenario(stage: Stage) -> None:
-        await stage.handover.acquire(EVENTS)
-        stage.made[0].fails = Fenced("newer")
-        await stage.handover.feed(stage.batch(0, 0, 1))
-        await settle(lambda: stage.made[0].closed)
-        fenced = stage.made[0]
-        await stage.handover.acquire(EVENTS)
-        stage.handover._still_fenced(
-            fenced
-        )  # as the timer does: one that is so short would be over before the take-over
-        assert stage.handover.shard(EVENTS[0]) is not None
-
-    assert run(scenario, fenced_grace_s=3600).handover.exit_status is None
+    stage.handover._fenced_grace_s = 3600
+    await stage.handover.acquire(EVENTS)
+    stage.made[0].fails = Fenced("newer")
+    await stage.handover.feed(stage.batch(0, 0, 1))
+    await settle(lambda: stage.made[0].closed)
+    fenced = stage.made[0]
+    await stage.handover.acquire(EVENTS)
+    stage.handover._still_fenced(
+        fenced
+    )  # as the timer does: one that is so short would be over before the take-over
+    assert stage.handover.shard(EVENTS[0]) is not None
+    assert stage.handover.exit_status is None
 
 
 @pytest.mark.parametrize(
@@ -291,22 +283,13 @@ def test_a_fenced_shard_whose_partition_is_reassigned_is_forgotten() -> None:
     ],
 )
 @pytest.mark.parametrize("where", ["open", "process"])
-def test_a_failure_ends_the_worker_with_its_status(
-    where: str, failure: Exception, status: int, caplog: pytest.LogCaptureFixture
+@looped
+async def test_a_failure_ends_the_worker_with_its_status(
+    stage: Stage, where: str, failure: Exception, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Refusals are one message; any other failure is a defect and shows its traceback."""
-
-    async def scenario(stage: Stage) -> None:
-        if where == "open":
-            stage.prepare = lambda shard: setattr(shard, "fails", failure)
-            assert await stage.handover.acquire(EVENTS) == {}
-        else:
-            await stage.handover.acquire(EVENTS)
-            stage.made[0].fails = failure
-            await stage.handover.feed(stage.batch(0, 0, 1))
-            await settle(stage.handover.stopping.is_set)
-
-    assert run(scenario).handover.exit_status == status
+    await stage.fail(where, failure)
+    assert stage.handover.exit_status == status
     assert any(record.exc_info for record in caplog.records) == (status == 70)
 
 
@@ -320,37 +303,25 @@ def test_a_failure_ends_the_worker_with_its_status(
     ],
 )
 @pytest.mark.parametrize("where", ["open", "process"])
-def test_a_kafka_or_a_copy_that_fails_a_shard_has_everything_let_go_to_begin_again(
-    where: str, failure: Exception, away: bool, caplog: pytest.LogCaptureFixture
+@looped
+async def test_a_kafka_or_a_copy_that_fails_a_shard_has_everything_let_go_to_begin_again(
+    stage: Stage, where: str, failure: Exception, away: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No outage ends the process, and no partial work continues."""
-
-    async def scenario(stage: Stage) -> None:
-        if where == "open":
-            stage.prepare = lambda shard: setattr(shard, "fails", failure)
-            assert await stage.handover.acquire(EVENTS) == {}
-        else:
-            await stage.handover.acquire(EVENTS)
-            stage.made[0].fails = failure
-            await stage.handover.feed(stage.batch(0, 0, 1))
-            await settle(stage.handover.stopping.is_set)
-        assert stage.made[0].closed
-
-    stage = run(scenario)
+    await stage.fail(where, failure)
+    assert stage.made[0].closed
     assert stage.handover.exit_status == KAFKA_AWAY and stage.handover.metrics.away.is_so == away
     assert not any(record.exc_info for record in caplog.records)
     stage.handover.ended()
 
 
-def test_a_batch_of_a_shard_that_was_given_up_does_nothing() -> None:
+@looped
+async def test_a_batch_of_a_shard_that_was_given_up_does_nothing(stage: Stage) -> None:
     """Batches in flight when partitions are revoked belong to the next owner."""
-
-    async def scenario(stage: Stage) -> None:
-        await stage.handover.acquire(EVENTS)
-        old, late = stage.made[0], stage.batch(0, 0, 1)
-        await stage.handover.release()
-        await stage.handover.feed(late)
-        await asyncio.sleep(0.05)
-        assert (old.seen, old.offset) == ([], 0)
-
-    assert run(scenario).handover.exit_status is None
+    await stage.handover.acquire(EVENTS)
+    old, late = stage.made[0], stage.batch(0, 0, 1)
+    await stage.handover.release()
+    await stage.handover.feed(late)
+    await asyncio.sleep(0.05)
+    assert (old.seen, old.offset) == ([], 0)
+    assert stage.handover.exit_status is None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError
 
 from tests.kafka import late_end_txn
 from tests.kafka.harness import create_topic
@@ -25,11 +25,10 @@ from tests.kafka.proxy import (
     Request,
     proxied_broker,
 )
-from tests.kafka.test_shard import Cluster, say
+from tests.kafka.test_shard import Cluster, abort, before_commit, say
 from workers.kafka import transaction
 from workers.kafka.clients import Connection
 from workers.kafka.shard import Shard
-from workers.kafka.transaction import Transactions
 from workers.runtime.errors import Fenced, KafkaAway
 
 pytestmark = pytest.mark.slow
@@ -37,45 +36,30 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    with proxied_broker(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms=200\n"
-    ) as made:
+    quick = "transaction.abort.timed.out.transaction.cleanup.interval.ms=200\n"
+    with proxied_broker(quick) as made:
         yield made
 
 
 @pytest.fixture
 def cluster(proxy: Proxy, tmp_path: Path) -> Iterator[Cluster]:
     """Separate topics per test; the proxy passes everything again at the end."""
-    yield Cluster(f"127.0.0.1:{proxy.port}", tmp_path)
+    made = Cluster(f"127.0.0.1:{proxy.port}", tmp_path)
+    yield made
+    made.close()
     proxy.rule = lambda _: Fate.PASS
     proxy.held.clear()
 
 
-def first(key: int, fate: Fate) -> Callable[[Request], Fate]:
+Rule = Callable[[Request], Fate]
+
+
+def first(key: int, fate: Fate) -> Rule:
     """Return a rule for the first request of a kind of every transactional id."""
     return lambda request: fate if request.key == key and request.number == 1 else Fate.PASS
 
 
-def before_commit(
-    transactions: Transactions, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
-) -> None:
-    """Call `act` once instead of the next commit, when the whole transaction is in the log."""
-    insist = transactions._insist
-
-    def acting(name: str, call: Callable[[float], object]) -> None:
-        if name != "commit":
-            return insist(name, call)
-        assert transactions._producer is not None
-        transactions._producer.flush(120)
-        monkeypatch.setattr(transactions, "_insist", insist)
-        act()
-        return insist(name, call)
-
-    monkeypatch.setattr(transactions, "_insist", acting)
-
-
-def abort() -> None:
-    raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
+class GivenUp(Exception): ...
 
 
 def late(
@@ -83,9 +67,6 @@ def late(
 ) -> list[int]:
     """Deliver held requests during the next transaction, which is aborted and given up."""
     errors: list[int] = []
-
-    class GivenUp(Exception):
-        pass
 
     def arrive() -> None:
         errors.extend(error for _, error in proxy.release(cluster.name))
@@ -106,17 +87,14 @@ def test_a_late_commit_does_not_commit_the_next_transaction(
 ) -> None:
     """librdkafka sent EndTxn twice; the first arrives in the next transaction, then aborted."""
     shard = cluster.shard()
-    proxy.rule = first(END_TXN, Fate.HOLD)
+    proxy.rule = HELD
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     assert [request.commits for request in proxy.held] == [True], "nothing was held"
     errors = late(cluster, proxy, shard, monkeypatch)
     assert cluster.published() == [b"one"]
     assert errors == [KafkaError.INVALID_PRODUCER_EPOCH]
     assert [m.value() for m in cluster.messages(cluster.state)] == [b"1"]
-    assert cluster.published("read_uncommitted") == [b"one", b"two"], (
-        "the next transaction was not open"
-    )
-    shard.close()
+    assert cluster.published("read_uncommitted") == [b"one", b"two"], "the next one was not open"
 
 
 def test_a_late_abort_does_not_abort_the_next_transaction(
@@ -124,7 +102,7 @@ def test_a_late_abort_does_not_abort_the_next_transaction(
 ) -> None:
     """An abort arrives during the retry, whose rest must not commit without its beginning."""
     shard = cluster.shard()
-    proxy.rule = first(END_TXN, Fate.HOLD)
+    proxy.rule = HELD
     errors: list[int] = []
 
     def arrive() -> None:
@@ -141,65 +119,48 @@ def test_a_late_abort_does_not_abort_the_next_transaction(
     assert cluster.published() == [b"one", b"two"]
     assert [m.value() for m in cluster.messages(cluster.state)] == [b"1", b"2"]
     assert shard.stats.aborted == 1
-    shard.close()
 
 
-@pytest.mark.parametrize("fate", [Fate.LOSE, Fate.HOLD])
-def test_a_commit_that_was_sent_twice_is_followed_by_a_new_epoch(
-    cluster: Cluster, proxy: Proxy, fate: Fate, caplog: pytest.LogCaptureFixture
+def slow(request: Request) -> Fate:
+    if request.key == END_TXN:
+        time.sleep(0.7)
+    return Fate.PASS
+
+
+LOST, HELD = first(END_TXN, Fate.LOSE), first(END_TXN, Fate.HOLD)
+
+
+@pytest.mark.parametrize(("rule", "sent"), [(LOST, 2), (HELD, 2), (slow, 1)])
+def test_a_commit_that_may_have_been_sent_twice_is_followed_by_a_new_epoch(
+    cluster: Cluster, proxy: Proxy, rule: Rule, sent: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A lost request and a lost answer cannot be told apart."""
+    """A lost request, a lost answer and a slow request cannot be told apart."""
     shard = cluster.shard()
     before = shard.transactions._producer
-    proxy.rule = first(END_TXN, fate)
+    proxy.rule = rule
     with caplog.at_level(logging.WARNING):
         shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    assert proxy.seen[END_TXN, cluster.name] == 2
+    assert proxy.seen[END_TXN, cluster.name] == sent
     assert shard.transactions._producer is not before
     assert "going on with a new producer epoch" in caplog.text
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
-    shard.close()
 
 
-def test_a_commit_that_was_answered_late_is_taken_for_one_that_was_sent_twice(
-    cluster: Cluster, proxy: Proxy
-) -> None:
-    """Slow and resent requests look alike; a new epoch is the safe answer to both."""
-    shard = cluster.shard()
-    before = shard.transactions._producer
-
-    def slow(request: Request) -> Fate:
-        if request.key == END_TXN:
-            time.sleep(0.7)
-        return Fate.PASS
-
-    proxy.rule = slow
-    shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
-    assert proxy.seen[END_TXN, cluster.name] == 1
-    assert shard.transactions._producer is not before
-    shard.close()
-
-
-def test_an_operator_cannot_make_a_second_request_come_too_soon_to_be_noticed(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+def test_operators_cannot_hide_a_second_request(cluster: Cluster, proxy: Proxy) -> None:
     """An EndTxn counts as sent once if it was answered well within librdkafka's retry backoff."""
     assert transaction._SENT_ONCE_S < 0.8 * transaction._RETRY_BACKOFF_MS / 1000
     quick = dict.fromkeys(("retry.backoff.ms", "retry.backoff.max.ms", "reconnect.backoff.ms"), "1")
     cluster.connection = Connection(cluster.connection.bootstrap, quick)
     shard = cluster.shard()
     before = shard.transactions._producer
-    proxy.rule = first(END_TXN, Fate.HOLD)
+    proxy.rule = HELD
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     assert proxy.seen[END_TXN, cluster.name] == 2
     assert shard.transactions._producer is not before
-    shard.close()
 
 
-def test_a_commit_that_was_answered_at_once_costs_nothing_more(
-    cluster: Cluster, proxy: Proxy
-) -> None:
+def test_a_commit_answered_at_once_costs_nothing_more(cluster: Cluster, proxy: Proxy) -> None:
     """Normal operation uses one epoch for any number of transactions."""
     shard = cluster.shard()
     quick = 0
@@ -210,7 +171,6 @@ def test_a_commit_that_was_answered_at_once_costs_nothing_more(
             quick += 1
             assert shard.transactions._producer is before, "a new epoch for nothing"
     assert quick, "no transaction was quick enough to tell"
-    shard.close()
 
 
 def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
@@ -220,7 +180,7 @@ def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
     old = cluster.shard()
     renew = old.transactions.renew
     monkeypatch.setattr(old.transactions, "renew", lambda: None)  # it stands still here
-    proxy.rule = first(END_TXN, Fate.HOLD)
+    proxy.rule = HELD
     old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     new = cluster.shard(path="new")
     new.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
@@ -233,8 +193,6 @@ def test_a_new_epoch_is_not_used_over_the_head_of_an_owner_that_has_committed(
         new.transact(say(cluster, b"three"), [(b"offset", b"3")], 3)
     heir = cluster.shard(path="heir")
     assert heir.offset == 2
-    for each in (old, new, heir):
-        each.close()
 
 
 def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
@@ -244,7 +202,7 @@ def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
     old = cluster.shard()
     renew = old.transactions.renew
     monkeypatch.setattr(old.transactions, "renew", lambda: None)
-    proxy.rule = first(END_TXN, Fate.HOLD)
+    proxy.rule = HELD
     old.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     new = cluster.shard(path="new")
     renew()
@@ -252,8 +210,6 @@ def test_an_owner_that_came_in_between_and_committed_nothing_is_fenced(
     with pytest.raises(Fenced):
         new.transact(say(cluster, b"zombie"), [(b"offset", b"9")], 9)
     assert cluster.published() == [b"one", b"two"]
-    old.close()
-    new.close()
 
 
 def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
@@ -278,7 +234,6 @@ def test_a_transaction_that_the_broker_ended_meanwhile_is_no_newer_owner(
     assert cluster.published() == [b"one"]
     heir = cluster.shard(path="heir")
     assert heir.offset == 1
-    heir.close()
 
 
 def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
@@ -296,7 +251,6 @@ def test_a_late_take_over_of_our_own_fences_us_and_loses_nothing(
     heir = cluster.shard(path="heir")
     heir.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
-    heir.close()
 
 
 @pytest.mark.parametrize("key", [PRODUCE, ADD_PARTITIONS])
@@ -319,7 +273,6 @@ def test_other_late_requests_leave_no_transaction_hanging(
         shard = cluster.shard(path="heir")
         shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
-    shard.close()
 
 
 def test_a_transaction_without_owner_in_the_state_stops_a_take_over(cluster: Cluster) -> None:
@@ -334,7 +287,6 @@ def test_a_transaction_without_owner_in_the_state_stops_a_take_over(cluster: Clu
     hanging.abort_transaction(60)
     shard = cluster.shard()
     assert shard.offset == 0
-    shard.close()
 
 
 def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(cluster: Cluster) -> None:
@@ -343,16 +295,8 @@ def test_producers_whose_transactions_the_broker_has_ended_can_be_dropped(cluste
     out, state = f"{cluster.name}.many", f"{cluster.name}.many-state"
     for topic in (out, state):
         create_topic(cluster.connection, topic, partitions)
-    command = [
-        sys.executable,
-        "-m",
-        "tests.kafka.dropping",
-        bootstrap,
-        out,
-        str(partitions),
-        state,
-        "12",
-    ]
+    arguments = bootstrap, out, str(partitions), state, "12"
+    command = [sys.executable, "-m", "tests.kafka.dropping", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-500:]
     assert int(done.stdout) >= partitions
@@ -363,11 +307,7 @@ def test_no_transaction_is_torn_by_requests_that_arrive_late(proxy: Proxy, tmp_p
     transactions = int(os.environ.get("QUIETCOUNT_LATE_TRANSACTIONS", "300"))
     report = late_end_txn.run(proxy, tmp_path, transactions, seed=1)
     assert report.wrong == []
-    late = {
-        kind: count
-        for kind, count in report.delivered.items()
-        if kind.startswith(("commit", "abort"))
-    }
-    assert set(late) <= {f"{kind}: INVALID_PRODUCER_EPOCH" for kind in ("commit", "abort")}, late
+    late = {kind for kind in report.delivered if kind.startswith(("commit", "abort"))}
+    assert late <= {f"{kind}: INVALID_PRODUCER_EPOCH" for kind in ("commit", "abort")}, late
     assert any(kind.startswith("commit") for kind in late), "no commit was late"
     assert report.aborted > 0

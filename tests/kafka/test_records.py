@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -44,14 +45,9 @@ def found(
         n = min(left, at_once)
         keys, values = np.full((n, 2), -9), np.full((n, 2), -9)
         times, offsets = np.full(n, -9), np.full(n, -9)
+        text, table = np.frombuffer(data, dtype=np.uint8), readonly_contiguous(np.array(rows))
         whole = way["read_batches"](
-            readonly_contiguous(np.frombuffer(data, dtype=np.uint8)),
-            readonly_contiguous(np.array(rows)),
-            place,
-            keys,
-            values,
-            times,
-            offsets,
+            readonly_contiguous(text), table, place, keys, values, times, offsets
         )
         columns = offsets.tolist(), times.tolist(), texts(keys), texts(values)
         all_found += list(zip(*columns, strict=True))[: place[records.ROWS]]
@@ -77,13 +73,8 @@ def test_records_of_several_batches_are_those_that_aiokafka_reads(way: dict[str,
     appended = [(*row[:4], 77, row[5]) for row in rows]
     assert [row[1] for row in found(way, data, appended)[1]] == [77] * len(wanted)
     for place in range(3):
-        for column, change in (
-            (records.STOP, -1),
-            (records.STOP, 1),
-            (records.START, 1),
-            (records.NUMBER, -1),
-            (records.NUMBER, 1),
-        ):
+        changes = [(column, by) for column in (records.STOP, records.NUMBER) for by in (-1, 1)]
+        for column, change in (*changes, (records.START, 1)):
             other = [list(row) for row in rows]
             other[place][column] += change
             try:
@@ -132,9 +123,7 @@ def test_offsets_that_do_not_ascend_are_no_records(way: dict[str, Any]) -> None:
 @pytest.mark.parametrize("way", WAYS, ids=["compiled", "plain"])
 def test_the_first_damaged_part_is_found(way: dict[str, Any]) -> None:
     data = np.random.default_rng(4).integers(0, 256, 400, dtype=np.uint8)
-    places = np.array(
-        [(start, stop) for start in (0, 3, 200) for stop in (200, 201, 207, 208, 400)]
-    )
+    places = np.array(list(product((0, 3, 200), (200, 201, 207, 208, 400))))
     crcs = np.array([calc_crc32c(data[start:stop].tobytes()) for start, stop in places.tolist()])
     assert way["first_damaged"](data, places, crcs, TABLES) == len(places)
     for part in range(len(places)):

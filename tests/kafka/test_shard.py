@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.kafka.harness import create_topic, read, settled, unique
 from workers.kafka.clients import Connection
 from workers.kafka.offsets import Reading
 from workers.kafka.records import Batch, Outgoing, Records
-from workers.kafka.shard import Shard, ShardClosed
+from workers.kafka.shard import Assignment, Shard, ShardClosed
 from workers.kafka.store import Changelog, Store
 from workers.kafka.transaction import Transactions
 from workers.runtime.errors import Fenced, SettingsError
@@ -35,27 +35,32 @@ class Keeper(Shard):
         pass
 
 
-def abort_once(transactions: Transactions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plant an error that requires an abort, after everything was sent, in the next commit."""
+def before_commit(
+    transactions: Transactions, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
+) -> None:
+    """Call `act` once instead of the next commit, when the whole transaction is in the log."""
     insist = transactions._insist
 
-    def fail(name: str, call: Callable[[float], object]) -> None:
-        if name != "commit":
-            return insist(name, call)
-        assert transactions._producer is not None
-        transactions._producer.flush(120)
-        monkeypatch.setattr(transactions, "_insist", insist)
-        raise KafkaException(
-            KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True)
-        )
+    def acting(name: str, call: Callable[[float], object]) -> None:
+        if name == "commit":
+            assert transactions._producer is not None
+            transactions._producer.flush(120)
+            monkeypatch.setattr(transactions, "_insist", insist)
+            act()
+        return insist(name, call)
 
-    monkeypatch.setattr(transactions, "_insist", fail)
+    monkeypatch.setattr(transactions, "_insist", acting)
+
+
+def abort() -> None:
+    """Raise an error that requires an abort."""
+    raise KafkaException(KafkaError(KafkaError._INCONSISTENT, "injected", txn_requires_abort=True))
 
 
 class Cluster:
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self.connection = Connection(bootstrap)
-        self.directory = directory
+        self.directory, self.opened = directory, list[Shard]()
         self.name = unique("shard")
         self.output, self.state = f"{self.name}.out", f"{self.name}.state"
         create_topic(self.connection, self.output)
@@ -64,11 +69,15 @@ class Cluster:
     def shard(self, kind: type[Shard] = Keeper, path: str | None = "state") -> Any:
         """Return an open shard; all of them have the same transactional id."""
         where = None if path is None else self.directory / path
-        made = kind(
-            self.connection, self.name, 0, self.state, Store(where, Changelog(self.state, 0))
-        )
+        store = Store(where, Changelog(self.state, 0))
+        made = kind(Assignment(self.connection, self.name, 0, store))
         made.open()
+        self.opened.append(made)
         return made
+
+    def close(self) -> None:
+        for shard in self.opened:
+            shard.close()
 
     def published(self, isolation: str = "read_committed") -> list[bytes | None]:
         return [message.value() for message in self.messages(self.output, isolation)]
@@ -79,8 +88,11 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(bootstrap: str, tmp_path: Path) -> Cluster:
-    return Cluster(bootstrap, tmp_path)
+def cluster(bootstrap: str, tmp_path: Path) -> Iterator[Cluster]:
+    """Yield topics of a test's own; close its shards at the end."""
+    made = Cluster(bootstrap, tmp_path)
+    yield made
+    made.close()
 
 
 def say(cluster: Cluster, *values: bytes) -> Sequence[Outgoing]:
@@ -99,7 +111,6 @@ def test_messages_and_state_become_visible_together(cluster: Cluster) -> None:
     assert dict(shard.store.items()) == {b"offset": b"7", b"a": b"2"}
     assert shard.store.offset == 4
     assert shard.committed == 7
-    shard.close()
 
 
 def test_an_aborted_transaction_is_repeated_and_published_once(
@@ -107,7 +118,7 @@ def test_an_aborted_transaction_is_repeated_and_published_once(
 ) -> None:
     """The broker may require an abort at any time: records sent before it must never be visible."""
     shard = cluster.shard()
-    abort_once(shard.transactions, monkeypatch)
+    before_commit(shard.transactions, monkeypatch, abort)
     shard.transact(say(cluster, b"one"), [(b"offset", b"1")], 1)
     shard.transact(say(cluster, b"two"), [(b"offset", b"2")], 2)
     assert cluster.published() == [b"one", b"two"]
@@ -117,7 +128,6 @@ def test_an_aborted_transaction_is_repeated_and_published_once(
     shard.close()
     again = cluster.shard(path="other")
     assert again.offset == 2
-    again.close()
 
 
 def test_a_fenced_shard_publishes_nothing(cluster: Cluster) -> None:
@@ -130,13 +140,9 @@ def test_a_fenced_shard_publishes_nothing(cluster: Cluster) -> None:
     assert old.store.get(b"zombie") is None
     new.transact(say(cluster, b"new"), [(b"offset", b"3")], 3)
     assert cluster.published() == [b"old", b"new"]
-    old.close()
-    new.close()
 
 
-def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(
-    cluster: Cluster,
-) -> None:
+def test_a_commit_missing_in_the_local_copy_is_read_from_the_changelog(cluster: Cluster) -> None:
     """A kill between commit and RocksDB write leaves the copy behind, never ahead or wrong."""
     shard = cluster.shard()
     shard.transact([], [(b"offset", b"1"), (b"a", b"1"), (b"b", b"1")], 1)
@@ -148,7 +154,6 @@ def test_what_was_committed_but_not_written_locally_is_read_from_the_changelog(
     assert dict(again.store.items()) == {b"b": b"1", b"offset": b"2"}
     assert again.stats.loaded_records == 2, "only what was missing is read"
     assert cluster.published() == [b"last"]
-    again.close()
 
 
 def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluster) -> None:
@@ -163,13 +168,9 @@ def test_an_open_transaction_of_a_dead_owner_is_not_in_the_state(cluster: Cluste
     assert heir.offset == 1
     heir.transact([], [(b"offset", b"2")], 2)
     assert heir.store.offset == cluster.messages(cluster.state)[-1].offset() + 1  # type: ignore[operator]  # set
-    heir.close()
-    dead.close()
 
 
-def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_ever(
-    cluster: Cluster,
-) -> None:
+def test_an_undeliverable_message_is_an_error_and_not_repeated_for_ever(cluster: Cluster) -> None:
     """The message stays too large: stop with the reason instead of looping."""
     small = f"{cluster.name}.small"
     create_topic(cluster.connection, small, max_message_bytes="1000")
@@ -180,7 +181,6 @@ def test_a_message_that_cannot_be_delivered_is_an_error_and_not_repeated_for_eve
         )
     assert cluster.published() == []
     assert shard.store.get(b"a") is None
-    shard.close()
 
 
 def test_a_batch_that_starts_elsewhere_is_refused(cluster: Cluster) -> None:
@@ -210,9 +210,7 @@ class FailsOnce(Keeper):
         self.transact([Outgoing(self.state_topic, 0, b"half", b"done")], [(b"offset", b"0")], 0)
 
 
-def test_nothing_is_done_after_a_failure_even_before_the_shard_is_given_up(
-    bootstrap: str, tmp_path: Path
-) -> None:
+def test_a_failed_shard_does_no_more_work(bootstrap: str, tmp_path: Path) -> None:
     """Queued work would commit half a batch, or spin on a dead producer."""
     shard = Cluster(bootstrap, tmp_path).shard(FailsOnce)
     batch = Batch(0, 1, Records.of([b"x"]))

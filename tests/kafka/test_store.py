@@ -20,16 +20,21 @@ from workers.runtime.sizes import Change
 LOG = Changelog("state", 0)
 
 
+def written(path: Path | None, *changes: Change, at: int = 5, log: Changelog = LOG) -> Store:
+    """Return an open store with changes in it."""
+    store = Store(path, log).open()
+    store.write(changes, at)
+    return store
+
+
 @pytest.fixture(params=["memory", "disk"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return None if request.param == "memory" else tmp_path / "copy"
 
 
 def test_it_holds_what_was_written(path: Path | None) -> None:
-    store = Store(path, LOG).open()
-    store.write(
-        [(b"b", b"2"), (b"a\xff", b"1"), (b"a", b""), (b"c", b"3"), (b"c", None), (b"b", b"4")], 6
-    )
+    before = (b"b", b"2"), (b"a\xff", b"1"), (b"a", b""), (b"c", b"3")
+    store = written(path, *before, (b"c", None), (b"b", b"4"), at=6)
     assert list(store.items()) == [(b"a", b""), (b"a\xff", b"1"), (b"b", b"4")]
     assert list(store.items(b"a")) == [(b"a", b""), (b"a\xff", b"1")]
     assert [store.get(b"a"), store.get(b"c")] == [b"", None]
@@ -43,8 +48,7 @@ def test_it_holds_what_was_written(path: Path | None) -> None:
 
 def test_it_does_not_go_back(path: Path | None) -> None:
     """A decreasing position would apply old records over newer ones."""
-    store = Store(path, LOG).open()
-    store.write([(b"a", b"1")], 5)
+    store = written(path, (b"a", b"1"))
     with pytest.raises(ValueError, match="offset = 4"):
         store.write([(b"a", b"2")], 4)
     assert store.get(b"a") == b"1"
@@ -52,9 +56,7 @@ def test_it_does_not_go_back(path: Path | None) -> None:
 
 def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
     """This avoids reading the whole changelog."""
-    store = Store(tmp_path / "deep" / "copy", LOG).open()
-    store.write([(b"a", b"1")], 5)
-    store.close()
+    written(tmp_path / "deep" / "copy", (b"a", b"1")).close()
     again = Store(tmp_path / "deep" / "copy", LOG).open()
     assert (again.get(b"a"), again.offset) == (b"1", 5)
 
@@ -64,9 +66,7 @@ def test_it_is_there_after_a_restart(tmp_path: Path) -> None:
 )
 def test_a_copy_of_another_changelog_is_discarded(tmp_path: Path, other: Changelog) -> None:
     """A re-created topic or a reused directory must not lend its state to another changelog."""
-    store = Store(tmp_path / "copy", Changelog("state", 0, "old-id")).open()
-    store.write([(b"a", b"1")], 5)
-    store.close()
+    written(tmp_path / "copy", (b"a", b"1"), log=Changelog("state", 0, "old-id")).close()
     again = Store(tmp_path / "copy", other).open()
     assert (list(again.items()), again.offset) == ([], None)
 
@@ -74,9 +74,7 @@ def test_a_copy_of_another_changelog_is_discarded(tmp_path: Path, other: Changel
 @pytest.mark.parametrize("victim", ["CURRENT", "MANIFEST-*"])
 def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
     """The changelog has everything: a broken disk must not keep the worker from starting."""
-    store = Store(tmp_path / "copy", LOG).open()
-    store.write([(b"a", b"1")], 5)
-    store.close()
+    written(tmp_path / "copy", (b"a", b"1")).close()
     for file in (tmp_path / "copy").glob(victim):
         file.write_bytes(b"garbage")
     again = Store(tmp_path / "copy", LOG).open()
@@ -84,12 +82,10 @@ def test_a_damaged_copy_is_discarded(tmp_path: Path, victim: str) -> None:
     again.write([(b"a", b"2")], 6)
 
 
-def test_a_copy_that_cannot_be_read_any_more_is_said_and_gone_when_it_is_closed(
-    tmp_path: Path,
-) -> None:
+def test_an_unreadable_copy_is_reported_and_removed_when_it_is_closed(tmp_path: Path) -> None:
     """Truncated state would be published as complete; kept files would repeat the failure."""
-    store = Store(tmp_path / "copy", LOG).open()
-    store.write([(bytes([i]), bytes(range(256)) * 20) for i in range(200)], 5)
+    changes = [(bytes([i]), bytes(range(256)) * 20) for i in range(200)]
+    store = written(tmp_path / "copy", *changes)
     store.close()
     store.open().close()  # what the log of RocksDB had is in a file of its tables then
     [table] = (tmp_path / "copy").glob("*.sst")
@@ -107,8 +103,7 @@ def test_a_copy_that_cannot_be_read_any_more_is_said_and_gone_when_it_is_closed(
 
 def test_a_copy_in_use_is_left_alone(tmp_path: Path) -> None:
     """A frozen owner on the same machine holds the lock: its files must not be removed."""
-    frozen = Store(tmp_path / "copy", LOG).open()
-    frozen.write([(b"a", b"1")], 5)
+    frozen = written(tmp_path / "copy", (b"a", b"1"))
     heir = Store(tmp_path / "copy", LOG).open()
     assert heir.offset is None
     heir.write([(b"a", b"2")], 7)
@@ -119,15 +114,10 @@ class Log:
     def __init__(self, bootstrap: str) -> None:
         self.connection = Connection(bootstrap)
         self.name = unique("changelog")
-        create_topic(
-            self.connection,
-            self.name,
-            cleanup_policy="compact",
-            segment_ms="200",
-            min_cleanable_dirty_ratio="0.001",
-            max_compaction_lag_ms="500",
-            delete_retention_ms="0",
-        )
+        self.changelog = Changelog(self.name, 0)
+        soon = {"segment_ms": "200", "max_compaction_lag_ms": "500", "delete_retention_ms": "0"}
+        soon |= {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.001"}
+        create_topic(self.connection, self.name, 1, **soon)
         self.producer = self.connection.producer(None, **{"linger.ms": 5})
 
     def append(self, *changes: Change) -> None:
@@ -136,7 +126,7 @@ class Log:
         assert self.producer.flush(120) == 0
 
     def store(self, path: Path | None) -> Store:
-        return Store(path, Changelog(self.name, 0))
+        return Store(path, self.changelog)
 
 
 @pytest.fixture
@@ -190,8 +180,7 @@ def test_compaction_does_not_change_what_is_loaded(log: Log) -> None:
 def test_a_copy_ahead_of_its_log_is_read_anew(log: Log, tmp_path: Path) -> None:
     """The log was truncated or re-created under the same name, so the copy is wrong."""
     log.append((b"a", b"1"))
-    store = log.store(tmp_path / "copy").open()
-    store.write([(b"never", b"1")], 1000)
+    store = written(tmp_path / "copy", (b"never", b"1"), at=1000, log=log.changelog)
     assert store.load(log.connection).rebuilt
     assert (list(store.items()), store.offset) == ([(b"a", b"1")], 1)
 
@@ -201,19 +190,15 @@ def test_a_copy_that_may_have_missed_tombstones_is_read_anew(
 ) -> None:
     """Compaction forgets deletions after a day: an older copy would keep deleted keys."""
     log.append((b"a", b"1"))
-    store = log.store(tmp_path / "copy").open()
-    store.write([(b"deleted since", b"1")], 0)
+    store = written(tmp_path / "copy", (b"deleted since", b"1"), at=0, log=log.changelog)
     monkeypatch.setattr(module, "_TRUSTED_S", -1)
     assert store.load(log.connection).rebuilt
     assert list(store.items()) == [(b"a", b"1")]
-    assert not store.load(log.connection).rebuilt, (
-        "nothing new in the log: an old copy is as good as a young one"
-    )
+    # Nothing new in the log: an old copy is as good as a young one.
+    assert not store.load(log.connection).rebuilt
 
 
-def test_a_changelog_that_was_made_again_while_the_process_ran_is_refused(
-    bootstrap: str, path: Path | None
-) -> None:
+def test_a_changelog_recreated_meanwhile_is_refused(bootstrap: str, path: Path | None) -> None:
     """The topic id is in the mechanism id: reused, it gives other data the same noise."""
     connection, name = Connection(bootstrap), unique("state")
     create_topic(connection, name, cleanup_policy="compact")

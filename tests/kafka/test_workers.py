@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.admin import admin_of
-from tests.kafka.harness import PARTITIONS, PATIENCE_S, Scene, scene, wait_until
+from tests.kafka.harness import PARTITIONS, PATIENCE_S, TOPICS, Scene, scene, wait_until
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import EmbeddedCluster
 
@@ -66,9 +66,7 @@ def test_sigterm_hands_over_and_exits_zero(counting: Scene) -> None:
     staying.wait_for("took over")
     counting.send(24000)
     wait_until(lambda: counting.contributed() >= 500, "the first commits")
-    assert counting.contributed() < counting.expected.total() / 2, (
-        "handed over too late to prove anything"
-    )
+    assert counting.contributed() < counting.expected.total() / 2, "handed over too late"
     leaving.signal(signal.SIGTERM)
     counting.brake.unlink()
     assert leaving.process.wait(PATIENCE_S) == 0
@@ -80,11 +78,10 @@ def test_a_stranger_with_our_transactional_id_makes_the_worker_leave(counting: S
     """Two groups must not alternate forever: the older one logs it and exits with 75."""
     worker = counting.worker("a", fenced_grace_s=1.0)
     worker.wait_for("took over")
-    strangers = []
-    for partition in range(PARTITIONS):
-        stranger = counting.connection.producer(f"{counting.name}-contribute-{partition}")
+    names = [f"{counting.name}-contribute-{partition}" for partition in range(PARTITIONS)]
+    strangers = [counting.connection.producer(name) for name in names]
+    for stranger in strangers:
         stranger.init_transactions(120)
-        strangers.append(stranger)
     counting.send(100)
     assert worker.process.wait(PATIENCE_S) == 75
     assert "outside the group" in worker.text()
@@ -99,17 +96,12 @@ def test_records_removed_before_they_were_counted_are_refused(counting: Scene) -
     assert worker.end() == 0
     counting.send(400)
     consumer = counting.connection.consumer()
-    ends = [
-        TopicPartition(
-            counting.events,
-            p,
-            consumer.get_watermark_offsets(TopicPartition(counting.events, p))[1],
-        )
-        for p in range(PARTITIONS)
-    ]
+    places = [TopicPartition(counting.events, p) for p in range(PARTITIONS)]
+    for place in places:
+        _, place.offset = consumer.get_watermark_offsets(place)
     consumer.close()
     admin = admin_of(counting.connection)
-    for future in admin.delete_records(ends).values():
+    for future in admin.delete_records(places).values():
         future.result(PATIENCE_S)
     worker = counting.worker("a")
     assert worker.process.wait(PATIENCE_S) == 2
@@ -153,14 +145,8 @@ def test_the_worker_runs_on_the_embedded_cluster(tmp_path: Path) -> None:
         scene(cluster.connection, tmp_path, create=False) as counting,
     ):
         with counting.connection.admin() as admin:
-            for suffix in (
-                "events",
-                "contributions",
-                "contribute-state",
-                "release-state",
-                "totals",
-            ):
-                admin.list_topics(f"{counting.name}.{suffix}", timeout=60)  # asking makes them
+            for topic in TOPICS:
+                admin.list_topics(f"{counting.name}.{topic}", timeout=60)  # asking makes them
         counting.send(2000)
         worker = counting.worker("a")
         wait_until(lambda: counting.totals() == counting.expected, "all events counted")

@@ -10,7 +10,7 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tests.arrays.uncompiled import uncompiled
-from tests.kafka.test_decoding import columns
+from tests.kafka.bombs import columns
 from workers.events.columns import Events, LabelEncoder, Names
 from workers.events.reader import Reject
 from workers.events.user_reader import NO_TIME, origins

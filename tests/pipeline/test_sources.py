@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from tests.agents.monitor.scene import Scene
-from workers.agents.contribute import VERSION, ContributeProgress, ContributeShard
+from workers.agents.contribute import ContributeProgress, ContributeShard
+from workers.agents.source_shard import VERSION
 from workers.pipeline.progress import PROGRESS
 from workers.pipeline.sources import SOURCES, Sources, SourceTopic, refuse_other_set, stored_set
 from workers.runtime.errors import StateRefused

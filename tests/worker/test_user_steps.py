@@ -14,9 +14,10 @@ import pytest
 from tests.events.reading import ANY, event_reader
 from tests.kafka.harness import create_topic, read, settled, unique
 from tests.pipeline.test_users import ENDLESS, KEY, LANE, WEIGHTED, Visit, by_hand, tallies
-from workers.agents.contribute import ContributeShard, Stream
+from workers.agents.contribute import ContributeShard, ContributeStage
 from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Records
+from workers.kafka.shard import Assignment
 from workers.kafka.store import Changelog, Store
 from workers.pipeline import users
 from workers.pipeline.contributions import decode
@@ -107,25 +108,21 @@ class Source:
             topic="t", key="shop", items="q", user="who", timestamp="ts", grace_ms=0
         )
         state, sources = f"{self.name}.state", Sources((SourceTopic("t", 1, None),))
-        made = ContributeShard(
-            self.connection,
-            self.name,
-            next(iter(sources)),
-            state,
-            Store(self.directory / f"copy-{self.opened}", Changelog(state, 0)),
-            stream=Stream(
-                events=events,
-                sources=sources,
-                contributions=f"{self.name}.contributions",
-                owners=1,
-                rejects="none",
-            ),
+        stage = ContributeStage(
+            events=events,
+            sources=sources,
+            contributions=f"{self.name}.contributions",
+            owners=1,
+            rejects="none",
             lanes=LANES,
             reader=event_reader(events, "who"),
             declared=ANY,
             key=KEY,
             commit_interval_s=0.0,
         )
+        store = Store(self.directory / f"copy-{self.opened}", Changelog(state, 0))
+        assignment = Assignment(self.connection, self.name, 0, store)
+        made = ContributeShard(assignment, next(iter(sources)), stage)
         made.open()
         if made.offset is None:
             made.offset = 0  # as the hand-over does: from where the log begins

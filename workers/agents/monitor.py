@@ -35,83 +35,52 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from workers.agents.contribute import ContributeShard
-from workers.agents.rekey import RekeyShard
 from workers.agents.release import ReleaseShard
+from workers.agents.source_shard import SourceShard
 from workers.kafka.handover import KAFKA_AWAY, Handover
 from workers.runtime.errors import SettingsError
-from workers.runtime.metrics import CONTRIBUTE, PREFIX, REKEY, RELEASE, OfWorker
+from workers.runtime.metrics import CONTRIBUTE, PREFIX, RELEASE, OfWorker
 from workers.runtime.process import version
 from workers.runtime.serving import InThread, listening, url_of
 from workers.settings.settings import Settings
 
-#: Name without prefix, labels, help; in display order.
-GAUGES: Mapping[str, tuple[tuple[str, ...], str]] = MappingProxyType(
+logger = logging.getLogger(__name__)
+
+#: Name without prefix, with labels in Prometheus' notation, and help; in display order.
+GAUGES: Mapping[str, str] = MappingProxyType(
     {
-        "build_info": (("version", "python", "librdkafka"), "What runs here; always 1"),
-        "ready": ((), "1 when /readyz says so"),
-        "partitions_assigned": (("stage",), "Partitions that this worker owns"),
-        "topic_partitions": (
-            ("stage",),
-            "Partitions of the stage's input topics; the workers together must own all",
-        ),
-        "tick_seconds": (("histogram",), "Width of a tick"),
-        "grace_seconds": (
-            (),
-            "How long a tick stays open for late events: what always lies between clock and watermark",
-        ),
-        "rejecting": (
-            ("topic",),
-            "1 while nearly all records of a topic are rejected; /readyz says the commonest reason",
-        ),
-        "watermark_lag_seconds": (
-            ("topic", "partition"),
-            "Seconds from the time up to which a source partition closed its ticks to now",
-        ),
-        "release_lag_seconds": (
-            ("histogram", "partition"),
-            "Seconds from the end of the last tick that an owner partition released to now",
-        ),
-        "consumer_lag_records": (
-            ("stage", "topic", "partition"),
-            "Records in the log that are not processed",
-        ),
-        "consumer_lag_seconds": (
-            ("stage", "topic", "partition"),
-            "Seconds for which the log has had records that are not processed",
-        ),
-        "commit_age_seconds": (
-            ("stage", "topic", "partition"),
-            "Seconds since the last commit, or since the partition was taken over",
-        ),
-        "copy_missing": (
-            ("stage", "topic", "partition"),
-            "1 while the local copy of the state cannot be on disk, and is in memory",
-        ),
-        "ledger_rows": (("histogram", "partition"), "Rows of the ledger: items of all stream keys"),
-        "ledger_bytes": (("histogram", "partition"), "Bytes of the ledger's columns in memory"),
-        "waiting_bytes": (
-            ("partition", "place"),
-            "Bytes of contributions that wait for a slower source partition",
-        ),
+        "build_info{version,python,librdkafka}": "What runs here; always 1",
+        "ready": "1 when /readyz says so",
+        "partitions_assigned{stage}": "Partitions that this worker owns",
+        "topic_partitions{stage}": "Partitions of the stage's input topics; the workers together must own all",
+        "tick_seconds{histogram}": "Width of a tick",
+        "grace_seconds": "How long a tick stays open for late events: what always lies between clock and watermark",
+        "rejecting{topic}": "1 while nearly all records of a topic are rejected; /readyz says the commonest reason",
+        "watermark_lag_seconds{topic,partition}": "Seconds from the time up to which a source partition closed its ticks to now",
+        "release_lag_seconds{histogram,partition}": "Seconds from the end of the last tick that an owner partition released to now",
+        "consumer_lag_records{stage,topic,partition}": "Records in the log that are not processed",
+        "consumer_lag_seconds{stage,topic,partition}": "Seconds for which the log has had records that are not processed",
+        "commit_age_seconds{stage,topic,partition}": "Seconds since the last commit, or since the partition was taken over",
+        "copy_missing{stage,topic,partition}": "1 while the local copy of the state cannot be on disk, and is in memory",
+        "ledger_rows{histogram,partition}": "Rows of the ledger: items of all stream keys",
+        "ledger_bytes{histogram,partition}": "Bytes of the ledger's columns in memory",
+        "waiting_bytes{partition,place}": "Bytes of contributions that wait for a slower source partition",
     }
 )
 
 
 class Partitions(Collector):
-    """Gauges of a hand-over's shards."""
+    """Gauges of a hand-over's shards; `topic_partitions` counts every stage's input partitions."""
 
     def __init__(
         self,
+        settings: Settings,
         handover: Handover,
         health: Health,
         topic_partitions: Mapping[str, int],
-        ticks_ms: Mapping[str, int],
-        grace_ms: int,
     ) -> None:
-        """`topic_partitions` are those of every stage's input topics."""
-        self._handover, self._health, self._topic_partitions = handover, health, topic_partitions
-        self._ticks_ms, self._grace_ms = ticks_ms, grace_ms
+        self._settings, self._handover, self._health = settings, handover, health
+        self._topic_partitions = topic_partitions
 
     def describe(self) -> Iterator[Metric]:
         return iter(_families().values())
@@ -123,33 +92,19 @@ class Partitions(Collector):
         def show(name: str, value: float, *labels: object) -> None:
             families[name].add_metric([str(label) for label in labels], value)
 
-        show(
-            "build_info",
-            1,
-            version() or "unknown",
-            platform.python_version(),
-            confluent_kafka.libversion()[0],
-        )
+        versions = platform.python_version(), confluent_kafka.libversion()[0]
+        show("build_info", 1, version() or "unknown", *versions)
         show("ready", 0 if self._health.not_ready(now_s, now_ms) else 1)
         shards = list(self._handover.shards.items())
-        for stage, kind in (
-            (REKEY, RekeyShard),
-            (CONTRIBUTE, ContributeShard),
-            (RELEASE, ReleaseShard),
-        ):
-            if stage not in self._topic_partitions:
-                continue
-            show("partitions_assigned", sum(isinstance(shard, kind) for _, shard in shards), stage)
-            show("topic_partitions", self._topic_partitions[stage], stage)
-        show("grace_seconds", self._grace_ms / 1000)
-        for name, tick_ms in self._ticks_ms.items():
-            show("tick_seconds", tick_ms / 1000, name)
+        for stage, number in self._topic_partitions.items():
+            show("partitions_assigned", sum(shard.stage == stage for _, shard in shards), stage)
+            show("topic_partitions", number, stage)
+        show("grace_seconds", self._settings.events.grace_ms / 1000)
+        for config in self._settings.histograms:
+            show("tick_seconds", config.tick_ms / 1000, config.name)
+        rejecting = self._handover.metrics.rejecting
         for topic in topics_read(self._handover):
-            show(
-                "rejecting",
-                self._handover.metrics.rejecting.reason(topic, now_s) is not None,
-                topic,
-            )
+            show("rejecting", rejecting.reason(topic, now_s) is not None, topic)
         for tp, shard in shards:
             if shard.closed:  # taken over by another worker, which shows it
                 continue
@@ -159,7 +114,7 @@ class Partitions(Collector):
             if shard.stats.last_commit_s:
                 show("commit_age_seconds", now_s - shard.stats.last_commit_s, shard.stage, *tp)
             show("copy_missing", shard.store.in_memory, shard.stage, *tp)
-            if isinstance(shard, ContributeShard | RekeyShard) and shard.watermark is not None:
+            if isinstance(shard, SourceShard) and shard.watermark is not None:
                 show("watermark_lag_seconds", (now_ms - shard.watermark) / 1000, *tp)
             elif isinstance(shard, ReleaseShard):
                 for histogram in shard.merge.histograms:
@@ -175,10 +130,12 @@ class Partitions(Collector):
 
 
 def _families() -> dict[str, GaugeMetricFamily]:
-    return {
-        name: GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=labels)
-        for name, (labels, text) in GAUGES.items()
-    }
+    found = {}
+    for gauge, text in GAUGES.items():
+        name, _, labels = gauge.rstrip("}").partition("{")
+        names = labels.split(",") if labels else ()
+        found[name] = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=names)
+    return found
 
 
 #: The loop turns every 0.2 s.
@@ -194,13 +151,11 @@ COMMIT_MARGIN_S = 60.0
 class Health:
     """Liveness and readiness of a hand-over and its shards. Thread-safe."""
 
-    def __init__(
-        self, handover: Handover, *, commit_interval_s: float, tick_s: float, grace_ms: int
-    ) -> None:
-        """`tick_s` is the narrowest tick."""
-        self._handover, self._grace_ms = handover, grace_ms
+    def __init__(self, settings: Settings, handover: Handover) -> None:
+        self._handover, self._grace_ms = handover, settings.events.grace_ms
         # Closing a tick is a commit, even when nothing was read.
-        self._idle_s, self._tick_s = commit_interval_s + COMMIT_MARGIN_S, tick_s
+        self._idle_s = settings.worker.commit_interval_ms / 1000 + COMMIT_MARGIN_S
+        self._tick_s = min(config.tick_ms for config in settings.histograms) / 1000
 
     def not_alive(self, now_s: float) -> list[str]:
         """Return the reasons to restart the worker, if any; `now_s` is monotonic."""
@@ -244,31 +199,24 @@ class Health:
                 found.append(f"{name}: not read yet up to where it ended when it was taken over")
             elif (behind_s := lag.seconds(now_s)) > BEHIND_S:
                 found.append(f"{name}: {behind_s:.0f} s behind")
-            if isinstance(shard, ContributeShard | RekeyShard):
+            if isinstance(shard, SourceShard):
                 age_s = now_s - shard.stats.last_commit_s
                 if age_s > self._longest_s(shard, now_ms):
                     found.append(f"{name}: no commit for {age_s:.0f} s")
         return found
 
-    def _longest_s(self, shard: ContributeShard | RekeyShard, now_ms: int) -> float:
+    def _longest_s(self, shard: SourceShard, now_ms: int) -> float:
         """Return the seconds within which a shard that reads events must commit."""
         if shard.offset != shard.committed:
             return self._idle_s
         # Ticks close by the clock; events dated ahead closed some of them early.
-        ahead_ms = (
-            0 if shard.watermark is None else max(0, shard.watermark + self._grace_ms - now_ms)
-        )
-        return self._idle_s + self._tick_s + ahead_ms / 1000
+        mark_ms = now_ms if shard.watermark is None else shard.watermark + self._grace_ms
+        return self._idle_s + self._tick_s + max(0, mark_ms - now_ms) / 1000
 
 
 def topics_read(handover: Handover) -> list[str]:
-    return list(
-        dict.fromkeys(
-            tp[0]
-            for tp, shard in list(handover.shards.items())
-            if isinstance(shard, ContributeShard | RekeyShard)
-        )
-    )
+    shards = list(handover.shards.items())
+    return list(dict.fromkeys(tp[0] for tp, shard in shards if isinstance(shard, SourceShard)))
 
 
 Answer = tuple[int, dict[str, object]]
@@ -294,16 +242,11 @@ def answers(health: Health, handover: Handover) -> dict[str, Callable[[], Answer
                     "commit_age_seconds": round(now_s - committed_s, 1) if committed_s else None,
                 }
             )
-        return 503 if reasons else 200, {
-            "ready": not reasons,
-            "reasons": reasons,
-            "partitions": shards,
-        }
+        found = {"ready": not reasons, "reasons": reasons, "partitions": shards}
+        return 503 if reasons else 200, found
 
     return {"/healthz": healthz, "/readyz": readyz}
 
-
-logger = logging.getLogger(__name__)
 
 CLOSING_S = 1.0
 HEADERS = MappingProxyType(
@@ -316,10 +259,9 @@ def registry_of(
 ) -> CollectorRegistry:
     # Creation times would double the number of series.
     prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]  # it has no types
-    ticks_ms = {config.name: config.tick_ms for config in settings.histograms}
-    gauges = Partitions(handover, health, partitions, ticks_ms, settings.events.grace_ms)
-    for name in ticks_ms:
-        handover.metrics.expect_histogram(name)
+    gauges = Partitions(settings, handover, health, partitions)
+    for config in settings.histograms:
+        handover.metrics.expect_histogram(config.name)
     for stage in (CONTRIBUTE, RELEASE):
         handover.metrics.stage(stage)
     registry = CollectorRegistry(auto_describe=False)
@@ -335,7 +277,8 @@ class OperatorsPort:
     def __init__(self, settings: Settings, port: int | None) -> None:
         """Port 0 is any free one, None disables it."""
         self._settings, self._port = settings, port
-        self._shown = _Shown()
+        self._registry = CollectorRegistry()
+        self._states: Mapping[str, Callable[[], Answer]] = {}
         self._open = ExitStack()
         #: URL; None if the port is not open.
         self.address: str | None = None
@@ -351,17 +294,11 @@ class OperatorsPort:
 
         `partitions` are those of every stage's input topics.
         """
-        settings = self._settings
         if self._port is None:
             return
-        health = Health(
-            handover,
-            commit_interval_s=settings.worker.commit_interval_ms / 1000,
-            tick_s=min(config.tick_ms for config in settings.histograms) / 1000,
-            grace_ms=settings.events.grace_ms,
-        )
-        self._shown.registry = registry_of(settings, handover, health, partitions)
-        self._shown.states = answers(health, handover)
+        health = Health(self._settings, handover)
+        self._registry = registry_of(self._settings, handover, health, partitions)
+        self._states = answers(health, handover)
         if self.address is None:
             self._listen(self._port)
 
@@ -375,7 +312,7 @@ class OperatorsPort:
                 f"worker.metrics_port = {port}: cannot listen on {host}:{port}: {reason}. Each worker of a machine "
                 "needs a port of its own: `quietcount run -c FILE --metrics-port PORT`"
             ) from error
-        app = _application(self._shown)
+        app = self._application()
 
         async def run(stopped: asyncio.Event, ready: Callable[[], None]) -> None:
             runner = web.AppRunner(
@@ -396,38 +333,31 @@ class OperatorsPort:
             "metrics, health and readiness (exact: for the operator only): %s/metrics", self.address
         )
 
+    def _application(self) -> web.Application:
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
+                response: web.StreamResponse = web.Response(
+                    status=405, text="GET or HEAD\n", headers={hdrs.ALLOW: "GET, HEAD"}
+                )
+            elif request.match_info.http_exception is not None:
+                response = web.Response(status=404, text="/metrics, /healthz or /readyz\n")
+            else:
+                response = await handler(request)
+            response.headers.update(HEADERS)
+            return response
 
-class _Shown:
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.states: Mapping[str, Callable[[], Answer]] = {}
+        async def metrics(request: web.Request) -> web.Response:
+            encode, kind = choose_encoder(request.headers.get(hdrs.ACCEPT) or "")
+            return web.Response(body=encode(self._registry), headers={hdrs.CONTENT_TYPE: kind})
 
+        async def state(request: web.Request) -> web.Response:
+            status, body = self._states[request.path]()
+            text = json.dumps(body).encode() + b"\n"
+            return web.Response(status=status, body=text, content_type="application/json")
 
-def _application(shown: _Shown) -> web.Application:
-    @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.method not in (hdrs.METH_GET, hdrs.METH_HEAD):
-            response: web.StreamResponse = web.Response(
-                status=405, text="GET or HEAD\n", headers={hdrs.ALLOW: "GET, HEAD"}
-            )
-        elif request.match_info.http_exception is not None:
-            response = web.Response(status=404, text="/metrics, /healthz or /readyz\n")
-        else:
-            response = await handler(request)
-        response.headers.update(HEADERS)
-        return response
-
-    async def metrics(request: web.Request) -> web.Response:
-        encode, kind = choose_encoder(request.headers.get(hdrs.ACCEPT) or "")
-        return web.Response(body=encode(shown.registry), headers={hdrs.CONTENT_TYPE: kind})
-
-    async def state(request: web.Request) -> web.Response:
-        status, body = shown.states[request.path]()
-        text = json.dumps(body).encode() + b"\n"
-        return web.Response(status=status, body=text, content_type="application/json")
-
-    app = web.Application(middlewares=[guard])
-    app.router.add_get("/metrics", metrics)
-    for path in shown.states:
-        app.router.add_get(path, state)
-    return app
+        app = web.Application(middlewares=[guard])
+        app.router.add_get("/metrics", metrics)
+        for path in self._states:
+            app.router.add_get(path, state)
+        return app

@@ -43,17 +43,16 @@ class Rejects:
 
     def add(self, records: Records, rejects: Sequence[Reject]) -> None:
         for reject in rejects:
+            i = reject.index
+            most = REJECT_HEADERS_BYTES_MAX if self.nbytes < _HEADERS_BYTES_MAX else 0
             message = rejected(
                 self._topic,
-                records.key(reject.index),
-                records.value(reject.index),
+                records.key(i),
+                records.value(i),
                 reason=reject.reason,
-                source=(*self._place.log, int(records.offsets[reject.index])),
-                time_ms=int(records.times[reject.index]),
-                further=records.headers(
-                    reject.index,
-                    REJECT_HEADERS_BYTES_MAX if self.nbytes < _HEADERS_BYTES_MAX else 0,
-                ),
+                source=(*self._place.log, int(records.offsets[i])),
+                time_ms=int(records.times[i]),
+                further=records.headers(i, most),
             )
             self.messages.append(message)
             self.nbytes += message.nbytes + HEADER_BYTES * len(message.headers)
@@ -63,17 +62,14 @@ class Rejects:
         """Log and count the committed rejects, and forget them."""
         if not self.messages:
             return
+        reasons = sorted(self._reasons)
+        topic, partition = self._place.log
         logger.warning(
             "%s: records rejected: %s; see topic %s",
             self._place,
-            ", ".join(sorted(self._reasons)),
+            ", ".join(reasons),
             self._topic,
-            extra=about(
-                event="rejected",
-                topic=self._place.topic.name,
-                partition=self._place.partition,
-                reasons=sorted(self._reasons),
-            ),
+            extra=about(event="rejected", topic=topic, partition=partition, reasons=reasons),
         )
         for reason, n in self._reasons.items():
             self._metrics.rejects.labels(reason).inc(n)

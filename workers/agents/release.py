@@ -17,35 +17,20 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 import msgspec
 
-from workers.kafka.clients import Connection
 from workers.kafka.records import Batch, Outgoing
-from workers.kafka.shard import Shard
-from workers.kafka.store import Store
+from workers.kafka.shard import Assignment, Shard
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.ledger_blocks import joined, pages
 from workers.pipeline.merge import Merge, Released, ReleaseProgress
 from workers.pipeline.progress import PROGRESS, complete_ms, read_progress
 from workers.pipeline.watermark import apart_s, is_behind
+from workers.privacy.ceiling_guard import CeilingGuard
 from workers.runtime.errors import StateRefused
-from workers.runtime.metrics import RELEASE, Metrics
-
-
-class Guard(Protocol):
-    """Keeper of one owner partition's ceiling."""
-
-    def look(self) -> None:
-        """Read what all other owners have charged by now."""
-
-    def check(self, progress: ReleaseProgress, beginning: Mapping[str, int]) -> None:
-        """Check the periods that touch an epoch of each histogram, using the last `look`.
-
-        Raise CeilingReached if a period would exceed its limit.
-        """
+from workers.runtime.metrics import RELEASE
 
 
 class ReleaseShard(Shard):
@@ -55,30 +40,22 @@ class ReleaseShard(Shard):
 
     def __init__(
         self,
-        connection: Connection,
-        transactional_id: str,
-        partition: int,
-        state_topic: str,
-        store: Store,
+        assignment: Assignment,
         *,
         contributions: str,
         merge: Merge,
-        guard: Guard | None = None,
+        guard: CeilingGuard | None = None,
         grace_ms: int = 0,
-        metrics: Metrics | None = None,
     ) -> None:
         """`merge` has released no tick yet; `guard` enforces the ceiling, if any."""
-        super().__init__(connection, transactional_id, partition, state_topic, store, metrics)
+        super().__init__(assignment)
         self.merge, self._contributions, self._guard = merge, contributions, guard
         merge.reserving = guard is not None
-        self._apart_s, self._released_s = (
-            apart_s([histogram.lane for histogram in merge.histograms]),
-            -math.inf,
-        )
-        self._grace_ms = grace_ms
+        self._apart_s = apart_s([histogram.lane for histogram in merge.histograms])
+        self._released_s, self._grace_ms = -math.inf, grace_ms
         self._name_of = {histogram.topic: histogram.name for histogram in merge.histograms}
-        for histogram in merge.histograms:
-            self.metrics.expect_histogram(histogram.name)
+        for name in self._name_of.values():
+            self.metrics.expect_histogram(name)
 
     def open(self) -> None:
         if self.partition >= self.merge.owners:
@@ -127,9 +104,8 @@ class ReleaseShard(Shard):
             self._release()
 
     def _release(self) -> None:
-        if time.monotonic() - self._released_s < self._apart_s and is_behind(
-            self.merge.complete_ms, self._grace_ms
-        ):
+        soon = time.monotonic() - self._released_s < self._apart_s
+        if soon and is_behind(self.merge.complete_ms, self._grace_ms):
             return
         while True:
             before, started, began_s = self._ticks(), time.perf_counter(), time.monotonic()
@@ -138,15 +114,8 @@ class ReleaseShard(Shard):
                 self.metrics.release_seconds.observe(time.perf_counter() - started)
                 self._commit(
                     [
-                        Outgoing(
-                            snapshot.topic,
-                            None,
-                            snapshot.key.encode(),
-                            snapshot.value,
-                            (),
-                            snapshot.end_ms,
-                        )
-                        for snapshot in released.snapshots
+                        Outgoing(one.topic, None, one.key.encode(), one.value, (), one.end_ms)
+                        for one in released.snapshots
                     ]
                 )
                 self._count(released, before)
@@ -166,9 +135,8 @@ class ReleaseShard(Shard):
         if self._guard is None:
             raise RuntimeError(f"{self.transactional_id}: nothing keeps the ceiling")
         epochs = _next_epochs(histograms)
-        self._guard.check(
-            self.merge.progress(), epochs
-        )  # checked first, so that nothing is charged in vain
+        # Checked first, so that nothing is charged in vain.
+        self._guard.check(self.merge.progress(), epochs)
         for histogram in histograms:
             histogram.reserve()
         self._commit([])
@@ -183,11 +151,11 @@ class ReleaseShard(Shard):
     def _count(self, released: Released, before: dict[str, int]) -> None:
         for name, ticks in self._ticks().items():
             self.metrics.ticks_released.labels(name).inc(ticks - before.get(name, 0))
-        numbers: Counter[str] = Counter()
-        sizes: Counter[str] = Counter()
+        numbers, sizes = Counter[str](), Counter[str]()
         for snapshot in released.snapshots:
-            numbers[self._name_of[snapshot.topic]] += 1
-            sizes[self._name_of[snapshot.topic]] += len(snapshot.value)
+            name = self._name_of[snapshot.topic]
+            numbers[name] += 1
+            sizes[name] += len(snapshot.value)
         for name, number in numbers.items():
             self.metrics.snapshots.labels(name).inc(number)
             self.metrics.snapshot_bytes.labels(name).inc(sizes[name])

@@ -13,7 +13,7 @@ import msgspec
 
 from workers.agents.state import members_of
 from workers.kafka.clients import Connection
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import describe as describe_topics
 from workers.pipeline.ledger_blocks import joined, pages
@@ -45,15 +45,9 @@ def retire(settings: Settings, connection: Connection, name: str) -> Retired:
             f"histogram {name!r} is in the settings: take its [[histogram]] out first, for every worker of this name"
         )
     states = read_states(connection, settings.worker.name) or []
-    found = {
-        owner: state
-        for owner, state in enumerate(states)
-        if state is not None and name in state.histograms
-    }
+    found = {owner: one for owner, one in enumerate(states) if one and name in one.histograms}
     if not found:
-        there = sorted(
-            {known for state in states if state is not None for known in state.histograms}
-        )
+        there = sorted({known for state in states if state for known in state.histograms})
         raise SettingsError(
             f"histogram {name!r}: the state of worker {settings.worker.name!r} has no such histogram running; "
             f"{'it has ' + ', '.join(there) if there else 'it has none'}"
@@ -62,13 +56,9 @@ def retire(settings: Settings, connection: Connection, name: str) -> Retired:
     topic = settings.release_state_topic
     topic_id = describe_topics(connection, [topic])[topic].topic_id
     for owner in found:
-        one = _Owner(
-            connection,
-            f"{settings.worker.name}-release-{owner}",
-            owner,
-            topic,
-            Store(None, Changelog(topic, owner, topic_id)),
-        )
+        store = Store(None, Changelog(topic, owner, topic_id))
+        name_of = f"{settings.worker.name}-release-{owner}"
+        one = _Owner(Assignment(connection, name_of, owner, store))
         try:
             one.open()
             one.retire(name, settings.contributions_topic)
@@ -99,9 +89,8 @@ class _Owner(Shard):
         progress.retired.append((name, life))
         kept = self.store.items(f"{name}/{life.generation}/".encode())
         changes: list[Change] = [(key, None) for key, _ in kept]
-        self.transact(
-            [], [*changes, *pages(PROGRESS, msgspec.json.encode(progress))], progress.offset
-        )
+        changes += pages(PROGRESS, msgspec.json.encode(progress))
+        self.transact([], changes, progress.offset)
 
 
 def _refuse_running(settings: Settings, connection: Connection) -> None:

@@ -122,24 +122,19 @@ def check_states(
                 f"(fingerprint {wanted}): restore the old key file"
             )
     for owner, progress in enumerate(states):
-        if progress is None:
-            continue
-        merge = merge_of(owner)
-        # Both stages check partition counts, and stage 1's message is more specific.
-        if (len(progress.watermarks), progress.owners) == (len(merge.watermarks), merge.owners):
-            merge.check(progress)
+        if progress is not None:
+            merge = merge_of(owner)
+            # Both stages check partition counts, and stage 1's message is more specific.
+            if (len(progress.watermarks), progress.owners) == (len(merge.watermarks), merge.owners):
+                merge.check(progress)
 
 
 def announcements(settings: Settings, connection: Connection) -> list[str]:
     """Return refusals of a start that need no key; empty if the state cannot be read."""
     names = [config.name for config in settings.histograms]
-    gone = {
-        name: None
-        for state in _known(settings, connection)
-        if state
-        for name in left_out(state.histograms, names)
-    }
-    return [refusal_of_left_out(name) for name in gone]
+    states = [state for state in _known(settings, connection) if state]
+    gone = [name for state in states for name in left_out(state.histograms, names)]
+    return [refusal_of_left_out(name) for name in dict.fromkeys(gone)]
 
 
 def _known(settings: Settings, connection: Connection) -> Sequence[ReleaseProgress | None]:

@@ -15,19 +15,10 @@ from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 
+from workers.kafka import topics as kafka_topics
 from workers.kafka.clients import Connection
 from workers.kafka.reading import bounds_of, reader, take
-from workers.kafka.topics import (
-    Existing,
-    Topic,
-    checked_id,
-    describe,
-    missing,
-    names_on,
-    plan_topics,
-    problems,
-    stream_name,
-)
+from workers.kafka.topics import Existing, Topic, checked_id, describe, names_on
 from workers.pipeline.ledger_blocks import joined
 from workers.pipeline.sources import SOURCES, Sources, SourceTopic, stored_set
 from workers.runtime.errors import QuietcountError, SettingsError
@@ -74,7 +65,7 @@ class Topics:
 
     def stream(self, *names: str) -> str:
         """Return topics and their incarnations in the mechanism id's format."""
-        return stream_name(*((name, self.id(name)) for name in names))
+        return kafka_topics.stream_name(*((name, self.id(name)) for name in names))
 
     @property
     def origins(self) -> Sources:
@@ -109,7 +100,7 @@ def look_at_topics(
     outputs = [settings.output_topic(config) for config in settings.histograms]
     existing = describe(connection, [*events, *settings.internal_topics, *outputs])
     worker, rekey = settings.worker, settings.privacy.rekey
-    plan = plan_topics(
+    plan = kafka_topics.plan_topics(
         worker.name,
         events,
         events_partitions,
@@ -143,43 +134,32 @@ class SourcePartition(NamedTuple):
 
 
 def source_partitions(settings: Settings, connection: Connection) -> list[SourcePartition]:
-    """Return the partitions of the events topics that producers write.
-
-    The topics must exist; no other topic need.
-
-    Raises:
-        SettingsError: one is missing, or no broker answers.
-    """
-    sources = check_events(settings, connection, as_produced=True)
-    return [
-        SourcePartition(place.topic.name, place.partition, place.topic.partitions)
-        for place in sources
-    ]
+    """Return the partitions of the events topics that producers write; see `check_events`."""
+    places = check_events(settings, connection, as_produced=True)
+    return [SourcePartition(*place.log, place.topic.partitions) for place in places]
 
 
 def partitions_by_user(settings: Settings, connection: Connection) -> list[SourcePartition]:
     """Return the by-user topic's partitions; empty without `privacy.rekey` or before it exists."""
     if not settings.privacy.rekey:
         return []
-    name = settings.by_user_topic
-    found = describe(connection, [name]).get(name)
-    return (
-        []
-        if found is None
-        else [SourcePartition(name, p, found.partitions) for p in range(found.partitions)]
-    )
+    return [
+        SourcePartition(topic.name, partition, topic.partitions)
+        for topic in describe(connection, [settings.by_user_topic]).values()
+        for partition in range(topic.partitions)
+    ]
 
 
 def check_topics(settings: Settings, connection: Connection) -> Topics:
     """Return the worker's topics; raise SettingsError if one is missing or unusable."""
     topics = look_at_topics(settings, connection)
-    absent = [topic.name for topic in missing(topics.plan, topics.existing)]
+    absent = [topic.name for topic in kafka_topics.missing(topics.plan, topics.existing)]
     for name in topics.events:
         if name in absent:
             raise _no_such_topic(settings, name)
     if absent:
         raise _missing(absent)
-    wrong = problems(topics.plan, topics.existing)
+    wrong = kafka_topics.problems(topics.plan, topics.existing)
     if wrong:
         raise SettingsError("; ".join(wrong))
     return topics
@@ -188,24 +168,18 @@ def check_topics(settings: Settings, connection: Connection) -> Topics:
 def check_events(
     settings: Settings, connection: Connection, *, as_produced: bool = False
 ) -> Sources:
-    """Return the source partitions; raise SettingsError if one is missing.
+    """Return the source partitions; raise SettingsError if one is missing, or no broker answers.
 
     No other topic need exist. They belong to the by-user topic with `privacy.rekey`, unless
     `as_produced`.
     """
     by_user = settings.privacy.rekey and not as_produced
-    if by_user:
-        names: tuple[str, ...] = (settings.by_user_topic,)
-        plain = True
-    else:
-        names, plain = events_topics(settings, connection)[0], settings.events.topics.one
+    names = (settings.by_user_topic,) if by_user else events_topics(settings, connection)[0]
     existing = describe(connection, names)
     for name in names:
         if name not in existing:
-            if by_user:
-                raise _missing([name])
-            raise _no_such_topic(settings, name)
-    embedded = connection.embedded is not None
+            raise _missing([name]) if by_user else _no_such_topic(settings, name)
+    plain, embedded = by_user or settings.events.topics.one, connection.embedded is not None
     return Topics(events=names, plan=[], existing=existing, plain=plain, embedded=embedded).sources
 
 
@@ -227,9 +201,8 @@ def events_topics(
         return wanted.names, ()
     there = names_on(connection)
     found = matching(settings, there)
-    state = (
-        settings.rekey_state_topic if settings.privacy.rekey else settings.contribute_state_topic
-    )
+    rekey = settings.privacy.rekey
+    state = settings.rekey_state_topic if rekey else settings.contribute_state_topic
     stored = _stored(connection, state) if state in there else None
     if stored is None:
         if not found:
@@ -251,10 +224,7 @@ def matching(settings: Settings, there: Collection[str]) -> list[str]:
     A worker's own topics never count as events: neither this worker's topics nor the internal
     topics of another.
     """
-    own = {
-        *settings.internal_topics,
-        *(settings.output_topic(config) for config in settings.histograms),
-    }
+    own = {*settings.internal_topics, *map(settings.output_topic, settings.histograms)}
     for name in there:
         worker = name.rpartition(".")[0]
         internal = internal_topics(worker)
@@ -290,13 +260,8 @@ def watching(
     def look() -> None:
         while not ended.wait(LOOK_S):
             try:
-                tell(
-                    [
-                        name
-                        for name in matching(settings, names_on(connection))
-                        if name not in topics.events
-                    ]
-                )
+                found = matching(settings, names_on(connection))
+                tell([name for name in found if name not in topics.events])
             except (KafkaException, QuietcountError) as error:
                 logger.debug("the topics could not be looked at: %s", describe_error(error))
 
@@ -305,8 +270,7 @@ def watching(
         yield
         return
     ended = threading.Event()
-    thread = threading.Thread(target=look, name="topics", daemon=True)
-    thread.start()
+    threading.Thread(target=look, name="topics", daemon=True).start()
     try:
         yield
     finally:
@@ -323,10 +287,8 @@ def _stored(connection: Connection, state: str) -> tuple[SourceTopic, ...] | Non
     with reader(connection) as consumer:
         for partition in range(partitions):
             low, high = bounds_of(consumer, state, partition)
-            if low == high:
-                continue
             found: dict[bytes, bytes | None] = {}
-            for taken in take(consumer, {(state, partition): (low, high)}):
+            for taken in take(consumer, {(state, partition): (low, high)} if low < high else {}):
                 found |= {message.key() or b"": message.value() for message in taken.messages}
                 if SOURCES in found:  # the head follows its pages
                     break

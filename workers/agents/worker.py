@@ -17,10 +17,12 @@ from collections.abc import AsyncIterable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from workers.agents.contribute import ContributeShard, Stream
+from workers.agents.contribute import ContributeShard, ContributeStage
 from workers.agents.monitor import OperatorsPort
-from workers.agents.rekey import ByUser, RekeyShard
+from workers.agents.rekey import RekeyShard, RekeyStage
 from workers.agents.release import ReleaseShard
 from workers.agents.state import await_coordinator, check_states, key_of
 from workers.agents.topics import Topics, check_topics, connection_of, watching
@@ -31,7 +33,7 @@ from workers.kafka.handover import KAFKA_AWAY, Handover
 from workers.kafka.outages import wait_for, without_outages
 from workers.kafka.outages import watching as watching_kafka
 from workers.kafka.records import FetchedRecords
-from workers.kafka.shard import Shard
+from workers.kafka.shard import Assignment, Shard
 from workers.kafka.store import Changelog, Store
 from workers.kafka.topics import cautions
 from workers.kafka.transport import BatchSchema, QuietcountApp, create_app, run_app
@@ -41,8 +43,7 @@ from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import declared_keys, histograms, lanes, mechanisms, reader_of
 from workers.pipeline.histogram import Histogram
 from workers.pipeline.merge import Merge
-from workers.pipeline.sources import SourceTopic
-from workers.pipeline.watermark import Watermark
+from workers.pipeline.sources import Sources, SourceTopic
 from workers.privacy.ceiling import Ceiling
 from workers.privacy.ceiling_check import check_ceiling
 from workers.privacy.ceiling_guard import CeilingGuard, OtherWorkers
@@ -77,188 +78,130 @@ class Factory:
         data_dir: Path | None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._settings, self._connection, self._topics, self._key = (
-            settings,
-            connection,
-            topics,
-            key,
-        )
-        self._data_dir, self.sources = data_dir, topics.sources
+        self._settings, self._connection, self._topics = settings, connection, topics
+        self._key, self._data_dir, self.sources = key, data_dir, topics.sources
         self.metrics = Metrics() if metrics is None else metrics
         # Stepped by every owner partition's thread.
         self.mechanisms: tuple[Mechanism, ...] = tuple(mechanisms(settings))
         check_ceiling(settings, self.mechanisms)
-        self._ceiling, self._others = (
-            Ceiling.of(settings.privacy),
-            OtherWorkers(settings, connection),
-        )
+        self._ceiling = Ceiling.of(settings.privacy)
+        self._others = OtherWorkers(settings, connection)
         self._reader = reader_of(settings)
         self._forms = Decoders(settings, self._reader, self.metrics)
         self._turns = GilLock()
         contributions = settings.contributions_topic
-        self._stream = Stream(
-            events=settings.events,
+        common: dict[str, Any] = {
+            "events": settings.events,
+            "rejects": settings.rejects_topic,
+            "lanes": tuple(lanes(settings)),
+            "commit_interval_s": settings.worker.commit_interval_ms / 1000,
+            "max_behind_ms": settings.max_behind_ms,
+        }
+        self._stream = ContributeStage(
+            **common,
             sources=topics.sources,
             contributions=contributions,
             owners=topics.partitions(contributions),
-            rejects=settings.rejects_topic,
             origins=None if topics.by_user is None else len(topics.origins),
-            max_behind_ms=settings.max_behind_ms,
+            reader=self._reader,
+            declared=MappingProxyType(declared_keys(settings)),
+            key=key,
         )
-        self._by_user: ByUser | None = None
-        self._users: UserReader | None = None
+        self._by_user: RekeyStage | None = None
         if topics.by_user is not None:
-            self._by_user = ByUser(
-                events=settings.events,
-                origins=topics.origins,
+            self._by_user = RekeyStage(
+                **common,
+                sources=topics.origins,
                 topic=topics.sources.topics[0],
-                rejects=settings.rejects_topic,
                 with_keys=any(view.key == RECORD_KEY for view in settings.shape.views.values()),
+                reader=UserReader(settings.shape, max_bytes=settings.events.max_bytes),
             )
-            self._users = UserReader(settings.shape, max_bytes=settings.events.max_bytes)
         # Read by every shard's thread. Metrics and turns have locks; a shard creates everything
         # else itself.
-        for what, value in (
-            ("key", key),
-            ("mechanisms", self.mechanisms),
-            ("reader", self._reader),
-            ("stream", self._stream),
-            ("by_user", self._by_user),
-            ("users", self._users),
-            ("connection", connection),
-        ):
-            check_frozen(value, what)
+        check_frozen(self.mechanisms, "mechanisms")
+        check_frozen(self._stream, "stream")
+        check_frozen(self._by_user, "by_user")
+        check_frozen(connection, "connection")
 
     @property
     def events(self) -> dict[str, Callable[[int], Shard]]:
-        found: dict[str, Callable[[int], Shard]] = {}
+        stages: list[tuple[Callable[..., Shard], Sources]] = [(self.contribute, self.sources)]
         if self._by_user is not None:
-            found |= {
-                topic.name: partial(self.rekey, topic) for topic in self._by_user.origins.topics
-            }
-        return found | {
-            topic.name: partial(self.contribute, topic) for topic in self.sources.topics
+            stages.insert(0, (self.rekey, self._by_user.sources))
+        return {
+            topic.name: partial(stage, topic) for stage, read in stages for topic in read.topics
         }
 
     def rekey(self, topic: SourceTopic, partition: int) -> RekeyShard:
-        assert self._by_user is not None and self._users is not None, (
-            "only where events are sent on by user"
-        )
-        place, state = (
-            self._by_user.origins.place(topic, partition),
-            self._settings.rekey_state_topic,
-        )
-        name, store = self._own(REKEY, place.number, state)
-        return RekeyShard(
-            self._connection,
-            name,
-            place,
-            state,
-            store,
-            stream=self._by_user,
-            clock=Watermark(
-                lanes(self._settings), self._settings.events.grace_ms, self._settings.max_behind_ms
-            ),
-            reader=self._users,
-            form=self._forms.form,
-            commit_interval_s=self._settings.worker.commit_interval_ms / 1000,
-            metrics=self.metrics,
-        )
+        assert self._by_user is not None, "only where events are sent on by user"
+        place = self._by_user.sources.place(topic, partition)
+        assignment = self._assignment(REKEY, place.number, self._settings.rekey_state_topic)
+        return RekeyShard(assignment, place, self._by_user, form=self._forms.form)
 
     def contribute(self, topic: SourceTopic, partition: int) -> ContributeShard:
-        place, state = (
-            self._stream.sources.place(topic, partition),
-            self._settings.contribute_state_topic,
-        )
-        name, store = self._own("contribute", place.number, state)
+        place, state = self.sources.place(topic, partition), self._settings.contribute_state_topic
+        assignment = self._assignment(CONTRIBUTE, place.number, state)
         return ContributeShard(
-            self._connection,
-            name,
-            place,
-            state,
-            store,
-            stream=self._stream,
-            lanes=lanes(self._settings),
-            reader=self._reader,
-            declared=declared_keys(self._settings),
-            form=self._forms.form,
-            key=self._key,
-            commit_interval_s=self._settings.worker.commit_interval_ms / 1000,
-            turns=self._turns,
-            metrics=self.metrics,
+            assignment, place, self._stream, form=self._forms.form, turns=self._turns
         )
 
     def release(self, partition: int) -> ReleaseShard:
-        state = self._settings.release_state_topic
-        name, store = self._own("release", partition, state)
-        guard = None
+        settings, owners, guard = self._settings, self._stream.owners, None
         if self._ceiling is not None:
             guard = CeilingGuard(
-                self._ceiling,
-                self._settings,
-                self._connection,
-                partition,
-                self._stream.owners,
-                self._others,
+                self._ceiling, settings, self._connection, partition, owners, self._others
             )
         return ReleaseShard(
-            self._connection,
-            name,
-            partition,
-            state,
-            store,
+            self._assignment(RELEASE, partition, settings.release_state_topic),
             contributions=self._stream.contributions,
             merge=self.merge(partition),
             guard=guard,
-            grace_ms=self._settings.events.grace_ms,
-            metrics=self.metrics,
+            grace_ms=settings.events.grace_ms,
         )
 
     def merge(self, partition: int) -> Merge:
         """Return the histograms of an owner partition, before any tick."""
-        state, contributions = self._settings.release_state_topic, self._stream.contributions
-        return Merge(
-            histograms(
-                Histogram,
-                self._settings,
-                self.mechanisms,
-                key=self._key,
-                stream=self._topics.stream(contributions, state),
-                owner=partition,
-                owners=self._stream.owners,
-            ),
+        state, owners = self._settings.release_state_topic, self._stream.owners
+        built = histograms(
+            Histogram,
+            self._settings,
+            self.mechanisms,
             key=self._key,
-            sources=len(self._stream.sources),
-            owners=self._stream.owners,
+            stream=self._topics.stream(self._stream.contributions, state),
+            owner=partition,
+            owners=owners,
+        )
+        return Merge(
+            built,
+            key=self._key,
+            sources=len(self.sources),
+            owners=owners,
             directory=self._data_dir,
             turns=self._turns,
         )
 
-    def _own(self, stage: str, partition: int, state: str) -> tuple[str, Store]:
+    def _assignment(self, stage: str, partition: int, state: str) -> Assignment:
         path = None if self._data_dir is None else self._data_dir / f"{stage}-{partition}"
+        store = Store(path, Changelog(state, partition, self._topics.id(state)))
         name = f"{self._settings.worker.name}-{stage}-{partition}"
-        return name, Store(path, Changelog(state, partition, self._topics.id(state)))
+        return Assignment(self._connection, name, partition, store, self.metrics)
 
 
 def build_app(settings: Settings, factory: Factory, connection: Connection) -> QuietcountApp:
     """Return the Faust application: one agent per stage over its shards."""
-    of_events = factory.events
-    handover = Handover(
-        {**of_events, settings.contributions_topic: factory.release}, metrics=factory.metrics
-    )
+    of_events, contributions = factory.events, settings.contributions_topic
+    shards = {**of_events, contributions: factory.release}
+    handover = Handover(shards, metrics=factory.metrics)
     app = create_app(settings.worker.name, connection, handover, data_dir=settings.worker.data_dir)
 
     async def feed(stream: AsyncIterable[FetchedRecords]) -> None:
         async for batch in stream:
             await handover.feed(batch)
 
-    sources = tuple(topic.name for topic in factory.sources.topics)
-    origins = tuple(name for name in of_events if name not in sources)
-    for stage, topics in (
-        (REKEY, origins),
-        (CONTRIBUTE, sources),
-        (RELEASE, (settings.contributions_topic,)),
-    ):
+    sources = [topic.name for topic in factory.sources.topics]
+    origins = [name for name in of_events if name not in sources]
+    stages = {REKEY: origins, CONTRIBUTE: sources, RELEASE: [contributions]}
+    for stage, topics in stages.items():
         if topics:
             app.agent(app.topic(*topics, schema=BatchSchema()), name=stage)(feed)
     return app
@@ -295,9 +238,8 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
     with OperatorsPort(settings, port) as operator:
         while True:
             topics = _topics(settings, connection, metrics, operator)
-            factory = Factory(
-                settings, connection, topics, key, None if topics.embedded else data_dir, metrics
-            )
+            copies = None if topics.embedded else data_dir
+            factory = Factory(settings, connection, topics, key, copies, metrics)
             if not prepared:
                 if not topics.embedded:
                     check_states(settings, connection, key, factory.merge)
@@ -317,9 +259,7 @@ def run(settings: Settings, *, metrics_port: int | None = None, embedded: str | 
 def _topics(
     settings: Settings, connection: Connection, metrics: Metrics, operator: OperatorsPort
 ) -> Topics:
-    nothing_yet = Handover({}, metrics=metrics)
-
-    shown = False
+    nothing_yet, shown = Handover({}, metrics=metrics), False
 
     def waiting() -> None:
         nonlocal shown
@@ -341,7 +281,8 @@ def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
             last = first + topic.partitions - 1
             what = "source partitions" if topics.by_user is None else "origins"
             logger.info("%s %d to %d are those of topic %s", what, first, last, topic.name)
-    for config, mechanism in zip(settings.histograms, factory.mechanisms, strict=True):
+    built = list(zip(settings.histograms, factory.mechanisms, strict=True))
+    for config, mechanism in built:
         promise = mechanism.guarantee
         logger.info(
             "histogram %s: %s, epsilon %.4g and delta %.3g for one %s and epoch",
@@ -351,7 +292,7 @@ def _say(settings: Settings, topics: Topics, factory: Factory) -> None:
             promise.delta,
             promise.unit,
         )
-    for warning in warnings_of(zip(settings.histograms, factory.mechanisms, strict=True)):
+    for warning in warnings_of(built):
         logger.warning("%s", warning)
 
 
@@ -377,11 +318,9 @@ def _work(
     asyncio.set_event_loop(asyncio.new_event_loop())  # an earlier run's loop is closed
     before = signal.getsignal(signal.SIGTERM)  # Faust replaces it, and restores the system's own
     app = build_app(settings, factory, connection)
-    partitions = {
-        **({} if topics.by_user is None else {REKEY: len(topics.origins)}),
-        CONTRIBUTE: len(topics.sources),
-        RELEASE: topics.partitions(settings.contributions_topic),
-    }
+    partitions = {} if topics.by_user is None else {REKEY: len(topics.origins)}
+    partitions[CONTRIBUTE] = len(topics.sources)
+    partitions[RELEASE] = topics.partitions(settings.contributions_topic)
     operator.show(app.handover, partitions)
     loop = asyncio.get_event_loop()
 

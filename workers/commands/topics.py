@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -52,45 +53,37 @@ def show_topics(settings: Settings, *, create: bool, events_topic: bool = False)
     if create and not events_topic and not found.existing.keys() >= set(found.events):
         found = look_at_topics(settings, connection, default_partitions(connection))
     plan, existing = found.plan, found.existing
-    if events_topic:
-        for topic in missing(plan, existing):
-            if topic.purpose == EVENTS:
-                number = many(topic.partitions, "partition")
-                print(
-                    f"quietcount: creating the events topic {topic.name} with {number}",
-                    file=sys.stderr,
-                )
+    for topic in missing(plan, existing) if events_topic else ():
+        if topic.purpose == EVENTS:
+            number = many(topic.partitions, "partition")
+            log(f"creating the events topic {topic.name} with {number}")
     wanted = [topic for topic in plan if events_topic or topic.purpose != EVENTS]
     created = create_missing(connection, wanted, existing) if create else []
-    if create and len(created) < len(
-        missing(wanted, existing)
-    ):  # created by someone else meanwhile
+    if create and len(created) < len(missing(wanted, existing)):  # others created some meanwhile
         existing = look_at_topics(settings, connection).existing
     absent = [topic for topic in missing(plan, existing) if topic.name not in created]
     outputs = {settings.output_topic(histogram) for histogram in settings.histograms}
     _print(plan, existing, created, may_be_public=outputs)
     wrong = problems(plan, existing)
     for name in found.others:
-        print(
-            f"quietcount: {name} matches events.topic too, but is not counted: {FIXED}",
-            file=sys.stderr,
-        )
+        log(f"{name} matches events.topic too, but is not counted: {FIXED}")
     for problem in (*wrong, *cautions(plan, existing)):
-        print(f"quietcount: {problem}", file=sys.stderr)
+        log(problem)
     for topic in absent:
         if topic.purpose == EVENTS:
-            print(f"quietcount: {_no_events(topic, plan, connection)}", file=sys.stderr)
+            log(_no_events(topic, plan, connection))
     own = [topic.name for topic in absent if topic.purpose != EVENTS]
     if own:
-        print(
-            f"quietcount: missing: {', '.join(own)}; --create creates what is missing",
-            file=sys.stderr,
-        )
+        log(f"missing: {', '.join(own)}; --create creates what is missing")
     for announcement in announcements(settings, connection):
-        print(f"quietcount: {announcement}", file=sys.stderr)
+        log(announcement)
     if wrong:
         return EXIT_NOT_READY
     return EXIT_MISSING if own or (absent and not create) else 0
+
+
+def log(message: str) -> None:
+    print(f"quietcount: {message}", file=sys.stderr)
 
 
 def _no_events(topic: Topic, plan: Sequence[Topic], connection: Connection) -> str:
@@ -112,19 +105,19 @@ def _print(
 ) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("topic", "state", "partitions", "cleanup", "retention", "holds", "readers"):
-        table.add_column(
-            heading, no_wrap=True, justify="right" if heading == "partitions" else "left"
-        )
+        justify: Literal["right", "left"] = "right" if heading == "partitions" else "left"
+        table.add_column(heading, no_wrap=True, justify=justify)
     for topic in plan:
         here = existing.get(topic.name)
         state = "there" if here else "created" if topic.name in created else "missing"
         config = {**topic.config(), **(here.config if here else {})}
+        cleanup = config["cleanup.policy"]
         table.add_row(
             topic.name,
             state,
             str(here.partitions if here else topic.partitions),
-            config["cleanup.policy"],
-            _retention(config.get("retention.ms"), config["cleanup.policy"]),
+            cleanup,
+            _retention(config.get("retention.ms"), cleanup),
             topic.purpose,
             "anyone" if topic.name in may_be_public else "operator only",
         )

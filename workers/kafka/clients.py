@@ -29,8 +29,9 @@ logger = logging.getLogger(__name__)
 
 _PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_TLS_NAMES = frozenset(
-    {
+# TLS and SASL settings that `faust_credentials` translates.
+_TRANSLATED = frozenset(
+    (
         "ssl.ca.location",
         "ssl.ca.pem",
         "ssl.certificate.location",
@@ -38,16 +39,12 @@ _TLS_NAMES = frozenset(
         "ssl.key.password",
         "ssl.endpoint.identification.algorithm",
         "enable.ssl.certificate.verification",
-    }
-)
-_SASL_NAMES = frozenset(
-    {
         "sasl.mechanism",
         "sasl.mechanisms",
         "sasl.username",
         "sasl.password",
         "sasl.kerberos.service.name",
-    }
+    )
 )
 
 #: Errors that waiting does not cure, with advice.
@@ -173,59 +170,50 @@ class Connection:
     def _first_answer(
         self, admin: AdminClient, errors: list[KafkaError], within_s: float
     ) -> ClusterMetadata:
-        deadline, ask_s = time.monotonic() + within_s, _ASK_S
+        where, ask_s = f"kafka.bootstrap = {self.bootstrap!r}", _ASK_S
+        deadline = time.monotonic() + within_s
         while True:
             try:
                 return admin.list_topics(timeout=ask_s)
             except KafkaException as exc:
                 admin.poll(0)  # serves the callback
-                refused = next((error for error in errors if error.code() in _REFUSED), None)
+                if (refused := _refusal(errors)) is not None:
+                    text = f"{_line(refused)}. {_REFUSED[refused.code()]}"
+                    raise KafkaRefuses(f"{where}: {text}") from exc
                 left_s = deadline - time.monotonic()
-                if refused is not None or left_s <= 0:
-                    raise self._unreachable(refused, errors, exc.args[0], within_s) from exc
+                if left_s <= 0:
+                    # The client's own errors say more than the request's error.
+                    reason = _line(_network(errors) or exc.args[0])
+                    raise KafkaAway(
+                        f"{where}: no broker answered within {within_s:g} s ({reason}). Check the address, that Kafka runs "
+                        "there, and [kafka.client]: security.protocol and what it needs"
+                    ) from exc
                 # A busy broker may need longer for one answer.
                 ask_s = min(2 * ask_s, max(left_s, _ASK_S))
 
-    def _unreachable(
-        self,
-        refused: KafkaError | None,
-        errors: list[KafkaError],
-        cause: KafkaError,
-        within_s: float,
-    ) -> SettingsError:
-        where = f"kafka.bootstrap = {self.bootstrap!r}"
-        if refused is not None:
-            return KafkaRefuses(
-                f"{where}: {' '.join(refused.str().split())}. {_REFUSED[refused.code()]}"
-            )
-        # The client's own errors say more than the request's error.
-        text = _said(errors) or cause.str()
-        return KafkaAway(
-            f"{where}: no broker answered within {within_s:g} s ({' '.join(text.split())}). Check the address, that Kafka runs "
-            "there, and [kafka.client]: security.protocol and what it needs"
-        )
-
     def silence(self, errors: list[KafkaError]) -> str:
-        text = next((e.str() for e in errors if e.code() in _REFUSED), None) or _said(errors)
-        return f"no broker of {self.bootstrap} answers" + (
-            f" ({' '.join(text.split())})" if text else ""
-        )
+        reason = _refusal(errors) or _network(errors)
+        said = "" if reason is None else f" ({_line(reason)})"
+        return f"no broker of {self.bootstrap} answers{said}"
 
 
-def _said(errors: list[KafkaError]) -> str | None:
-    return next(
-        (
-            e.str()
-            for e in reversed(errors)
-            if e.code() in (KafkaError._TRANSPORT, KafkaError._RESOLVE)
-        ),
-        None,
-    )
+def _refusal(errors: list[KafkaError]) -> KafkaError | None:
+    return next((error for error in errors if error.code() in _REFUSED), None)
 
 
-def faust_credentials(
-    connection: Connection,
-) -> SSLCredentials | SASLCredentials | GSSAPICredentials | None:
+def _network(errors: list[KafkaError]) -> KafkaError | None:
+    codes = KafkaError._TRANSPORT, KafkaError._RESOLVE
+    return next((error for error in reversed(errors) if error.code() in codes), None)
+
+
+def _line(error: KafkaError) -> str:
+    return " ".join(error.str().split())
+
+
+Credentials = SSLCredentials | SASLCredentials | GSSAPICredentials
+
+
+def faust_credentials(connection: Connection) -> Credentials | None:
     """Return Faust's `broker_credentials` for a connection's security settings (None: plaintext).
 
     Raises SettingsError for a setting without a counterpart in the Faust consumer.
@@ -237,11 +225,9 @@ def faust_credentials(
             f"kafka.client.security.protocol = {protocol!r}: use one of {', '.join(_PROTOCOLS)}"
         )
     for name in client:
-        if (
-            name.startswith(("ssl.", "sasl.", "enable.ssl.", "https."))
-            and name not in _TLS_NAMES | _SASL_NAMES
-        ):
-            known = ", ".join(sorted(_TLS_NAMES | _SASL_NAMES))
+        security = name.startswith(("ssl.", "sasl.", "enable.ssl.", "https."))
+        if security and name not in _TRANSLATED:
+            known = ", ".join(sorted(_TRANSLATED))
             raise SettingsError(
                 f"kafka.client.{name}: not supported by the Faust consumer; it knows {known}"
             )
@@ -270,24 +256,26 @@ def faust_credentials(
     )
 
 
+def _cause(error: BaseException) -> KafkaError | None:
+    """Return librdkafka's error in an exception, if there is one."""
+    first = error.args[0] if error.args else None
+    return first if isinstance(first, KafkaError) else None
+
+
 def forbidden(error: BaseException) -> str | None:
     """Return a message for the operator if the broker denied authorisation, else None."""
-    first = error.args[0] if isinstance(error, KafkaException) and error.args else None
-    name = first.name() if isinstance(first, KafkaError) else type(error).__name__
+    cause = _cause(error)
+    name = type(error).__name__ if cause is None else cause.name()
     if not name.endswith(("AUTHORIZATION_FAILED", "AuthorizationFailedError")):
         return None
     return f"Kafka does not allow it: {text_of(error).rstrip('.')}. Which principal needs what is in deploy/acls.md"
 
 
 def text_of(error: BaseException) -> str:
-    first = error.args[0] if error.args else None
-    if isinstance(first, KafkaError):
-        return " ".join(first.str().split())
-    return (
-        " ".join(str(error).split())
-        if isinstance(error, ConsumerError | KafkaAway)
-        else describe(error)
-    )
+    if (cause := _cause(error)) is not None:
+        return _line(cause)
+    of_kafka = isinstance(error, ConsumerError | KafkaAway)
+    return " ".join(str(error).split()) if of_kafka else describe(error)
 
 
 def unreachable(error: BaseException) -> bool:
@@ -295,8 +283,8 @@ def unreachable(error: BaseException) -> bool:
     if isinstance(error, KafkaAway | TimeoutError | ConnectionError):
         return True
     if isinstance(error, KafkaException):
-        first = error.args[0] if error.args else None
-        return isinstance(first, KafkaError) and (first.code() in _UNREACHABLE or first.retriable())
+        cause = _cause(error)
+        return cause is not None and (cause.code() in _UNREACHABLE or cause.retriable())
     # Corruption is permanent.
     if not isinstance(error, ConsumerError) or isinstance(error, CorruptRecordException):
         return False

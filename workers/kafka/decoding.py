@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -28,7 +28,6 @@ from aiokafka.consumer import fetcher
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record.memory_records import MemoryRecords
-from numpy.typing import NDArray
 
 from workers.arrays.texts import readonly_contiguous
 from workers.kafka.decompression import Stream, decompress_into, longer_than
@@ -38,6 +37,7 @@ from workers.kafka.records import (
     LAST_OFFSET,
     ROWS,
     Batch,
+    Bytes,
     FetchedRecords,
     Longs,
     Records,
@@ -46,7 +46,7 @@ from workers.kafka.records import (
     read_batches,
 )
 from workers.runtime.frozen import read_only
-from workers.runtime.sizes import VALUE_BYTES
+from workers.runtime.sizes import MESSAGE_BYTES, VALUE_BYTES
 
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, first and largest
 # timestamp, producer id and epoch, first sequence number, number of records.
@@ -120,27 +120,14 @@ class RecordBatch:
             # A wrapper message has the offset of its last inner message.
             self.base_offset, _, _, magic, attributes = _MESSAGE.unpack_from(response, start)
             self.next_offset, self.number = self.base_offset + 1, 1
-            (self.last_ms,) = (
-                _MESSAGE_TIME.unpack_from(response, start + _MESSAGE.size) if magic else (0,)
-            )
+            at = start + _MESSAGE.size
+            self.last_ms = _MESSAGE_TIME.unpack_from(response, at)[0] if magic else 0
             self.producer_id, self.is_control_batch, self.is_transactional = None, False, False
             self.codec = attributes & _CODEC
             return
-        (
-            self.base_offset,
-            _,
-            _,
-            _,
-            self._crc,
-            self._attributes,
-            last,
-            self._first_ms,
-            self.last_ms,
-            self.producer_id,
-            _,
-            _,
-            self.number,
-        ) = _HEADER.unpack_from(response, start)
+        header = _HEADER.unpack_from(response, start)
+        self.base_offset, _, _, _, self._crc, self._attributes, last = header[:7]
+        self._first_ms, self.last_ms, self.producer_id, _, _, self.number = header[7:]
         self.next_offset = self.base_offset + last + 1
         self.is_control_batch = bool(self._attributes & _CONTROL)
         self.is_transactional = bool(self._attributes & _TRANSACTIONAL)
@@ -176,11 +163,8 @@ class RecordBatch:
 
     def legacy(self) -> Iterator[Any]:
         """Yield old-format records; aiokafka decompresses all at once, up to `PART_BYTES`."""
-        at = (
-            self.start
-            + _MESSAGE.size
-            + (_MESSAGE_TIME.size if self.response[self.start + _MAGIC_AT] else 0)
-        )
+        with_time = self.response[self.start + _MAGIC_AT] > 0
+        at = self.start + _MESSAGE.size + (_MESSAGE_TIME.size if with_time else 0)
         key_length = int.from_bytes(self.response[at : at + 4], signed=True)
         packed = memoryview(self.response)[at + 8 + max(0, key_length) : self.stop]
         if self.codec and longer_than(self.codec, packed, PART_BYTES):
@@ -191,65 +175,54 @@ class RecordBatch:
         yield from self._stock()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Decode:
-    """Decoder of record batches into parts from `start` to `end`; records begin at `first`."""
-
-    name: str
-    batches: list[RecordBatch]
-    start: int
-    end: int
-    first: int
-    check_crcs: bool
-
-    def __call__(self, longest: int) -> Iterator[Batch]:
-        at = self.start
-        try:
-            for batch in self._batches(longest):
-                at = batch.end
-                yield batch
-                del batch
-        except CorruptRecordException as error:
-            raise CorruptRecordException(
-                f"{self.name} from offset {at}: {error.args[0]}"
-            ) from error
-
-    def _batches(self, longest: int) -> Iterator[Batch]:
-        if self.check_crcs and not _undamaged(self.batches):
+def _decode(
+    name: str,
+    batches: list[RecordBatch],
+    start: int,
+    end: int,
+    first: int,
+    check_crcs: bool,
+    longest: int = MESSAGE_BYTES,
+) -> Iterator[Batch]:
+    """Decode record batches into parts from `start` to `end`; records begin at `first`."""
+    try:
+        if check_crcs and not _undamaged(batches):
             raise CorruptRecordException("Invalid CRC")
-        start, counted = self.start, not any(batch.is_legacy for batch in self.batches)
-        left = sum(batch.number for batch in self.batches) if counted else 0
-        for records in self._parts(longest):
+        counted = not any(batch.is_legacy for batch in batches)
+        left = sum(batch.number for batch in batches) if counted else 0
+        for records in _parts(batches, longest):
             left -= len(records)
             # A seek may land inside a record batch, which the broker sends whole.
-            records = records.part(int(np.searchsorted(records.offsets, self.first)), len(records))
+            records = records.part(int(np.searchsorted(records.offsets, first)), len(records))
             if left == 0:
-                yield Batch(start, self.end, records)
+                yield Batch(start, end, records)
                 return
             if len(records):
-                batch = Batch(start, int(records.offsets[-1]) + 1, records)
-                start = batch.end
-                yield batch
-                del batch
+                part = Batch(start, int(records.offsets[-1]) + 1, records)
+                yield part
+                start = part.end
+                del part
             del records
         # Old-format batches do not say how many records they hold.
-        yield Batch(start, self.end, Records.of([]))
+        yield Batch(start, end, Records.of([]))
+    except CorruptRecordException as error:
+        text = f"{name} from offset {start}: {error.args[0]}"
+        raise CorruptRecordException(text) from error
 
-    def _parts(self, longest: int) -> Iterator[Records]:
-        for is_legacy, group in groupby(self.batches, key=lambda batch: batch.is_legacy):
-            batches = list(group)
-            yield from _read_legacy(batches) if is_legacy else _read(batches, longest)
+
+def _parts(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
+    for is_legacy, group in groupby(batches, key=lambda batch: batch.is_legacy):
+        some = list(group)
+        yield from _read_legacy(some) if is_legacy else _read(some, longest)
 
 
 def _undamaged(batches: list[RecordBatch]) -> bool:
-    crcs = np.array(
-        [batch.crc for batch in batches if not batch.is_legacy], dtype=np.int64
-    ).reshape(-1, 3)
-    if len(crcs):
+    crcs = [batch.crc for batch in batches if not batch.is_legacy]
+    if crcs:
         data = np.frombuffer(batches[0].response, dtype=np.uint8)
-        if first_damaged(
-            data, readonly_contiguous(crcs[:, :2]), readonly_contiguous(crcs[:, 2]), _TABLES
-        ) < len(crcs):
+        starts, stops, expected = np.array(crcs, dtype=np.int64).T
+        places = np.stack((starts, stops), axis=1)
+        if first_damaged(data, places, readonly_contiguous(expected), _TABLES) < len(crcs):
             return False
     return all(batch.validate_crc() for batch in batches if batch.is_legacy)
 
@@ -296,7 +269,7 @@ def _read(batches: list[RecordBatch], longest: int) -> Iterator[Records]:
         batches = batches[max(1, len(ends)) :]
 
 
-def _decompressed(batches: list[RecordBatch], most: int) -> tuple[NDArray[np.uint8], list[int]]:
+def _decompressed(batches: list[RecordBatch], most: int) -> tuple[Bytes, list[int]]:
     """Decompress the first batches back to back, up to `most` bytes in total.
 
     Return their bytes and the end of every batch; no ends if the first batch alone is larger.
@@ -321,14 +294,14 @@ def _decompressed(batches: list[RecordBatch], most: int) -> tuple[NDArray[np.uin
     return (data[: ends[-1]] if ends else data), ends
 
 
-def _moved(data: NDArray[np.uint8], room: int) -> NDArray[np.uint8]:
+def _moved(data: Bytes, room: int) -> Bytes:
     other = np.empty(room, dtype=np.uint8)
     other[: len(data)] = data
     return other
 
 
 def _found(
-    data: NDArray[np.uint8], batches: Sequence[RecordBatch], starts: list[int], ends: list[int]
+    data: Bytes, batches: Sequence[RecordBatch], starts: list[int], ends: list[int]
 ) -> Iterator[Records]:
     rows = np.array(
         [batch.row(*at) for batch, *at in zip(batches, starts, ends, strict=True)], dtype=np.int64
@@ -401,17 +374,9 @@ def _shortened(
         raise _no_records(batch)
     headers = stream.read(rest) if rest <= _HEADERS_BYTES else b"\0"
     stream.skip(end - stream.at)
-    body = b"".join(
-        (
-            attributes,
-            _varint(delta_ms),
-            _varint(delta),
-            _varint(-1) if key is None else _varint(len(key)) + key,
-            _varint(kept),
-            value.ljust(kept, b"\0"),
-            headers,
-        )
-    )
+    key_field = _varint(-1) if key is None else _varint(len(key)) + key
+    fields = attributes, _varint(delta_ms), _varint(delta), key_field, _varint(kept)
+    body = b"".join((*fields, value.ljust(kept, b"\0"), headers))
     data = np.frombuffer(_varint(len(body)) + body, dtype=np.uint8)
     row = np.array([batch.row(0, len(data))], dtype=np.int64)
     place[AT] = 0
@@ -436,29 +401,20 @@ def _beginning() -> Longs:
     return place
 
 
-def _next_records(
-    data: NDArray[np.uint8], rows: Longs, place: Longs, n: int
-) -> tuple[Records, bool]:
+def _next_records(data: Bytes, rows: Longs, place: Longs, n: int) -> tuple[Records, bool]:
     """Return n rows, the first `place[ROWS]` filled, and the result of `read_batches`."""
-    found = Records(
-        readonly_contiguous(data),
-        np.empty((n, 2), dtype=np.int64),
-        np.empty((n, 2), dtype=np.int64),
-        np.empty(n, dtype=np.int64),
-        np.empty(n, dtype=np.int64),
-        framed=True,
-    )
-    places = found.keys, found.values, found.times, found.offsets
-    whole = False
+    keys, values = np.empty((2, n, 2), dtype=np.int64)
+    times, offsets = np.empty((2, n), dtype=np.int64)
+    found = Records(readonly_contiguous(data), keys, values, times, offsets, framed=True)
+    whole, rows = False, readonly_contiguous(rows)
     with suppress(IndexError):
-        whole = bool(read_batches(found.data, readonly_contiguous(rows), place, *places))
+        whole = bool(read_batches(found.data, rows, place, keys, values, times, offsets))
     return found, whole
 
 
 def _no_records(batch: RecordBatch) -> CorruptRecordException:
-    return CorruptRecordException(
-        f"the record batch at offset {batch.base_offset} holds no records"
-    )
+    where = f"the record batch at offset {batch.base_offset}"
+    return CorruptRecordException(f"{where} holds no records")
 
 
 class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is untyped
@@ -516,10 +472,8 @@ class ColumnRecords(PartitionRecords):  # type: ignore[misc]  # aiokafka is unty
                 batches.append(batch)
                 number += batch.number
                 last_ms = max(last_ms, batch.last_ms)
-        end = self.next_fetch_offset
-        decode = _Decode(
-            f"{self._tp.topic}[{self._tp.partition}]", batches, start, end, first, self._check_crcs
-        )
+        name, end = f"{self._tp.topic}[{self._tp.partition}]", self.next_fetch_offset
+        decode = partial(_decode, name, batches, start, end, first, self._check_crcs)
         return FetchedRecords(start, end, number, last_ms, decode)
 
     def _hidden(self, batch: RecordBatch) -> bool:

@@ -8,7 +8,6 @@ as embedded only if the process that started it supplies its cluster id (`Connec
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 from confluent_kafka import KafkaException, Producer
@@ -44,20 +43,14 @@ class EmbeddedCluster:
 
     def start(self) -> Self:
         if self._owner is None:
-            owner = Producer(
-                {
-                    "bootstrap.servers": "unused",
-                    "test.mock.num.brokers": self._brokers,
-                    "log_level": 2,
-                }
-            )
+            config = {"bootstrap.servers": "unused", "log_level": 2}
+            owner = Producer({**config, "test.mock.num.brokers": self._brokers})
             try:
                 metadata = owner.list_topics(timeout=60)
             except KafkaException as exc:
                 raise SettingsError(f"the embedded Kafka did not start: {exc}") from exc
-            self._bootstrap = ",".join(
-                f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()
-            )
+            brokers = metadata.brokers.values()
+            self._bootstrap = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
             self._id = metadata.cluster_id or ""
             self._owner = owner
         return self
@@ -68,10 +61,5 @@ class EmbeddedCluster:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()

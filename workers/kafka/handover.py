@@ -38,7 +38,7 @@ from workers.kafka.clients import forbidden, text_of, unreachable
 from workers.kafka.offsets import End, Lag, Reading
 from workers.kafka.records import FetchedRecords
 from workers.kafka.shard import Shard, ShardClosed
-from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, StateRefused, describe
+from workers.runtime.errors import CopyFailed, Fenced, QuietcountError, describe
 from workers.runtime.logs import about
 from workers.runtime.metrics import Metrics
 
@@ -114,9 +114,8 @@ class Handover:
         await self.release()
         if not still_ours():
             return {}
-        self.shards = new = {
-            tp: self.factories[tp[0]](tp[1]) for tp in partitions if tp[0] in self.factories
-        }
+        factories = self.factories
+        self.shards = new = {tp: factories[tp[0]](tp[1]) for tp in partitions if tp[0] in factories}
         if not new:
             self.assigned = still_ours()
             return {}
@@ -130,24 +129,23 @@ class Handover:
                 self._failed(shard, failure)
         if self.exit_status is not None:
             return {}
-        offsets = await self._positions(
-            {tp: shard for tp, shard in new.items() if not shard.closed}, still_ours
-        )
+        still_open = {tp: shard for tp, shard in new.items() if not shard.closed}
+        offsets = await self._positions(still_open, still_ours)
         recovery_s = time.perf_counter() - started
+        stats = [shard.stats for shard in new.values()]
+        records = sum(one.loaded_records for one in stats)
         self.metrics.acquired.inc(len(offsets))
         self.metrics.recovery_seconds.observe(recovery_s)
-        self.metrics.recovered_records.inc(
-            sum(shard.stats.loaded_records for shard in new.values())
-        )
+        self.metrics.recovered_records.inc(records)
         self.lags = {tp: Lag() for tp in offsets}
         self.assigned = still_ours()
         logger.info(
             "took over %d partitions in %.0f ms (fencing %.0f ms, %d state records in %.0f ms)",
             len(offsets),
             recovery_s * 1e3,
-            max(shard.stats.fence_s for shard in new.values()) * 1e3,
-            sum(shard.stats.loaded_records for shard in new.values()),
-            max(shard.stats.load_s for shard in new.values()) * 1e3,
+            max(one.fence_s for one in stats) * 1e3,
+            records,
+            max(one.load_s for one in stats) * 1e3,
             extra=about(event="acquired", partitions=len(offsets), seconds=round(recovery_s, 3)),
         )
         return offsets
@@ -164,8 +162,21 @@ class Handover:
             low, high = bounds[tp]
             if shard.offset is None:
                 shard.offset = shard.committed = low
-            elif not low <= shard.offset <= high:
-                self.fail(EXIT_REFUSED, str(out_of_range_error(tp, shard.offset, low, high)))
+            elif shard.offset < low:
+                self.fail(
+                    EXIT_REFUSED,
+                    f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log now begins at {low}: retention "
+                    "removed records that were never counted. Nothing is published over a gap. Raise the topic's retention, "
+                    "and go on under a new worker.name (a new epoch, charged again) or restore the log",
+                )
+                return {}
+            elif shard.offset > high:
+                self.fail(
+                    EXIT_REFUSED,
+                    f"{tp[0]}[{tp[1]}]: the next record to count is {shard.offset}, but the log ends at {high}: the topic was "
+                    "re-created or lost its tail, and counting it again could count records twice. Restore the topic, or go "
+                    "on under a new worker.name (a new epoch, charged again)",
+                )
                 return {}
         return {tp: shard.offset for tp, shard in shards.items() if shard.offset is not None}
 
@@ -200,7 +211,7 @@ class Handover:
         """Queue `batch` for its shard's thread and return; `has_room` bounds that queue."""
         shard = batch.shard
         if isinstance(shard, Shard) and not shard.closed:
-            self._start(self._run(shard, shard.feed_fetched, batch, done=lambda: self._free(shard)))
+            self._start(self._run(shard, lambda: self._free(shard), shard.feed_fetched, batch))
 
     def _free(self, shard: Shard) -> None:
         self._waiting.subtract([shard])
@@ -224,9 +235,7 @@ class Handover:
         shards = {tp: shard for tp, shard in self.shards.items() if not shard.closed}
         for shard in shards.values():
             self._start_once(shard, "idle", shard.tick_idle)
-        asked = [
-            tp for tp, shard in shards.items() if not shard.ends.full and shard.wants_end(now_ms)
-        ]
+        asked = [tp for tp, one in shards.items() if not one.ends.full and one.wants_end(now_ms)]
         try:
             for tp, offset in (await self._reader().ends(asked) if asked else {}).items():
                 if self.shards.get(tp) is shards[tp]:
@@ -243,9 +252,7 @@ class Handover:
         if time.monotonic() < self._next_group_commit:
             return
         self._next_group_commit = time.monotonic() + _GROUP_COMMIT_S
-        offsets = {
-            tp: shard.committed for tp, shard in shards.items() if shard.committed is not None
-        }
+        offsets = {tp: at for tp, shard in shards.items() if (at := shard.committed) is not None}
         changed = {tp: offset for tp, offset in offsets.items() if self._told.get(tp) != offset}
         if changed:
             await self._reader().commit_group(changed)
@@ -286,32 +293,26 @@ class Handover:
             return
         if shard.closed:  # given up while working: its next owner repeats the work
             logger.info("%s ended with %s", shard.transactional_id, describe(failure))
-        elif isinstance(failure, Fenced):
-            self._fenced(shard, failure)
+            return
+        self._drop(shard)
+        if isinstance(failure, Fenced):
+            self.metrics.fenced.inc()
+            fields = about(event="fenced", stage=shard.stage, partition=shard.partition)
+            logger.warning("a newer owner took over: %s", failure, extra=fields)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._fenced_grace_s, self._still_fenced, shard)
         elif unreachable(failure):
-            self._drop(shard)
             self.let_go(text_of(failure))
         elif isinstance(failure, CopyFailed):
             logger.warning("worker.data_dir: %s: reading all of it again", failure)
-            self._drop(shard)
             self.let_go()
         elif isinstance(failure, QuietcountError):
-            self._drop(shard)
             self.fail(EXIT_REFUSED, str(failure))
         elif (reason := forbidden(failure)) is not None:
-            self._drop(shard)
             self.fail(EXIT_REFUSED, f"{shard.transactional_id}: {reason}")
         else:
-            self._drop(shard)
             logger.error("%s failed", shard.transactional_id, exc_info=failure)
             self.fail(EXIT_FAILED, f"{shard.transactional_id} failed: {describe(failure)}")
-
-    def _fenced(self, shard: Shard, failure: Fenced) -> None:
-        self.metrics.fenced.inc()
-        fields = about(event="fenced", stage=shard.stage, partition=shard.partition)
-        logger.warning("a newer owner took over: %s", failure, extra=fields)
-        self._drop(shard)
-        asyncio.get_running_loop().call_later(self._fenced_grace_s, self._still_fenced, shard)
 
     def _still_fenced(self, shard: Shard) -> None:
         if shard in self.shards.values():
@@ -328,11 +329,7 @@ class Handover:
             self._start(shard.shutdown())
 
     async def _run(
-        self,
-        shard: Shard,
-        function: Callable[..., None],
-        *args: Any,
-        done: Callable[[], None] | None = None,
+        self, shard: Shard, done: Callable[[], None], function: Callable[..., None], *args: Any
     ) -> None:
         try:
             if not shard.closed:
@@ -340,8 +337,7 @@ class Handover:
         except Exception as exc:  # noqa: BLE001  # a shard's failure must not go unnoticed in a task
             self._failed(shard, exc)
         finally:
-            if done is not None:
-                done()
+            done()
 
     def _start_once(
         self, shard: Shard, kind: str, function: Callable[..., None], *args: Any
@@ -349,9 +345,7 @@ class Handover:
         entry = (shard, kind)
         if entry not in self._at_work:
             self._at_work.add(entry)
-            self._start(
-                self._run(shard, function, *args, done=lambda: self._at_work.discard(entry))
-            )
+            self._start(self._run(shard, lambda: self._at_work.discard(entry), function, *args))
 
     def _start(self, coroutine: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -362,18 +356,3 @@ class Handover:
         if self.reader is None:
             raise RuntimeError("the hand-over has no consumer yet")
         return self.reader
-
-
-def out_of_range_error(partition: Partition, offset: int, low: int, high: int) -> StateRefused:
-    name = f"{partition[0]}[{partition[1]}]"
-    if offset < low:
-        return StateRefused(
-            f"{name}: the next record to count is {offset}, but the log now begins at {low}: retention removed records "
-            "that were never counted. Nothing is published over a gap. Raise the topic's retention, and go on under a "
-            "new worker.name (a new epoch, charged again) or restore the log"
-        )
-    return StateRefused(
-        f"{name}: the next record to count is {offset}, but the log ends at {high}: the topic was re-created or lost "
-        "its tail, and counting it again could count records twice. Restore the topic, or go on under a new "
-        "worker.name (a new epoch, charged again)"
-    )

@@ -74,8 +74,7 @@ class Lag:
         self._ends: deque[tuple[float, int]] = deque()
 
     def sample(self, now_s: float, offset: int, reading: Reading) -> None:
-        position = reading.passed(offset)
-        end = reading.end
+        position, end = reading.passed(offset), reading.end
         if self._first is None:
             self._first = end
         self.reached = self.reached or position >= self._first

@@ -27,7 +27,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from workers.kafka.clients import Connection, text_of, unreachable
 from workers.runtime.availability import Away
-from workers.runtime.errors import KafkaAway, SettingsError
+from workers.runtime.errors import SettingsError
 
 #: Prefixes of dropped lines, by logger; aiokafka's are about one failed request that is retried.
 _AIOKAFKA = (
@@ -48,22 +48,8 @@ _AIOKAFKA = (
     "Unexpected error in coordinator routine",
     "Unexpected error in fetcher routine",
 )
-_LIBRDKAFKA = (
-    "FAIL",
-    "METADATAUPDATE",
-    "GETPID",
-    "REQTMOUT",
-    "TIMEOUT",
-    "TXNERR",
-    "COORDQUERY",
-    "TXNCOORD",
-)
-_OURS = (
-    "Kafka client: _TRANSPORT",
-    "Kafka client: _ALL_BROKERS_DOWN",
-    "Kafka client: _TIMED_OUT",
-    "Kafka client: _RESOLVE",
-)
+_LIBRDKAFKA = re.compile(r"FAIL|METADATAUPDATE|GETPID|REQTMOUT|TIMEOUT|TXNERR|COORDQUERY|TXNCOORD")
+_OURS = re.compile(r"Kafka client: (_TRANSPORT|_ALL_BROKERS_DOWN|_TIMED_OUT|_RESOLVE)")
 _FAUST = ("Thread keepalive is not responding", "No active partitions for")
 _REFUSES = re.compile(r"authenti|authori[sz]|sasl|ssl|certificate", re.IGNORECASE)
 
@@ -75,10 +61,10 @@ class _WithoutOutages(logging.Filter):
         if source == "aiokafka":
             return not text.startswith(_AIOKAFKA)
         if source == "librdkafka":
-            return not text.startswith(_LIBRDKAFKA) or _REFUSES.search(text) is not None
+            return _LIBRDKAFKA.match(text) is None or _REFUSES.search(text) is not None
         if source in ("faust", "mode"):
             return not any(words in text for words in _FAUST)
-        return not (record.name == "workers.kafka.clients" and text.startswith(_OURS))
+        return record.name != "workers.kafka.clients" or _OURS.match(text) is None
 
 
 def without_outages() -> None:
@@ -112,9 +98,8 @@ def watching(connection: Connection, away: Away, gone: Callable[[], None]) -> It
         yield
         return
     ended = threading.Event()
-    thread = threading.Thread(
-        target=_look, args=(connection, away, gone, ended), name="kafka-watch", daemon=True
-    )
+    args = connection, away, gone, ended
+    thread = threading.Thread(target=_look, args=args, name="kafka-watch", daemon=True)
     thread.start()
     try:
         yield
@@ -170,21 +155,18 @@ def wait_for(ask: Callable[[], T], away: Away, waiting: Callable[[], None] = lam
         began_s = time.monotonic()
         try:
             answer = ask()
-        except KafkaAway as error:
-            seen, refused_s = True, None
-            away.lost(str(error))
-        except KafkaException as error:
-            if not unreachable(error):
+        except (SettingsError, KafkaException) as error:
+            is_away = unreachable(error)
+            if not is_away and (isinstance(error, KafkaException) or not seen):
                 raise
-            seen, refused_s = True, None
-            away.lost(text_of(error))
-        except SettingsError as error:
-            if not seen:
-                raise
-            away.lost(str(error))
-            refused_s = began_s if refused_s is None else refused_s
-            if began_s - refused_s >= REFUSED_S:
-                raise
+            seen = True
+            away.lost(text_of(error) if is_away else str(error))
+            if is_away:
+                refused_s = None
+            else:
+                refused_s = began_s if refused_s is None else refused_s
+                if began_s - refused_s >= REFUSED_S:
+                    raise
         else:
             away.found()
             return answer

@@ -15,24 +15,16 @@ from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part
 from workers.arrays.texts import readonly_contiguous
+from workers.kafka.records import Bytes, Longs, crc_table
 from workers.runtime.frozen import read_only
-
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
 
 _M = np.uint32(0x5BD1E995)
 _SEED = np.uint32(0x9747B28C)
 
 
-def crc32_table() -> NDArray[np.uint32]:
-    """Return uint32 (256,): the CRC-32 of every byte, as in zlib."""
-    table = np.zeros(256, dtype=np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0xEDB88320 if crc & 1 else 0)
-        table[byte] = crc
-    return table
+MURMUR2, CRC32 = "murmur2", "crc32"
+PARTITIONERS = (MURMUR2, CRC32)
+_TABLE = read_only(crc_table(0xEDB88320))
 
 
 @kernel_part
@@ -63,7 +55,7 @@ def murmur2(data: Bytes, start: int, stop: int) -> np.int64:
 
 @kernel_part
 def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.int64:
-    """Return the CRC-32 of data[start:stop]; `table` is from `crc32_table`."""
+    """Return the CRC-32 of data[start:stop], as in zlib; `table` is of its polynomial."""
     crc = np.uint32(0xFFFFFFFF)
     for at in range(start, stop):
         crc = table[(crc ^ np.uint32(data[at])) & np.uint32(255)] ^ crc >> np.uint32(8)
@@ -71,65 +63,37 @@ def crc32(data: Bytes, start: int, stop: int, table: NDArray[np.uint32]) -> np.i
 
 
 @kernel
-def places_of(data: Bytes, places: Longs, partitions: int, out: Longs) -> None:
-    """Write murmur2 partitions to `out`, int64 (n,); `places`, (n, 2): start and stop of texts."""
-    for i in range(len(places)):
-        out[i] = murmur2(data, places[i, 0], places[i, 1]) % partitions
-
-
-@kernel
-def placed(
+def hash_partitions(
     data: Bytes,
     places: Longs,
     by_murmur2: bool,
     table: NDArray[np.uint32],
-    partition: int,
     partitions: int,
-    out: NDArray[np.bool_],
+    out: Longs,
 ) -> None:
-    """Write which texts belong in `partition`, by murmur2 or by crc32 (`table`: `crc32_table`).
-
-    Args:
-        places: int64 (n, 2), start and stop of each text in `data`.
-        out: bool (n,), written.
-    """
+    """Write partitions to `out`, int64 (n,); `places`, (n, 2): start and stop of texts."""
     for i in range(len(places)):
         start, stop = places[i, 0], places[i, 1]
         hashed = murmur2(data, start, stop) if by_murmur2 else crc32(data, start, stop, table)
-        out[i] = hashed % partitions == partition
+        out[i] = hashed % partitions
 
 
-MURMUR2, CRC32 = "murmur2", "crc32"
-PARTITIONERS = (MURMUR2, CRC32)
-_TABLE = read_only(crc32_table())
+def partitions_of(data: Bytes, places: Longs, partitions: int, partitioner: str = MURMUR2) -> Longs:
+    """Return int64 (n,); `places`, (n, 2), has each user's start and stop in `data`."""
+    found = np.empty(len(places), dtype=np.int64)
+    data, places = readonly_contiguous(data), readonly_contiguous(places)
+    hash_partitions(data, places, partitioner == MURMUR2, _TABLE, partitions, found)
+    return found
 
 
 class Placement:
     """Check of which users' records belong in one partition; record keys are users in UTF-8."""
 
     def __init__(self, partitioner: str, partition: int, partitions: int) -> None:
-        self._by_murmur2 = partitioner == MURMUR2
-        self._partition, self._partitions = partition, partitions
+        self._partitioner, self._partition, self._partitions = partitioner, partition, partitions
 
-    def here(self, data: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return bool (n,); `places`, int64 (n, 2), has each user's start and stop in `data`."""
-        found = np.empty(len(places), dtype=np.bool_)
-        placed(
-            readonly_contiguous(data),
-            readonly_contiguous(places),
-            self._by_murmur2,
-            _TABLE,
-            self._partition,
-            self._partitions,
-            found,
-        )
-        return found
-
-
-def partitions_of(
-    data: NDArray[np.uint8], places: NDArray[np.int64], partitions: int
-) -> NDArray[np.int64]:
-    """Return int64 (n,), by murmur2; `places`, (n, 2), has each user's start and stop in `data`."""
-    found = np.empty(len(places), dtype=np.int64)
-    places_of(readonly_contiguous(data), readonly_contiguous(places), partitions, found)
-    return found
+    def here(self, data: Bytes, places: Longs) -> NDArray[np.bool_]:
+        """Return bool (n,); `places` is as in `partitions_of`."""
+        found = partitions_of(data, places, self._partitions, self._partitioner)
+        here: NDArray[np.bool_] = found == self._partition
+        return here

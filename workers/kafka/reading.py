@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -44,23 +45,23 @@ def reader(
 
     `events` limits its fetches, so that foreign compressed data cannot fill the memory.
     """
-    bounded = {
-        "message.max.bytes": _EVENTS_FETCH_BYTES,
-        "fetch.max.bytes": _EVENTS_FETCH_BYTES,
-        # Limit of a record batch's expansion; librdkafka doubles its buffer up to this.
-        "receive.message.max.bytes": 200_000_000,
+    fetch_bytes = _EVENTS_FETCH_BYTES if events else _FETCH_BYTES
+    config: dict[str, object] = {
+        "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 10,  # the default 500 ms would be wasted at the end
+        "fetch.queue.backoff.ms": 10,
+        "fetch.message.max.bytes": fetch_bytes,
+        "queued.max.messages.kbytes": 65_536,
     }
-    consumer = connection.consumer(
-        **{
-            "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the default 500 ms would be wasted at the end
-            "fetch.queue.backoff.ms": 10,
-            "fetch.message.max.bytes": _EVENTS_FETCH_BYTES if events else _FETCH_BYTES,
-            "queued.max.messages.kbytes": 65_536,
-            **(bounded if events else {}),
+    if events:
+        config |= {
+            "message.max.bytes": fetch_bytes,
+            "fetch.max.bytes": fetch_bytes,
+            # Limit of a record batch's expansion; librdkafka doubles its buffer up to this.
+            "receive.message.max.bytes": 200_000_000,
         }
-    )
+    consumer = connection.consumer(**config)
     try:
         yield consumer
     finally:
@@ -75,12 +76,10 @@ def bounds_of(
     While it waits it calls `waiting` every second, which may raise. Half a minute of silence
     raises.
     """
-    deadline = time.monotonic() + _ASK_S
+    deadline, log = time.monotonic() + _ASK_S, TopicPartition(topic, partition)
     while True:
         try:
-            low, high = consumer.get_watermark_offsets(
-                TopicPartition(topic, partition), timeout=_LOOK_S
-            )
+            low, high = consumer.get_watermark_offsets(log, timeout=_LOOK_S)
         except KafkaException as error:
             if not unreachable(error) or time.monotonic() > deadline:
                 raise
@@ -131,19 +130,20 @@ def take(
     spans: dict[Partition, tuple[int, int]],
     waiting: Callable[[], None] = lambda: None,
     most: int = RECORDS,
+    until_s: float = math.inf,
 ) -> Iterator[FetchedChunk]:
     """Yield the records in spans of offsets, up to `most` at once, until every span has ended.
 
-    While nothing arrives it calls `waiting`, which may raise. A minute without progress raises.
+    While nothing arrives it calls `waiting`, which may raise. A minute without progress raises. It
+    stops early at `until_s` (monotonic). The caller may delete spans that it has read enough of.
     """
     assigned = set(spans)
     # Explicit offsets: OFFSET_BEGINNING costs a 500 ms retry (measured).
     consumer.assign([TopicPartition(*where, start) for where, (start, _) in spans.items()])
-    problem = KafkaError(
-        KafkaError._TIMED_OUT, "reading " + ", ".join(f"{t}[{p}]" for t, p in sorted(spans))
-    )
+    names = ", ".join(f"{topic}[{partition}]" for topic, partition in sorted(spans))
+    problem = KafkaError(KafkaError._TIMED_OUT, f"reading {names}")
     deadline = time.monotonic() + _PATIENCE_S
-    while spans:
+    while spans and time.monotonic() < until_s:
         if gone := assigned - spans.keys():
             consumer.incremental_unassign([TopicPartition(*where) for where in gone])
             assigned -= gone
@@ -153,18 +153,15 @@ def take(
             where = message.topic() or "", message.partition() or 0
             offset, error = message.offset() or 0, message.error()
             if error is None or error.code() == KafkaError._PARTITION_EOF:
-                if where not in spans:
-                    continue
-                part = found.setdefault(where, [])
-                if offset >= spans[where][1]:
-                    ended.add(where)
-                elif error is None:
-                    part.append(message)
-            elif of_no_group(error):
-                continue
-            elif error.fatal() or not error.retriable():
-                raise KafkaException(error)
-            else:
+                if where in spans:
+                    part, end = found.setdefault(where, []), spans[where][1]
+                    if error is None and offset < end:
+                        part.append(message)
+                    if offset >= end - (error is None):
+                        ended.add(where)
+            elif not of_no_group(error):
+                if error.fatal() or not error.retriable():
+                    raise KafkaException(error)
                 problem = error
         if found:
             deadline = time.monotonic() + _PATIENCE_S

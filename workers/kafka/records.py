@@ -20,13 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.arrays.compiled import kernel, kernel_part, part_reads_outside, reads_outside
-from workers.runtime.sizes import MESSAGE_BYTES
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]
 
-# Reversed polynomial of CRC-32C (Castagnoli).
-POLYNOMIAL = 0x82F63B78
 # Columns of the batches of `read_batches`.
 START, STOP, BASE_OFFSET, BASE_MS, APPEND_MS, NUMBER = range(6)
 # Elements of `place`, the cursor of `read_batches` between calls.
@@ -35,18 +32,20 @@ BATCH, FOUND, AT, LAST_OFFSET, ROWS = range(5)
 _VARINT_BITS = 70
 
 
+def crc_table(polynomial: int) -> NDArray[np.uint32]:
+    """Return uint32 (256,): the CRC of every byte, for a reversed polynomial."""
+    table: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = table >> np.uint32(1) ^ (table & np.uint32(1)) * np.uint32(polynomial)
+    return table
+
+
 def crc_tables() -> NDArray[np.uint32]:
     """Return uint32 (8, 256): the CRC-32C of every byte, followed by 0 to 7 zero bytes."""
-    tables = np.zeros((8, 256), dtype=np.uint32)
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (POLYNOMIAL if crc & 1 else 0)
-        tables[0, byte] = crc
-    for zeros in range(1, 8):
-        before = tables[zeros - 1]
-        tables[zeros] = tables[0][before & 255] ^ before >> 8
-    return tables
+    tables = [crc_table(0x82F63B78)]  # Castagnoli
+    for _ in range(7):
+        tables.append(tables[0][tables[-1] & 255] ^ tables[-1] >> 8)
+    return np.stack(tables)
 
 
 @kernel_part
@@ -309,20 +308,12 @@ class Records:
 
     def part(self, start: int, stop: int) -> Records:
         """Return the records start..stop-1, sharing their bytes."""
-        rows = slice(start, stop)
-        return Records(
-            self.data,
-            self.keys[rows],
-            self.values[rows],
-            self.times[rows],
-            self.offsets[rows],
-            self.framed,
-        )
+        columns = self.keys, self.values, self.times, self.offsets
+        keys, values, times, offsets = (column[start:stop] for column in columns)
+        return Records(self.data, keys, values, times, offsets, self.framed)
 
 
-def headers_at(
-    data: NDArray[np.uint8] | bytes, at: int, most: int
-) -> list[tuple[str, bytes | None]] | None:
+def headers_at(data: Bytes | bytes, at: int, most: int) -> list[tuple[str, bytes | None]] | None:
     """Return the headers whose count is at `at`; None if they have more than `most` bytes.
 
     A header with a name that is not UTF-8 is left out.
@@ -343,7 +334,7 @@ def headers_at(
     return found if at <= end else None
 
 
-def _varint(data: NDArray[np.uint8] | bytes, at: int) -> tuple[int, int]:
+def _varint(data: Bytes | bytes, at: int) -> tuple[int, int]:
     """Return the zigzag varint at a place and the place after it, without numba."""
     bits = shift = 0
     while True:
@@ -355,16 +346,19 @@ def _varint(data: NDArray[np.uint8] | bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Consecutive records of one partition; `start` and `end` are positions, not record offsets.
 
     `end` may lie past invisible records after the last one; the next batch starts there.
     """
 
-    __slots__ = ("end", "records", "start")
+    start: int
+    end: int
+    records: Records
 
-    def __init__(self, start: int, end: int, records: Records) -> None:
-        self.start, self.end, self.records = start, end, records
+    def __repr__(self) -> str:
+        return f"Batch({self.start}..{self.end}, {len(self)} records)"
 
     def __len__(self) -> int:
         return len(self.records)
@@ -376,9 +370,6 @@ class Batch:
         first = Batch(self.start, position, self.records.part(0, at))
         return first, Batch(position, self.end, self.records.part(at, len(self)))
 
-    def __repr__(self) -> str:
-        return f"Batch({self.start}..{self.end}, {len(self)} records)"
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchedRecords:
@@ -387,26 +378,20 @@ class FetchedRecords:
     Attributes:
         start, end: positions, as in `Batch`.
         number: approximate number of records.
-        decode: yields the records in parts, given the longest value to read; called in the shard's
-            thread. Raises CorruptRecordException.
+        parts: yields the decoded records as consecutive batches, given the longest value to read;
+            a far longer record comes truncated, but still longer. Called in the shard's thread.
+            Raises CorruptRecordException.
     """
 
     start: int
     end: int
     number: int
     last_ms: int
-    decode: Callable[[int], Iterator[Batch]]
+    parts: Callable[..., Iterator[Batch]]
     shard: object | None = None
 
     def __repr__(self) -> str:
         return f"FetchedRecords({self.start}..{self.end}, about {self.number} records)"
-
-    def parts(self, longest: int = MESSAGE_BYTES) -> Iterator[Batch]:
-        """Yield the decoded records as consecutive batches.
-
-        A record far longer than `longest` comes truncated, but still longer than `longest`.
-        """
-        return self.decode(longest)
 
 
 @dataclass

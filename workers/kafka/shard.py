@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from workers.kafka.clients import Connection
@@ -38,6 +39,17 @@ class ShardClosed(Exception):
     """The shard was given up while its thread was working: stop, nothing is lost."""
 
 
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A partition of a stage to work on: its clients and its state."""
+
+    connection: Connection
+    transactional_id: str
+    partition: int
+    store: Store
+    metrics: Metrics = field(default_factory=Metrics)
+
+
 class Shard:
     """Base of both stages. Only `call`, `wants_end` and `shutdown` may run outside its thread."""
 
@@ -46,20 +58,10 @@ class Shard:
     #: longer.
     longest_value = MESSAGE_BYTES
 
-    def __init__(
-        self,
-        connection: Connection,
-        transactional_id: str,
-        partition: int,
-        state_topic: str,
-        store: Store,
-        metrics: Metrics | None = None,
-    ) -> None:
-        self.connection = connection
-        self.transactional_id = transactional_id
-        self.partition = partition
-        self.state_topic = state_topic
-        self.store = store
+    def __init__(self, assignment: Assignment) -> None:
+        self.connection, self.metrics = assignment.connection, assignment.metrics
+        self.transactional_id = assignment.transactional_id
+        self.partition, self.store = assignment.partition, assignment.store
         #: Next position in the source partition. None after `restore`: the log's beginning.
         self.offset: int | None = None
         #: Position up to which everything is committed; for lag tools only.
@@ -71,13 +73,15 @@ class Shard:
         self.busy_since_s: float | None = None
         self._failed = False
         self.stats = ShardStats()
-        self.metrics = Metrics() if metrics is None else metrics
         self._counted = self.metrics.stage(self.stage)
-        self.transactions = Transactions(
-            connection, transactional_id, (state_topic, partition), self
-        )
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=transactional_id)
+        state = self.store.changelog.log
+        self.transactions = Transactions(self.connection, self.transactional_id, state, self)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=self.transactional_id)
         self._closing: asyncio.Future[None] | None = None
+
+    @property
+    def state_topic(self) -> str:
+        return self.store.changelog.topic
 
     def restore(self) -> None:
         """Load the state from `self.store` and set `self.offset` (None: the log's beginning)."""
@@ -108,11 +112,11 @@ class Shard:
         started = time.perf_counter()
         self.transactions.take_over()
         self.stats.fence_s = time.perf_counter() - started
-        log = self.store.changelog
-        end = end_of(self.connection, log.topic, log.partition, self.check_open)
+        log = self.store.changelog.log
+        end = end_of(self.connection, *log, self.check_open)
         loading = self.store.load(self.connection, self.check_open)
         if (self.store.offset or 0) < end:
-            raise hidden_by_transaction(log.topic, log.partition)
+            raise hidden_by_transaction(*log)
         self.stats.load_s, self.stats.loaded_records = loading.seconds, loading.records
         self.restore()
         self.committed = self.offset
@@ -244,8 +248,7 @@ class Shard:
         try:
             await asyncio.wait_for(asyncio.shield(self._closing), wait_s)
         except TimeoutError:
-            logger.warning(
-                "%s: still at work %g s after it was given up", self.transactional_id, wait_s
-            )
+            name = self.transactional_id
+            logger.warning("%s: still at work %g s after it was given up", name, wait_s)
             return False
         return True

@@ -22,9 +22,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
+from confluent_kafka import Consumer
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 from workers.kafka.clients import Connection
@@ -33,6 +34,8 @@ from workers.kafka.topics import current_id
 from workers.runtime.errors import CopyFailed, SettingsError, StateRefused
 from workers.runtime.sizes import Change
 
+logger = logging.getLogger(__name__)
+
 
 class Meta(msgspec.Struct, frozen=True):
     topic: str
@@ -40,17 +43,6 @@ class Meta(msgspec.Struct, frozen=True):
     topic_id: str | None
     offset: int
     written_s: float
-
-
-class Copy(Protocol):
-    """Key-value storage of a copy; every failure is `CopyFailed`."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-    def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]: ...
-    def write(self, changes: Iterable[Change], meta: Meta | None) -> None: ...
-    def meta(self) -> Meta | None: ...
-    def wiped(self) -> Copy: ...
-    def close(self) -> None: ...
 
 
 class Memory:
@@ -77,14 +69,12 @@ class Memory:
     def meta(self) -> Meta | None:
         return self._meta
 
-    def wiped(self) -> Copy:
+    def wiped(self) -> Memory:
         return Memory()
 
     def close(self) -> None:
         pass
 
-
-logger = logging.getLogger(__name__)
 
 _META = b"m"
 _DATA = b"d"
@@ -142,7 +132,7 @@ class Disk:
             raw = self._db.get(_META)
             return None if raw is None else msgspec.json.decode(raw, type=Meta)
 
-    def wiped(self) -> Copy:
+    def wiped(self) -> Disk:
         self.close()
         shutil.rmtree(self.path, ignore_errors=True)
         return Disk(self.path)
@@ -161,12 +151,13 @@ class Disk:
         try:
             yield
         except Exception as error:
-            words = (
-                error.strerror
-                if isinstance(error, OSError) and error.strerror
-                else " ".join(str(error).split())
-            )
+            reason = error.strerror if isinstance(error, OSError) else None
+            words = reason or " ".join(str(error).split())
             raise CopyFailed(f"{self.path} cannot {what}: {words}") from error
+
+
+#: Key-value storage of a copy; every failure is `CopyFailed`.
+Copy = Memory | Disk
 
 
 def open_disk(path: Path, *, again: bool = False) -> Disk:
@@ -223,9 +214,12 @@ class Changelog:
     partition: int
     topic_id: str | None = None
 
+    @property
+    def log(self) -> tuple[str, int]:
+        return self.topic, self.partition
 
-@dataclass(frozen=True)
-class Loading:
+
+class Loading(NamedTuple):
     records: int
     seconds: float
     rebuilt: bool
@@ -240,11 +234,10 @@ class Store:
         self.path = None if path is None else Path(path)
         self._copy: Copy | None = None
         self._offset: int | None = None
-        self._written_s = 0.0
-        self._wiped = False
+        self._written_s = self._look_s = 0.0
+        self._pause_s = RETRY_S
+        self._wiped = self._spoilt = False
         self._connection: Connection | None = None
-        self._look_s, self._pause_s = 0.0, RETRY_S
-        self._spoilt = False
         #: Whether a copy on disk is configured but has failed.
         self.in_memory = False
 
@@ -257,7 +250,10 @@ class Store:
         """Open the copy; discard one that is damaged or belongs to another changelog."""
         if self._copy is None:
             self._offset, self.in_memory = None, False
-            self._copy = self._new_copy()
+            try:
+                self._copy = Memory() if self.path is None else open_disk(self.path)
+            except CopyFailed as error:
+                self._copy = self._in_memory(error)
             self._recognise(self._copy)
         return self
 
@@ -275,17 +271,14 @@ class Store:
         """Apply `changes` (later ones win) and the position they reach, atomically."""
         if self._offset is not None and offset < self._offset:
             raise ValueError(f"offset = {offset}: the store is already at {self._offset}")
-        now = time.time()
-        changes = list(changes)
-        copy, meta = self._opened(), self._meta(offset, now)
+        changes, copy = list(changes), self._opened()
+        meta = self._meta(offset, time.time())
         try:
             self._look()
             copy.write(changes, meta)
         except CopyFailed as error:
-            copy = self._go_without(error)
-            copy.write(changes, meta)
-        self._offset = offset
-        self._written_s = now
+            self._go_without(error).write(changes, meta)
+        self._offset, self._written_s = offset, meta.written_s
         if self.in_memory:
             self._try_again()
 
@@ -294,8 +287,7 @@ class Store:
             self._copy = self._opened().wiped()
         except CopyFailed as error:
             self._copy = self._in_memory(error)
-        self._offset = None
-        self._wiped = True
+        self._offset, self._wiped = None, True
 
     def close(self) -> None:
         copy, self._copy = self._copy, None
@@ -320,22 +312,27 @@ class Store:
         started = time.perf_counter()
         self._connection = connection
         self.open()
-        log, records = self.changelog, 0
+        records = 0
         with reader(connection) as consumer:
-            low, high = bounds_of(consumer, log.topic, log.partition, waiting)
+            low, high = bounds_of(consumer, *self.changelog.log, waiting)
             self._distrust(low, high)
-            if self._offset is None or self._offset < high:
-                start = low if self._offset is None else self._offset
-                for taken in take(consumer, {(log.topic, log.partition): (start, high)}, waiting):
-                    changes = [
-                        (message.key() or b"", message.value()) for message in taken.messages
-                    ]
-                    self.write(changes, max(taken.position, self._offset or 0))
-                    records += len(changes)
+            start = low if self._offset is None else self._offset
+            for changes, position in self._changes(consumer, start, high, waiting):
+                self.write(changes, max(position, self._offset or 0))
+                records += len(changes)
         # Check after reading: the records read then belong to the topic with this id.
         self._check_id(connection)
         rebuilt, self._wiped = self._wiped, False
         return Loading(records, time.perf_counter() - started, rebuilt)
+
+    def _changes(
+        self, consumer: Consumer, low: int, high: int, waiting: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[list[Change], int]]:
+        """Yield the changes in a span of the changelog, and the position after them."""
+        spans = {self.changelog.log: (low, high)} if low < high else {}
+        for taken in take(consumer, spans, waiting):
+            changes = [(message.key() or b"", message.value()) for message in taken.messages]
+            yield changes, taken.position
 
     def is_current(self, connection: Connection, waiting: Callable[[], None]) -> bool:
         """Return whether the changelog has no commits past this copy's position.
@@ -343,15 +340,14 @@ class Store:
         Its writers were fenced before. While Kafka does not answer, call `waiting`, which may
         raise.
         """
-        log = self.changelog
-        end = end_of(connection, log.topic, log.partition, waiting)
+        log = self.changelog.log
+        end = end_of(connection, *log, waiting)
         with reader(connection) as consumer:
-            low, high = bounds_of(consumer, log.topic, log.partition, waiting)
+            low, high = bounds_of(consumer, *log, waiting)
             start = low if self._offset is None else self._offset
             if not start <= end <= high:
                 return False
-            spans = {(log.topic, log.partition): (start, high)} if start < high else {}
-            return not any(taken.messages for taken in take(consumer, spans, waiting))
+            return not any(changes for changes, _ in self._changes(consumer, start, high, waiting))
 
     def _check_id(self, connection: Connection) -> None:
         """Refuse a changelog that was deleted and re-created since this process read its id.
@@ -371,9 +367,8 @@ class Store:
             return
         name = f"{self.changelog.topic}[{self.changelog.partition}]"
         if not low <= self._offset <= high:
-            logger.warning(
-                "%s: the local copy is at %d, the log is %d..%d", name, self._offset, low, high
-            )
+            place = name, self._offset, low, high
+            logger.warning("%s: the local copy is at %d, the log is %d..%d", *place)
         elif self._offset < high and time.time() - self._written_s > _TRUSTED_S:
             logger.warning("%s: the local copy is too old to have seen every deletion", name)
         else:
@@ -386,28 +381,17 @@ class Store:
         with self._reading():
             meta, log = copy.meta(), self.changelog
             unfinished = meta is None and next(copy.items(b""), None) is not None
-        if meta is None:
-            if unfinished:
-                self.wipe()
-            return
-        # A copy without an id never passes for one of a topic with an id.
-        if (meta.topic, meta.partition, meta.topic_id) == (log.topic, log.partition, log.topic_id):
-            self._offset, self._written_s = meta.offset, meta.written_s
-            return
-        logger.warning("%s held the state of another topic: reading all of it again", self.path)
-        self.wipe()
+        if meta is not None:
+            # A copy without an id never passes for one of a topic with an id.
+            if (meta.topic, meta.partition, meta.topic_id) == (*log.log, log.topic_id):
+                self._offset, self._written_s = meta.offset, meta.written_s
+                return
+            logger.warning("%s held the state of another topic: reading all of it again", self.path)
+        if meta is not None or unfinished:
+            self.wipe()
 
     def _meta(self, offset: int, now_s: float) -> Meta:
-        log = self.changelog
-        return Meta(log.topic, log.partition, log.topic_id, offset, now_s)
-
-    def _new_copy(self) -> Copy:
-        if self.path is None:
-            return Memory()
-        try:
-            return open_disk(self.path)
-        except CopyFailed as error:
-            return self._in_memory(error)
+        return Meta(*self.changelog.log, self.changelog.topic_id, offset, now_s)
 
     def _in_memory(self, error: CopyFailed) -> Memory:
         """Return an empty copy in memory, and log why there is none on disk."""
@@ -423,17 +407,12 @@ class Store:
         """Rebuild the state in memory from the changelog, ignoring the disk."""
         if self._connection is None:
             raise error
-        copy, log = self._in_memory(error), self.changelog
+        copy = self._in_memory(error)
         self.close()
         with reader(self._connection) as consumer:
-            low, high = bounds_of(consumer, log.topic, log.partition)
-            high = min(high, self._offset or 0)
-            if low < high:
-                for taken in take(consumer, {(log.topic, log.partition): (low, high)}):
-                    copy.write(
-                        [(message.key() or b"", message.value()) for message in taken.messages],
-                        self._meta(taken.position, time.time()),
-                    )
+            low, high = bounds_of(consumer, *self.changelog.log)
+            for changes, position in self._changes(consumer, low, min(high, self._offset or 0)):
+                copy.write(changes, self._meta(position, time.time()))
         self._copy = copy
         return copy
 

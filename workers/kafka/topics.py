@@ -22,11 +22,8 @@ of that day in every partition (agents/rekey.py).
 Noise is derived from Kafka's topic ids (`mechanisms/identity.py`), which distinguish a topic from a
 later one of the same name. With equal ids, a re-created topic would get the same noise over other
 data, and the difference of the two published results would be exact. So the worker refuses a
-cluster without ids, and state made without them. Only the embedded cluster has none: it ends with
-the demo, and so does its key.
-
-Kafka has topic ids since 2.8 (KIP-516): with KRaft always, with ZooKeeper once
-inter.broker.protocol.version is 2.8 or later. Earlier versions report 16 zero bytes.
+cluster without ids (Kafka before 2.8, KIP-516, which reports 16 zero bytes), and state made without
+them. Only the embedded cluster has none: it ends with the demo, and so does its key.
 """
 
 from __future__ import annotations
@@ -68,11 +65,10 @@ def checked_id(topic: str, topic_id: object) -> str:
 
 def stream_name(*topics: tuple[str, str | None]) -> str:
     """Join topic names and broker ids (None only on the embedded cluster) for mechanism ids."""
-    named = (
-        (name, None if topic_id is None else checked_id(name, topic_id))
+    return " ".join(
+        f"{name}#{'' if topic_id is None else checked_id(name, topic_id)}"
         for name, topic_id in topics
     )
-    return " ".join(f"{name}#{topic_id or ''}" for name, topic_id in named)
 
 
 def lacks_ids(stream: str) -> bool:
@@ -88,8 +84,10 @@ def refuse_without_ids(state: str) -> NoReturn:
 
 
 INFINITE = -1
-EVENTS = "events"
-BY_USER, REKEY_STATE = "events, keyed by user", "state of rekeying"
+EVENTS, BY_USER = "events", "events, keyed by user"
+CONTRIBUTIONS, SNAPSHOTS, REJECTS = "contributions", "snapshots", "dead letters"
+REKEY_STATE = "state of rekeying"
+CONTRIBUTE_STATE, RELEASE_STATE = "state of stage 1", "state of stage 2"
 BY_USER_RETENTION_MS = 7 * 86_400_000
 #: Partitions of an events topic that does not exist yet, unless configured.
 DEFAULT_PARTITIONS = 4
@@ -110,7 +108,6 @@ class Topic:
     partitions: int
     cleanup_policy: str
     retention_ms: int | None
-    max_message_bytes: int | None
     purpose: str
 
     def config(self) -> dict[str, str]:
@@ -119,8 +116,8 @@ class Topic:
             config["message.timestamp.type"] = "CreateTime"
         if self.retention_ms is not None:
             config["retention.ms"] = str(self.retention_ms)
-        if self.max_message_bytes is not None:
-            config["max.message.bytes"] = str(self.max_message_bytes)
+        if self.purpose != EVENTS:
+            config["max.message.bytes"] = str(TOPIC_BYTES)
         return config
 
 
@@ -152,50 +149,44 @@ def plan_topics(
     default to the numbers of an earlier start, else to that of the events.
     """
     contributions, contribute_state, release_state, rejects = internal_topics(name)
+    by_user, rekey_state = rekey_topics(name)
     of_events = _of_events(
-        events_topics,
-        existing,
-        rekey_topics(name)[1] if rekey else contribute_state,
-        events_partitions,
+        events_topics, existing, rekey_state if rekey else contribute_state, events_partitions
     )
+    plan = [Topic(topic, n, "delete", None, EVENTS) for topic, n in of_events.items()]
     sources = sum(of_events.values())
-    of_rekeying: list[Topic] = []
     if rekey:
-        by_user, rekey_state = rekey_topics(name)
-        of_rekeying.append(Topic(rekey_state, sources, "compact", None, TOPIC_BYTES, REKEY_STATE))
-        sources = _user_partitions(by_user, existing, user_partitions) or sources
-        of_rekeying.insert(
-            0, Topic(by_user, sources, "delete", BY_USER_RETENTION_MS, TOPIC_BYTES, BY_USER)
-        )
-    siblings = [topic for topic in (contributions, release_state) if topic in existing]
+        origins, sources = sources, user_partitions or sources
+        if by_user in existing:
+            sources = existing[by_user].partitions
+            if user_partitions not in (None, sources):
+                raise SettingsError(
+                    f"worker.user_partitions = {user_partitions}, but topic {by_user} has {sources} partitions: the number "
+                    "cannot change, since users are hashed onto them. Set it back, or use a new worker.name"
+                )
+        plan.append(Topic(by_user, sources, "delete", BY_USER_RETENTION_MS, BY_USER))
+        plan.append(Topic(rekey_state, origins, "compact", None, REKEY_STATE))
+    siblings = [existing[topic] for topic in (contributions, release_state) if topic in existing]
     for topic in siblings:
-        found = existing[topic].partitions
-        if owners is not None and owners != found:
+        if owners not in (None, topic.partitions):
             raise SettingsError(
-                f"worker.owner_partitions = {owners}, but topic {topic} has {found} partitions: the number of owners "
-                "cannot change, since stream keys are hashed onto them. Set it back, or use a new worker.name"
+                f"worker.owner_partitions = {owners}, but topic {topic.name} has {topic.partitions} partitions: the number of "
+                "owners cannot change, since stream keys are hashed onto them. Set it back, or use a new worker.name"
             )
-    counts = {existing[topic].partitions for topic in siblings}
-    if len(counts) > 1:
+    if len({topic.partitions for topic in siblings}) > 1:
+        one, other = siblings
         raise SettingsError(
-            f"topics {siblings[0]} and {siblings[1]} must have the same number of partitions, but have "
-            f"{existing[siblings[0]].partitions} and {existing[siblings[1]].partitions}"
+            f"topics {one.name} and {other.name} must have the same number of partitions, but have "
+            f"{one.partitions} and {other.partitions}"
         )
-    owners = counts.pop() if counts else owners or sources
+    owners = siblings[0].partitions if siblings else owners or sources
     return [
-        *(
-            Topic(topic, partitions, "delete", None, None, EVENTS)
-            for topic, partitions in of_events.items()
-        ),
-        *of_rekeying,
-        Topic(contributions, owners, "delete", INFINITE, TOPIC_BYTES, "contributions"),
-        Topic(contribute_state, sources, "compact", None, TOPIC_BYTES, "state of stage 1"),
-        Topic(release_state, owners, "compact", None, TOPIC_BYTES, "state of stage 2"),
-        Topic(rejects, sources, "delete", None, TOPIC_BYTES, "dead letters"),
-        *(
-            Topic(topic, owners, "delete", INFINITE, TOPIC_BYTES, "snapshots")
-            for topic in histogram_topics
-        ),
+        *plan,
+        Topic(contributions, owners, "delete", INFINITE, CONTRIBUTIONS),
+        Topic(contribute_state, sources, "compact", None, CONTRIBUTE_STATE),
+        Topic(release_state, owners, "compact", None, RELEASE_STATE),
+        Topic(rejects, sources, "delete", None, REJECTS),
+        *(Topic(topic, owners, "delete", INFINITE, SNAPSHOTS) for topic in histogram_topics),
     ]
 
 
@@ -212,21 +203,6 @@ def _of_events(
     return {topic: there.get(topic, wanted or DEFAULT_PARTITIONS) for topic in topics}
 
 
-def _user_partitions(
-    by_user: str, existing: Mapping[str, Existing], wanted: int | None
-) -> int | None:
-    """Return the by-user topic's partition count, existing or configured; None: neither."""
-    if by_user not in existing:
-        return wanted
-    found = existing[by_user].partitions
-    if wanted is not None and wanted != found:
-        raise SettingsError(
-            f"worker.user_partitions = {wanted}, but topic {by_user} has {found} partitions: the number cannot change, "
-            "since users are hashed onto them. Set it back, or use a new worker.name"
-        )
-    return found
-
-
 def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing]:
     """Return the existing topics among `names`; refuse a cluster without ids or answers."""
     # List all topics: asking for one by name may create it.
@@ -238,24 +214,18 @@ def describe(connection: Connection, names: Iterable[str]) -> dict[str, Existing
         }
         if connection.embedded is not None or not found:
             return found
+        described = admin.describe_topics(TopicCollection(list(found)), request_timeout=_ANSWER_S)
         ids = {
-            name: checked_id(name, future.result().topic_id)
-            for name, future in admin.describe_topics(
-                TopicCollection(list(found)), request_timeout=_ANSWER_S
-            ).items()
+            name: checked_id(name, future.result().topic_id) for name, future in described.items()
         }
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in found]
+        asked = admin.describe_configs(resources, request_timeout=_ANSWER_S)
         configs: dict[str, dict[str, str]] = {}
-        for resource, future in admin.describe_configs(
-            resources, request_timeout=_ANSWER_S
-        ).items():
-            try:
+        for resource, future in asked.items():
+            with suppress(KafkaException):  # not authorised; the rest is still worth showing
                 entries = future.result()
-            except KafkaException:  # not authorised; the rest is still worth showing
-                continue
-            configs[resource.name] = {
-                key: str(entries[key].value) for key in _SHOWN if key in entries
-            }
+                shown = {key: str(entries[key].value) for key in _SHOWN if key in entries}
+                configs[resource.name] = shown
     return {
         name: replace(topic, topic_id=ids[name], config=configs.get(name, {}))
         for name, topic in found.items()
@@ -278,91 +248,79 @@ def names_on(connection: Connection) -> list[str]:
 
 
 def partitions_on(connection: Connection) -> dict[str, int]:
+    """Return the partition count of every topic in `names_on`."""
     with _introduce(connection) as (_, metadata):
         pass
-    shown = {
+    return {
         name: len(topic.partitions)
-        for name, topic in metadata.topics.items()
-        if topic.error is None
+        for name, topic in sorted(metadata.topics.items())
+        if topic.error is None and not name.startswith(KAFKAS_OWN)
     }
-    return {name: shown[name] for name in sorted(shown) if not name.startswith(KAFKAS_OWN)}
 
 
 def current_id(connection: Connection, topic: str) -> str:
     with connection.admin() as admin:
-        [future] = admin.describe_topics(
-            TopicCollection([topic]), request_timeout=_ANSWER_S
-        ).values()
-        return checked_id(topic, future.result().topic_id)
+        asked = admin.describe_topics(TopicCollection([topic]), request_timeout=_ANSWER_S)
+        return checked_id(topic, asked[topic].result().topic_id)
 
 
 @contextmanager
 def _introduce(connection: Connection) -> Iterator[tuple[AdminClient, ClusterMetadata]]:
+    """Yield an admin client and the cluster's metadata, once the cluster has a controller."""
+    where, embedded = f"kafka.bootstrap = {connection.bootstrap!r}", connection.embedded
     with connection.introduce(_ANSWER_S) as (admin, metadata):
-        yield admin, _with_controller(connection, admin, metadata)
-
-
-def _with_controller(
-    connection: Connection, admin: AdminClient, metadata: ClusterMetadata
-) -> ClusterMetadata:
-    if connection.embedded is not None:
-        known = (
-            connection.embedded.startswith(_EMBEDDED) and metadata.cluster_id == connection.embedded
-        )
-        if not known or metadata.controller_id in metadata.brokers:
-            raise SettingsError(
-                f"kafka.bootstrap = {connection.bootstrap!r}: not the embedded Kafka that it is said to be; "
-                "leave --embedded out, it is for the demo's own worker"
-            )
-        return metadata
-    # A cluster has no controller during an election; the embedded one never has one.
-    deadline = time.monotonic() + _ANSWER_S
-    while metadata.controller_id not in metadata.brokers:
-        if time.monotonic() >= deadline:
-            raise SettingsError(
-                f"kafka.bootstrap = {connection.bootstrap!r}: the cluster has had no controller for {_ANSWER_S:g} s, and "
-                "without one it tells no topic ids: see to its controllers, then start again"
-            )
-        time.sleep(_AGAIN_S)
-        metadata = admin.list_topics(timeout=_ANSWER_S)
-    return metadata
+        # A cluster has no controller during an election; the embedded one never has one.
+        if embedded is not None:
+            known = embedded.startswith(_EMBEDDED) and metadata.cluster_id == embedded
+            if not known or metadata.controller_id in metadata.brokers:
+                raise SettingsError(
+                    f"{where}: not the embedded Kafka that it is said to be; "
+                    "leave --embedded out, it is for the demo's own worker"
+                )
+        deadline = time.monotonic() + _ANSWER_S
+        while embedded is None and metadata.controller_id not in metadata.brokers:
+            if time.monotonic() >= deadline:
+                raise SettingsError(
+                    f"{where}: the cluster has had no controller for {_ANSWER_S:g} s, and "
+                    "without one it tells no topic ids: see to its controllers, then start again"
+                )
+            time.sleep(_AGAIN_S)
+            metadata = admin.list_topics(timeout=_ANSWER_S)
+        yield admin, metadata
 
 
 def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
     """Return one sentence per problem with existing topics that must prevent the start."""
     found = []
-    of_events = [topic.name for topic in plan if topic.purpose == EVENTS]
-    have = f"{of_events[0]} has" if len(of_events) == 1 else f"{', '.join(of_events)} together have"
-    by_user = [topic.name for topic in plan if topic.purpose == BY_USER]
-    for topic in plan:
-        here = existing.get(topic.name)
-        if here is None:
-            continue
+    events = [topic.name for topic in plan if topic.purpose == EVENTS]
+    origins = f"{events[0]} has" if len(events) == 1 else f"{', '.join(events)} together have"
+    by_user = [f"{topic.name} has" for topic in plan if topic.purpose == BY_USER]
+    for topic, here in _existing(plan, existing):
+        name, purpose, has = topic.name, topic.purpose, here.partitions
         # librdkafka's partitioner places rejects and snapshots: any count works.
-        if here.partitions != topic.partitions and topic.purpose not in (
-            "dead letters",
-            "snapshots",
-        ):
+        if has == topic.partitions or purpose in (REJECTS, SNAPSHOTS):
+            pass
+        elif purpose in (CONTRIBUTE_STATE, REKEY_STATE):
+            read = by_user[0] if by_user and purpose != REKEY_STATE else origins
             found.append(
-                f"{f'{by_user[0]} has' if by_user and topic.purpose != REKEY_STATE else have} {topic.partitions} partitions, "
-                f"but {topic.name} was made for {here.partitions}: a changed "
+                f"{read} {topic.partitions} partitions, but {name} was made for {has}: a changed "
                 "partition count or set of topics needs a new worker.name (a new stream, charged again)"
-                if topic.purpose in ("state of stage 1", REKEY_STATE)
-                else f"{topic.name} has {here.partitions} partitions and needs {topic.partitions}"
             )
+        else:
+            found.append(f"{name} has {has} partitions and needs {topic.partitions}")
         policy = here.config.get("cleanup.policy", topic.cleanup_policy)
         if topic.cleanup_policy == "compact" and policy != "compact":
             found.append(
-                f"{topic.name} has cleanup.policy = {policy} and needs compact: state would be lost"
+                f"{name} has cleanup.policy = {policy} and needs compact: state would be lost"
             )
-        if topic.purpose in ("contributions", BY_USER) and "compact" in policy:
+        if purpose in (CONTRIBUTIONS, BY_USER) and "compact" in policy:
             found.append(
-                f"{topic.name} has cleanup.policy = {policy} and needs delete: records would vanish"
+                f"{name} has cleanup.policy = {policy} and needs delete: records would vanish"
             )
         limit = int(here.config.get("max.message.bytes", TOPIC_BYTES))
-        if topic.max_message_bytes is not None and limit < BATCH_BYTES:
+        if purpose != EVENTS and limit < BATCH_BYTES:
             found.append(
-                f"{topic.name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could "
+                f"{name} has max.message.bytes = {limit} and needs {BATCH_BYTES}: long labels in the data could "
                 f"stop the worker; raise it with kafka-configs.sh, to {TOPIC_BYTES} as Kafka has it by default"
             )
     return found
@@ -370,15 +328,20 @@ def problems(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[st
 
 def cautions(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[str]:
     """Return one sentence per property of existing topics the operator may want to know."""
-    found = []
-    for topic in plan:
-        here = existing.get(topic.name)
-        retention = here.config.get("retention.ms", str(INFINITE)) if here else str(INFINITE)
-        if topic.retention_ms == INFINITE and retention != str(INFINITE):
+    found, kept = [], str(INFINITE)
+    for topic, here in _existing(plan, existing):
+        retention = here.config.get("retention.ms", kept)
+        if topic.retention_ms == INFINITE and retention != kept:
             found.append(
                 f"{topic.name} has retention.ms = {retention}: what it removes cannot be audited (-1 keeps everything)"
             )
     return found
+
+
+def _existing(
+    plan: Sequence[Topic], existing: Mapping[str, Existing]
+) -> Iterator[tuple[Topic, Existing]]:
+    return ((topic, existing[topic.name]) for topic in plan if topic.name in existing)
 
 
 def missing(plan: Sequence[Topic], existing: Mapping[str, Existing]) -> list[Topic]:

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -34,9 +35,7 @@ from workers.runtime.sizes import BATCH_BYTES, MESSAGE_BYTES, Change
 logger = logging.getLogger(__name__)
 
 #: Errors that mean that a newer producer has our transactional id.
-_FENCED = frozenset(
-    (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
-)
+_FENCED = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 #: Delivery failures that a retry of the transaction cannot cure.
 _HOPELESS = frozenset(
     (
@@ -216,10 +215,8 @@ class Transactions:
 
     def _refuse_unsendable(self, messages: Sequence[Outgoing], changes: Sequence[Change]) -> None:
         """Raise for a message longer than any encoder produces: a last line of defence."""
-        for message in (
-            *messages,
-            *(Outgoing(self._state_topic, None, key, value) for key, value in changes),
-        ):
+        states = (Outgoing(self._state_topic, None, key, value) for key, value in changes)
+        for message in chain(messages, states):
             if message.nbytes > MESSAGE_BYTES:
                 raise MessageTooLong(
                     f"{message.topic}: a message of {message.nbytes:,} bytes, at most {MESSAGE_BYTES:,}: "
@@ -292,7 +289,7 @@ class Transactions:
         self._failure = failure
 
     def _produce(self, producer: Producer, message: Outgoing) -> None:
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"on_delivery": self._delivered}
         if message.partition is not None:
             options["partition"] = message.partition
         if message.headers:
@@ -301,13 +298,7 @@ class Transactions:
             options["timestamp"] = message.timestamp_ms
         while True:
             try:
-                producer.produce(
-                    message.topic,
-                    message.value,
-                    message.key,
-                    on_delivery=self._delivered,
-                    **options,
-                )
+                producer.produce(message.topic, message.value, message.key, **options)
                 return
             except BufferError:
                 self._call(producer.poll, 0.1)
@@ -321,9 +312,8 @@ class Transactions:
             try:
                 produce(topic, value, key, partition, None, None, time_ms, headers)
             except BufferError:
-                self._produce(
-                    producer, Outgoing(topic, partition, key, value, headers or (), time_ms)
-                )
+                message = Outgoing(topic, partition, key, value, headers or (), time_ms)
+                self._produce(producer, message)
 
     def _call(self, call: Callable[[float], object], wait_s: float) -> None:
         """Call librdkafka, raising `KafkaException` for a fatal error from a callback."""
@@ -375,13 +365,8 @@ class Transactions:
                 )
             if now_s - said_s >= _LONG_S:
                 said_s = now_s
-                logger.warning(
-                    "%s: Kafka answers, but to %s has taken %.0f s so far: %s",
-                    self._id,
-                    name,
-                    now_s - began_s,
-                    error.str(),
-                )
+                place = self._id, name, now_s - began_s, error.str()
+                logger.warning("%s: Kafka answers, but to %s has taken %.0f s so far: %s", *place)
             time.sleep(_AGAIN_S)
 
     def _waiting(self) -> int:
@@ -393,16 +378,17 @@ class Transactions:
                 f"the brokers' transaction.max.timeout.ms is below {TRANSACTION_TIMEOUT_MS}, the time that a commit "
                 "of this worker may take: raise it (Kafka's default is 900000)"
             )
+        cause = KafkaException(error)
         if error.code() in _FENCED:
             took_s = time.monotonic() - self._begun_s
             # By then the broker itself fences a producer.
             if took_s >= TRANSACTION_TIMEOUT_MS / 1000:
                 raise KafkaAway(
                     f"{self._id}: a transaction was open for {took_s:.0f} s: {error.str()}"
-                ) from KafkaException(error)
-            raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from KafkaException(error)
+                ) from cause
+            raise Fenced(f"{self._id}: {error.name()}: {error.str()}") from cause
         # For example, after late or duplicate requests.
         if error.fatal() and error.code() not in _HOPELESS:
             raise KafkaAway(
                 f"{self._id}: the producer cannot go on: {error.name()}: {error.str()}"
-            ) from KafkaException(error)
+            ) from cause

@@ -52,36 +52,29 @@ class Event(Enum):
     CLOSE = "the owner lets go"
 
 
-_ENDS: Mapping[Event, State] = MappingProxyType(
-    {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}
-)
-
+_NEXT: Mapping[State, Mapping[Event, State]] = {
+    State.NEW: {Event.INITIALIZED: State.READY},
+    State.READY: {Event.BEGIN: State.OPEN},
+    State.OPEN: {Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING},
+    State.COMMITTING: {
+        Event.COMMITTED: State.READY,
+        Event.COMMITTED_IN_DOUBT: State.TAINTED,
+        Event.ABORT: State.ABORTING,
+    },
+    # Aborts are not part of normal operation, so it is not worth checking whether an
+    # EndTxn was sent twice, by the abort or by the preceding commit.
+    State.ABORTING: {Event.ABORTED: State.TAINTED},
+    State.TAINTED: {Event.RENEW: State.RENEWING},
+    State.RENEWING: {Event.INITIALIZED: State.UNCONFIRMED},
+    State.UNCONFIRMED: {Event.CONFIRMED: State.READY},
+    # Only a new owner continues: it fences this one and reads the committed state.
+    State.FAILED: {},
+}
+_ENDS = {Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}
 #: Allowed transitions; a state refuses events it does not list.
 TRANSITIONS: Mapping[State, Mapping[Event, State]] = MappingProxyType(
-    {
-        State.NEW: MappingProxyType({Event.INITIALIZED: State.READY, **_ENDS}),
-        State.READY: MappingProxyType({Event.BEGIN: State.OPEN, **_ENDS}),
-        State.OPEN: MappingProxyType(
-            {Event.COMMIT: State.COMMITTING, Event.ABORT: State.ABORTING, **_ENDS}
-        ),
-        State.COMMITTING: MappingProxyType(
-            {
-                Event.COMMITTED: State.READY,
-                Event.COMMITTED_IN_DOUBT: State.TAINTED,
-                Event.ABORT: State.ABORTING,
-                **_ENDS,
-            }
-        ),
-        # Aborts are not part of normal operation, so it is not worth checking whether an
-        # EndTxn was sent twice, by the abort or by the preceding commit.
-        State.ABORTING: MappingProxyType({Event.ABORTED: State.TAINTED, **_ENDS}),
-        State.TAINTED: MappingProxyType({Event.RENEW: State.RENEWING, **_ENDS}),
-        State.RENEWING: MappingProxyType({Event.INITIALIZED: State.UNCONFIRMED, **_ENDS}),
-        State.UNCONFIRMED: MappingProxyType({Event.CONFIRMED: State.READY, **_ENDS}),
-        # Only a new owner continues: it fences this one and reads the committed state.
-        State.FAILED: MappingProxyType({Event.FAIL: State.FAILED, Event.CLOSE: State.CLOSED}),
-        State.CLOSED: MappingProxyType({Event.CLOSE: State.CLOSED}),
-    }
+    {state: MappingProxyType({**events, **_ENDS}) for state, events in _NEXT.items()}
+    | {State.CLOSED: MappingProxyType({Event.CLOSE: State.CLOSED})}
 )
 
 

@@ -154,19 +154,13 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     async def ends(self, epoch: int, partitions: list[Partition]) -> dict[Partition, int]:
         """Return the current last stable offset of each log; nothing if a seek intervened."""
-        consumer = self._ensure_consumer()
-        ends = await asyncio.wait_for(
-            consumer.end_offsets([TopicPartition(*tp) for tp in partitions]), _ASK_S
-        )
-        return (
-            {(tp.topic, tp.partition): end for tp, end in ends.items()}
-            if self.epoch == epoch
-            else {}
-        )
+        asked = [TopicPartition(*tp) for tp in partitions]
+        ends = await asyncio.wait_for(self._ensure_consumer().end_offsets(asked), _ASK_S)
+        found = {(tp.topic, tp.partition): end for tp, end in ends.items()}
+        return found if self.epoch == epoch else {}
 
     async def bounds(self, partitions: list[Partition]) -> dict[Partition, tuple[int, int]]:
-        consumer = self._ensure_consumer()
-        asked = [TopicPartition(*tp) for tp in partitions]
+        consumer, asked = self._ensure_consumer(), [TopicPartition(*tp) for tp in partitions]
         both = asyncio.gather(consumer.beginning_offsets(asked), consumer.end_offsets(asked))
         low, high = await asyncio.wait_for(both, _BOUNDS_S)
         return {(tp.topic, tp.partition): (low[tp], high[tp]) for tp in asked}
@@ -174,14 +168,13 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
     async def commit_group(self, offsets: dict[Partition, int]) -> None:
         """Try to commit the group's offsets; nothing depends on them."""
         consumer = self._ensure_consumer()
-        assigned = consumer.assignment()
         group = {
-            TopicPartition(*tp): OffsetAndMetadata(offset, "") for tp, offset in offsets.items()
+            tp: OffsetAndMetadata(offsets[tp.topic, tp.partition], "")
+            for tp in consumer.assignment()
+            if (tp.topic, tp.partition) in offsets
         }
         try:
-            await asyncio.wait_for(
-                consumer.commit({tp: at for tp, at in group.items() if tp in assigned}), _ASK_S
-            )
+            await asyncio.wait_for(consumer.commit(group), _ASK_S)
         except (ConsumerError, TimeoutError, AssertionError) as exc:
             logger.debug("group offsets were not committed: %s", describe(exc))
 
@@ -226,11 +219,8 @@ class ConsumerThread(driver.AIOKafkaConsumerThread):
 
     def on_freed(self) -> None:
         """Wake `_wait`, since a shard has room. Callable from any thread."""
-        room = self._room
-        if room is not None:
-            self.thread_loop.call_soon_threadsafe(
-                lambda: None if room.done() else room.set_result(None)
-            )
+        if (room := self._room) is not None:
+            self.thread_loop.call_soon_threadsafe(notify, room)
 
     def _drain(self, fetcher: Fetcher, partitions: Iterable[Partition]) -> Fetched:
         """Take fetched records of `partitions` without awaiting, so tag and positions are exact."""
@@ -312,9 +302,8 @@ class _Tables(TableManager):
         """Continue once the agents have their topics: a late topic would wait for 45 s."""
         wanted = {name for agent in self.app.agents.values() for name in agent.get_topic_names()}
         for _ in range(round(_AGENTS_S / _SOON_S)):
-            if self.should_stop or wanted <= {
-                name for topic in self.app.topics for name in topic.topics
-            }:
+            declared = {name for topic in self.app.topics for name in topic.topics}
+            if self.should_stop or wanted <= declared:
                 break
             await self.sleep(_SOON_S)
         if not self.should_stop:
@@ -439,22 +428,18 @@ class Consumer(driver.Consumer):
             fetched = await self._getmany(active, timeout)
         except self.consumer_stopped_errors:
             raise
-        except StateRefused as exc:
-            self.handover.fail(EXIT_REFUSED, str(exc))
-            await self.sleep(timeout)
-            return
         except Exception as exc:
             reason, ended = forbidden(exc), self.thread.ended()
-            if unreachable(exc) or (reason is None and ended is not None):
-                self.handover.let_go(
-                    text_of(exc) if ended is None else _ENDED.format(describe(ended))
-                )
-                await self.sleep(timeout)
-                return
-            if reason is None:
+            if isinstance(exc, StateRefused):
+                self.handover.fail(EXIT_REFUSED, str(exc))
+            elif unreachable(exc) or (reason is None and ended is not None):
+                away = text_of(exc) if ended is None else _ENDED.format(describe(ended))
+                self.handover.let_go(away)
+            elif reason is not None:
+                self.handover.fail(EXIT_REFUSED, f"fetching failed: {reason}")
+            else:
                 logger.exception("fetching failed")
-            failed = f"fetching failed: {reason or describe(exc)}"
-            self.handover.fail(EXIT_FAILED if reason is None else EXIT_REFUSED, failed)
+                self.handover.fail(EXIT_FAILED, f"fetching failed: {describe(exc)}")
             await self.sleep(timeout)
             return
         if not isinstance(fetched, Fetched):
@@ -479,14 +464,12 @@ class Consumer(driver.Consumer):
             tp.partition,
             batch.end - 1,
             batch.last_ms / 1000.0,
-            0,
-            None,
-            None,
-            cast(Any, batch),
-            None,
-            None,
-            None,
-            tp,
+            timestamp_type=0,
+            headers=None,
+            key=None,
+            value=cast(Any, batch),
+            checksum=None,
+            tp=tp,
             generation_id=self.app.consumer_generation_id,
         )
 
@@ -514,14 +497,10 @@ class Transport(driver.Transport):
 class BatchSchema(faust.Schema[Any, Any]):
     """Schema that passes batches through where Faust would decode a message."""
 
-    def loads_key(
-        self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None
-    ) -> Any:
+    def loads_key(self, app: Any, message: Any, **_: Any) -> Any:
         return message.key
 
-    def loads_value(
-        self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None
-    ) -> Any:
+    def loads_value(self, app: Any, message: Any, **_: Any) -> Any:
         return message.value
 
 
@@ -534,8 +513,6 @@ def create_app(
     handover: Handover,
     *,
     data_dir: Path | str = "var",
-    session_timeout_s: float = 10.0,
-    heartbeat_s: float = 3.0,
     **settings: Any,
 ) -> QuietcountApp:
     """Return a worker's Faust application, without its agents; `name` is also its group id."""
@@ -543,8 +520,8 @@ def create_app(
         "broker": [f"quietcount://{server.strip()}" for server in connection.bootstrap.split(",")],
         "broker_credentials": faust_credentials(connection),
         "broker_client_id": connection.client.get("client.id", "quietcount"),
-        "broker_session_timeout": session_timeout_s,
-        "broker_heartbeat_interval": heartbeat_s,
+        "broker_session_timeout": 10.0,
+        "broker_heartbeat_interval": 3.0,
         "broker_commit_interval": 3600.0,  # our `commit` does nothing
         "broker_check_crcs": connection.client.get("check.crcs", "true").lower() != "false",
         "consumer_auto_offset_reset": "earliest",  # `_take` detects and refuses a reset
@@ -596,14 +573,8 @@ def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
     Call it in the main thread. It does not change the logging setup. After `KAFKA_AWAY` nothing is
     left of the application, and another one may be run.
     """
-    worker = _Worker(
-        app,
-        loglevel=loglevel,
-        override_logging=False,
-        redirect_stdouts=False,
-        quiet=True,
-        workdir=None,
-    )
+    options: dict[str, Any] = {"override_logging": False, "redirect_stdouts": False}
+    worker = _Worker(app, loglevel=loglevel, quiet=True, workdir=None, **options)
     worker.spinner = None  # it writes terminal codes even to files
     try:
         worker.execute_from_commandline()
@@ -613,6 +584,5 @@ def run_app(app: QuietcountApp, *, loglevel: str | int = "info") -> int:
         logger.exception("the worker failed")
         status = EXIT_FAILED
     app.handover.ended()
-    if app.handover.exit_status is None or (app.handover.exit_status == KAFKA_AWAY and worker.told):
-        return status
-    return app.handover.exit_status
+    own = app.handover.exit_status
+    return status if own is None or (own == KAFKA_AWAY and worker.told) else own

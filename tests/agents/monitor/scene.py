@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.events.reading import ANY, event_reader
-from workers.agents.contribute import ContributeShard, Stream
+from workers.agents.contribute import ContributeShard, ContributeStage
+from workers.agents.monitor import Health
 from workers.agents.release import ReleaseShard
 from workers.kafka.clients import Connection
 from workers.kafka.handover import Handover
 from workers.kafka.offsets import Lag, Reading
+from workers.kafka.shard import Assignment
 from workers.kafka.store import Changelog, Store
 from workers.mechanisms.noise.keyed import NoiseKey
 from workers.pipeline.factory import histograms, lanes, mechanisms
@@ -43,6 +45,7 @@ keys = ["s1"]
 """
 NOW_S = 1e12  # beyond any real monotonic clock
 NOW_MS = 1_700_000_000_000
+KEY = NoiseKey(bytes(32))
 SOURCES = Sources((SourceTopic("events", 2, None),))
 
 
@@ -55,6 +58,7 @@ class Scene:
         self.settings: Settings = load(path)
         self.handover = Handover({})
         self.handover.beat_s = NOW_S
+        self.health = Health(self.settings, self.handover)
         self.contribute = [self._contribute(partition) for partition in range(2)]
         self.release = self._release()
         shards = {("events", p): shard for p, shard in enumerate(self.contribute)}
@@ -66,47 +70,39 @@ class Scene:
             self.handover.lags[tp] = lag = Lag()
             lag.sample(NOW_S, 100, Reading(100, 100, 100))
 
+    def _assignment(self, stage: str, partition: int) -> Assignment:
+        store = Store(None, Changelog("state", partition))
+        name, metrics = f"orders-{stage}-{partition}", self.handover.metrics
+        return Assignment(Connection("unused:9092"), name, partition, store, metrics)
+
     def _contribute(self, partition: int) -> ContributeShard:
-        events = self.settings.events
-        return ContributeShard(
-            Connection("unused:9092"),
-            f"orders-contribute-{partition}",
-            list(SOURCES)[partition],
-            "state",
-            Store(None, Changelog("state", partition)),
-            stream=Stream(
-                events=events,
-                sources=SOURCES,
-                contributions="orders.contributions",
-                owners=1,
-                rejects="rejects",
-            ),
+        stage = ContributeStage(
+            events=self.settings.events,
+            sources=SOURCES,
+            contributions="orders.contributions",
+            owners=1,
+            rejects="rejects",
             lanes=lanes(self.settings),
-            reader=event_reader(events, None),
+            reader=event_reader(self.settings.events, None),
             declared=ANY,
-            key=NoiseKey(bytes(32)),
+            key=KEY,
             commit_interval_s=5.0,
-            metrics=self.handover.metrics,
         )
+        assignment = self._assignment("contribute", partition)
+        return ContributeShard(assignment, list(SOURCES)[partition], stage)
 
     def _release(self) -> ReleaseShard:
-        key = NoiseKey(bytes(32))
         built = histograms(
             Histogram,
             self.settings,
             mechanisms(self.settings),
-            key=key,
+            key=KEY,
             stream="",
             owner=0,
             owners=1,
         )
         return ReleaseShard(
-            Connection("unused:9092"),
-            "orders-release-0",
-            0,
-            "state",
-            Store(None, Changelog("state", 0)),
+            self._assignment("release", 0),
             contributions="orders.contributions",
-            merge=Merge(built, key=key, sources=2, owners=1),
-            metrics=self.handover.metrics,
+            merge=Merge(built, key=KEY, sources=2, owners=1),
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import promql_parser
@@ -13,7 +14,7 @@ import yaml
 
 from tests import ROOT
 from tests.agents.monitor.scene import NOW_MS, Scene
-from workers.agents.monitor import Health, registry_of
+from workers.agents.monitor import registry_of
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "quietcount.json"
@@ -27,20 +28,21 @@ ALWAYS = {"worker", "instance", "job"}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
 
 
+#: Type, help and labels of every family.
+Families = dict[str, tuple[str, str, set[str]]]
+
+
 @pytest.fixture(scope="module")
-def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str, set[str]]]:
-    """Each family of ours: type, help, labels; from what a worker with something of everything shows."""
+def families(tmp_path_factory: pytest.TempPathFactory) -> Families:
+    """Return our families, from a worker that shows something of everything."""
     scene = Scene(tmp_path_factory.mktemp("scene"))
     metrics = scene.handover.metrics
     metrics.rejects.labels("not JSON").inc()
     for shard in scene.contribute:
         shard._intake.watermark = NOW_MS
     scene.release.merge.histograms[0].start_at(7)
-    health = Health(scene.handover, commit_interval_s=5.0, tick_s=10.0, grace_ms=0)
-    found = {}
-    for family in registry_of(
-        scene.settings, scene.handover, health, {"contribute": 2, "release": 1}
-    ).collect():
+    found, partitions = {}, {"contribute": 2, "release": 1}
+    for family in registry_of(scene.settings, scene.handover, scene.health, partitions).collect():
         if family.name.startswith("quietcount_"):
             assert family.samples, f"{family.name} shows nothing: its labels cannot be checked"
             labels = set().union(*(sample.labels for sample in family.samples)) - {"le", "worker"}
@@ -49,7 +51,7 @@ def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, s
 
 
 @pytest.fixture(scope="module")
-def labels_of(families: Mapping[str, tuple[str, str, set[str]]]) -> dict[str, set[str]]:
+def labels_of(families: Families) -> dict[str, set[str]]:
     """Every series that a query may name, with its labels."""
     found = dict(OTHERS)
     for name, (kind, _, labels) in families.items():
@@ -59,19 +61,13 @@ def labels_of(families: Mapping[str, tuple[str, str, set[str]]]) -> dict[str, se
 
 
 def alerts() -> list[dict[str, Any]]:
-    return [
-        rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
-    ]
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 def panels() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
     return found
-
-
-def plain(expression: str) -> str:
-    """A panel's expression with Grafana's variables filled in."""
-    return expression.replace("$__rate_interval", "1m").replace("$worker", ".+")
 
 
 def queries() -> Iterator[tuple[str, str]]:
@@ -80,7 +76,9 @@ def queries() -> Iterator[tuple[str, str]]:
         yield alert["alert"], alert["expr"]
     for panel in panels():
         for target in panel.get("targets", ()):
-            yield panel["title"], plain(target["expr"])
+            # Grafana's variables filled in.
+            expression = target["expr"].replace("$__rate_interval", "1m").replace("$worker", ".+")
+            yield panel["title"], expression
 
 
 def nodes(expression: str) -> list[Any]:
@@ -101,10 +99,9 @@ def test_queries_parse_and_name_series_and_labels_that_there_are(
 ) -> None:
     """An alert on a name that was misspelt never fires, and says nothing about it."""
     found = nodes(expression)
-    selectors = [node for node in found if isinstance(node, promql_parser.VectorSelector)]
-    selectors += [
-        node.vector_selector for node in found if isinstance(node, promql_parser.MatrixSelector)
-    ]
+    vectors, matrices = promql_parser.VectorSelector, promql_parser.MatrixSelector
+    selectors = [node for node in found if isinstance(node, vectors)]
+    selectors += [node.vector_selector for node in found if isinstance(node, matrices)]
     assert selectors
     for selector in selectors:
         assert selector.name is not None and selector.name in labels_of, f"{where}: {selector.name}"
@@ -132,9 +129,7 @@ def test_the_check_refuses_what_it_is_there_for(labels_of: dict[str, set[str]]) 
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_an_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on(
-    alert: dict[str, Any],
-) -> None:
+def test_an_alert_has_a_severity_a_meaning_and_a_runbook(alert: dict[str, Any]) -> None:
     """It is read at night."""
     name = alert["alert"]
     assert re.fullmatch("Quietcount[A-Za-z]+", name)
@@ -143,15 +138,11 @@ def test_an_alert_says_how_bad_it_is_what_it_means_and_where_to_read_on(
     assert alert["annotations"]["runbook_url"] == f"docs/operations.md#{name.lower()}"
     # What a template names must have outlived the query.
     used = set(re.findall(r"\$labels\.(\w+)", " ".join(alert["annotations"].values())))
-    aggregates = [
-        node for node in nodes(alert["expr"]) if isinstance(node, promql_parser.AggregateExpr)
-    ]
+    kind = promql_parser.AggregateExpr
+    aggregates = [node for node in nodes(alert["expr"]) if isinstance(node, kind)]
     by = [set(node.modifier.labels) for node in aggregates if node.modifier is not None]
-    assert (
-        not by
-        or used <= set().union(*by)
-        or used <= {"instance", "worker", "histogram", "topic", "partition"}
-    )
+    everywhere = {"instance", "worker", "histogram", "topic", "partition"}
+    assert not by or used <= set().union(*by) or used <= everywhere
 
 
 def test_alerts_have_names_of_their_own_and_a_section_each_in_the_guide() -> None:
@@ -159,61 +150,42 @@ def test_alerts_have_names_of_their_own_and_a_section_each_in_the_guide() -> Non
     names = [alert["alert"] for alert in alerts()]
     assert len(names) == len(set(names)) > 10
     guide = (ROOT / "docs" / "operations.md").read_text()
-    headings = {
-        line.lstrip("# ").strip().lower() for line in guide.splitlines() if line.startswith("#")
-    }
+    headings = {heading.strip().lower() for heading in re.findall(r"(?m)^#+(.*)", guide)}
     assert not {name.lower() for name in names} - headings
 
 
 def test_the_dashboard_is_whole() -> None:
     """Grafana takes nearly anything and shows empty panels for it."""
-    document = json.loads(DASHBOARD.read_text())
-    assert {variable["name"] for variable in document["templating"]["list"]} == {
-        "datasource",
-        "worker",
-    }
+    variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
+    assert {variable["name"] for variable in variables} == {"datasource", "worker"}
     ids = [panel["id"] for panel in panels()]
     assert len(ids) == len(set(ids))
     cells: set[tuple[int, int]] = set()
     for panel in panels():
-        place = panel["gridPos"]
-        mine = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not mine & cells and max(x for x, _ in mine) < 24, panel["title"]
+        x, y, w, h = (panel["gridPos"][name] for name in "xywh")
+        mine = set(product(range(x, x + w), range(y, y + h)))
+        assert not mine & cells and x + w <= 24, panel["title"]
         cells |= mine
         if panel["type"] != "row":
-            assert (
-                panel["fieldConfig"]["defaults"]["unit"]
-                and panel["datasource"]["uid"] == "${datasource}"
-            )
+            assert panel["fieldConfig"]["defaults"]["unit"]
+            assert panel["datasource"]["uid"] == "${datasource}"
             for target in panel["targets"]:
                 shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-                assert all(
-                    label in target["expr"] or label in ALWAYS | {"stage"} for label in shown
-                ), panel["title"]
+                missing = shown - ALWAYS - {"stage"}
+                assert all(label in target["expr"] for label in missing), panel["title"]
 
 
-def test_every_metric_is_on_the_dashboard(families: dict[str, tuple[str, str, set[str]]]) -> None:
+def test_every_metric_is_on_the_dashboard(families: Families) -> None:
     """A figure that nobody sees is not worth counting."""
     text = DASHBOARD.read_text() + ALERTS.read_text()
-    unseen = {name for name in families if name not in text}
-    assert unseen == {"quietcount_records", "quietcount_recovered_records"}, (
-        "by name in docs/metrics.md only"
-    )
+    unseen = {name for name in families if name not in text}  # by name in docs/metrics.md only
+    assert unseen == {"quietcount_records", "quietcount_recovered_records"}
 
 
-def test_the_document_lists_every_metric_as_it_is(
-    families: dict[str, tuple[str, str, set[str]]],
-) -> None:
+def test_the_document_lists_every_metric_as_it_is(families: Families) -> None:
     """Names are what people build on; a changed one needs a changed line."""
-    rows = re.findall(
-        r"^\| `(quietcount_\w+)` \| (\w+) \|([^|]*)\| (.*) \|$",
-        (ROOT / "docs" / "metrics.md").read_text(),
-        re.MULTILINE,
-    )
+    row = r"(?m)^\| `(quietcount_\w+)` \| (\w+) \|([^|]*)\| (.*) \|$"
+    rows = re.findall(row, (ROOT / "docs" / "metrics.md").read_text())
     listed = {
         name: (kind, text, set(filter(None, labels.strip().split(", "))))
         for name, kind, labels, text in rows

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.agents.monitor.scene import NOW_MS, NOW_S, Scene
-from workers.agents.monitor import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S, Health, answers
+from workers.agents.monitor import BEHIND_S, COMMIT_MARGIN_S, LOOP_S, SHARD_S, answers
 from workers.kafka.handover import KAFKA_AWAY
 from workers.kafka.offsets import Lag, Reading
 
@@ -20,22 +20,18 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-def health(scene: Scene) -> Health:
-    return Health(scene.handover, commit_interval_s=COMMIT_INTERVAL_S, tick_s=TICK_S, grace_ms=0)
-
-
 def test_a_worker_that_does_its_share_is_alive_and_ready(scene: Scene) -> None:
     """The base of what follows: nothing is found where nothing is wrong."""
-    assert health(scene).not_alive(NOW_S) == []
-    assert health(scene).not_ready(NOW_S, NOW_MS) == []
+    assert scene.health.not_alive(NOW_S) == []
+    assert scene.health.not_ready(NOW_S, NOW_MS) == []
 
 
 def test_a_worker_without_partitions_is_ready_once_it_was_told_so(scene: Scene) -> None:
     """With more workers than partitions one is idle; a rolling upgrade must not wait for it for ever."""
     scene.handover.shards, scene.handover.lags = {}, {}
-    assert health(scene).not_ready(NOW_S, NOW_MS) == []
+    assert scene.health.not_ready(NOW_S, NOW_MS) == []
     scene.handover.assigned = False
-    assert "assigned" in health(scene).not_ready(NOW_S, NOW_MS)[0]
+    assert "assigned" in scene.health.not_ready(NOW_S, NOW_MS)[0]
 
 
 def test_a_worker_that_waits_for_kafka_is_alive_and_says_for_how_long_it_has(scene: Scene) -> None:
@@ -44,32 +40,32 @@ def test_a_worker_that_waits_for_kafka_is_alive_and_says_for_how_long_it_has(sce
     away.lost("no broker answers")
     for status in (None, KAFKA_AWAY):
         scene.handover.exit_status = status
-        [reason] = health(scene).not_ready(NOW_S, NOW_MS)
+        [reason] = scene.health.not_ready(NOW_S, NOW_MS)
         assert reason.startswith("Kafka has been away for 0 s: no broker answers")
-        assert health(scene).not_alive(NOW_S) == []
+        assert scene.health.not_alive(NOW_S) == []
     scene.handover.exit_status = 2
-    assert health(scene).not_ready(NOW_S, NOW_MS) == ["stopping"]
+    assert scene.health.not_ready(NOW_S, NOW_MS) == ["stopping"]
     scene.handover.exit_status = None
     away.found()
-    assert health(scene).not_ready(NOW_S, NOW_MS) == []
+    assert scene.health.not_ready(NOW_S, NOW_MS) == []
 
 
 def test_a_loop_that_stands_still_is_dead_and_a_long_restore_is_not(scene: Scene) -> None:
     """A restart helps against the first; it would begin the second again, for ever."""
-    assert "event loop" in health(scene).not_alive(NOW_S + LOOP_S + 1)[0]
+    assert "event loop" in scene.health.not_alive(NOW_S + LOOP_S + 1)[0]
     scene.handover.assigned = False
-    assert health(scene).not_alive(NOW_S) == []
+    assert scene.health.not_alive(NOW_S) == []
 
 
 def test_a_thread_that_is_stuck_is_dead_and_one_that_goes_on_is_not(scene: Scene) -> None:
     """A shard whose thread hangs holds its partition back while heartbeats go on."""
     shard = scene.release
     shard.busy_since_s = NOW_S - SHARD_S - 1
-    assert "orders-release-0" in health(scene).not_alive(NOW_S)[0]
+    assert "orders-release-0" in scene.health.not_alive(NOW_S)[0]
     shard.report_progress()
     assert shard.busy_since_s < NOW_S, "the monotonic clock of this machine, not the test's"
     shard.busy_since_s = NOW_S - SHARD_S + 1
-    assert health(scene).not_alive(NOW_S) == []
+    assert scene.health.not_alive(NOW_S) == []
     shard.busy_since_s = None
     shard.report_progress()
     assert shard.busy_since_s is None
@@ -79,12 +75,12 @@ def test_a_shard_that_has_not_caught_up_makes_the_worker_unready(scene: Scene) -
     """Two workers that catch up at the same time publish nothing."""
     tp = ("events", 1)
     scene.handover.lags[tp] = lag = Lag()
-    assert "events[1]: not read yet" in health(scene).not_ready(NOW_S, NOW_MS)[0]
+    assert "events[1]: not read yet" in scene.health.not_ready(NOW_S, NOW_MS)[0]
     lag.sample(NOW_S, 100, Reading(100, 100, 100))
     lag.sample(NOW_S + 1, 100, Reading(100, 100, 200))
     scene.handover.beat_s = NOW_S
-    assert health(scene).not_ready(NOW_S + 2, NOW_MS) == []
-    assert "events[1]: 31 s behind" in health(scene).not_ready(NOW_S + 2 + BEHIND_S, NOW_MS)[0]
+    assert scene.health.not_ready(NOW_S + 2, NOW_MS) == []
+    assert "events[1]: 31 s behind" in scene.health.not_ready(NOW_S + 2 + BEHIND_S, NOW_MS)[0]
 
 
 def test_a_stage_one_that_does_not_commit_makes_the_worker_unready(scene: Scene) -> None:
@@ -92,31 +88,28 @@ def test_a_stage_one_that_does_not_commit_makes_the_worker_unready(scene: Scene)
     shard = scene.contribute[1]
     at_rest = TICK_S + COMMIT_INTERVAL_S + COMMIT_MARGIN_S
     shard.stats.last_commit_s = NOW_S - at_rest + 1
-    assert health(scene).not_ready(NOW_S, NOW_MS) == []
+    assert scene.health.not_ready(NOW_S, NOW_MS) == []
     shard.offset = 101
-    assert "events[1]: no commit" in health(scene).not_ready(NOW_S, NOW_MS)[0], (
-        "something was read since"
-    )
+    assert "events[1]: no commit" in scene.health.not_ready(NOW_S, NOW_MS)[0], "it has read more"
     shard.offset = 100
     shard.stats.last_commit_s = NOW_S - at_rest - 1
-    assert "events[1]: no commit" in health(scene).not_ready(NOW_S, NOW_MS)[0]
+    assert "events[1]: no commit" in scene.health.not_ready(NOW_S, NOW_MS)[0]
+    # Events dated ahead have closed the ticks of the next hour.
     shard._intake.watermark = NOW_MS + 3_600_000
-    assert health(scene).not_ready(NOW_S, NOW_MS) == [], (
-        "events dated ahead have closed the ticks of the next hour"
-    )
+    assert scene.health.not_ready(NOW_S, NOW_MS) == []
 
 
 def test_a_fenced_partition_and_a_stop_make_the_worker_unready(scene: Scene) -> None:
     """Both are over soon, by a rebalance or by the end of the process."""
     scene.contribute[0].closed = True
-    assert "events[0]: taken over" in health(scene).not_ready(NOW_S, NOW_MS)[0]
+    assert "events[0]: taken over" in scene.health.not_ready(NOW_S, NOW_MS)[0]
     scene.handover.exit_status = 75
-    assert health(scene).not_ready(NOW_S, NOW_MS) == ["stopping"]
+    assert scene.health.not_ready(NOW_S, NOW_MS) == ["stopping"]
 
 
 def test_answers_say_why(scene: Scene) -> None:
     """The status is for machines; whoever is called out at night needs the reason."""
-    replies = answers(health(scene), scene.handover)
+    replies = answers(scene.health, scene.handover)
     scene.handover.assigned = False
     status, body = replies["/readyz"]()
     assert (status, body["ready"], len(body["reasons"])) == (503, False, 1)  # type: ignore[arg-type]  # a JSON body
@@ -127,12 +120,8 @@ def test_answers_say_why(scene: Scene) -> None:
 def test_a_worker_that_rejects_nearly_all_is_not_ready_and_says_why(scene: Scene) -> None:
     """A rolling upgrade to settings that fit nothing must stop at the first worker."""
     scene.handover.metrics.rejecting.note("events", NOW_S, 200, {"missing field 'shop'": 200})
-    [reason] = health(scene).not_ready(NOW_S, NOW_MS)
-    assert (
-        reason.startswith("events: nearly all records are rejected")
-        and "missing field 'shop'" in reason
-    )
+    [reason] = scene.health.not_ready(NOW_S, NOW_MS)
+    assert reason.startswith("events: nearly all records are rejected")
+    assert "missing field 'shop'" in reason
     scene.handover.metrics.rejecting.note("others", NOW_S, 200, {"not JSON": 200})
-    assert len(health(scene).not_ready(NOW_S, NOW_MS)) == 1, (
-        "a topic of which nothing is read here any more"
-    )
+    assert len(scene.health.not_ready(NOW_S, NOW_MS)) == 1, "nothing of that topic is read here"

@@ -52,9 +52,7 @@ def series(text: bytes) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     }
 
 
-def test_metrics_are_prometheus_text_and_every_series_names_its_worker(
-    scene: Scene, port: int
-) -> None:
+def test_every_series_names_its_worker_in_prometheus_text(scene: Scene, port: int) -> None:
     """Several workers are scraped by one Prometheus."""
     scene.handover.metrics.events.inc(5)
     response, body = ask(port, "/metrics")
@@ -71,13 +69,7 @@ def test_gauges_of_a_partition_go_with_it(scene: Scene, port: int) -> None:
 
     def partitions(name: str) -> set[str]:
         found = series(ask(port, "/metrics")[1])
-        return {
-            value
-            for metric, labels in found
-            if metric == name
-            for key, value in labels
-            if key == "partition"
-        }
+        return {dict(labels)["partition"] for metric, labels in found if metric == name}
 
     for shard in scene.contribute:
         shard._intake.watermark = 1
@@ -85,14 +77,9 @@ def test_gauges_of_a_partition_go_with_it(scene: Scene, port: int) -> None:
     assert partitions("quietcount_ledger_rows") == {"0"}
     scene.contribute[0].closed = True
     assert partitions("quietcount_watermark_lag_seconds") == {"1"}
-    scene.handover.shards = {}
-    scene.handover.lags = {}
-    assert (
-        partitions("quietcount_watermark_lag_seconds")
-        == partitions("quietcount_ledger_rows")
-        == set()
-    )
-    assert partitions("quietcount_consumer_lag_records") == set()
+    scene.handover.shards, scene.handover.lags = {}, {}
+    for name in ("watermark_lag_seconds", "ledger_rows", "consumer_lag_records"):
+        assert partitions(f"quietcount_{name}") == set()
 
 
 def test_health_and_readiness_are_json_with_reasons(scene: Scene, port: int) -> None:
@@ -138,21 +125,20 @@ def test_a_port_that_is_taken_is_one_clear_line(scene: Scene) -> None:
     """Two workers on one machine with one settings file is what one tries first."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
+        words = f"worker.metrics_port = {taken}.*--metrics-port"
         with (
-            OperatorsPort(scene.settings, taken) as operator,
-            pytest.raises(SettingsError, match=f"worker.metrics_port = {taken}.*--metrics-port"),
+            OperatorsPort(scene.settings, taken) as port,
+            pytest.raises(SettingsError, match=words),
         ):
-            operator.show(scene.handover, PARTITIONS)
+            port.show(scene.handover, PARTITIONS)
 
 
 def test_an_address_that_is_not_ours_is_one_clear_line(tmp_path: Path) -> None:
     """A typing error must not become a traceback."""
     scene = Scene(tmp_path, 'metrics_host = "192.0.2.1"')
-    with (
-        OperatorsPort(scene.settings, 0) as operator,
-        pytest.raises(SettingsError, match=r"192\.0\.2\.1"),
-    ):
-        operator.show(scene.handover, PARTITIONS)
+    words = r"192\.0\.2\.1"
+    with OperatorsPort(scene.settings, 0) as port, pytest.raises(SettingsError, match=words):
+        port.show(scene.handover, PARTITIONS)
 
 
 def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, port: int) -> None:
@@ -164,12 +150,8 @@ def test_partitions_of_two_topics_under_one_number_are_two_series(scene: Scene, 
     for shard in scene.contribute:
         shard._intake.watermark = 1
     found = series(ask(port, "/metrics")[1])
-    for name in (
-        "watermark_lag_seconds",
-        "consumer_lag_records",
-        "consumer_lag_seconds",
-        "commit_age_seconds",
-    ):
+    lags = ("watermark_lag_seconds", "consumer_lag_records", "consumer_lag_seconds")
+    for name in (*lags, "commit_age_seconds"):
         shown = [dict(labels) for metric, labels in found if metric == f"quietcount_{name}"]
         assert sorted((one["topic"], int(one["partition"])) for one in shown) == places, name
     told = json.loads(ask(port, "/readyz")[1])["partitions"]
@@ -190,10 +172,8 @@ def test_one_port_shows_first_that_kafka_is_awaited_and_then_the_worker(scene: S
         worker = frozenset({("worker", "orders")})
         found = series(ask(port, "/metrics")[1])
         assert found["quietcount_kafka_away_seconds", worker] > 0
-        assert (
-            found["quietcount_kafka_outages_total", worker] == 1
-            and found["quietcount_ready", worker] == 0
-        )
+        assert found["quietcount_kafka_outages_total", worker] == 1
+        assert found["quietcount_ready", worker] == 0
         operator.show(scene.handover, PARTITIONS)
         assert operator.address.endswith(f":{port}")
         found = series(ask(port, "/metrics")[1])
