@@ -49,7 +49,7 @@ _AGAIN_S = 0.2
 
 
 @dataclass(slots=True)
-class OfReason:
+class ReasonCounts:
     """Rejects with one reason; `cut` ones cannot be resent because part of the record was left out.
 
     `sent` is how many were resent; `topics` are the source topics.
@@ -84,14 +84,14 @@ def by_reason(
     connection: Connection,
     wanted: Callable[[str], bool],
     take: Callable[[Rejected, bool], object],
-) -> dict[str, OfReason]:
+) -> dict[str, ReasonCounts]:
     """Return the rejects by reason, most common first.
 
     Args:
         wanted: selects reasons.
         take: called with every selected reject, in order, and whether it was resent.
     """
-    found: dict[str, OfReason] = {}
+    found: dict[str, ReasonCounts] = {}
     for partition in range(partitions_of(settings, connection)):
         sent = sent_back(connection, settings.rejects_topic, partition)
         for message in read_partition(connection, settings.rejects_topic, partition):
@@ -99,7 +99,7 @@ def by_reason(
             if reject is None or not wanted(reject.reason):
                 continue
             one, was_sent = (
-                found.setdefault(reject.reason, OfReason()),
+                found.setdefault(reject.reason, ReasonCounts()),
                 (message.offset() or 0) in sent,
             )
             at = message.timestamp()[1]
@@ -162,7 +162,7 @@ _PATIENCE_S, _PAUSE_S = 120.0, 10.0
 
 
 @dataclass(slots=True)
-class Outcome:
+class RetryCounts:
     """Counts of processed rejects.
 
     Attributes:
@@ -214,7 +214,7 @@ def transactional_id(settings: Settings) -> str:
 
 def retry_rejects(
     settings: Settings, connection: Connection, wanted: Callable[[str], bool]
-) -> Outcome:
+) -> RetryCounts:
     """Resend the rejects that would be accepted now.
 
     Args:
@@ -224,7 +224,7 @@ def retry_rejects(
         Fenced: another run began meanwhile; rejects already resent stay sent.
         SettingsError: a topic is missing, or cannot be read yet.
     """
-    judge, outcome = _Judge(settings, connection), Outcome()
+    judge, outcome = _AcceptanceFilter(settings, connection), RetryCounts()
     partitions = partitions_of(settings, connection)
     transactions = Transactions(
         connection, transactional_id(settings), (settings.rejects_topic, 0), _Alone()
@@ -280,7 +280,7 @@ def _chunks(
         yield chunk
 
 
-class _Judge:
+class _AcceptanceFilter:
     """Filter for rejects that would be accepted now, using the worker's own readers."""
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
@@ -291,7 +291,7 @@ class _Judge:
         self._readers: dict[tuple[str, int], SourceReader] = {}
 
     def good(
-        self, rejects: Sequence[tuple[int, Rejected]], outcome: Outcome
+        self, rejects: Sequence[tuple[int, Rejected]], outcome: RetryCounts
     ) -> list[tuple[int, Rejected]]:
         """Return the rejects that would be accepted; count the others in `outcome`."""
         whole: dict[tuple[str, int], list[tuple[int, Rejected]]] = {}
@@ -414,7 +414,7 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
     return 0
 
 
-def _retried(outcome: Outcome, say: Printer) -> None:
+def _retried(outcome: RetryCounts, say: Printer) -> None:
     say.line(
         f"sent back: {many(outcome.sent, 'record')}, to the topics and partitions they came from",
         style="bold",

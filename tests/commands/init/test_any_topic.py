@@ -14,11 +14,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.commands.init.topics import NOW_MS, events, iso, sample_of
-from workers.commands.init.draft import Answers, Draft, Guess
-from workers.commands.init.formats import NothingToCount, decoded
+from workers.commands.init.draft import Draft, OperatorAnswers, SampleGuesses
+from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.commands.init.sample import Sample
-from workers.commands.init.tick_choice import pace_of
-from workers.commands.init.writing import Place, settings_text
+from workers.commands.init.tick_choice import choose_tick
+from workers.commands.init.writing import FileContext, settings_text
 from workers.events.project import Projection
 from workers.settings.settings import Settings, settings_of
 
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 # As no name of a field, setting or comment has it.
 MARK = "zqv"
 ANSWERS = [
-    Answers(keys=keys, users=users)
+    OperatorAnswers(keys=keys, users=users)
     for keys in ("none", "public", "declare")
     for users in (False, True)
 ]
@@ -84,12 +84,12 @@ def varied(value: Any, rng: Any) -> Any:
     return value
 
 
-def written(sample: Sample, answers: Answers) -> tuple[str, Draft]:
+def written(sample: Sample, answers: OperatorAnswers) -> tuple[str, Draft]:
     """What `init` writes."""
-    draft = Guess(sample, decoded([record.value for record in sample.records]), NOW_MS).draft(
-        answers
-    )
-    place = Place(
+    draft = SampleGuesses(
+        sample, decode_sample([record.value for record in sample.records]), NOW_MS
+    ).draft(answers)
+    place = FileContext(
         bootstrap="localhost:9092",
         topic="events",
         client={},
@@ -99,7 +99,7 @@ def written(sample: Sample, answers: Answers) -> tuple[str, Draft]:
         key_name="x.key",
         now=datetime(2026, 11, 22, tzinfo=UTC),
     )
-    return settings_text(draft, pace_of(draft, NOW_MS), answers, place), draft
+    return settings_text(draft, choose_tick(draft, NOW_MS), answers, place), draft
 
 
 def loaded(text: str) -> Settings:
@@ -122,13 +122,13 @@ def accepted(found: Settings, sample: Sample) -> int:
 @settings(max_examples=250)
 @given(topics(), st.sampled_from(ANSWERS))
 def test_a_file_loads_and_accepts_what_it_says(
-    keyed: list[tuple[str | None, Json]], answers: Answers
+    keyed: list[tuple[str | None, Json]], answers: OperatorAnswers
 ) -> None:
     """Or nothing is written, with the reason; floats of JSON differ from those read exactly in nothing that counts here."""
     sample = sample_of(keyed)
     try:
         text, draft = written(sample, answers)
-    except NothingToCount:
+    except CannotGuess:
         return
     assert accepted(loaded(text), sample) == draft.accepted > 0
     if draft.where is None and draft.keys != "declare":
@@ -145,8 +145,8 @@ def test_a_file_loads_and_accepts_what_it_says(
 def test_bytes_of_any_sort_give_a_reason(values: list[bytes | None]) -> None:
     """A topic may hold what no format is."""
     assume(not any(value is not None and value.lstrip()[:1] == b"{" for value in values))
-    with pytest.raises(NothingToCount):
-        written(sample_of((None, value) for value in values), Answers())
+    with pytest.raises(CannotGuess):
+        written(sample_of((None, value) for value in values), OperatorAnswers())
 
 
 def test_deep_and_large_records_are_passed_over() -> None:
@@ -161,19 +161,19 @@ def test_deep_and_large_records_are_passed_over() -> None:
         (None, None),
         (None, b"\x00\x00"),
     ]
-    text, draft = written(sample_of(values), Answers())
+    text, draft = written(sample_of(values), OperatorAnswers())
     assert draft.decoded == draft.accepted == len(good)
     assert '"dest"' in text
 
 
 @pytest.mark.parametrize("answers", ANSWERS, ids=str)
 @pytest.mark.parametrize("name", ["flights", "orders", "web-log", "sensors", "users"])
-def test_no_value_is_written_unless_the_file_says_so(name: str, answers: Answers) -> None:
+def test_no_value_is_written_unless_the_file_says_so(name: str, answers: OperatorAnswers) -> None:
     """Every text of every event is looked for: names of keys only where they were declared, of types only in where."""
     keyed = list(events(name, 600))
     try:
         text, draft = written(sample_of(keyed), answers)
-    except NothingToCount:
+    except CannotGuess:
         assert answers.users and name not in ("users", "sensors")
         return
     said = set(draft.where.values) if draft.where is not None else set()

@@ -15,8 +15,8 @@ from tests.commands.init.test_any_topic import loaded, written
 from tests.commands.init.test_command import made, on_a_terminal
 from tests.commands.init.topics import NOW_MS, Keyed, sample_of
 from workers.cli import execute
-from workers.commands.init.draft import Answers
-from workers.commands.init.formats import NothingToCount
+from workers.commands.init.draft import OperatorAnswers
+from workers.commands.init.formats import CannotGuess
 from workers.settings.settings import load
 
 Event = dict[str, Any]
@@ -107,7 +107,7 @@ def test_the_user_is_the_field_that_names_one_and_the_file_says_what_that_protec
 ) -> None:
     """Also where the record key is a session or an order: the worker brings the user's events together."""
     keyed, user, rekey, means = TOPICS[name]
-    text, draft = written(sample_of(keyed), Answers(users=True))
+    text, draft = written(sample_of(keyed), OperatorAnswers(users=True))
     found = loaded(text)
     assert (found.events.user, found.privacy.unit, found.privacy.rekey) == (user, "user", rekey)
     assert ("partitioner" in tomllib.loads(text)["events"]) == (not rekey)
@@ -118,11 +118,15 @@ def test_the_user_is_the_field_that_names_one_and_the_file_says_what_that_protec
 @pytest.mark.parametrize("name", TOPICS)
 @pytest.mark.parametrize(
     "answers",
-    [Answers(keys=keys, users=users) for keys in ("none", "public") for users in (False, True)],
+    [
+        OperatorAnswers(keys=keys, users=users)
+        for keys in ("none", "public")
+        for users in (False, True)
+    ],
     ids=str,
 )
 def test_no_field_that_identifies_somebody_is_offered_as_a_label_or_a_stream_key(
-    name: str, answers: Answers
+    name: str, answers: OperatorAnswers
 ) -> None:
     """What is counted is published under its name."""
     text, draft = written(sample_of(TOPICS[name][0]), answers)
@@ -164,15 +168,15 @@ def test_people_in_lists_objects_and_numbers_are_no_items(field: Event) -> None:
         )
 
     records = [(None, {name: varied(value) for name, value in field.items()}) for _ in range(300)]
-    with pytest.raises(NothingToCount, match="can be counted"):
-        written(sample_of(records), Answers())
+    with pytest.raises(CannotGuess, match="can be counted"):
+        written(sample_of(records), OperatorAnswers())
 
 
 def test_a_key_that_names_one_event_or_what_it_is_about_is_no_user() -> None:
     """Protecting "one order" or "one page" as a user would promise next to nothing, and be called user."""
     for key in (lambda e: f"o{e['ts']}", lambda e: e["page"]):
-        with pytest.raises(NothingToCount, match="--users: no field"):
-            written(sample_of(topic(key, lambda *_: {})), Answers(users=True))
+        with pytest.raises(CannotGuess, match="--users: no field"):
+            written(sample_of(topic(key, lambda *_: {})), OperatorAnswers(users=True))
 
 
 def test_the_command_writes_the_user_with_rekey_and_says_so_at_the_prompt(

@@ -10,8 +10,8 @@ from typing import Any
 
 from aiokafka.partitioner import murmur2
 
-from workers.commands.init.draft import Answers, Draft, Guess
-from workers.commands.init.formats import decoded
+from workers.commands.init.draft import Draft, OperatorAnswers, SampleGuesses
+from workers.commands.init.formats import decode_sample
 from workers.commands.init.sample import Record, Sample
 
 NOW_MS = 1_795_300_000_000
@@ -153,8 +153,8 @@ def sample_of(
     return Sample(records=records, partitions=partitions, total=len(records), topics=topics)
 
 
-def draft_of(sample: Sample, answers: Answers | None = None) -> Draft:
+def draft_of(sample: Sample, answers: OperatorAnswers | None = None) -> Draft:
     """Return what is guessed of a sample."""
-    return Guess(sample, decoded([record.value for record in sample.records]), NOW_MS).draft(
-        answers or Answers()
-    )
+    return SampleGuesses(
+        sample, decode_sample([record.value for record in sample.records]), NOW_MS
+    ).draft(answers or OperatorAnswers())

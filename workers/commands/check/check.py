@@ -8,13 +8,13 @@ from datetime import timedelta
 from rich.console import Console
 
 from workers.commands.check.examine import (
-    Examined,
+    Distribution,
     Expected,
+    Findings,
+    HistogramFindings,
     Nearest,
-    OfHistogram,
-    OfUsers,
-    Spread,
-    Why,
+    RejectReason,
+    UserContributions,
     examine,
 )
 from workers.commands.check.sample import Sample, of_file, of_topics
@@ -57,7 +57,7 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     return 0 if found.accepted else EXIT_NOTHING_ACCEPTED
 
 
-def show(found: Examined, sample: Sample, settings: Settings, console: Console) -> None:
+def show(found: Findings, sample: Sample, settings: Settings, console: Console) -> None:
     say = Printer(console)
     say.line(f"{sample.name}: {found.records:,}. Exact: for the operator only.", style="bold")
     if sample.stopped:
@@ -92,7 +92,7 @@ def show(found: Examined, sample: Sample, settings: Settings, console: Console) 
         _histogram(one, found, say)
 
 
-def _why(why: Why, records: int, say: Printer) -> None:
+def _why(why: RejectReason, records: int, say: Printer) -> None:
     say.line(f"{why.reason}: {why.number:,} ({share(why.number, records)})", 2)
     if why.hint:
         say.line(why.hint, 6)
@@ -113,7 +113,7 @@ def _near(absent: Nearest, who: str = "no record") -> str:
     return f"{who} has {absent.path}; nearest: {near}"
 
 
-def _histogram(one: OfHistogram, found: Examined, say: Printer) -> None:
+def _histogram(one: HistogramFindings, found: Findings, say: Printer) -> None:
     config = one.config
     say.line(
         f"{config.name}: {config.mechanism}, ticks of {format_duration(config.tick_ms)}",
@@ -166,7 +166,7 @@ def _histogram(one: OfHistogram, found: Examined, say: Printer) -> None:
         _expected(one.expected, one, say)
 
 
-def _users(found: OfUsers, config: HistogramConfig, say: Printer) -> None:
+def _users(found: UserContributions, config: HistogramConfig, say: Printer) -> None:
     epoch = (
         "all time" if config.horizon_ticks is None else _span(config.tick_ms * config.horizon_ticks)
     )
@@ -185,7 +185,7 @@ def _users(found: OfUsers, config: HistogramConfig, say: Printer) -> None:
     )
 
 
-def _declared(one: OfHistogram) -> str:
+def _declared(one: HistogramFindings) -> str:
     if one.config.keys == "public":
         return "every key may be named"
     if one.served == one.keys:
@@ -193,7 +193,7 @@ def _declared(one: OfHistogram) -> str:
     return f"{one.served:,} declared; {many(one.unserved, 'event')} of the others do not count here"
 
 
-def _spread(spread: Spread, bound: str, events: int | None, thing: str) -> str:
+def _spread(spread: Distribution, bound: str, events: int | None, thing: str) -> str:
     text = f"median {spread.median:g}, 99 % have at most {spread.most_of_99:g}, the most {spread.most:,}; {bound}"
     if not spread.above:
         return f"{text} cuts none"
@@ -202,7 +202,7 @@ def _spread(spread: Spread, bound: str, events: int | None, thing: str) -> str:
     )
 
 
-def _expected(expected: Expected, one: OfHistogram, say: Printer) -> None:
+def _expected(expected: Expected, one: HistogramFindings, say: Printer) -> None:
     say.line("estimate, if events go on like this:", 2)
     if expected.declared is not None:
         inside = (

@@ -57,7 +57,7 @@ _NEAR = 0.6
 _LAST_NAME, _NEAR_LAST = 0.95, 0.75
 
 
-class Fields:
+class PathCounts:
     """Number of records per path. Its repr shows none: names of fields may be data."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passing:
+class ThresholdEstimate:
     tick: int
     threshold: int
     shown: int
@@ -164,7 +164,7 @@ class Expected:
     largest: float
     median: float
     items: int
-    passing: tuple[Passing, ...]
+    passing: tuple[ThresholdEstimate, ...]
     declared: float | None
 
 
@@ -216,7 +216,7 @@ def _looked_at(mechanism: Mechanism, first: int, last: int) -> list[int]:
 
 def _passing(
     config: HistogramConfig, mechanism: Mechanism, a_tick: Mapping[Pair, float], tick: int
-) -> Passing:
+) -> ThresholdEstimate:
     kind, threshold = KINDS[mechanism.kind], mechanism.threshold(tick) or 0
     # Number of ticks whose counts one decision uses.
     ticks = 1 if kind.family == "tick" else tick
@@ -226,7 +226,7 @@ def _passing(
         )
     counts = {pair: count * ticks for pair, count in a_tick.items()}
     shown = sum(counts[pair] > threshold + bar for pair, bar in _bars(config, counts).items())
-    return Passing(tick=tick, threshold=threshold, shown=shown)
+    return ThresholdEstimate(tick=tick, threshold=threshold, shown=shown)
 
 
 def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, float]:
@@ -259,7 +259,7 @@ class Nearest:
 
 
 @dataclass(slots=True, kw_only=True)
-class Why:
+class RejectReason:
     """Records rejected for one reason.
 
     Attributes:
@@ -272,14 +272,14 @@ class Why:
     reason: str
     number: int = 0
     example: str = ""
-    fields: Fields = field(default_factory=Fields)
+    fields: PathCounts = field(default_factory=PathCounts)
     absent: Nearest | None = None
     hint: str = ""
     empty: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Distribution:
     """Distribution of a quantity: median, 99 % quantile, maximum, and how many exceed the bound."""
 
     median: float
@@ -289,7 +289,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfUsers:
+class UserContributions:
     """Contributions of the sample's users in an epoch; in a full epoch they may contribute more.
 
     Attributes:
@@ -299,12 +299,12 @@ class OfUsers:
     """
 
     users: int
-    pairs: Spread
-    amounts: Spread
+    pairs: Distribution
+    amounts: Distribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfHistogram:
+class HistogramFindings:
     """A histogram's view of the sample.
 
     Attributes:
@@ -327,15 +327,15 @@ class OfHistogram:
     without_items: int
     early: int
     labels: int
-    items: Spread
-    amounts: Spread
-    of_users: OfUsers | None
+    items: Distribution
+    amounts: Distribution
+    of_users: UserContributions | None
     absent: tuple[Nearest, ...]
     expected: Expected | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
+class Findings:
     """Findings on a sample.
 
     Attributes:
@@ -347,29 +347,29 @@ class Examined:
     records: int
     accepted: int
     skipped: int
-    why: tuple[Why, ...]
+    why: tuple[RejectReason, ...]
     first_ms: int | None
     last_ms: int | None
     time_hint: str
-    histograms: tuple[OfHistogram, ...]
+    histograms: tuple[HistogramFindings, ...]
 
     @property
     def rejected(self) -> int:
         return sum(why.number for why in self.why)
 
 
-def examine(settings: Settings, sample: Sample) -> Examined:
+def examine(settings: Settings, sample: Sample) -> Findings:
     """Raises:
     SettingsError: a histogram's budget cannot be met.
     """
-    reader, fields = reader_of(settings, sample.shape), Fields()
+    reader, fields = reader_of(settings, sample.shape), PathCounts()
     forms = Decoders(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
     strict, lenient = (
         Projection(replace(sample.shape, empty=empty)) for empty in (sample.shape.empty, True)
     )
-    whys: dict[str, Why] = {}
-    parts: list[_Read] = []
+    whys: dict[str, RejectReason] = {}
+    parts: list[_AcceptedEvents] = []
     accepted = 0
     for part in sample.parts:
         source = source_reader_of(
@@ -389,7 +389,7 @@ def examine(settings: Settings, sample: Sample) -> Examined:
                     rejects += behind_rejects(found, np.flatnonzero(late))
                     found = found.select(np.flatnonzero(~late))
             for reject in rejects:
-                why = whys.setdefault(reject.reason, Why(reason=reject.reason))
+                why = whys.setdefault(reject.reason, RejectReason(reason=reject.reason))
                 why.number += 1
                 decoded = _decoded(source, part, reject.index)
                 why.fields.add(decoded)
@@ -399,7 +399,7 @@ def examine(settings: Settings, sample: Sample) -> Examined:
                 if why.number == 1:
                     why.example = _example(source, part, reject.index)
                     why.hint = _time_hint(sample.shape, reject.reason, decoded)
-            parts.append(_Read(found))
+            parts.append(_AcceptedEvents(found))
             accepted += parts[-1].accepted
     wanted = wanted_paths(sample.shape).values()
     absent = {str(path): _nearest(fields, path) for path in wanted if not fields.has(path)}
@@ -408,7 +408,7 @@ def examine(settings: Settings, sample: Sample) -> Examined:
         why.absent = next((_nearest(why.fields, path) for path in named), None)
     times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
     records = len(sample)
-    return Examined(
+    return Findings(
         records=records,
         accepted=accepted,
         skipped=records - accepted - sum(why.number for why in whys.values()),
@@ -440,7 +440,7 @@ def _decoded(source: SourceReader, part: Part, i: int) -> object:
         return None
 
 
-def _add_fields(fields: Fields, source: SourceReader, part: Part) -> None:
+def _add_fields(fields: PathCounts, source: SourceReader, part: Part) -> None:
     for i in range(len(part)):
         if (record := _decoded(source, part, i)) is not None:
             fields.add(record)
@@ -464,7 +464,7 @@ def _names(reason: str, path: Path) -> bool:
     return any(repr(str(one)) in reason for one in (path, *through))
 
 
-def _nearest(fields: Fields, path: Path) -> Nearest:
+def _nearest(fields: PathCounts, path: Path) -> Nearest:
     return Nearest(
         path=str(path), nearest=tuple((text, fields.share(text)) for text in fields.nearest(path))
     )
@@ -502,7 +502,7 @@ def _plausible(at_ms: int | None) -> bool:
     return at_ms is not None and PLAUSIBLE_MS[0] <= at_ms < PLAUSIBLE_MS[1]
 
 
-class _Read:
+class _AcceptedEvents:
     def __init__(self, events: Events) -> None:
         self.events = events
         self.times = events.times[events.looked_at]
@@ -531,8 +531,11 @@ class _Sums:
 
 
 def _of_histogram(
-    settings: Settings, config: HistogramConfig, parts: Sequence[_Read], absent: dict[str, Nearest]
-) -> OfHistogram:
+    settings: Settings,
+    config: HistogramConfig,
+    parts: Sequence[_AcceptedEvents],
+    absent: dict[str, Nearest],
+) -> HistogramFindings:
     sums = _Sums()
     for part, weight in zip(parts, _weights(parts), strict=True):
         _add(sums, config, part, weight)
@@ -544,7 +547,7 @@ def _of_histogram(
             mechanism = build(config, settings.privacy.unit)
         except ValueError as error:
             raise SettingsError(f"{config.where()}{error}") from error
-    return OfHistogram(
+    return HistogramFindings(
         config=config,
         looked_at=sums.looked_at,
         keys=len(sums.keys),
@@ -571,7 +574,7 @@ def _of_histogram(
     )
 
 
-def _weights(parts: Sequence[_Read]) -> list[float]:
+def _weights(parts: Sequence[_AcceptedEvents]) -> list[float]:
     """Return, per partition, the events per second that one sampled event represents.
 
     Every partition's sample has its own time span; if it has none, the span of all is used.
@@ -588,7 +591,7 @@ def _weights(parts: Sequence[_Read]) -> list[float]:
     ]
 
 
-def _add(sums: _Sums, config: HistogramConfig, part: _Read, weight: float) -> None:
+def _add(sums: _Sums, config: HistogramConfig, part: _AcceptedEvents, weight: float) -> None:
     columns = part.events.views[config.view]
     seen = np.arange(len(part.events)) if columns.seen is None else np.flatnonzero(columns.seen)
     sums.looked_at += len(seen)
@@ -655,24 +658,24 @@ def _add_users(
             of_user[key, columns.label_names.name(label)] += amount
 
 
-def _of_users(sums: _Sums, config: HistogramConfig) -> OfUsers:
+def _of_users(sums: _Sums, config: HistogramConfig) -> UserContributions:
     pairs = np.array([len(found) for found in sums.of_users.values()], dtype=np.int64)
     amounts = np.array(
         [n for found in sums.of_users.values() for n in found.values()], dtype=np.int64
     )
     bound = config.max_items_per_user
-    return OfUsers(
+    return UserContributions(
         users=len(pairs),
         pairs=_spread([pairs], len(sums.labels) * len(sums.keys) if bound is None else bound),
         amounts=_spread([amounts], config.max_count),
     )
 
 
-def _spread(found: Sequence[Longs], bound: int) -> Spread:
+def _spread(found: Sequence[Longs], bound: int) -> Distribution:
     values = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
     if not len(values):
-        return Spread(median=0, most_of_99=0, most=0, above=0)
-    return Spread(
+        return Distribution(median=0, most_of_99=0, most=0, above=0)
+    return Distribution(
         median=float(np.median(values)),
         most_of_99=float(np.quantile(values, 0.99, method="higher")),
         most=int(values.max()),

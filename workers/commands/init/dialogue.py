@@ -17,13 +17,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from workers.commands.init.draft import Answers, Draft, Guess
+from workers.commands.init.draft import Draft, OperatorAnswers, SampleGuesses
 from workers.commands.init.fields import Field, Form, Kind, percent
-from workers.commands.init.formats import NothingToCount, decoded
+from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.commands.init.items import Range, around
 from workers.commands.init.sample import sample_of
-from workers.commands.init.tick_choice import pace_of
-from workers.commands.init.writing import CHOOSE, Place, settings_text, toml
+from workers.commands.init.tick_choice import choose_tick
+from workers.commands.init.writing import CHOOSE, FileContext, settings_text, toml
 from workers.commands.printing import many
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
@@ -86,8 +86,10 @@ def write_settings(wishes: InitOptions) -> int:
     now_ms = time.time_ns() // 1_000_000
     try:
         if not sample.records:
-            raise NothingToCount("the topic is empty: there is nothing to look at yet")
-        guess = Guess(sample, decoded([record.value for record in sample.records], access), now_ms)
+            raise CannotGuess("the topic is empty: there is nothing to look at yet")
+        guess = SampleGuesses(
+            sample, decode_sample([record.value for record in sample.records], access), now_ms
+        )
         if range_ is not None and guess.items.range is None:
             raise SettingsError(
                 f"--range: what would be counted, {guess.items.field.path}, is not a number"
@@ -100,11 +102,11 @@ def write_settings(wishes: InitOptions) -> int:
             _show_fields(console, guess, {})
         answers = _answers(guess, wishes, range_, asking=asking)
         draft = guess.draft(answers)
-    except NothingToCount as nothing:
+    except CannotGuess as nothing:
         print(f"quietcount: no settings for the topic {wishes.topic}: {nothing}", file=sys.stderr)
         return EXIT_NOTHING
     key_name = f"{output.stem}.key"
-    place = Place(
+    place = FileContext(
         bootstrap=wishes.bootstrap,
         topic=wishes.topic,
         client=client,
@@ -115,7 +117,7 @@ def write_settings(wishes: InitOptions) -> int:
         key_name=key_name,
         now=datetime.now(UTC),
     )
-    text = settings_text(draft, pace_of(draft, now_ms), answers, place)
+    text = settings_text(draft, choose_tick(draft, now_ms), answers, place)
     try:
         settings_of(tomllib.loads(text), base)
     except ValueError as error:
@@ -181,7 +183,9 @@ def _range(text: str) -> Range:
     return found
 
 
-def _answers(guess: Guess, wishes: InitOptions, range_: Range | None, *, asking: bool) -> Answers:
+def _answers(
+    guess: SampleGuesses, wishes: InitOptions, range_: Range | None, *, asking: bool
+) -> OperatorAnswers:
     keys, users = wishes.keys, wishes.users
     if asking and keys is None and guess.keys:
         named = guess.keys[0]
@@ -215,7 +219,7 @@ def _answers(guess: Guess, wishes: InitOptions, range_: Range | None, *, asking:
         default = f"{found.first:f}:{found.last:f}"
         answer = click.prompt("Buckets FROM:TO", default=default)
         range_ = None if answer == default else _range(answer)
-    return Answers(keys=keys or "none", users=bool(users), range=range_)
+    return OperatorAnswers(keys=keys or "none", users=bool(users), range=range_)
 
 
 def _write(path: Path, text: str) -> None:
@@ -246,7 +250,7 @@ def roles_of(draft: Draft) -> dict[str, str]:
     return found
 
 
-def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> None:
+def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str]) -> None:
     """Print the contents of the fields, for the operator only."""
     table = Table(box=None, pad_edge=False)
     headings = ("field", "in", "holds", "different", "used as", "for example (exact: for you only)")
@@ -275,7 +279,7 @@ def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> No
         console.print(f"... and {many(len(shown) - _ROWS_MAX, 'more field')}")
 
 
-def _show_draft(console: Console, draft: Draft, place: Place, text: str) -> None:
+def _show_draft(console: Console, draft: Draft, place: FileContext, text: str) -> None:
     sample = draft.sample
     looked = f"{len(sample.records):,} of {many(sample.total, 'record')} looked at"
     if sample.stopped:

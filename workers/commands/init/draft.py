@@ -13,10 +13,17 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from workers.commands.init.fields import ConditionGuess, Field, label, survey, where_of
-from workers.commands.init.formats import Decoded, NothingToCount
-from workers.commands.init.items import Items, Named, Range, items_of, keys_of, users_of
+from workers.commands.init.formats import CannotGuess, DecodedSample
+from workers.commands.init.items import (
+    Candidate,
+    ItemsCandidate,
+    Range,
+    items_of,
+    keys_of,
+    users_of,
+)
 from workers.commands.init.sample import Sample
-from workers.commands.init.times import Time, grace_of, times_of
+from workers.commands.init.times import TimeCandidate, grace_of, times_of
 from workers.events.project import Event, Projection, Seen
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Shape, View, complaints
 from workers.mechanisms.config.views import field as named_field
@@ -31,7 +38,7 @@ _ITEMS_MAX, _COUNT_MAX = 10_000, 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class OperatorAnswers:
     """Answers that only the operator can give.
 
     Attributes:
@@ -69,17 +76,17 @@ class Draft:
     format: str
     decoded: int
     fields: Sequence[Field]
-    items: Items
-    other_items: Sequence[Items]
+    items: ItemsCandidate
+    other_items: Sequence[ItemsCandidate]
     where: ConditionGuess | None
-    time: Time | None
-    other_times: Sequence[Time]
+    time: TimeCandidate | None
+    other_times: Sequence[TimeCandidate]
     grace: tuple[str, str]
-    key: Named | None
-    other_keys: Sequence[Named]
+    key: Candidate | None
+    other_keys: Sequence[Candidate]
     keys: str
-    user: Named | None
-    users: Sequence[Named]
+    user: Candidate | None
+    users: Sequence[Candidate]
     empty: bool
     accepted: int = 0
     skipped: int = 0
@@ -91,12 +98,12 @@ class Draft:
     times: Sequence[int] = ()
 
 
-class Guess:
+class SampleGuesses:
     """Guesses about one sample, up to the questions for the operator."""
 
-    def __init__(self, sample: Sample, decoded: Decoded, now_ms: int) -> None:
+    def __init__(self, sample: Sample, decoded: DecodedSample, now_ms: int) -> None:
         """Raises:
-        NothingToCount: nothing in the sample could be counted.
+        CannotGuess: nothing in the sample could be counted.
         """
         self._sample, self._decoded = sample, decoded
         self._places = sorted(decoded.objects)
@@ -129,10 +136,10 @@ class Guess:
         self.candidates = items_of(self.fields)
         self._times = times_of(self.fields, self._partitions, self._logged, now_ms)
 
-    def _counted(self) -> tuple[Items, list[Items]]:
+    def _counted(self) -> tuple[ItemsCandidate, list[ItemsCandidate]]:
         """Return the items to count and the alternatives, likeliest first."""
         times = {time.field.path.steps for time in self._times}
-        good: list[tuple[int, Items]] = []
+        good: list[tuple[int, ItemsCandidate]] = []
         for items in self.candidates[:_TRIED]:
             if items.field.path.steps in times:
                 continue
@@ -149,7 +156,7 @@ class Guess:
                     good.append((brought, tried))
                     break
         if not good:
-            raise NothingToCount(
+            raise CannotGuess(
                 "no field of the sampled records can be counted: none holds lists, repeated texts or numbers"
             )
         return good[0][1], [items for _, items in good[1:]]
@@ -161,7 +168,7 @@ class Guess:
             if seen.labels
         }
 
-    def _usable_time(self) -> Time | None:
+    def _usable_time(self) -> TimeCandidate | None:
         """Return the likeliest time that can be read beside the items."""
         view = view_of(self.items)
         self.other_times = [
@@ -172,14 +179,14 @@ class Guess:
         return self.other_times.pop(0) if self.other_times else None
 
     @property
-    def keys(self) -> list[Named]:
+    def keys(self) -> list[Candidate]:
         return [
             named
             for named in keys_of(self.fields, self._record_keys)
             if self._fits(named.setting, None)
         ]
 
-    def users(self, key: Named | None) -> list[Named]:
+    def users(self, key: Candidate | None) -> list[Candidate]:
         found = users_of(self.fields, self._record_keys, self._partitions, self._sample.partitions)
         return [
             named
@@ -198,9 +205,9 @@ class Guess:
         time, unit = (None, "ms") if self.time is None else (self.time.field.path, self.time.unit)
         return Shape(one_view(view), time, unit, named_field(user), empty)
 
-    def draft(self, answers: Answers) -> Draft:
+    def draft(self, answers: OperatorAnswers) -> Draft:
         """Raises:
-        NothingToCount: with these answers no event would be accepted, or no user is known.
+        CannotGuess: with these answers no event would be accepted, or no user is known.
         """
         if answers.range is not None and self.items.range is not None:
             self.items = replace(self.items, range=answers.range)
@@ -209,7 +216,7 @@ class Guess:
         users = self.users(key)
         user = users[0] if users and answers.users else None
         if answers.users and user is None:
-            raise NothingToCount(
+            raise CannotGuess(
                 "--users: no field with a user's name was found, nor are the records keyed by one"
             )
         made = Draft(
@@ -244,7 +251,7 @@ class Guess:
         events = lenient if empty else strict
         seen = [(place, view) for place, event in events if (view := event.views[0]) is not None]
         if not any(view.labels for _, view in seen):
-            raise NothingToCount("no sampled record would be an event with anything to count")
+            raise CannotGuess("no sampled record would be an event with anything to count")
         per_event = sorted(len(set(view.labels)) for _, view in seen if view.labels)
         counts = sorted(count for _, view in seen for count in _amounts(view).values())
         max_items = min(max(_quantile(per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
@@ -289,7 +296,7 @@ class Guess:
         return self._sample.records[place].time_ms if self.time is None else event.time
 
 
-def view_of(items: Items, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()) -> View:
+def view_of(items: ItemsCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()) -> View:
     edges = None if items.range is None else items.range.edges
     return View(
         named_field(key) or ALL_KEYS,

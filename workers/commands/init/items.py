@@ -170,7 +170,7 @@ MEANS = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Named:
+class Candidate:
     """Candidate for the stream key or the user, with a relative likelihood `score`.
 
     Attributes:
@@ -191,7 +191,7 @@ class Named:
         return MEANS[self.who]
 
 
-def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Named]:
+def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Candidate]:
     """Return the stream key candidates, likeliest first: fields with few values."""
     found = []
     for field in fields:
@@ -209,7 +209,7 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
             f"{many(field.distinct, 'different value')}, in {percent(field.share)} of the events"
         )
         found.append(
-            Named(setting=str(field.path), reason=reason, values=field.values, score=score)
+            Candidate(setting=str(field.path), reason=reason, values=field.values, score=score)
         )
     values = Counter(key for key in record_keys if key is not None)
     there = values.total() / len(record_keys)
@@ -217,7 +217,9 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
     if there >= _NEARLY_ALL and few and not _same(fields, record_keys):
         reason = f"the record key: {many(len(values), 'different value')}, in {percent(there)} of the events"
         found.append(
-            Named(setting=RECORD_KEY, reason=reason, values=values, score=15.0 - len(values) / 5)
+            Candidate(
+                setting=RECORD_KEY, reason=reason, values=values, score=15.0 - len(values) / 5
+            )
         )
     return sorted(found, key=lambda named: (-named.score, named.setting))
 
@@ -227,7 +229,7 @@ def users_of(
     record_keys: Sequence[str | None],
     partitions: Sequence[int],
     number: int,
-) -> list[Named]:
+) -> list[Candidate]:
     """Return the candidates for the user of an event, likeliest first.
 
     `record_keys` is None for a record without a key, or with one that is not text; `number` is the
@@ -271,7 +273,7 @@ def users_of(
             field.path, names.CHANGING
         )
         found.append(
-            Named(
+            Candidate(
                 setting=str(field.path),
                 reason=reason,
                 values=field.values,
@@ -292,7 +294,7 @@ def users_of(
     ):
         reason = f"the record key, which no field of the events has: {many(len(values), 'different value')}"
         found.append(
-            Named(
+            Candidate(
                 setting=RECORD_KEY, reason=reason, values=values, score=1.0, partitioner=partitioner
             )
         )
@@ -351,7 +353,7 @@ _HEX_OR_UUID = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Items:
+class ItemsCandidate:
     """Field that may hold the items, with a relative likelihood `score`.
 
     Attributes:
@@ -374,19 +376,19 @@ class Items:
         )
 
 
-def items_of(fields: Sequence[Field]) -> list[Items]:
+def items_of(fields: Sequence[Field]) -> list[ItemsCandidate]:
     found = [items for field in fields for items in _items(field, fields)]
     # A field that most records lack is less likely to be their main content.
     weighted = {id(items): items.score * (0.5 + 0.5 * items.field.share) for items in found}
     return sorted(found, key=lambda items: (-weighted[id(items)], str(items.field.path)))
 
 
-def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
+def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemsCandidate]:
     if not field.number_of_values or is_personal(field):
         return  # its published values would identify people or single events
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
-        yield Items(
+        yield ItemsCandidate(
             field=field,
             score=100.0,
             reason=f"an object of counts, {where}, with {many(field.distinct, 'different name')}",
@@ -394,14 +396,14 @@ def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
     elif field.form is Form.LIST:
         if field.labels and field.distinct > 1 and not _unique(field):
             reason = f"a list, {where}, of {many(field.distinct, 'different value')}"
-            yield Items(field=field, score=80.0 + _named(field) / 2, reason=reason)
+            yield ItemsCandidate(field=field, score=80.0 + _named(field) / 2, reason=reason)
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
     else:
         yield from _of_value(field, where)
 
 
-def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[Items]:
+def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemsCandidate]:
     is_label = names.says(field.path, names.ITEM, names.ITEM_OF_LIST, names.ID)
     if (
         not field.labels
@@ -427,10 +429,12 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         and names.says(other.path, names.COUNT)
     ]
     reason = f"in each element of a list, {where}, with {many(field.distinct, 'different value')}"
-    yield Items(field=field, count=beside[0] if beside else None, score=score, reason=reason)
+    yield ItemsCandidate(
+        field=field, count=beside[0] if beside else None, score=score, reason=reason
+    )
 
 
-def _of_value(field: Field, where: str) -> Iterator[Items]:
+def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
     measure = names.says(field.path, names.MEASURE)
     if field.labels and not (field.whole and measure) and _is_label(field):
         score = 50.0 if field.text else 35.0
@@ -438,7 +442,7 @@ def _of_value(field: Field, where: str) -> Iterator[Items]:
         score += _named(field) + min(3.0 * math.log10(field.distinct), 9.0)
         score -= 40.0 * _is_prose(field)
         reason = f"{_a(field)}, {where}, with {many(field.distinct, 'different value')}"
-        yield Items(field=field, score=score, reason=reason)
+        yield ItemsCandidate(field=field, score=score, reason=reason)
     if (
         field.numeric
         and not _counts_up(field)
@@ -448,7 +452,7 @@ def _of_value(field: Field, where: str) -> Iterator[Items]:
         whole_name = field.whole and (names.says(field.path, names.ITEM) or not measure)
         if found is not None:
             score = (15.0 if whole_name else 40.0) + 22.0 * measure
-            yield Items(
+            yield ItemsCandidate(
                 field=field, range=found, score=score, reason=f"a number, {where}: in buckets"
             )
 

@@ -49,7 +49,7 @@ class TickChoice:
     noise: str
 
 
-def pace_of(draft: Draft, now_ms: int) -> TickChoice:
+def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
     rate = rate_of(draft)
     commonest = 0.0
     if rate is not None and draft.pairs:

@@ -23,7 +23,7 @@ _IN_TIME = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Time:
+class TimeCandidate:
     """Candidate for the event time, with a relative likelihood `score`.
 
     Attributes:
@@ -54,7 +54,7 @@ class Time:
 
 def times_of(
     fields: Sequence[Field], partitions: Sequence[int], logged: Sequence[int], now_ms: int
-) -> list[Time]:
+) -> list[TimeCandidate]:
     """Return the candidates for the event time, likeliest first.
 
     `logged` is Kafka's timestamp by record, ms since 1970.
@@ -67,7 +67,7 @@ def times_of(
 
 def _time(
     field: Field, partitions: Sequence[int], logged: Sequence[int], now_ms: int
-) -> Time | None:
+) -> TimeCandidate | None:
     if field.form is not Form.ONE or field.share < _NEARLY_ALL or not (field.text or field.numeric):
         return None
     for unit in ("iso",) if field.text else _UNITS:
@@ -91,7 +91,7 @@ def _time(
     score = 3.0 * named - 4.0 * names.says(field.path, names.OTHER_TIME) + 2.0 * (unit == "iso")
     score += 2.0 * (ascending >= _ASCENDING) + near - 0.1 * len(field.path.steps)
     return (
-        Time(field=field, unit=unit, times=times, ascending=ascending, score=score)
+        TimeCandidate(field=field, unit=unit, times=times, ascending=ascending, score=score)
         if score > 0
         else None
     )

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from workers.commands.init.draft import Answers, Draft
+from workers.commands.init.draft import Draft, OperatorAnswers
 from workers.commands.init.fields import Form, percent
-from workers.commands.init.items import Named
+from workers.commands.init.items import Candidate
 from workers.commands.init.tick_choice import DELTA, EPSILON, ITEMS_PER_USER, TickChoice
 from workers.commands.printing import many
 from workers.mechanisms.config.views import ALL_KEYS
@@ -26,7 +26,7 @@ CHOOSE = "CHOOSE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class FileContext:
     """Subject and location of the settings file.
 
     Attributes:
@@ -45,7 +45,9 @@ class Place:
     now: datetime
 
 
-def settings_text(draft: Draft, pace: TickChoice, answers: Answers, place: Place) -> str:
+def settings_text(
+    draft: Draft, pace: TickChoice, answers: OperatorAnswers, place: FileContext
+) -> str:
     """Return the settings file; it states all sample data that it holds."""
     lines = _File()
     histogram = histogram_name(draft)
@@ -84,7 +86,7 @@ def settings_text(draft: Draft, pace: TickChoice, answers: Answers, place: Place
     return lines.text()
 
 
-def _head(lines: _File, draft: Draft, answers: Answers, place: Place) -> None:
+def _head(lines: _File, draft: Draft, answers: OperatorAnswers, place: FileContext) -> None:
     sample = draft.sample
     lines.note(
         f'Settings for the topic "{place.topic}", guessed by `quietcount init` on {place.now.astimezone(UTC):%Y-%m-%d} from '
@@ -113,7 +115,7 @@ def _head(lines: _File, draft: Draft, answers: Answers, place: Place) -> None:
     )
 
 
-def _data_in(draft: Draft, answers: Answers) -> Iterable[str]:
+def _data_in(draft: Draft, answers: OperatorAnswers) -> Iterable[str]:
     if draft.keys == "declare":
         yield f"the {len(_declared(draft.key)):,} stream keys of the sample (keys)"
     if draft.where is not None:
@@ -133,7 +135,7 @@ def _of_sample(draft: Draft) -> str:
     )
 
 
-def _events(lines: _File, draft: Draft, place: Place) -> None:
+def _events(lines: _File, draft: Draft, place: FileContext) -> None:
     lines.section("events")
     sample, items = draft.sample, draft.items
     size = f"{many(sample.total, 'record')} in {many(sample.partitions, 'partition')}"
@@ -274,7 +276,9 @@ def _unit(lines: _File, draft: Draft) -> None:
     )
 
 
-def _histogram(lines: _File, draft: Draft, pace: TickChoice, answers: Answers, name: str) -> None:
+def _histogram(
+    lines: _File, draft: Draft, pace: TickChoice, answers: OperatorAnswers, name: str
+) -> None:
     lines.section("[histogram]")
     events, counts = draft.within
     unit = "event" if draft.user is None else "user"
@@ -338,7 +342,7 @@ def _histogram(lines: _File, draft: Draft, pace: TickChoice, answers: Answers, n
         )
 
 
-def _declared(named: Named | None) -> list[str]:
+def _declared(named: Candidate | None) -> list[str]:
     return [] if named is None else sorted(named.values)
 
 
