@@ -22,13 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.commands.check.sample import Part, Sample
+from workers.commands.init.fields import walk
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.decoders import Decoders
 from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
 from workers.events.reader import AHEAD, EARLY, Reject
 from workers.events.source_reader import SourceReader
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.config.views import CHARACTERS_MAX, STEPS_MAX, UNITS, Path, Shape, parse
+from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, parse
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.mechanisms.registry import build
@@ -69,8 +70,7 @@ class PathCounts:
 
     def add(self, record: object) -> None:
         self._records += 1
-        for path in set(_paths(record, (), None)):
-            text = str(path)
+        for text in {str(Path(*at)) for at, _ in walk(record, NAMES_MAX, ELEMENTS_MAX) if at[0]}:
             if text in self._met or (len(self._met) < PATHS_MAX and len(text) <= CHARACTERS_MAX):
                 self._met[text] += 1
 
@@ -94,26 +94,13 @@ def wanted_paths(shape: Shape) -> dict[str, Path]:
     """Return the paths that the settings read, keyed by setting and path."""
     found: dict[str, Path] = {}
     for view in shape.views.values():
-        for name, path in view.paths().items():
-            found[f"{name} {path}"] = path
+        found |= {f"{name} {path}": path for name, path in view.paths().items()}
         for condition in view.where:
             found[f"where {condition.field}"] = parse(condition.field)
     for name, place in (("timestamp", shape.time), ("user", shape.user)):
         if isinstance(place, Path):
             found[f"{name} {place}"] = place
     return found
-
-
-def _paths(value: object, steps: tuple[str, ...], list_at: int | None) -> Iterator[Path]:
-    if steps:
-        yield Path(steps, list_at)
-    if isinstance(value, Mapping) and len(steps) < STEPS_MAX:
-        for name in list(value)[:NAMES_MAX]:
-            if isinstance(name, str) and name:
-                yield from _paths(value[name], (*steps, name), list_at)
-    elif isinstance(value, list) and steps and list_at is None:
-        for element in value[:ELEMENTS_MAX]:
-            yield from _paths(element, steps, len(steps))
 
 
 def _likeness(wanted: Path, text: str) -> float:
@@ -185,13 +172,13 @@ def expected(
     tick_s = config.tick_ms / 1000
     a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
     domain = {label.decode() for label in mechanism.domain()}
-    inside = None
+    total, declared = sum(a_tick.values()), None
     if domain:
-        known = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
-        total = sum(a_tick.values())
-        inside = sum(known.values()) / total if total else 0.0
-        a_tick = known
+        a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
+        declared = sum(a_tick.values()) / total if total else 0.0
     last, first = last_tick(config), discovery_step(config) or 1
+    # The first and last ticks after which a threshold decides what is shown.
+    ticks = sorted({min(first, last), last // first * first or last})
     return Expected(
         counts=KINDS[mechanism.kind].counts,
         sd_first=mechanism.sd(min(first, last)),
@@ -202,16 +189,12 @@ def expected(
         median=statistics.median(a_tick.values()) if a_tick else 0.0,
         items=len(a_tick),
         passing=tuple(
-            _passing(config, mechanism, a_tick, tick) for tick in _looked_at(mechanism, first, last)
+            _passing(config, mechanism, a_tick, tick)
+            for tick in ticks
+            if mechanism.threshold(tick) is not None
         ),
-        declared=inside,
+        declared=declared,
     )
-
-
-def _looked_at(mechanism: Mechanism, first: int, last: int) -> list[int]:
-    """Return the first and last ticks after which a threshold decides what is shown."""
-    ticks = sorted({min(first, last), last // first * first or last})
-    return [tick for tick in ticks if mechanism.threshold(tick) is not None]
 
 
 def _passing(
@@ -234,16 +217,14 @@ def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, f
 
     It is 0, or for one-shot mechanisms with `kbar` the (kbar + 1)-th largest count of the key.
     """
-    algorithm = config.parameters() if isinstance(config, OneShotConfig) else None
-    of_key: dict[str, list[float]] = {}
+    by_key: dict[str, list[float]] = defaultdict(lambda: [0.0])
     for (key, _), count in counts.items():
-        of_key.setdefault(key, []).append(count)
-    bars = dict.fromkeys(of_key, 0.0)
-    if algorithm is not None and algorithm.kbar:
-        bars = {
-            key: sorted([*found, 0.0], reverse=True)[min(algorithm.kbar, len(found))]
-            for key, found in of_key.items()
-        }
+        by_key[key].append(count)
+    kbar = config.parameters().kbar if isinstance(config, OneShotConfig) else 0
+    bars = {
+        key: sorted(found, reverse=True)[min(kbar, len(found) - 1)] if kbar else 0.0
+        for key, found in by_key.items()
+    }
     return {pair: bars[pair[0]] for pair in counts}
 
 
@@ -370,7 +351,6 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     )
     whys: dict[str, RejectReason] = {}
     parts: list[_AcceptedEvents] = []
-    accepted = 0
     for part in sample.parts:
         source = source_reader_of(
             settings,
@@ -379,7 +359,9 @@ def examine(settings: Settings, sample: Sample) -> Findings:
             part.source.partitions,
             forms.form() if sample.live else None,
         )
-        _add_fields(fields, source, part)
+        for i in range(len(part)):
+            if (record := _decoded(source, part, i)) is not None:
+                fields.add(record)
         # The watermark before the sample is unknown; it begins with the first sampled event.
         clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
         for found, rejects in _read(source, part, latest):
@@ -400,21 +382,20 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                     why.example = _example(source, part, reject.index)
                     why.hint = _time_hint(sample.shape, reject.reason, decoded)
             parts.append(_AcceptedEvents(found))
-            accepted += parts[-1].accepted
     wanted = wanted_paths(sample.shape).values()
     absent = {str(path): _nearest(fields, path) for path in wanted if not fields.has(path)}
     for why in whys.values():
         named = (path for path in wanted if _names(why.reason, path) and not why.fields.has(path))
         why.absent = next((_nearest(why.fields, path) for path in named), None)
-    times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
-    records = len(sample)
+    times = _joined([part.times for part in parts])
+    records, accepted = len(sample), len(times)
     return Findings(
         records=records,
         accepted=accepted,
         skipped=records - accepted - sum(why.number for why in whys.values()),
         why=tuple(sorted(whys.values(), key=lambda why: -why.number)),
-        first_ms=int(times.min()) if len(times) else None,
-        last_ms=int(times.max()) if len(times) else None,
+        first_ms=int(times.min()) if accepted else None,
+        last_ms=int(times.max()) if accepted else None,
         time_hint=_doubts(settings, times),
         histograms=tuple(
             _of_histogram(settings, config, parts, absent) for config in settings.histograms
@@ -438,12 +419,6 @@ def _decoded(source: SourceReader, part: Part, i: int) -> object:
         return source.whole(part.records, i)
     except ValueError:
         return None
-
-
-def _add_fields(fields: PathCounts, source: SourceReader, part: Part) -> None:
-    for i in range(len(part)):
-        if (record := _decoded(source, part, i)) is not None:
-            fields.add(record)
 
 
 def _example(source: SourceReader, part: Part, i: int) -> str:
@@ -504,13 +479,7 @@ def _plausible(at_ms: int | None) -> bool:
 
 class _AcceptedEvents:
     def __init__(self, events: Events) -> None:
-        self.events = events
-        self.times = events.times[events.looked_at]
-        self.accepted = len(self.times)
-
-    @property
-    def spread_s(self) -> float:
-        return (int(self.times.max()) - int(self.times.min())) / 1000 if self.accepted > 1 else 0.0
+        self.events, self.times = events, events.times[events.looked_at]
 
 
 @dataclass(slots=True)
@@ -540,13 +509,16 @@ def _of_histogram(
     for part, weight in zip(parts, _weights(parts), strict=True):
         _add(sums, config, part, weight)
     served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
-    own = Shape({"": settings.shape.views[config.view]})
-    mechanism = None
+    own = wanted_paths(Shape({"": settings.shape.views[config.view]})).values()
+    estimate = None
     if sums.events_s:
         try:
             mechanism = build(config, settings.privacy.unit)
         except ValueError as error:
             raise SettingsError(f"{config.where()}{error}") from error
+        last = last_tick(config)
+        sd_worst, _ = worst_and_rms(curve(mechanism, last), last)
+        estimate = expected(config, mechanism, sums.events_s, sums.pairs_s, sd_worst)
     return HistogramFindings(
         config=config,
         looked_at=sums.looked_at,
@@ -559,18 +531,8 @@ def _of_histogram(
         items=_spread(sums.items, config.max_items),
         amounts=_spread(sums.amounts, config.max_count),
         of_users=_of_users(sums, config) if settings.privacy.unit == "user" else None,
-        absent=tuple(
-            absent[str(path)] for path in wanted_paths(own).values() if str(path) in absent
-        ),
-        expected=None
-        if mechanism is None
-        else expected(
-            config,
-            mechanism,
-            sums.events_s,
-            sums.pairs_s,
-            worst_and_rms(curve(mechanism, last_tick(config)), last_tick(config))[0],
-        ),
+        absent=tuple(absent[str(path)] for path in own if str(path) in absent),
+        expected=estimate,
     )
 
 
@@ -579,90 +541,88 @@ def _weights(parts: Sequence[_AcceptedEvents]) -> list[float]:
 
     Every partition's sample has its own time span; if it has none, the span of all is used.
     """
-    times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
-    whole_s = (int(times.max()) - int(times.min())) / 1000 if len(times) else 0.0
-    return [
-        (part.accepted - 1) / part.accepted / part.spread_s
-        if part.spread_s
-        else 1 / whole_s
-        if whole_s
-        else 0.0
-        for part in parts
-    ]
+    whole_s = _span_s(_joined([part.times for part in parts]))
+    otherwise = 1 / whole_s if whole_s else 0.0
+    spans = [(len(part.times), _span_s(part.times)) for part in parts]
+    return [(n - 1) / n / span_s if span_s else otherwise for n, span_s in spans]
+
+
+def _span_s(times: Longs) -> float:
+    return (int(times.max()) - int(times.min())) / 1000 if len(times) else 0.0
+
+
+def _joined(arrays: Sequence[Longs]) -> Longs:
+    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 
 def _add(sums: _Sums, config: HistogramConfig, part: _AcceptedEvents, weight: float) -> None:
-    columns = part.events.views[config.view]
+    columns, times = part.events.views[config.view], part.events.times
     seen = np.arange(len(part.events)) if columns.seen is None else np.flatnonzero(columns.seen)
     sums.looked_at += len(seen)
     keys = columns.keys[seen].tolist()
     names = {code: columns.key_names.name(code) for code in set(keys)}
     sums.keys |= set(names.values())
-    served = {
-        code for code, name in names.items() if config.keys == "public" or name in config.keys
-    }
+    all_keys = config.keys == "public"
+    served = {code for code, name in names.items() if all_keys or name in config.keys}
     sums.unserved += sum(code not in served for code in keys)
-    early = part.events.times[seen] < config.start_ms
+    early = times[seen] < config.start_ms
     sums.early += int(np.count_nonzero(early))
-    numbers = np.diff(columns.ends, prepend=0)
-    sums.items.append(numbers[seen])
-    sums.without_items += int(np.count_nonzero(numbers[seen] == 0))
-    rows = rows_of(columns.ends[seen] - numbers[seen], numbers[seen])
-    amounts = columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
-    sums.amounts.append(amounts)
+    rows, numbers = _rows(columns, seen)
+    sums.items.append(numbers)
+    sums.without_items += int(np.count_nonzero(numbers == 0))
+    sums.amounts.append(_amounts(columns, rows))
+    sums.labels |= {columns.label_names.name(code) for code in set(columns.labels[rows].tolist())}
     counting = seen[[code in served for code in keys] & ~early] if len(seen) else seen
     sums.events_s += weight * len(counting)
-    for pair, count in _bounded(columns, counting, config).items():
-        sums.pairs_s[pair] += weight * count
-    if part.events.users is not None:
-        _add_users(sums, config, part.events, columns, counting)
-    sums.labels |= {columns.label_names.name(code) for code in set(columns.labels[rows].tolist())}
+    _add_contributions(sums, config, part.events, counting, weight)
 
 
-def _bounded(columns: EventColumns, events: Longs, config: HistogramConfig) -> Counter[Pair]:
-    """Return the contributions per item: the first items of every event, with bounded counts."""
-    numbers = np.minimum(np.diff(columns.ends, prepend=0), config.max_items)[events]
-    starts = (columns.ends - np.diff(columns.ends, prepend=0))[events]
-    rows = rows_of(starts, numbers)
-    amounts = columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
-    keys, labels = np.repeat(columns.keys[events], numbers), columns.labels[rows]
-    found: Counter[Pair] = Counter()
-    codes = zip(
-        keys.tolist(), labels.tolist(), np.minimum(amounts, config.max_count).tolist(), strict=True
-    )
-    of_codes: Counter[tuple[int, int]] = Counter()
-    for key, label, amount in codes:
-        of_codes[key, label] += amount
-    for (key, label), amount in of_codes.items():
-        found[columns.key_names.name(key), columns.label_names.name(label)] += amount
-    return found
+def _rows(columns: EventColumns, events: Longs, most: int | None = None) -> tuple[Longs, Longs]:
+    """Return the rows of the events' labels, at most `most` of each, and their numbers."""
+    numbers = np.diff(columns.ends, prepend=0)[events]
+    kept = numbers if most is None else np.minimum(numbers, most)
+    return rows_of(columns.ends[events] - numbers, kept), kept
 
 
-def _add_users(
-    sums: _Sums, config: HistogramConfig, events: Events, columns: EventColumns, counting: Longs
+def _amounts(columns: EventColumns, rows: Longs) -> Longs:
+    return columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
+
+
+def _add_contributions(
+    sums: _Sums, config: HistogramConfig, events: Events, counting: Longs, weight: float
 ) -> None:
-    """Add the users' contributions per pair and epoch, before they are bounded."""
-    assert events.users is not None
+    """Add the first items of every event: with bounded counts, and by user and epoch unbounded."""
+    columns = events.views[config.view]
+    rows, numbers = _rows(columns, counting, config.max_items)
+    amounts = _amounts(columns, rows)
+    keys, labels = np.repeat(columns.keys[counting], numbers), columns.labels[rows]
+    codes = list(zip(keys.tolist(), labels.tolist(), strict=True))
+    of_codes = Counter[tuple[int, int]]()
+    for code, amount in zip(codes, np.minimum(amounts, config.max_count).tolist(), strict=True):
+        of_codes[code] += amount
+    pairs = {
+        (key, label): (columns.key_names.name(key), columns.label_names.name(label))
+        for key, label in of_codes
+    }
+    for code, total in of_codes.items():
+        sums.pairs_s[pairs[code]] += weight * total
+    if events.users is None:
+        return
     ticks, horizon = (events.times - config.start_ms) // config.tick_ms, config.horizon_ticks
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
-    starts = columns.ends - np.diff(columns.ends, prepend=0)
-    for event in counting.tolist():
-        rows = slice(
-            int(starts[event]), int(min(columns.ends[event], starts[event] + config.max_items))
-        )
-        key = columns.key_names.name(int(columns.keys[event]))
-        labels = columns.labels[rows].tolist()
-        amounts = columns.amounts[rows].tolist() if len(columns.amounts) else [1] * len(labels)
-        of_user = sums.of_users[events.users[event].tobytes(), int(epochs[event])]
-        for label, amount in zip(labels, amounts, strict=True):
-            of_user[key, columns.label_names.name(label)] += amount
+    users = {
+        event: sums.of_users[events.users[event].tobytes(), int(epochs[event])]
+        for event in counting.tolist()
+    }
+    owners = np.repeat(counting, numbers).tolist()
+    for code, event, amount in zip(codes, owners, amounts.tolist(), strict=True):
+        users[event][pairs[code]] += amount
 
 
 def _of_users(sums: _Sums, config: HistogramConfig) -> UserContributions:
-    pairs = np.array([len(found) for found in sums.of_users.values()], dtype=np.int64)
-    amounts = np.array(
-        [n for found in sums.of_users.values() for n in found.values()], dtype=np.int64
-    )
+    users = sums.of_users.values()
+    pairs = np.array([len(found) for found in users], dtype=np.int64)
+    amounts = np.array([n for found in users for n in found.values()], dtype=np.int64)
     bound = config.max_items_per_user
     return UserContributions(
         users=len(pairs),
@@ -672,7 +632,7 @@ def _of_users(sums: _Sums, config: HistogramConfig) -> UserContributions:
 
 
 def _spread(found: Sequence[Longs], bound: int) -> Distribution:
-    values = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+    values = _joined(found)
     if not len(values):
         return Distribution(median=0, most_of_99=0, most=0, above=0)
     return Distribution(

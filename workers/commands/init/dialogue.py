@@ -23,7 +23,7 @@ from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.commands.init.items import Range, around
 from workers.commands.init.sample import sample_of
 from workers.commands.init.tick_choice import choose_tick
-from workers.commands.init.writing import CHOOSE, FileContext, settings_text, toml
+from workers.commands.init.writing import CHOOSE, FileContext, plain, settings_text, toml
 from workers.commands.printing import many
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
@@ -47,42 +47,46 @@ class InitOptions:
     topic: str
     output: Path
     records: int
-    client: tuple[str, ...] = ()
-    registry: str | None = None
-    registry_options: tuple[str, ...] = ()
-    keys: str | None = None
-    users: bool | None = None
-    range: str | None = None
-    ask: bool = True
+    client: tuple[str, ...]
+    registry: str | None
+    registry_options: tuple[str, ...]
+    keys: str | None
+    users: bool | None
+    range_: str | None
+    ask: bool
 
     def __repr__(self) -> str:
         return f"InitOptions({self.topic!r})"
 
 
-def write_settings(wishes: InitOptions) -> int:
+def write_settings(options: InitOptions) -> int:
     """Write a settings file for a topic; return the exit code.
 
     Raises:
         SettingsError: an option is wrong, the file already exists, or no broker answers.
     """
-    output = wishes.output
+    output = options.output
     if output.exists() or output.is_symlink():
         raise SettingsError(
-            f"{output}: exists already, and settings are never overwritten: choose another name with --output"
+            f"{output}: exists already, and settings are never overwritten: "
+            "choose another name with --output"
         )
-    if not output.absolute().parent.is_dir():
-        raise SettingsError(f"{output}: no directory {output.parent}")
-    range_ = None if wishes.range is None else _range(wishes.range)
     base = output.absolute().parent
-    client = toml_values("--client", wishes.client)
+    if not base.is_dir():
+        raise SettingsError(f"{output}: no directory {output.parent}")
+    range_ = None if options.range_ is None else _range(options.range_)
+    client = toml_values("--client", options.client)
     values = client_values(table_of(client), base)
-    registry = _registry(wishes)
+    registry = {}
+    if options.registry is not None:
+        registry = {"url": toml(options.registry)}
+        registry |= toml_values("--registry", options.registry_options)
     try:
-        KafkaSettings(bootstrap=wishes.bootstrap, client=values)
+        KafkaSettings(bootstrap=options.bootstrap, client=values)
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    access = None if registry is None else _access(registry, base)
-    sample = sample_of(Connection(wishes.bootstrap, values), wishes.topic, wishes.records)
+    access = _access(registry, base) if registry else None
+    sample = sample_of(Connection(options.bootstrap, values), options.topic, options.records)
     now_ms = time.time_ns() // 1_000_000
     try:
         if not sample.records:
@@ -97,21 +101,21 @@ def write_settings(wishes: InitOptions) -> int:
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
-        asking = wishes.ask and sys.stdin.isatty() and sys.stdout.isatty()
+        asking = options.ask and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        answers = _answers(guess, wishes, range_, asking=asking)
+        answers = _answers(guess, options, range_, asking=asking)
         draft = guess.draft(answers)
     except CannotGuess as nothing:
-        print(f"quietcount: no settings for the topic {wishes.topic}: {nothing}", file=sys.stderr)
+        print(f"quietcount: no settings for the topic {options.topic}: {nothing}", file=sys.stderr)
         return EXIT_NOTHING
     key_name = f"{output.stem}.key"
     place = FileContext(
-        bootstrap=wishes.bootstrap,
-        topic=wishes.topic,
+        bootstrap=options.bootstrap,
+        topic=options.topic,
         client=client,
         # JSON is read without its schema.
-        registry=(registry or {}) if draft.format in ("avro", "protobuf") else {},
+        registry=registry if draft.format in ("avro", "protobuf") else {},
         file=str(output),
         key_file=str(output.with_name(key_name)),
         key_name=key_name,
@@ -127,13 +131,6 @@ def write_settings(wishes: InitOptions) -> int:
         _show_fields(console, guess, roles_of(draft))
     _show_draft(console, draft, place, text)
     return 0
-
-
-def _registry(wishes: InitOptions) -> dict[str, str] | None:
-    """Return [schema_registry] as TOML values by name; None: not requested."""
-    if wishes.registry is None:
-        return None
-    return {"url": toml(wishes.registry), **toml_values("--registry", wishes.registry_options)}
 
 
 def _access(values: Mapping[str, str], base: Path) -> Access:
@@ -154,19 +151,17 @@ def table_of(values: Mapping[str, str]) -> dict[str, object]:
     return tomllib.loads("\n".join(f"{toml(name)} = {value}" for name, value in values.items()))
 
 
-def toml_values(name_of_option: str, options: Iterable[str]) -> dict[str, str]:
+def toml_values(option: str, settings: Iterable[str]) -> dict[str, str]:
     """Return a section from `NAME=VALUE` options, as TOML values by name.
 
     Raises:
         SettingsError: one has no `=`.
     """
     found = {}
-    for option in options:
-        name, equals, value = option.partition("=")
+    for setting in settings:
+        name, equals, value = setting.partition("=")
         if not equals or not name:
-            raise SettingsError(
-                f"{name_of_option}: NAME=VALUE, NAME=file:PATH or NAME=env:VARIABLE"
-            )
+            raise SettingsError(f"{option}: NAME=VALUE, NAME=file:PATH or NAME=env:VARIABLE")
         kind, colon, place = value.partition(":")
         secret = colon and kind in ("file", "env")
         found[name] = f"{{ {kind} = {toml(place)} }}" if secret else toml(value)
@@ -184,42 +179,43 @@ def _range(text: str) -> Range:
 
 
 def _answers(
-    guess: SampleGuesses, wishes: InitOptions, range_: Range | None, *, asking: bool
+    guess: SampleGuesses, options: InitOptions, range_: Range | None, *, asking: bool
 ) -> OperatorAnswers:
-    keys, users = wishes.keys, wishes.users
+    keys, users = options.keys, options.users
     if asking and keys is None and guess.keys:
         named = guess.keys[0]
         click.echo(
-            f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; in the sample "
-            f"there are {many(len(named.values), 'different value')}: {_examples(named.values, 8)}.\n"
-            "public: any name in the data may be published. declare: these may, and go into the file; others are not\n"
-            "counted. none: one histogram of all events, without names."
+            f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; "
+            f"in the sample there are {many(len(named.values), 'different value')}: "
+            f"{_examples(named.values, 8)}.\n"
+            "public: any name in the data may be published. declare: these may, and go into the file; "
+            "others are not\ncounted. none: one histogram of all events, without names."
         )
-        keys = click.prompt(
-            "May the names be published?",
-            type=click.Choice(["public", "declare", "none"]),
-            default="none",
-        )
-    found_users = guess.users(guess.keys[0] if guess.keys and (keys or "none") != "none" else None)
+        choices = click.Choice(["public", "declare", "none"])
+        keys = click.prompt("May the names be published?", type=choices, default="none")
+    keys = keys or "none"
+    found_users = guess.users(guess.keys[0] if guess.keys and keys != "none" else None)
     if asking and users is None and found_users:
         user = found_users[0]
-        click.echo(
-            f"\nThe records are placed by {user.setting}, which may name a user: {user.reason}."
-            if user.partitioner is not None
-            else f"\n{user.setting} may name a user: {user.reason}. The records are not placed by it, so the worker would\n"
-            "write them once more, by user (privacy.rekey)."
-        )
+        placed = f"The records are placed by {user.setting}, which may name a user: {user.reason}."
+        if user.partitioner is None:
+            placed = (
+                f"{user.setting} may name a user: {user.reason}. The records are not placed by it, "
+                "so the worker would\nwrite them once more, by user (privacy.rekey)."
+            )
+        click.echo(f"\n{placed}")
         click.echo(f"This would protect {user.means}.")
         users = click.confirm("Protect all events of one user, not single events?", default=False)
     if asking and range_ is None and guess.items.range is not None:
         found = guess.items.range
         click.echo(
-            f"\n{guess.items.field.path} is a number. Round numbers around the sample's are data; better are some that you know."
+            f"\n{guess.items.field.path} is a number. Round numbers around the sample's are data; "
+            "better are some that you know."
         )
         default = f"{found.first:f}:{found.last:f}"
         answer = click.prompt("Buckets FROM:TO", default=default)
         range_ = None if answer == default else _range(answer)
-    return OperatorAnswers(keys=keys or "none", users=bool(users), range=range_)
+    return OperatorAnswers(keys=keys, users=bool(users), range=range_)
 
 
 def _write(path: Path, text: str) -> None:
@@ -240,13 +236,12 @@ def roles_of(draft: Draft) -> dict[str, str]:
     found = {str(draft.items.field.path): "items"}
     if draft.items.count is not None:
         found[str(draft.items.count.path)] = "count"
-    if draft.where is not None:
-        found[str(draft.where.field.path)] = "where"
-    if draft.time is not None:
-        found[str(draft.time.field.path)] = "timestamp"
-    for named, role in ((draft.key, "key"), (draft.user, "user")):
-        if named is not None:
-            found[named.setting] = role
+    for guess, role in ((draft.where, "where"), (draft.time, "timestamp")):
+        if guess is not None:
+            found[str(guess.field.path)] = role
+    for candidate, role in ((draft.key, "key"), (draft.user, "user")):
+        if candidate is not None:
+            found[candidate.setting] = role
     return found
 
 
@@ -266,10 +261,12 @@ def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str
     for field in shown[:_ROWS_MAX]:
         different = f"{field.distinct:,}" if field.labels else ""
         role = [roles.get(str(field.path), "")] if roles else []
+        mark = {Form.LIST: "[]", Form.MAP: "{}"}.get(field.form, "")
+        kinds = " or ".join(kind.value for kind, n in field.kinds.most_common() if n)
         table.add_row(
-            Text(_plain(_path(field))),
+            Text(plain(f"{field.path}{mark}")),
             percent(field.share),
-            _holds(field),
+            f"counts by {kinds}" if field.form is Form.MAP else kinds,
             different,
             *role,
             Text(_example(field)),
@@ -285,36 +282,18 @@ def _show_draft(console: Console, draft: Draft, place: FileContext, text: str) -
     if sample.stopped:
         looked += ", fewer than asked for: there was no time, or they are large"
     of = "" if draft.decoded == len(sample.records) else " of those that are objects"
-    accepted = f"{percent(draft.accepted / draft.decoded)}{of} would be counted"
-    skipped = (
-        f", {percent(draft.skipped / draft.decoded)} skipped by where" if draft.skipped else ""
-    )
-    console.print()
-    console.print(Text(f"{looked}; {accepted}{skipped}."), soft_wrap=True)
+    line = f"{looked}; {percent(draft.accepted / draft.decoded)}{of} would be counted"
+    if draft.skipped:
+        line += f", {percent(draft.skipped / draft.decoded)} skipped by where"
     choices = sum(CHOOSE in line for line in text.splitlines()) - 1
-    console.print(
-        Text(
-            f"{place.file}: written. {choices} of its comments say {CHOOSE}: what only you can decide."
-        ),
-        soft_wrap=True,
-    )
-    console.print(Text(f"Next: quietcount check -c {place.file}"), soft_wrap=True)
-
-
-def _path(field: Field) -> str:
-    return (
-        f"{field.path}[]"
-        if field.form is Form.LIST
-        else f"{field.path}{{}}"
-        if field.form is Form.MAP
-        else str(field.path)
-    )
-
-
-def _holds(field: Field) -> str:
-    kinds = [kind.value for kind, n in field.kinds.most_common() if n]
-    said = " or ".join(kinds)
-    return f"counts by {said}" if field.form is Form.MAP else said
+    say = f"{choices} of its comments say {CHOOSE}: what only you can decide."
+    console.print()
+    for shown in (
+        f"{line}.",
+        f"{place.file}: written. {say}",
+        f"Next: quietcount check -c {place.file}",
+    ):
+        console.print(Text(shown), soft_wrap=True)
 
 
 def _example(field: Field) -> str:
@@ -331,14 +310,9 @@ def _number(number: float) -> str:
 
 
 def _examples(values: Mapping[str, int], number: int) -> str:
-    shown = [_cut(_plain(value)) for value in list(values)[:number]]
+    shown = [_cut(plain(value)) for value in list(values)[:number]]
     return ", ".join(shown) + (", ..." if len(values) > number else "")
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 3] + "..."
-
-
-def _plain(text: str) -> str:
-    """Strip terminal control sequences."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from workers.commands.init.fields import ConditionGuess, Field, label, survey, where_of
+from workers.commands.init.fields import ConditionGuess, Field, field_label, survey, where_of
 from workers.commands.init.formats import CannotGuess, DecodedSample
 from workers.commands.init.items import (
     Candidate,
@@ -30,7 +30,6 @@ from workers.mechanisms.config.views import field as named_field
 
 # Maximum number of items candidates to try.
 _TRIED = 12
-_NEARLY_ALL = 0.9
 # If fewer events have items, a field may tell which do.
 _SOME = 0.98
 _MOST_ITEMS = 0.99
@@ -111,16 +110,16 @@ class SampleGuesses:
         self.all_fields = self.fields
         self.where: ConditionGuess | None = None
         self.items, self.other_items = self._counted()
-        having = self._having()
+        having = self._having(self.items)
         if len(having) < _SOME * len(self._places):
             self.where = where_of(self.fields, having)
         if self.where is not None:
             # Look for common fields only among the events that pass the condition.
-            chosen, values = self.where.field, set(self.where.values)
+            column, values = self.where.field.column, set(self.where.values)
             self._places = [
                 place
                 for n, place in enumerate(self._places)
-                if _text(chosen.column.get(n)) in values
+                if field_label(column.get(n)) in values
             ]
             self._look(now_ms)
             self.items, self.other_items = self._counted()
@@ -139,34 +138,26 @@ class SampleGuesses:
     def _counted(self) -> tuple[ItemsCandidate, list[ItemsCandidate]]:
         """Return the items to count and the alternatives, likeliest first."""
         times = {time.field.path.steps for time in self._times}
-        good: list[tuple[int, ItemsCandidate]] = []
+        good: list[ItemsCandidate] = []
         for items in self.candidates[:_TRIED]:
             if items.field.path.steps in times:
                 continue
-            for tried in (
-                (items, replace(items, count=None)) if items.count is not None else (items,)
-            ):
-                view = view_of(tried)
-                if list(complaints(Shape(one_view(view)))):
-                    continue
-                brought = sum(
-                    bool(seen.labels) for _, seen in seen_by(self.objects, view, empty=True)
-                )
-                if brought:
-                    good.append((brought, tried))
+            for tried in (items, replace(items, count=None))[: 1 + (items.count is not None)]:
+                fits = not list(complaints(Shape(one_view(view_of(tried)))))
+                if fits and self._having(tried):
+                    good.append(tried)
                     break
         if not good:
             raise CannotGuess(
-                "no field of the sampled records can be counted: none holds lists, repeated texts or numbers"
+                "no field of the sampled records can be counted: "
+                "none holds lists, repeated texts or numbers"
             )
-        return good[0][1], [items for _, items in good[1:]]
+        return good[0], good[1:]
 
-    def _having(self) -> set[int]:
-        return {
-            place
-            for place, seen in seen_by(self.objects, view_of(self.items), empty=True)
-            if seen.labels
-        }
+    def _having(self, items: ItemsCandidate) -> set[int]:
+        """Return the places of the events that have items."""
+        seen_by_place = seen_by(self.objects, view_of(items), empty=True)
+        return {place for place, seen in seen_by_place if seen.labels}
 
     def _usable_time(self) -> TimeCandidate | None:
         """Return the likeliest time that can be read beside the items."""
@@ -180,19 +171,13 @@ class SampleGuesses:
 
     @property
     def keys(self) -> list[Candidate]:
-        return [
-            named
-            for named in keys_of(self.fields, self._record_keys)
-            if self._fits(named.setting, None)
-        ]
+        found = keys_of(self.fields, self._record_keys)
+        return [candidate for candidate in found if self._fits(candidate.setting, None)]
 
     def users(self, key: Candidate | None) -> list[Candidate]:
         found = users_of(self.fields, self._record_keys, self._partitions, self._sample.partitions)
-        return [
-            named
-            for named in found
-            if self._fits(None if key is None else key.setting, named.setting)
-        ]
+        setting = None if key is None else key.setting
+        return [candidate for candidate in found if self._fits(setting, candidate.setting)]
 
     def _fits(self, key: str | None, user: str | None) -> bool:
         if key is not None and key == user:
@@ -200,7 +185,9 @@ class SampleGuesses:
         return not list(complaints(self._shape(key, user, empty=False)))
 
     def _shape(self, key: str | None, user: str | None, *, empty: bool) -> Shape:
-        where = () if self.where is None else (condition_of(self.where),)
+        where: tuple[Condition, ...] = ()
+        if self.where is not None:
+            where = (Condition(field=str(self.where.field.path), in_=self.where.values),)
         view = view_of(self.items, key or ALL_KEYS, where)
         time, unit = (None, "ms") if self.time is None else (self.time.field.path, self.time.unit)
         return Shape(one_view(view), time, unit, named_field(user), empty)
@@ -219,6 +206,7 @@ class SampleGuesses:
             raise CannotGuess(
                 "--users: no field with a user's name was found, nor are the records keyed by one"
             )
+        times = dict(enumerate(self._logged)) if self.time is None else self.time.times
         made = Draft(
             sample=self._sample,
             format=self._decoded.format,
@@ -229,9 +217,7 @@ class SampleGuesses:
             where=self.where,
             time=self.time,
             other_times=self.other_times,
-            grace=grace_of(self.time.times, self._partitions)
-            if self.time is not None
-            else grace_of(dict(enumerate(self._logged)), self._partitions),
+            grace=grace_of(times, self._partitions),
             key=key,
             other_keys=keys[1:] if key is not None else keys,
             keys=answers.keys if key is not None else "none",
@@ -244,9 +230,8 @@ class SampleGuesses:
     def _tried(self, draft: Draft) -> Draft:
         key = None if draft.key is None else draft.key.setting
         user = None if draft.user is None else draft.user.setting
-        strict, lenient = (
-            self._events(self._shape(key, user, empty=empty)) for empty in (False, True)
-        )
+        strict = self._events(self._shape(key, user, empty=False))
+        lenient = self._events(self._shape(key, user, empty=True))
         empty = len(lenient) > len(strict)
         events = lenient if empty else strict
         seen = [(place, view) for place, event in events if (view := event.views[0]) is not None]
@@ -258,7 +243,9 @@ class SampleGuesses:
         max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), _COUNT_MAX)
         pairs: Counter[tuple[str, str]] = Counter()
         for place, view in seen:
-            name = view.key if key != RECORD_KEY else self._record_key(place)
+            name = view.key
+            if key == RECORD_KEY:
+                name = _key(self._sample.records[place].key) or ""
             for item, count in list(_amounts(view).items())[:max_items]:
                 pairs[name, item] += min(count, max_count)
         return replace(
@@ -275,36 +262,23 @@ class SampleGuesses:
             ),
             items_per_event=sum(per_event) / len(seen),
             times=[
-                self._time_of(place, event) for place, event in events if event.views[0] is not None
+                event.time if self.time is not None else self._sample.records[place].time_ms
+                for place, event in events
+                if event.views[0] is not None
             ],
         )
 
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:
         """Return the events among all decoded records, with their places in the sample."""
         projection = Projection(shape)
-        found = []
-        for place, record in self._decoded.objects.items():
-            event = projection.event(record)
-            if not isinstance(event, str):
-                found.append((place, event))
-        return found
-
-    def _record_key(self, place: int) -> str:
-        return _key(self._sample.records[place].key) or ""
-
-    def _time_of(self, place: int, event: Event) -> int:
-        return self._sample.records[place].time_ms if self.time is None else event.time
+        tried = ((place, projection.event(one)) for place, one in self._decoded.objects.items())
+        return [(place, event) for place, event in tried if not isinstance(event, str)]
 
 
 def view_of(items: ItemsCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()) -> View:
     edges = None if items.range is None else items.range.edges
-    return View(
-        named_field(key) or ALL_KEYS,
-        items.field.path,
-        None if items.count is None else items.count.path,
-        where,
-        edges,
-    )
+    count = None if items.count is None else items.count.path
+    return View(named_field(key) or ALL_KEYS, items.field.path, count, where, edges)
 
 
 def one_view(view: View) -> Mapping[str, View]:
@@ -320,14 +294,10 @@ def seen_by(records: Sequence[object], view: View, *, empty: bool) -> Iterator[t
             yield place, event.views[0]
 
 
-def condition_of(where: ConditionGuess) -> Condition:
-    return Condition(field=str(where.field.path), in_=where.values)
-
-
 def _amounts(view: Seen) -> dict[str, int]:
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for item, amount in zip(view.labels, view.amounts, strict=True):
-        found[str(item)] = found.get(str(item), 0) + amount
+        found[str(item)] += amount
     return found
 
 
@@ -339,12 +309,8 @@ def _round_up(number: int) -> int:
     """Round up to 20, 30, 50, 100, 200, ...; numbers up to 10 stay as they are."""
     if number <= 10:
         return max(number, 1)
-    return next(
-        int(digit * 10**power)
-        for power in range(20)
-        for digit in (1, 2, 3, 5)
-        if digit * 10**power >= number
-    )
+    steps = (digit * 10**power for power in range(20) for digit in (1, 2, 3, 5))
+    return int(next(step for step in steps if step >= number))
 
 
 def _key(key: bytes | None) -> str | None:
@@ -352,7 +318,3 @@ def _key(key: bytes | None) -> str | None:
         return None if key is None else key.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _text(value: object) -> str | None:
-    return label(value) if isinstance(value, str | int) else None
