@@ -91,13 +91,8 @@ def by_reason(
     """
     found: dict[str, ReasonCounts] = {}
     for partition in range(partitions_of(settings, connection)):
-        sent = sent_back(connection, settings.rejects_topic, partition)
-        for message in read_partition(connection, settings.rejects_topic, partition):
-            reject = reject_of(message)
-            if reject is None or not wanted(reject.reason):
-                continue
-            one = found.setdefault(reject.reason, ReasonCounts())
-            was_sent, at = (message.offset() or 0) in sent, message.timestamp()[1]
+        for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
+            one, at = found.setdefault(reject.reason, ReasonCounts()), message.timestamp()[1]
             one.number += 1
             one.sent += was_sent
             one.cut += reject.truncated
@@ -107,26 +102,28 @@ def by_reason(
     return dict(sorted(found.items(), key=lambda one: -one[1].number))
 
 
-def sent_back(connection: Connection, topic: str, partition: int) -> set[int]:
+def resent_offsets(connection: Connection, topic: str, partition: int) -> set[int]:
     """Return the offsets of a partition's resent rejects, from the records readable now."""
     found = array("q")
     for message in read_partition(connection, topic, partition):
-        found.extend(offsets_of(message))
+        if any(name == RETRIED for name, _ in _headers(message)):
+            found.extend(json.loads(message.value() or b"[]"))
     return set(found)
 
 
-def reject_of(message: Message) -> Rejected | None:
-    return read_reject(_headers(message), message.key(), message.value())
+def _wanted(
+    connection: Connection, settings: Settings, partition: int, wanted: Callable[[str], bool]
+) -> Iterator[tuple[Message, Rejected, bool]]:
+    """Yield a partition's rejects with a wanted reason, and whether each was resent."""
+    sent = resent_offsets(connection, settings.rejects_topic, partition)
+    for message in read_partition(connection, settings.rejects_topic, partition):
+        reject = read_reject(_headers(message), message.key(), message.value())
+        if reject is not None and wanted(reject.reason):
+            yield message, reject, message.offset() in sent
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
     return cast(list[tuple[str, bytes | None]], message.headers() or [])
-
-
-def offsets_of(message: Message) -> Iterator[int]:
-    """Yield the offsets that a record lists as resent; none for other records."""
-    if any(name == RETRIED for name, _ in _headers(message)):
-        yield from json.loads(message.value() or b"[]")
 
 
 def wait_for_end(connection: Connection, topic: str, partition: int) -> None:
@@ -203,10 +200,6 @@ class _CommandOwner:
         )
 
 
-def transactional_id(settings: Settings) -> str:
-    return f"{settings.worker.name}-rejects-retry"
-
-
 def retry_rejects(
     settings: Settings, connection: Connection, wanted: Callable[[str], bool]
 ) -> RetryCounts:
@@ -219,32 +212,32 @@ def retry_rejects(
         Fenced: another run began meanwhile; rejects already resent stay sent.
         SettingsError: a topic is missing, or cannot be read yet.
     """
-    judge, outcome = _AcceptanceFilter(settings, connection), RetryCounts()
+    acceptable, outcome = _AcceptanceFilter(settings, connection), RetryCounts()
     partitions = partitions_of(settings, connection)
-    transactions = Transactions(
-        connection, transactional_id(settings), (settings.rejects_topic, 0), _CommandOwner()
-    )
+    name, state = f"{settings.worker.name}-rejects-retry", (settings.rejects_topic, 0)
+    transactions = Transactions(connection, name, state, _CommandOwner())
     # End the transaction of a killed run; only then is it settled what that run sent.
     transactions.take_over()
     try:
         for partition in range(partitions):
             for some in _chunks(settings, connection, partition, wanted):
-                good = judge.good(some, outcome)
+                good = acceptable.select(some, outcome)
                 if good:
-                    told = note(settings.rejects_topic, partition, [offset for offset, _ in good])
-                    transactions.run([*(sent_again(reject) for _, reject in good), told], [])
+                    offsets = [offset for offset, _ in good]
+                    listing = resent_listing(settings.rejects_topic, partition, offsets)
+                    transactions.run([*(resent_record(reject) for _, reject in good), listing], [])
                     outcome.sent += len(good)
     finally:
         transactions.close()
     return outcome
 
 
-def note(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
+def resent_listing(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
     """Return the record that lists resent rejects, at most RECORDS_MAX."""
     return Outgoing(topic, partition, None, json.dumps(offsets).encode(), [(RETRIED, b"true")])
 
 
-def sent_again(reject: Rejected) -> Outgoing:
+def resent_record(reject: Rejected) -> Outgoing:
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
     headers = [header for header in reject.headers if header[0] != RETRY] + [(RETRY, origin)]
     return Outgoing(
@@ -256,14 +249,12 @@ def _chunks(
     settings: Settings, connection: Connection, partition: int, wanted: Callable[[str], bool]
 ) -> Iterator[list[tuple[int, Rejected]]]:
     wait_for_end(connection, settings.rejects_topic, partition)
-    sent = sent_back(connection, settings.rejects_topic, partition)
     chunk: list[tuple[int, Rejected]] = []
     nbytes = 0
-    for message in read_partition(connection, settings.rejects_topic, partition):
-        offset, reject = message.offset() or 0, reject_of(message)
-        if reject is None or offset in sent or not wanted(reject.reason):
+    for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
+        if was_sent:
             continue
-        chunk.append((offset, reject))
+        chunk.append((message.offset() or 0, reject))
         nbytes += len(reject.value or b"") + len(reject.key or b"")
         if len(chunk) >= RECORDS_MAX or nbytes >= BYTES_MAX:
             yield chunk
@@ -278,11 +269,14 @@ class _AcceptanceFilter:
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._reader = settings, reader_of(settings)
         self._forms = Decoders(settings, self._reader)
-        self._sources = {source.log: source for source in source_partitions(settings, connection)}
-        self._sources |= {source.log: source for source in partitions_by_user(settings, connection)}
+        sources = [
+            *source_partitions(settings, connection),
+            *partitions_by_user(settings, connection),
+        ]
+        self._sources = {source.log: source for source in sources}
         self._readers: dict[tuple[str, int], SourceReader] = {}
 
-    def good(
+    def select(
         self, rejects: Sequence[tuple[int, Rejected]], outcome: RetryCounts
     ) -> list[tuple[int, Rejected]]:
         """Return the rejects that would be accepted; count the others in `outcome`."""
@@ -317,9 +311,8 @@ class _AcceptanceFilter:
         # Resent records go to the end, where the clock has moved the watermark.
         watermark = now - self._settings.events.grace_ms
         accepted: list[int] = []
-        for events, _, _ in self._readers[log].read(
-            records, now + self._settings.events.max_ahead_ms
-        ):
+        latest = now + self._settings.events.max_ahead_ms
+        for events, _, _ in self._readers[log].read(records, latest):
             wanted = events.looked_at
             if most is not None:
                 wanted &= watermark - events.times <= most

@@ -19,7 +19,7 @@ from tests import ROOT
 from tests.worker.harness import Site, command, known, unk, until
 from workers.cli import execute
 from workers.commands import rejects
-from workers.commands.rejects import by_reason, retry_rejects, sent_back
+from workers.commands.rejects import by_reason, retry_rejects, resent_offsets
 from workers.kafka.transaction import Transactions
 from workers.pipeline.rejected import read_reject, rejected
 from workers.runtime.errors import Fenced
@@ -181,7 +181,7 @@ def test_only_what_is_accepted_now_goes_and_the_rest_may_later(
         site.settings, site.connection, lambda reason: reason == "missing field 'key'"
     )
     assert (first.sent, first.refused) == (4, 2)
-    assert sent_back(site.connection, site.settings.rejects_topic, 0) == {0, 1}
+    assert resent_offsets(site.connection, site.settings.rejects_topic, 0) == {0, 1}
     site.document["events"]["key"] = "shop"
     site.config = site.write(site.document)
     second = retry_rejects(site.settings, site.connection, any_reason)
@@ -311,7 +311,7 @@ def test_it_waits_for_what_another_transaction_hides(bootstrap: str, tmp_path: P
     slow.begin_transaction()
     slow.produce(topic, b"{", partition=0)
     slow.flush(60)
-    told = rejects.note(topic, 0, [0])
+    told = rejects.resent_listing(topic, 0, [0])
     site._producer.produce(topic, told.value, None, 0, headers=cast(Any, told.headers))
     site._producer.flush()
     timer = threading.Timer(2.0, slow.commit_transaction, (60,))

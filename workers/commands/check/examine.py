@@ -35,14 +35,7 @@ from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.mechanisms.registry import build
 from workers.pipeline.factory import lanes, reader_of, source_reader_of
 from workers.pipeline.watermark import Watermark, behind_rejects
-from workers.privacy.plan.noise import (
-    KINDS,
-    blocks_of,
-    curve,
-    discovery_step,
-    last_tick,
-    worst_and_rms,
-)
+from workers.privacy.plan import noise
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
@@ -70,7 +63,8 @@ class PathCounts:
 
     def add(self, record: object) -> None:
         self._records += 1
-        for text in {str(Path(*at)) for at, _ in walk(record, NAMES_MAX, ELEMENTS_MAX) if at[0]}:
+        for at in {at for at, _ in walk(record, NAMES_MAX, ELEMENTS_MAX) if at[0]}:
+            text = str(Path(*at))
             if text in self._met or (len(self._met) < PATHS_MAX and len(text) <= CHARACTERS_MAX):
                 self._met[text] += 1
 
@@ -80,11 +74,8 @@ class PathCounts:
     def nearest(self, wanted: Path) -> list[str]:
         """Return the paths most similar to `wanted`, best first, without `wanted` itself."""
         scores = {text: _likeness(wanted, text) for text in self._met if text != str(wanted)}
-        good = sorted(
-            (text for text, score in scores.items() if score >= _NEAR),
-            key=lambda text: (-scores[text], text),
-        )
-        return good[:NEAREST]
+        good = [text for text, score in scores.items() if score >= _NEAR]
+        return sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
 
     def share(self, path: str) -> float:
         return self._met[path] / self._records if self._records else 0.0
@@ -117,8 +108,7 @@ def _ratio(one: str, other: str) -> float:
     return matcher.ratio() if likely else 0.0
 
 
-Pair = tuple[str, str]
-"""A stream key and a label."""
+Pair = tuple[str, str]  # a stream key and a label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,11 +166,11 @@ def expected(
     if domain:
         a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
         declared = sum(a_tick.values()) / total if total else 0.0
-    last, first = last_tick(config), discovery_step(config) or 1
+    last, first = noise.last_tick(config), noise.discovery_step(config) or 1
     # The first and last ticks after which a threshold decides what is shown.
     ticks = sorted({min(first, last), last // first * first or last})
     return Expected(
-        counts=KINDS[mechanism.kind].counts,
+        counts=noise.KINDS[mechanism.kind].counts,
         sd_first=mechanism.sd(min(first, last)),
         sd_worst=sd_worst,
         last=last,
@@ -200,13 +190,12 @@ def expected(
 def _passing(
     config: HistogramConfig, mechanism: Mechanism, a_tick: Mapping[Pair, float], tick: int
 ) -> ThresholdEstimate:
-    kind, threshold = KINDS[mechanism.kind], mechanism.threshold(tick) or 0
+    kind, threshold = noise.KINDS[mechanism.kind], mechanism.threshold(tick) or 0
     # Number of ticks whose counts one decision uses.
     ticks = 1 if kind.family == "tick" else tick
-    if (blocks := blocks_of(mechanism)) is not None:
-        ticks = max(
-            blocks.radix**level for level in range(blocks.levels) if blocks.radix**level <= tick
-        )
+    if (blocks := noise.blocks_of(mechanism)) is not None:
+        sizes = (blocks.radix**level for level in range(blocks.levels))
+        ticks = max(size for size in sizes if size <= tick)
     counts = {pair: count * ticks for pair, count in a_tick.items()}
     shown = sum(counts[pair] > threshold + bar for pair, bar in _bars(config, counts).items())
     return ThresholdEstimate(tick=tick, threshold=threshold, shown=shown)
@@ -229,8 +218,7 @@ def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, f
 
 
 Longs = NDArray[np.int64]
-UserEpoch = tuple[bytes, int]
-"""A user's digest and an epoch."""
+UserEpoch = tuple[bytes, int]  # a user's digest and an epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,19 +334,13 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     reader, fields = reader_of(settings, sample.shape), PathCounts()
     forms = Decoders(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
-    strict, lenient = (
-        Projection(replace(sample.shape, empty=empty)) for empty in (sample.shape.empty, True)
-    )
+    strict, lenient = Projection(sample.shape), Projection(replace(sample.shape, empty=True))
     whys: dict[str, RejectReason] = {}
     parts: list[_AcceptedEvents] = []
     for part in sample.parts:
-        source = source_reader_of(
-            settings,
-            reader,
-            part.source.partition,
-            part.source.partitions,
-            forms.form() if sample.live else None,
-        )
+        _, partition, partitions = part.source
+        form = forms.form() if sample.live else None
+        source = source_reader_of(settings, reader, partition, partitions, form)
         for i in range(len(part)):
             if (record := _decoded(source, part, i)) is not None:
                 fields.add(record)
@@ -373,14 +355,13 @@ def examine(settings: Settings, sample: Sample) -> Findings:
             for reject in rejects:
                 why = whys.setdefault(reject.reason, RejectReason(reason=reject.reason))
                 why.number += 1
-                decoded = _decoded(source, part, reject.index)
-                why.fields.add(decoded)
-                why.empty += isinstance(strict.event(decoded), str) and not isinstance(
-                    lenient.event(decoded), str
-                )
+                record = _decoded(source, part, reject.index)
+                why.fields.add(record)
+                refused = isinstance(strict.event(record), str)
+                why.empty += refused and not isinstance(lenient.event(record), str)
                 if why.number == 1:
-                    why.example = _example(source, part, reject.index)
-                    why.hint = _time_hint(sample.shape, reject.reason, decoded)
+                    why.example = _example(part, reject.index, record)
+                    why.hint = _time_hint(sample.shape, reject.reason, record)
             parts.append(_AcceptedEvents(found))
     wanted = wanted_paths(sample.shape).values()
     absent = {str(path): _nearest(fields, path) for path in wanted if not fields.has(path)}
@@ -421,14 +402,13 @@ def _decoded(source: SourceReader, part: Part, i: int) -> object:
         return None
 
 
-def _example(source: SourceReader, part: Part, i: int) -> str:
+def _example(part: Part, i: int, decoded: object) -> str:
     value = None if part.objects is not None else part.records.value(i)
     if value is not None:
         try:
             return value.decode()
         except UnicodeDecodeError:
             pass
-    decoded = _decoded(source, part, i)
     if decoded is not None:
         return json.dumps(decoded, ensure_ascii=False, default=str)
     return "no value" if value is None else repr(value)[2:-1]
@@ -516,8 +496,8 @@ def _of_histogram(
             mechanism = build(config, settings.privacy.unit)
         except ValueError as error:
             raise SettingsError(f"{config.where()}{error}") from error
-        last = last_tick(config)
-        sd_worst, _ = worst_and_rms(curve(mechanism, last), last)
+        last = noise.last_tick(config)
+        sd_worst, _ = noise.worst_and_rms(noise.curve(mechanism, last), last)
         estimate = expected(config, mechanism, sums.events_s, sums.pairs_s, sd_worst)
     return HistogramFindings(
         config=config,
