@@ -39,7 +39,7 @@ _DIGITS = 1e19
 _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class InitOptions:
     """Command-line options; `client` may hold secrets. None: not given."""
 
@@ -54,9 +54,6 @@ class InitOptions:
     users: bool | None
     range_: str | None
     ask: bool
-
-    def __repr__(self) -> str:
-        return f"InitOptions({self.topic!r})"
 
 
 def write_settings(options: InitOptions) -> int:
@@ -83,9 +80,10 @@ def write_settings(options: InitOptions) -> int:
         registry |= toml_values("--registry", options.registry_options)
     try:
         KafkaSettings(bootstrap=options.bootstrap, client=values)
+        asked = registry_of(table_of(registry), base) if registry else None
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    access = _access(registry, base) if registry else None
+    access = None if asked is None else Access(asked.url, asked.client(), 0.0)
     sample = sample_of(Connection(options.bootstrap, values), options.topic, options.records)
     now_ms = time.time_ns() // 1_000_000
     try:
@@ -131,20 +129,6 @@ def write_settings(options: InitOptions) -> int:
         _show_fields(console, guess, roles_of(draft))
     _show_draft(console, draft, place, text)
     return 0
-
-
-def _access(values: Mapping[str, str], base: Path) -> Access:
-    """Return the registry access.
-
-    Raises:
-        SettingsError: a setting is wrong, or a secret is missing.
-    """
-    try:
-        registry = registry_of(table_of(values), base)
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
-    assert registry is not None, "values are a section"
-    return Access(registry.url, registry.client(), 0.0)
 
 
 def table_of(values: Mapping[str, str]) -> dict[str, object]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from workers.commands.init.fields import ConditionGuess, Field, field_label, survey, where_of
+from workers.commands.init.fields import ConditionGuess, field_label, survey, where_of
 from workers.commands.init.formats import CannotGuess, DecodedSample
 from workers.commands.init.items import (
     Candidate,
@@ -58,7 +58,6 @@ class Draft:
 
     Attributes:
         decoded: how many values hold an object.
-        fields: of the decoded objects; with `where`, of those it lets pass.
         where: condition on events; None: all count.
         time: None: the record's.
         grace: how long a tick stays open, and why.
@@ -74,7 +73,6 @@ class Draft:
     sample: Sample
     format: str
     decoded: int
-    fields: Sequence[Field]
     items: ItemsCandidate
     other_items: Sequence[ItemsCandidate]
     where: ConditionGuess | None
@@ -87,14 +85,13 @@ class Draft:
     user: Candidate | None
     users: Sequence[Candidate]
     empty: bool
-    accepted: int = 0
-    skipped: int = 0
-    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
-    max_items: int = 1
-    max_count: int = 1
-    within: tuple[float, float] = (1.0, 1.0)
-    items_per_event: float = 1.0
-    times: Sequence[int] = ()
+    accepted: int
+    skipped: int
+    pairs: Counter[tuple[str, str]]
+    max_items: int
+    max_count: int
+    within: tuple[float, float]
+    times: Sequence[int]
 
 
 class SampleGuesses:
@@ -172,25 +169,25 @@ class SampleGuesses:
     @property
     def keys(self) -> list[Candidate]:
         found = keys_of(self.fields, self._record_keys)
-        return [candidate for candidate in found if self._fits(candidate.setting, None)]
+        return [candidate for candidate in found if self._fits(candidate, None)]
 
     def users(self, key: Candidate | None) -> list[Candidate]:
         found = users_of(self.fields, self._record_keys, self._partitions, self._sample.partitions)
-        setting = None if key is None else key.setting
-        return [candidate for candidate in found if self._fits(setting, candidate.setting)]
+        return [candidate for candidate in found if self._fits(key, candidate)]
 
-    def _fits(self, key: str | None, user: str | None) -> bool:
-        if key is not None and key == user:
+    def _fits(self, key: Candidate | None, user: Candidate | None) -> bool:
+        if key is not None and user is not None and key.setting == user.setting:
             return False
         return not list(complaints(self._shape(key, user, empty=False)))
 
-    def _shape(self, key: str | None, user: str | None, *, empty: bool) -> Shape:
+    def _shape(self, key: Candidate | None, user: Candidate | None, *, empty: bool) -> Shape:
         where: tuple[Condition, ...] = ()
         if self.where is not None:
             where = (Condition(field=str(self.where.field.path), in_=self.where.values),)
-        view = view_of(self.items, key or ALL_KEYS, where)
+        view = view_of(self.items, ALL_KEYS if key is None else key.setting, where)
         time, unit = (None, "ms") if self.time is None else (self.time.field.path, self.time.unit)
-        return Shape(one_view(view), time, unit, named_field(user), empty)
+        of_user = None if user is None else named_field(user.setting)
+        return Shape(one_view(view), time, unit, of_user, empty)
 
     def draft(self, answers: OperatorAnswers) -> Draft:
         """Raises:
@@ -206,65 +203,54 @@ class SampleGuesses:
             raise CannotGuess(
                 "--users: no field with a user's name was found, nor are the records keyed by one"
             )
-        times = dict(enumerate(self._logged)) if self.time is None else self.time.times
-        made = Draft(
+        strict = self._events(self._shape(key, user, empty=False))
+        lenient = self._events(self._shape(key, user, empty=True))
+        empty = len(lenient) > len(strict)
+        events = lenient if empty else strict
+        seen = [
+            (place, event.time, view)
+            for place, event in events
+            if (view := event.views[0]) is not None
+        ]
+        if not any(view.labels for _, _, view in seen):
+            raise CannotGuess("no sampled record would be an event with anything to count")
+        per_event = sorted(len(set(view.labels)) for _, _, view in seen if view.labels)
+        counts = sorted(count for _, _, view in seen for count in _amounts(view).values())
+        max_items = min(max(_quantile(per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
+        max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), _COUNT_MAX)
+        pairs: Counter[tuple[str, str]] = Counter()
+        for place, _, view in seen:
+            name = view.key
+            if key is not None and key.setting == RECORD_KEY:
+                name = _key(self._sample.records[place].key) or ""
+            for item, count in list(_amounts(view).items())[:max_items]:
+                pairs[name, item] += min(count, max_count)
+        of_fields = dict(enumerate(self._logged)) if self.time is None else self.time.times
+        return Draft(
             sample=self._sample,
             format=self._decoded.format,
             decoded=len(self._decoded.objects),
-            fields=self.fields,
             items=self.items,
             other_items=self.other_items,
             where=self.where,
             time=self.time,
             other_times=self.other_times,
-            grace=grace_of(times, self._partitions),
+            grace=grace_of(of_fields, self._partitions),
             key=key,
             other_keys=keys[1:] if key is not None else keys,
             keys=answers.keys if key is not None else "none",
             user=user,
             users=users,
-            empty=False,
-        )
-        return self._tried(made)
-
-    def _tried(self, draft: Draft) -> Draft:
-        key = None if draft.key is None else draft.key.setting
-        user = None if draft.user is None else draft.user.setting
-        strict = self._events(self._shape(key, user, empty=False))
-        lenient = self._events(self._shape(key, user, empty=True))
-        empty = len(lenient) > len(strict)
-        events = lenient if empty else strict
-        seen = [(place, view) for place, event in events if (view := event.views[0]) is not None]
-        if not any(view.labels for _, view in seen):
-            raise CannotGuess("no sampled record would be an event with anything to count")
-        per_event = sorted(len(set(view.labels)) for _, view in seen if view.labels)
-        counts = sorted(count for _, view in seen for count in _amounts(view).values())
-        max_items = min(max(_quantile(per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
-        max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), _COUNT_MAX)
-        pairs: Counter[tuple[str, str]] = Counter()
-        for place, view in seen:
-            name = view.key
-            if key == RECORD_KEY:
-                name = _key(self._sample.records[place].key) or ""
-            for item, count in list(_amounts(view).items())[:max_items]:
-                pairs[name, item] += min(count, max_count)
-        return replace(
-            draft,
             empty=empty,
             accepted=len(seen),
             skipped=len(events) - len(seen),
             pairs=pairs,
             max_items=max_items,
             max_count=max_count,
-            within=(
-                sum(n <= max_items for n in per_event) / len(per_event),
-                sum(n <= max_count for n in counts) / len(counts),
-            ),
-            items_per_event=sum(per_event) / len(seen),
+            within=(_share_to(per_event, max_items), _share_to(counts, max_count)),
             times=[
-                event.time if self.time is not None else self._sample.records[place].time_ms
-                for place, event in events
-                if event.views[0] is not None
+                self._sample.records[place].time_ms if self.time is None else at
+                for place, at, _ in seen
             ],
         )
 
@@ -299,6 +285,10 @@ def _amounts(view: Seen) -> dict[str, int]:
     for item, amount in zip(view.labels, view.amounts, strict=True):
         found[str(item)] += amount
     return found
+
+
+def _share_to(numbers: Sequence[int], most: int) -> float:
+    return sum(n <= most for n in numbers) / len(numbers)
 
 
 def _quantile(ordered: Sequence[int], share: float) -> int:
