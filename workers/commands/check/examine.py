@@ -336,7 +336,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
     strict, lenient = Projection(sample.shape), Projection(replace(sample.shape, empty=True))
     whys: dict[str, RejectReason] = {}
-    parts: list[_AcceptedEvents] = []
+    accepted_events: list[Events] = []
     for part in sample.parts:
         _, partition, partitions = part.source
         form = forms.form() if sample.live else None
@@ -362,13 +362,15 @@ def examine(settings: Settings, sample: Sample) -> Findings:
                 if why.number == 1:
                     why.example = _example(part, reject.index, record)
                     why.hint = _time_hint(sample.shape, reject.reason, record)
-            parts.append(_AcceptedEvents(found))
+            accepted_events.append(found)
     wanted = wanted_paths(sample.shape).values()
     absent = {str(path): _nearest(fields, path) for path in wanted if not fields.has(path)}
     for why in whys.values():
         named = (path for path in wanted if _names(why.reason, path) and not why.fields.has(path))
         why.absent = next((_nearest(why.fields, path) for path in named), None)
-    times = _joined([part.times for part in parts])
+    times_by_part = [events.times[events.looked_at] for events in accepted_events]
+    weighted = list(zip(accepted_events, _weights(times_by_part), strict=True))
+    times = _joined(times_by_part)
     records, accepted = len(sample), len(times)
     return Findings(
         records=records,
@@ -379,7 +381,7 @@ def examine(settings: Settings, sample: Sample) -> Findings:
         last_ms=int(times.max()) if accepted else None,
         time_hint=_doubts(settings, times),
         histograms=tuple(
-            _of_histogram(settings, config, parts, absent) for config in settings.histograms
+            _of_histogram(settings, config, weighted, absent) for config in settings.histograms
         ),
     )
 
@@ -420,9 +422,8 @@ def _names(reason: str, path: Path) -> bool:
 
 
 def _nearest(fields: PathCounts, path: Path) -> Nearest:
-    return Nearest(
-        path=str(path), nearest=tuple((text, fields.share(text)) for text in fields.nearest(path))
-    )
+    near = tuple((text, fields.share(text)) for text in fields.nearest(path))
+    return Nearest(path=str(path), nearest=near)
 
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
@@ -457,16 +458,9 @@ def _plausible(at_ms: int | None) -> bool:
     return at_ms is not None and PLAUSIBLE_MS[0] <= at_ms < PLAUSIBLE_MS[1]
 
 
-class _AcceptedEvents:
-    def __init__(self, events: Events) -> None:
-        self.events, self.times = events, events.times[events.looked_at]
-
-
 @dataclass(slots=True)
 class _Sums:
-    looked_at: int = 0
     unserved: int = 0
-    without_items: int = 0
     early: int = 0
     keys: set[str] = field(default_factory=set)
     labels: set[str] = field(default_factory=set)
@@ -482,12 +476,13 @@ class _Sums:
 def _of_histogram(
     settings: Settings,
     config: HistogramConfig,
-    parts: Sequence[_AcceptedEvents],
+    weighted: Sequence[tuple[Events, float]],
     absent: dict[str, Nearest],
 ) -> HistogramFindings:
     sums = _Sums()
-    for part, weight in zip(parts, _weights(parts), strict=True):
-        _add(sums, config, part, weight)
+    for events, weight in weighted:
+        _add(sums, config, events, weight)
+    items = _joined(sums.items)
     served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
     own = wanted_paths(Shape({"": settings.shape.views[config.view]})).values()
     estimate = None
@@ -501,29 +496,29 @@ def _of_histogram(
         estimate = expected(config, mechanism, sums.events_s, sums.pairs_s, sd_worst)
     return HistogramFindings(
         config=config,
-        looked_at=sums.looked_at,
+        looked_at=len(items),
         keys=len(sums.keys),
         served=served,
         unserved=sums.unserved,
-        without_items=sums.without_items,
+        without_items=int(np.count_nonzero(items == 0)),
         early=sums.early,
         labels=len(sums.labels),
-        items=_spread(sums.items, config.max_items),
-        amounts=_spread(sums.amounts, config.max_count),
+        items=_spread(items, config.max_items),
+        amounts=_spread(_joined(sums.amounts), config.max_count),
         of_users=_of_users(sums, config) if settings.privacy.unit == "user" else None,
         absent=tuple(absent[str(path)] for path in own if str(path) in absent),
         expected=estimate,
     )
 
 
-def _weights(parts: Sequence[_AcceptedEvents]) -> list[float]:
+def _weights(times_by_part: Sequence[Longs]) -> list[float]:
     """Return, per partition, the events per second that one sampled event represents.
 
     Every partition's sample has its own time span; if it has none, the span of all is used.
     """
-    whole_s = _span_s(_joined([part.times for part in parts]))
+    whole_s = _span_s(_joined(times_by_part))
     otherwise = 1 / whole_s if whole_s else 0.0
-    spans = [(len(part.times), _span_s(part.times)) for part in parts]
+    spans = [(len(times), _span_s(times)) for times in times_by_part]
     return [(n - 1) / n / span_s if span_s else otherwise for n, span_s in spans]
 
 
@@ -535,26 +530,24 @@ def _joined(arrays: Sequence[Longs]) -> Longs:
     return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
 
 
-def _add(sums: _Sums, config: HistogramConfig, part: _AcceptedEvents, weight: float) -> None:
-    columns, times = part.events.views[config.view], part.events.times
-    seen = np.arange(len(part.events)) if columns.seen is None else np.flatnonzero(columns.seen)
-    sums.looked_at += len(seen)
+def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) -> None:
+    columns = events.views[config.view]
+    seen = np.arange(len(events)) if columns.seen is None else np.flatnonzero(columns.seen)
     keys = columns.keys[seen].tolist()
     names = {code: columns.key_names.name(code) for code in set(keys)}
     sums.keys |= set(names.values())
     all_keys = config.keys == "public"
     served = {code for code, name in names.items() if all_keys or name in config.keys}
     sums.unserved += sum(code not in served for code in keys)
-    early = times[seen] < config.start_ms
+    early = events.times[seen] < config.start_ms
     sums.early += int(np.count_nonzero(early))
     rows, numbers = _rows(columns, seen)
     sums.items.append(numbers)
-    sums.without_items += int(np.count_nonzero(numbers == 0))
     sums.amounts.append(_amounts(columns, rows))
     sums.labels |= {columns.label_names.name(code) for code in set(columns.labels[rows].tolist())}
     counting = seen[[code in served for code in keys] & ~early] if len(seen) else seen
     sums.events_s += weight * len(counting)
-    _add_contributions(sums, config, part.events, counting, weight)
+    _add_contributions(sums, config, events, counting, weight)
 
 
 def _rows(columns: EventColumns, events: Longs, most: int | None = None) -> tuple[Longs, Longs]:
@@ -606,13 +599,12 @@ def _of_users(sums: _Sums, config: HistogramConfig) -> UserContributions:
     bound = config.max_items_per_user
     return UserContributions(
         users=len(pairs),
-        pairs=_spread([pairs], len(sums.labels) * len(sums.keys) if bound is None else bound),
-        amounts=_spread([amounts], config.max_count),
+        pairs=_spread(pairs, len(sums.labels) * len(sums.keys) if bound is None else bound),
+        amounts=_spread(amounts, config.max_count),
     )
 
 
-def _spread(found: Sequence[Longs], bound: int) -> Distribution:
-    values = _joined(found)
+def _spread(values: Longs, bound: int) -> Distribution:
     if not len(values):
         return Distribution(median=0, most_of_99=0, most=0, above=0)
     return Distribution(
