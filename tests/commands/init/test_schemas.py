@@ -13,10 +13,9 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 
-from tests.commands.init.topics import sample_of
+from tests.commands.init.topics import draft_of, sample_of
 from tests.registry_server import RegistryServer, registry_server
 from workers.commands.init import formats
-from workers.commands.init.draft import OperatorAnswers, SampleGuesses
 from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.events.formats.protobuf_program import ProtobufSchema
 from workers.events.schemas import Access, Schema
@@ -64,9 +63,7 @@ def test_avro_is_read_whole_and_what_is_broken_is_passed_over(registry: Registry
     assert found.format == "avro"
     assert found.objects == {n + len(bad): order(n) for n in range(200)}
     sample = sample_of((None, value) for value in values)
-    draft = SampleGuesses(
-        sample, decode_sample([record.value for record in sample.records], access(registry)), NOW_MS
-    ).draft(OperatorAnswers())
+    draft = draft_of(sample, access=access(registry))
     assert str(draft.items.field.path) == "lines[].sku" and draft.items.count is not None
     assert draft.accepted == 200
 

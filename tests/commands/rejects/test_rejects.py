@@ -19,7 +19,7 @@ from tests import ROOT
 from tests.worker.harness import Site, command, known, unk, until
 from workers.cli import execute
 from workers.commands import rejects
-from workers.commands.rejects import by_reason, retry_rejects, resent_offsets
+from workers.commands.rejects import by_reason, resent_offsets, retry_rejects
 from workers.kafka.transaction import Transactions
 from workers.pipeline.rejected import read_reject, rejected
 from workers.runtime.errors import Fenced

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -209,8 +210,7 @@ def _write(path: Path, text: str) -> None:
         SettingsError: it already exists, or cannot be written.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=0o640)) as file:
             file.write(text)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
@@ -272,11 +272,8 @@ def _show_draft(console: Console, draft: Draft, place: FileContext, text: str) -
     choices = sum(CHOOSE in line for line in text.splitlines()) - 1
     say = f"{choices} of its comments say {CHOOSE}: what only you can decide."
     console.print()
-    for shown in (
-        f"{line}.",
-        f"{place.file}: written. {say}",
-        f"Next: quietcount check -c {place.file}",
-    ):
+    next_command = f"Next: quietcount check -c {place.file}"
+    for shown in (f"{line}.", f"{place.file}: written. {say}", next_command):
         console.print(Text(shown), soft_wrap=True)
 
 
