@@ -152,7 +152,5 @@ def test_no_value_is_written_unless_the_file_says_so(name: str, answers: Operato
 def strings(value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
-    inner = value.values() if isinstance(value, Mapping) else value
-    return (
-        [text for one in inner for text in strings(one)] if isinstance(value, dict | list) else []
-    )
+    inner = list(value.values()) if isinstance(value, Mapping) else value
+    return [text for one in inner for text in strings(one)] if isinstance(inner, list) else []
