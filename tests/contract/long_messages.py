@@ -15,7 +15,7 @@ from tests.kafka.bombs import varint
 from workers.agents import contribute
 from workers.agents.rekey import Sent
 from workers.arrays.texts import Texts
-from workers.commands.rejects import RECORDS_MAX, note, sent_again
+from workers.commands.rejects import RECORDS_MAX, resent_listing, resent_record
 from workers.events.user_reader import NO_TIME
 from workers.kafka.records import Headers, Outgoing
 from workers.kafka.store import Changelog, Store
@@ -295,8 +295,8 @@ def rejects() -> list[Outgoing]:
 def retries() -> list[Outgoing]:
     read = [read_reject(message.headers, message.key, message.value) for message in rejects()]
     return [
-        *(sent_again(reject) for reject in read if reject is not None),
-        note("rejects", 0, [LARGEST] * RECORDS_MAX),
+        *(resent_record(reject) for reject in read if reject is not None),
+        resent_listing("rejects", 0, [LARGEST] * RECORDS_MAX),
     ]
 
 

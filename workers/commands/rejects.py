@@ -49,11 +49,8 @@ _AGAIN_S = 0.2
 
 
 @dataclass(slots=True)
-class OfReason:
-    """Rejects with one reason; `cut` ones cannot be resent because part of the record was left out.
-
-    `sent` is how many were resent; `topics` are the source topics.
-    """
+class ReasonCounts:
+    """Rejects with one reason: `sent` were resent, `cut` are truncated; `topics` of the records."""
 
     number: int = 0
     sent: int = 0
@@ -73,7 +70,8 @@ def partitions_of(settings: Settings, connection: Connection) -> int:
     existing = describe(connection, [topic])
     if topic not in existing:
         raise SettingsError(
-            f"topic {topic} does not exist on {settings.kafka.bootstrap}: `quietcount topics -c FILE --create` makes it, "
+            f"topic {topic} does not exist on {settings.kafka.bootstrap}: "
+            "`quietcount topics -c FILE --create` makes it, "
             "and a worker that has never run has rejected nothing"
         )
     return existing[topic].partitions
@@ -84,25 +82,17 @@ def by_reason(
     connection: Connection,
     wanted: Callable[[str], bool],
     take: Callable[[Rejected, bool], object],
-) -> dict[str, OfReason]:
+) -> dict[str, ReasonCounts]:
     """Return the rejects by reason, most common first.
 
     Args:
         wanted: selects reasons.
         take: called with every selected reject, in order, and whether it was resent.
     """
-    found: dict[str, OfReason] = {}
+    found: dict[str, ReasonCounts] = {}
     for partition in range(partitions_of(settings, connection)):
-        sent = sent_back(connection, settings.rejects_topic, partition)
-        for message in read_partition(connection, settings.rejects_topic, partition):
-            reject = reject_of(message)
-            if reject is None or not wanted(reject.reason):
-                continue
-            one, was_sent = (
-                found.setdefault(reject.reason, OfReason()),
-                (message.offset() or 0) in sent,
-            )
-            at = message.timestamp()[1]
+        for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
+            one, at = found.setdefault(reject.reason, ReasonCounts()), message.timestamp()[1]
             one.number += 1
             one.sent += was_sent
             one.cut += reject.truncated
@@ -112,26 +102,28 @@ def by_reason(
     return dict(sorted(found.items(), key=lambda one: -one[1].number))
 
 
-def sent_back(connection: Connection, topic: str, partition: int) -> set[int]:
+def resent_offsets(connection: Connection, topic: str, partition: int) -> set[int]:
     """Return the offsets of a partition's resent rejects, from the records readable now."""
     found = array("q")
     for message in read_partition(connection, topic, partition):
-        found.extend(offsets_of(message))
+        if any(name == RETRIED for name, _ in _headers(message)):
+            found.extend(json.loads(message.value() or b"[]"))
     return set(found)
 
 
-def reject_of(message: Message) -> Rejected | None:
-    return read_reject(_headers(message), message.key(), message.value())
+def _wanted(
+    connection: Connection, settings: Settings, partition: int, wanted: Callable[[str], bool]
+) -> Iterator[tuple[Message, Rejected, bool]]:
+    """Yield a partition's rejects with a wanted reason, and whether each was resent."""
+    sent = resent_offsets(connection, settings.rejects_topic, partition)
+    for message in read_partition(connection, settings.rejects_topic, partition):
+        reject = read_reject(_headers(message), message.key(), message.value())
+        if reject is not None and wanted(reject.reason):
+            yield message, reject, message.offset() in sent
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
     return cast(list[tuple[str, bytes | None]], message.headers() or [])
-
-
-def offsets_of(message: Message) -> Iterator[int]:
-    """Yield the offsets that a record lists as resent; none for other records."""
-    if any(name == RETRIED for name, _ in _headers(message)):
-        yield from json.loads(message.value() or b"[]")
 
 
 def wait_for_end(connection: Connection, topic: str, partition: int) -> None:
@@ -148,8 +140,9 @@ def wait_for_end(connection: Connection, topic: str, partition: int) -> None:
         while bounds_of(consumer, topic, partition)[1] < end:
             if time.monotonic() > deadline:
                 raise SettingsError(
-                    f"{topic}[{partition}]: a transaction has been open for {_LISTING_PATIENCE_S:g} s, so what lies behind it cannot be "
-                    "read: try again when it has ended (a worker that died ends its own when it starts again)"
+                    f"{topic}[{partition}]: a transaction has been open for "
+                    f"{_LISTING_PATIENCE_S:g} s, so what lies behind it cannot be read: try again "
+                    "when it has ended (a worker that died ends its own when it starts again)"
                 )
             time.sleep(_AGAIN_S)
 
@@ -162,25 +155,23 @@ _PATIENCE_S, _PAUSE_S = 120.0, 10.0
 
 
 @dataclass(slots=True)
-class Outcome:
+class RetryCounts:
     """Counts of processed rejects.
 
     Attributes:
         refused: would be rejected again, or skipped.
         cut: truncated, so no longer the original events.
         foreign: from a topic or partition that the settings do not read.
-        timeless: of an earlier version, without the time that counts.
     """
 
     sent: int = 0
     refused: int = 0
     cut: int = 0
     foreign: int = 0
-    timeless: int = 0
 
 
-class _Alone:
-    """Transaction owner that only another run can displace, by fencing it."""
+class _CommandOwner:
+    """Transaction owner that only another run can displace, by fencing it; see `Owner`."""
 
     def __init__(self) -> None:
         self._since_s = self._asked_s = 0.0
@@ -193,7 +184,8 @@ class _Alone:
         self._asked_s = now_s
         if now_s - self._since_s > _PATIENCE_S:
             raise KafkaAway(
-                f"Kafka has not answered for {_PATIENCE_S:g} s: what was sent back is not sent again; start it again"
+                f"Kafka has not answered for {_PATIENCE_S:g} s: "
+                "what was sent back is not sent again; start it again"
             )
 
     def report_progress(self) -> None: ...
@@ -208,13 +200,9 @@ class _Alone:
         )
 
 
-def transactional_id(settings: Settings) -> str:
-    return f"{settings.worker.name}-rejects-retry"
-
-
 def retry_rejects(
     settings: Settings, connection: Connection, wanted: Callable[[str], bool]
-) -> Outcome:
+) -> RetryCounts:
     """Resend the rejects that would be accepted now.
 
     Args:
@@ -224,37 +212,34 @@ def retry_rejects(
         Fenced: another run began meanwhile; rejects already resent stay sent.
         SettingsError: a topic is missing, or cannot be read yet.
     """
-    judge, outcome = _Judge(settings, connection), Outcome()
+    acceptable, outcome = _AcceptanceFilter(settings, connection), RetryCounts()
     partitions = partitions_of(settings, connection)
-    transactions = Transactions(
-        connection, transactional_id(settings), (settings.rejects_topic, 0), _Alone()
-    )
+    name, state = f"{settings.worker.name}-rejects-retry", (settings.rejects_topic, 0)
+    transactions = Transactions(connection, name, state, _CommandOwner())
     # End the transaction of a killed run; only then is it settled what that run sent.
     transactions.take_over()
     try:
         for partition in range(partitions):
             for some in _chunks(settings, connection, partition, wanted):
-                good = judge.good(some, outcome)
+                good = acceptable.select(some, outcome)
                 if good:
-                    told = note(settings.rejects_topic, partition, [offset for offset, _ in good])
-                    transactions.run([*(sent_again(reject) for _, reject in good), told], [])
+                    offsets = [offset for offset, _ in good]
+                    listing = resent_listing(settings.rejects_topic, partition, offsets)
+                    transactions.run([*(resent_record(reject) for _, reject in good), listing], [])
                     outcome.sent += len(good)
     finally:
         transactions.close()
     return outcome
 
 
-def note(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
+def resent_listing(topic: str, partition: int, offsets: Sequence[int]) -> Outgoing:
     """Return the record that lists resent rejects, at most RECORDS_MAX."""
     return Outgoing(topic, partition, None, json.dumps(offsets).encode(), [(RETRIED, b"true")])
 
 
-def sent_again(reject: Rejected) -> Outgoing:
+def resent_record(reject: Rejected) -> Outgoing:
     origin = f"{reject.topic}/{reject.partition}/{reject.offset}".encode()
-    headers = [
-        *((name, content) for name, content in reject.headers if name != RETRY),
-        (RETRY, origin),
-    ]
+    headers = [header for header in reject.headers if header[0] != RETRY] + [(RETRY, origin)]
     return Outgoing(
         reject.topic, reject.partition, reject.key, reject.value, headers, reject.time_ms
     )
@@ -264,14 +249,12 @@ def _chunks(
     settings: Settings, connection: Connection, partition: int, wanted: Callable[[str], bool]
 ) -> Iterator[list[tuple[int, Rejected]]]:
     wait_for_end(connection, settings.rejects_topic, partition)
-    sent = sent_back(connection, settings.rejects_topic, partition)
     chunk: list[tuple[int, Rejected]] = []
     nbytes = 0
-    for message in read_partition(connection, settings.rejects_topic, partition):
-        offset, reject = message.offset() or 0, reject_of(message)
-        if reject is None or offset in sent or not wanted(reject.reason):
+    for message, reject, was_sent in _wanted(connection, settings, partition, wanted):
+        if was_sent:
             continue
-        chunk.append((offset, reject))
+        chunk.append((message.offset() or 0, reject))
         nbytes += len(reject.value or b"") + len(reject.key or b"")
         if len(chunk) >= RECORDS_MAX or nbytes >= BYTES_MAX:
             yield chunk
@@ -280,30 +263,30 @@ def _chunks(
         yield chunk
 
 
-class _Judge:
+class _AcceptanceFilter:
     """Filter for rejects that would be accepted now, using the worker's own readers."""
 
     def __init__(self, settings: Settings, connection: Connection) -> None:
         self._settings, self._reader = settings, reader_of(settings)
         self._forms = Decoders(settings, self._reader)
-        self._sources = {source.log: source for source in source_partitions(settings, connection)}
-        self._sources |= {source.log: source for source in partitions_by_user(settings, connection)}
+        sources = [
+            *source_partitions(settings, connection),
+            *partitions_by_user(settings, connection),
+        ]
+        self._sources = {source.log: source for source in sources}
         self._readers: dict[tuple[str, int], SourceReader] = {}
 
-    def good(
-        self, rejects: Sequence[tuple[int, Rejected]], outcome: Outcome
+    def select(
+        self, rejects: Sequence[tuple[int, Rejected]], outcome: RetryCounts
     ) -> list[tuple[int, Rejected]]:
         """Return the rejects that would be accepted; count the others in `outcome`."""
         whole: dict[tuple[str, int], list[tuple[int, Rejected]]] = {}
-        of_record = self._settings.events.timestamp is None
         for offset, reject in rejects:
             log = reject.topic, reject.partition
             if log not in self._sources:
                 outcome.foreign += 1
             elif reject.truncated:
                 outcome.cut += 1
-            elif reject.time_ms is None and of_record:
-                outcome.timeless += 1
             else:
                 whole.setdefault(log, []).append((offset, reject))
         found: list[tuple[int, Rejected]] = []
@@ -314,25 +297,21 @@ class _Judge:
         return sorted(found, key=lambda one: one[0])
 
     def _accepted(self, log: tuple[str, int], rejects: Sequence[Rejected]) -> list[int]:
-        source = self._sources[log]
+        _, partition, partitions = self._sources[log]
         if log not in self._readers:
             self._readers[log] = source_reader_of(
-                self._settings,
-                self._reader,
-                source.partition,
-                source.partitions,
-                self._forms.form(),
+                self._settings, self._reader, partition, partitions, self._forms.form()
             )
         records = Records.of(
             [reject.value for reject in rejects],
             [self._key(reject) for reject in rejects],
-            [reject.time_ms or 0 for reject in rejects],
+            [reject.time_ms for reject in rejects],
         )
-        latest = time.time_ns() // 1_000_000 + self._settings.events.max_ahead_ms
-        most = self._settings.max_behind_ms
+        now, most = time.time_ns() // 1_000_000, self._settings.max_behind_ms
         # Resent records go to the end, where the clock has moved the watermark.
-        watermark = latest - self._settings.events.max_ahead_ms - self._settings.events.grace_ms
+        watermark = now - self._settings.events.grace_ms
         accepted: list[int] = []
+        latest = now + self._settings.events.max_ahead_ms
         for events, _, _ in self._readers[log].read(records, latest):
             wanted = events.looked_at
             if most is not None:
@@ -386,42 +365,33 @@ def list_rejects(settings: Settings, *, reason: str | None, show: int | None, re
     say.line(f"topic {settings.rejects_topic}: {many(number, 'reject')}", style="bold")
     for text, one in found.items():
         say.line(f"{text}: {one.number:,}", 2)
-        say.line(
-            f"{when(one.first_ms)} to {when(one.last_ms)}, from {', '.join(sorted(one.topics))}", 6
-        )
+        topics = ", ".join(sorted(one.topics))
+        say.line(f"{when(one.first_ms)} to {when(one.last_ms)}, from {topics}", 6)
         if one.sent:
             say.line(f"{one.sent:,} sent back", 6)
         if one.cut:
             say.line(f"{one.cut:,} not whole, as the record was too long: cannot be sent back", 6)
     if show is not None:
         say.line()
-        say.line(
-            f"The first {len(shown):,} that were not sent back. Exact: for the operator only.",
-            style="bold",
-        )
+        first = f"The first {len(shown):,} that were not sent back."
+        say.line(f"{first} Exact: for the operator only.", style="bold")
         for reject in shown:
-            at = "" if reject.time_ms is None else f", {when(reject.time_ms)}"
-            say.line(
-                f"{reject.topic}[{reject.partition}] offset {reject.offset:,}{at}: {reject.reason}",
-                2,
-            )
-            say.exact(
-                "no value"
-                if reject.value is None
-                else reject.value.decode(errors="backslashreplace"),
-                6,
-            )
+            place = f"{reject.topic}[{reject.partition}] offset {reject.offset:,}"
+            say.line(f"{place}, {when(reject.time_ms)}: {reject.reason}", 2)
+            text = "no value"
+            if reject.value is not None:
+                text = reject.value.decode(errors="backslashreplace")
+            say.exact(text, 6)
     return 0
 
 
-def _retried(outcome: Outcome, say: Printer) -> None:
-    say.line(
-        f"sent back: {many(outcome.sent, 'record')}, to the topics and partitions they came from",
-        style="bold",
-    )
+def _retried(outcome: RetryCounts, say: Printer) -> None:
+    sent = many(outcome.sent, "record")
+    say.line(f"sent back: {sent}, to the topics and partitions they came from", style="bold")
     if outcome.sent:
         say.line(
-            "a worker counts each in the tick that is open when it reads it, if its own tick is closed by then",
+            "a worker counts each in the tick that is open when it reads it, "
+            "if its own tick is closed by then",
             2,
         )
         say.line("a worker that still runs with other settings may reject them again", 2)
@@ -429,7 +399,6 @@ def _retried(outcome: Outcome, say: Printer) -> None:
         (outcome.refused, "would not be accepted now, and stay"),
         (outcome.cut, "not whole, as the record was too long: cannot be sent back"),
         (outcome.foreign, "of topics or partitions that these settings do not read"),
-        (outcome.timeless, "without their time, as an earlier version rejected them"),
     ):
         if number:
             say.line(f"{number:,} {text}", 2)

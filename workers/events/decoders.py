@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from workers.events.field_spans import Format
 from workers.events.formats.reader import FormatReader, FramedJson, form_of
 from workers.events.json import Json
 from workers.events.reader import EventReader
-from workers.events.schemas import Access, Registry, Waiting
+from workers.events.schemas import Access, CommandWait, Registry, Waiting
 from workers.events.tree import Node
-from workers.runtime.errors import SettingsError
 from workers.runtime.metrics import Metrics
 from workers.settings.settings import Settings
 
@@ -53,20 +50,7 @@ class Decoders:
         if self._registry is None:
             return None
         form = form_of(self._name, tree, self._schema)
-        return FormatReader(
-            form, self._registry, _Command(self._url) if waiting is None else waiting
-        )
-
-
-class _Command:
-    """A command that waits for a registry; see `Waiting`."""
-
-    def __init__(self, url: str) -> None:
-        self._url, self._until_s = url, time.monotonic() + _PATIENCE_S
-
-    def check_open(self) -> None:
-        if time.monotonic() > self._until_s:
-            raise SettingsError(f"schema_registry.url = {self._url!r}: it does not answer")
-
-    def report_progress(self) -> None:
-        """Do nothing; commands have no watchdog."""
+        if waiting is None:
+            refusal = f"schema_registry.url = {self._url!r}: it does not answer"
+            waiting = CommandWait(_PATIENCE_S, refusal)
+        return FormatReader(form, self._registry, waiting)

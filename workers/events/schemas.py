@@ -19,6 +19,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from workers.runtime.errors import SettingsError
 from workers.runtime.metrics import Metrics
 
 AVRO, PROTOBUF, JSON = "AVRO", "PROTOBUF", "JSON"
@@ -76,6 +77,17 @@ class Nobody:
     def check_open(self) -> None: ...
 
     def report_progress(self) -> None: ...
+
+
+class CommandWait(Nobody):
+    """A command that gives up after `patience_s` with a `SettingsError`."""
+
+    def __init__(self, patience_s: float, refusal: str) -> None:
+        self._deadline, self._refusal = time.monotonic() + patience_s, refusal
+
+    def check_open(self) -> None:
+        if time.monotonic() > self._deadline:
+            raise SettingsError(self._refusal)
 
 
 @dataclass(frozen=True, slots=True)

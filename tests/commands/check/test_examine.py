@@ -14,7 +14,7 @@ from rich.console import Console
 from tests.worker.harness import known, toml, unk
 from workers.cli import execute
 from workers.commands.check.check import show
-from workers.commands.check.examine import Examined, examine
+from workers.commands.check.examine import Findings, examine
 from workers.commands.check.sample import of_file, shares
 from workers.mechanisms.registry import build
 from workers.settings.settings import Settings, load
@@ -47,7 +47,7 @@ def lines(directory: Path, events: Iterable[object]) -> str:
     return str(path)
 
 
-def examined(settings: Settings, source: str, number: int = 10_000) -> Examined:
+def examined(settings: Settings, source: str, number: int = 10_000) -> Findings:
     return examine(settings, of_file(settings, source, number))
 
 

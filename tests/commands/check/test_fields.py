@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.commands.check.examine import NAMES_MAX, PATHS_MAX, Fields
+from workers.commands.check.examine import NAMES_MAX, PATHS_MAX, PathCounts
 from workers.mechanisms.config.views import parse
 
 JSON = st.recursive(
@@ -22,8 +22,8 @@ JSON = st.recursive(
 )
 
 
-def fields(*records: object) -> Fields:
-    found = Fields()
+def fields(*records: object) -> PathCounts:
+    found = PathCounts()
     for record in records:
         found.add(record)
     return found

@@ -57,17 +57,17 @@ def made(
     return topic
 
 
+def options(bootstrap: str, topic: str, output: Path | str, *more: str) -> list[str]:
+    return ["init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(output), *more]
+
+
 def test_the_oldest_and_the_newest_committed_records_are_looked_at(bootstrap: str) -> None:
     """In each partition; offsets that are no records do not make the sample smaller."""
     topic = made(bootstrap, ((None, {"i": i}) for i in range(2_000)), abort=True)
-    sample = sample_of(Connection(bootstrap), topic, 200)
-    numbers = [json.loads(record.value or b"")["i"] for record in sample.records]
-    assert sorted(numbers) == [*range(100), *range(1_900, 2_000)]
-    assert sample.partitions == 2 and 2_000 <= sample.total <= 2_010 and not sample.stopped
-    whole = sample_of(Connection(bootstrap), topic, 10_000)
-    assert sorted(json.loads(record.value or b"")["i"] for record in whole.records) == [
-        *range(2_000)
-    ]
+    for number, found in (200, [*range(100), *range(1_900, 2_000)]), (10_000, [*range(2_000)]):
+        sample = sample_of(Connection(bootstrap), topic, number)
+        assert sorted(json.loads(record.value or b"")["i"] for record in sample.records) == found
+        assert sample.partitions == 2 and 2_000 <= sample.total <= 2_010 and not sample.stopped
 
 
 def test_a_file_is_written_once_and_says_what_is_next(
@@ -79,24 +79,14 @@ def test_a_file_is_written_once_and_says_what_is_next(
     """Neither the file nor anything else is overwritten, and the next commands take what it names."""
     topic = made(bootstrap, events("orders", 600))
     monkeypatch.chdir(tmp_path)
-    run = [
-        "init",
-        "--bootstrap",
-        bootstrap,
-        "--topic",
-        topic,
-        "--keys",
-        "public",
-        "--client",
-        "client.id=x.y",
-    ]
+    run = ["init", "--bootstrap", bootstrap, "--topic", topic]
+    run += ["--keys", "public", "--client", "client.id=x.y"]
     assert execute(run) == 0
     out = capsys.readouterr().out
     assert f"{topic}.toml: written" in out and f"Next: quietcount check -c {topic}.toml" in out
     settings = load(f"{topic}.toml")
-    assert settings.events.count == "order.lines[].qty" and settings.kafka.client == {
-        "client.id": "x.y"
-    }
+    assert settings.events.count == "order.lines[].qty"
+    assert settings.kafka.client == {"client.id": "x.y"}
     text = Path(f"{topic}.toml").read_text()
     assert f"quietcount key new {topic}.key" in text
     assert execute(run) == 2
@@ -110,50 +100,32 @@ def test_a_file_is_written_once_and_says_what_is_next(
 
 
 @pytest.mark.parametrize(
-    ("records", "code", "words"),
+    ("records", "words"),
     [
-        ([], 1, "the topic is empty"),
-        ([("k", None)], 1, "without a value"),
-        ([(None, b"\x00\x00\x00\x00\x01abc")] * 20, 1, "framed for a Schema Registry"),
-        ([(None, b"nonsense")] * 20, 1, "0 of 20 sampled values are JSON objects"),
-        (
-            [(None, {"id": f"{i:09}"}) for i in range(40)],
-            1,
-            "no field of the sampled records can be counted",
-        ),
+        ([], "the topic is empty"),
+        ([("k", None)], "without a value"),
+        ([(None, b"\x00\x00\x00\x00\x01abc")] * 20, "framed for a Schema Registry"),
+        ([(None, b"nonsense")] * 20, "0 of 20 sampled values are JSON objects"),
+        ([(None, {"id": f"{i:09}"}) for i in range(40)], "no field of the sampled records can be"),
     ],
     ids=["empty", "tombstones", "framed", "no JSON", "ids"],
 )
 def test_where_nothing_can_be_guessed_no_file_is_written(
     records: list[tuple[str | None, object]],
-    code: int,
     words: str,
     bootstrap: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     topic = made(bootstrap, records)
-    assert (
-        execute(
-            [
-                "init",
-                "--bootstrap",
-                bootstrap,
-                "--topic",
-                topic,
-                "--output",
-                str(tmp_path / "x.toml"),
-            ]
-        )
-        == code
-    )
+    assert execute(options(bootstrap, topic, tmp_path / "x.toml")) == 1
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"quietcount: no settings for the topic {topic}: ") and words in line
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("wrong", "words"),
     [
         (["--client", "x"], "--client: NAME=VALUE"),
         (["--client", "sasl.password=hunter2"], "a secret must not be written here"),
@@ -165,7 +137,7 @@ def test_where_nothing_can_be_guessed_no_file_is_written(
     ],
 )
 def test_a_wrong_option_is_one_line_and_2(
-    options: list[str],
+    wrong: list[str],
     words: str,
     bootstrap: str,
     tmp_path: Path,
@@ -173,23 +145,20 @@ def test_a_wrong_option_is_one_line_and_2(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert execute(["init", "--bootstrap", bootstrap, "--topic", "some", *options]) == 2
+    assert execute(["init", "--bootstrap", bootstrap, "--topic", "some", *wrong]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert words in line and "hunter2" not in line
     assert list(tmp_path.iterdir()) == []
 
 
 def test_secrets_stay_where_they_are(
-    bootstrap: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file names the variable; the client gets what is in it."""
     monkeypatch.setenv("QC_TEST_PASSWORD", "hunter2")
     topic = made(bootstrap, events("flights", 200))
-    run = ["init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(tmp_path / "x.toml")]
-    assert execute([*run, "--client", "sasl.password=env:QC_TEST_PASSWORD"]) == 0
+    secret = "--client", "sasl.password=env:QC_TEST_PASSWORD"
+    assert execute(options(bootstrap, topic, tmp_path / "x.toml", *secret)) == 0
     text = (tmp_path / "x.toml").read_text()
     assert '"sasl.password" = { env = "QC_TEST_PASSWORD" }' in text and "hunter2" not in text
     assert load(tmp_path / "x.toml").kafka.client == {"sasl.password": "hunter2"}
@@ -199,7 +168,7 @@ def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
     """What may be published, whom to protect, and which range; each question says what it is about."""
     topic = made(bootstrap, events("sensors", 1_000))
     out, code = on_a_terminal(
-        ["init", "--bootstrap", bootstrap, "--topic", topic, "--output", str(tmp_path / "x.toml")],
+        options(bootstrap, topic, tmp_path / "x.toml"),
         [
             ("May the names be published?", "declare"),
             ("Protect all events of one user", "y"),
@@ -212,28 +181,13 @@ def test_on_a_terminal_it_asks(bootstrap: str, tmp_path: Path) -> None:
     [histogram] = settings.histograms
     assert histogram.keys == ("humidity", "temperature")
     assert settings.privacy.unit == "user" and settings.events.user == "sensor"
-    assert (
-        histogram.buckets is not None
-        and histogram.buckets.edges[0] == -10
-        and histogram.buckets.edges[-1] == 90
-    )
+    assert histogram.buckets is not None
+    assert (histogram.buckets.edges[0], histogram.buckets.edges[-1]) == (-10, 90)
 
 
 def test_with_yes_it_asks_nothing_and_publishes_no_names(bootstrap: str, tmp_path: Path) -> None:
     topic = made(bootstrap, events("sensors", 1_000))
-    out, code = on_a_terminal(
-        [
-            "init",
-            "--bootstrap",
-            bootstrap,
-            "--topic",
-            topic,
-            "--output",
-            str(tmp_path / "x.toml"),
-            "--yes",
-        ],
-        [],
-    )
+    out, code = on_a_terminal(options(bootstrap, topic, tmp_path / "x.toml", "--yes"), [])
     assert code == 0 and "published?" not in out
     settings = load(tmp_path / "x.toml")
     assert settings.events.key == "$all" and settings.privacy.unit == "event"

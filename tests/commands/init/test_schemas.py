@@ -13,11 +13,10 @@ from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import message_factory
 
-from tests.commands.init.topics import sample_of
+from tests.commands.init.topics import draft_of, sample_of
 from tests.registry_server import RegistryServer, registry_server
 from workers.commands.init import formats
-from workers.commands.init.draft import Answers, Guess
-from workers.commands.init.formats import NothingToCount, decoded
+from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.events.formats.protobuf_program import ProtobufSchema
 from workers.events.schemas import Access, Schema
 from workers.runtime.errors import SettingsError
@@ -60,13 +59,11 @@ def test_avro_is_read_whole_and_what_is_broken_is_passed_over(registry: Registry
     serializer = AvroSerializer(SchemaRegistryClient({"url": registry.url}), ORDER)
     values = [serializer(order(n), context("avro")) for n in range(200)]
     bad = [(values[0] or b"")[:-1], b"\0\0\0\xff\xffabc", b"{}", b"", None]
-    found = decoded([*bad, *values], access(registry))
+    found = decode_sample([*bad, *values], access(registry))
     assert found.format == "avro"
     assert found.objects == {n + len(bad): order(n) for n in range(200)}
     sample = sample_of((None, value) for value in values)
-    draft = Guess(
-        sample, decoded([record.value for record in sample.records], access(registry)), NOW_MS
-    ).draft(Answers())
+    draft = draft_of(sample, access=access(registry))
     assert str(draft.items.field.path) == "lines[].sku" and draft.items.count is not None
     assert draft.accepted == 200
 
@@ -99,7 +96,7 @@ def test_protobuf_is_read_whole_whichever_message_of_the_schema_it_is(
         frame,
         frame + b"\xff\xff\xff",
     ]
-    found = decoded(values[:3] + values, access(registry))
+    found = decode_sample(values[:3] + values, access(registry))
     assert found.format == "protobuf"
     whole = {
         "shop": "s1",
@@ -124,7 +121,9 @@ def test_protobuf_is_read_whole_whichever_message_of_the_schema_it_is(
 def test_json_behind_a_schema_id_is_json(registry: RegistryServer) -> None:
     schema = '{"type": "object", "title": "Order", "properties": {"shop": {}, "lines": {"type": "array"}}}'
     serializer = JSONSerializer(schema, SchemaRegistryClient({"url": registry.url}))
-    found = decoded([serializer(order(n), context("json")) for n in range(20)], access(registry))
+    found = decode_sample(
+        [serializer(order(n), context("json")) for n in range(20)], access(registry)
+    )
     assert found.format == "json_schema"
     assert found.objects == {n: order(n) for n in range(20)}
 
@@ -132,11 +131,11 @@ def test_json_behind_a_schema_id_is_json(registry: RegistryServer) -> None:
 def test_what_is_framed_needs_a_registry_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one the message names the option; with one that is away the command ends."""
     values: list[bytes | None] = [b"\0\0\0\0\1abc"] * 3
-    with pytest.raises(NothingToCount, match="--schema-registry URL"):
-        decoded(values)
+    with pytest.raises(CannotGuess, match="--schema-registry URL"):
+        decode_sample(values)
     monkeypatch.setattr(formats, "_PATIENCE_S", 0.5)
     with pytest.raises(
         SettingsError,
         match=r"the schema registry at http://127\.0\.0\.1:1 did not answer within 0\.5 s",
     ):
-        decoded(values, Access("http://127.0.0.1:1", {"timeout": 0.5}, 0.0))
+        decode_sample(values, Access("http://127.0.0.1:1", {"timeout": 0.5}, 0.0))

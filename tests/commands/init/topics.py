@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from aiokafka.partitioner import murmur2
 
-from workers.commands.init.draft import Answers, Draft, Guess
-from workers.commands.init.formats import decoded
+from workers.commands.init.draft import Draft, OperatorAnswers, SampleGuesses
+from workers.commands.init.formats import decode_sample
 from workers.commands.init.sample import Record, Sample
+from workers.commands.init.tick_choice import choose_tick
+from workers.commands.init.writing import FileContext, settings_text
+from workers.events.schemas import Access
+from workers.settings.settings import Settings, settings_of
 
 NOW_MS = 1_795_300_000_000
 SPAN_MS = 6 * 3_600_000
@@ -21,12 +28,8 @@ Keyed = tuple[str | None, Event]
 
 
 def iso(at_ms: int) -> str:
-    """Return a time as ISO 8601 has it."""
-    return (
-        datetime.fromtimestamp(at_ms / 1000, UTC)
-        .isoformat(timespec="milliseconds")
-        .replace("+00:00", "Z")
-    )
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def flights(rng: random.Random, at: int) -> Keyed:
@@ -47,25 +50,19 @@ def flights(rng: random.Random, at: int) -> Keyed:
 def orders(rng: random.Random, at: int) -> Keyed:
     """An order with lines, in a topic with refunds that have none; seconds since 1970."""
     if rng.random() < 0.2:
-        return None, {
-            "type": "refund",
-            "order": {"id": rng.randrange(10**9), "shop": "s1"},
-            "created": at // 1000,
-        }
-    lines = [
-        {
-            "sku": rng.randrange(1000, 1030),
-            "qty": rng.randrange(1, 4),
-            "price": rng.randrange(1, 99) + 0.99,
-        }
-        for _ in range(rng.randrange(1, 5))
-    ]
+        order: Event = {"id": rng.randrange(10**9), "shop": "s1"}
+        return None, {"type": "refund", "order": order, "created": at // 1000}
+
+    def line() -> Event:
+        sku, qty = rng.randrange(1000, 1030), rng.randrange(1, 4)
+        return {"sku": sku, "qty": qty, "price": rng.randrange(1, 99) + 0.99}
+
+    lines = [line() for _ in range(rng.randrange(1, 5))]
     order = {"id": rng.randrange(10**9), "shop": rng.choice(["s1", "s2", "s3"]), "lines": lines}
     return None, {"type": "purchase", "order": order, "created": at // 1000}
 
 
 def web_log(rng: random.Random, at: int) -> Keyed:
-    """A request."""
     return None, {
         "ts": at,
         "ip": f"10.{rng.randrange(256)}.{rng.randrange(256)}.{rng.randrange(256)}",
@@ -80,7 +77,6 @@ def web_log(rng: random.Random, at: int) -> Keyed:
 
 
 def sensors(rng: random.Random, at: int) -> Keyed:
-    """A reading."""
     kind = rng.choice(["temperature", "humidity"])
     value = rng.gauss(21, 2) if kind == "temperature" else rng.uniform(30, 70)
     sensor = f"sensor-{rng.randrange(200)}"
@@ -99,20 +95,12 @@ def users(rng: random.Random, at: int) -> Keyed:
     page = rng.choice(["home", "search", "cart", "help", "product"])
     tags = rng.sample(["new", "eu", "beta"], rng.randrange(3))
     action = rng.choice(["click", "view"])
-    return session, {
-        "session": session,
-        "action": action,
-        "context": {"page": page, "when": iso(at)},
-        "tags": tags,
-    }
+    place = {"page": page, "when": iso(at)}
+    return session, {"session": session, "action": action, "context": place, "tags": tags}
 
 
 TOPICS: dict[str, Callable[[random.Random, int], Keyed]] = {
-    "flights": flights,
-    "orders": orders,
-    "web-log": web_log,
-    "sensors": sensors,
-    "users": users,
+    topic.__name__.replace("_", "-"): topic for topic in (flights, orders, web_log, sensors, users)
 }
 
 
@@ -135,26 +123,46 @@ def sample_of(
 ) -> Sample:
     """Return a sample that holds the whole topic: objects as JSON, bytes as they are."""
     records = []
-    offsets = [0] * partitions
+    offsets = Counter[int]()
     for place, (key, value) in enumerate(keyed):
         partition = partition_of(key, place, partitions)
         body = value if isinstance(value, bytes) or value is None else json.dumps(value).encode()
-        records.append(
-            Record(
-                partition,
-                offsets[partition],
-                NOW_MS - 1000 + place % 1000,
-                None if key is None else key.encode(),
-                body,
-            )
-        )
+        key_bytes = None if key is None else key.encode()
+        logged = NOW_MS - 1000 + place % 1000
+        records.append(Record(partition, offsets[partition], logged, key_bytes, body))
         offsets[partition] += 1
     records.sort(key=lambda record: (record.partition, record.offset))
     return Sample(records=records, partitions=partitions, total=len(records), topics=topics)
 
 
-def draft_of(sample: Sample, answers: Answers | None = None) -> Draft:
-    """Return what is guessed of a sample."""
-    return Guess(sample, decoded([record.value for record in sample.records]), NOW_MS).draft(
-        answers or Answers()
+def draft_of(
+    sample: Sample, answers: OperatorAnswers | None = None, access: Access | None = None
+) -> Draft:
+    decoded = decode_sample([record.value for record in sample.records], access)
+    return SampleGuesses(sample, decoded, NOW_MS).draft(answers or OperatorAnswers())
+
+
+def written(sample: Sample, answers: OperatorAnswers | None = None) -> tuple[str, Draft]:
+    """Return what `init` writes, and the draft."""
+    draft = draft_of(sample, answers)
+    place = FileContext(
+        bootstrap="localhost:9092",
+        topic="events",
+        client={},
+        registry={},
+        file="x.toml",
+        key_file="x.key",
+        key_name="x.key",
+        now=datetime(2026, 11, 22, tzinfo=UTC),
     )
+    pace = choose_tick(draft, NOW_MS)
+    return settings_text(draft, pace, answers or OperatorAnswers(), place), draft
+
+
+def loaded(text: str) -> Settings:
+    return settings_of(tomllib.loads(text), Path("/nowhere"))
+
+
+def comments(text: str) -> str:
+    """Return the text of a settings file without line breaks."""
+    return " ".join(text.replace("#", " ").split())

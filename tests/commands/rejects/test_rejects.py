@@ -19,7 +19,7 @@ from tests import ROOT
 from tests.worker.harness import Site, command, known, unk, until
 from workers.cli import execute
 from workers.commands import rejects
-from workers.commands.rejects import by_reason, retry_rejects, sent_back
+from workers.commands.rejects import by_reason, resent_offsets, retry_rejects
 from workers.kafka.transaction import Transactions
 from workers.pipeline.rejected import read_reject, rejected
 from workers.runtime.errors import Fenced
@@ -47,7 +47,7 @@ def reject(
         time_ms=changes.pop("time_ms", NOW),
         further=changes.pop("further", ()),
     )
-    headers: Any = [header for header in made.headers if header[0] != changes.get("without")]
+    headers = cast(Any, made.headers)
     site._producer.produce(made.topic, made.value, made.key, partition, headers=headers)
     site._producer.flush()
 
@@ -181,7 +181,7 @@ def test_only_what_is_accepted_now_goes_and_the_rest_may_later(
         site.settings, site.connection, lambda reason: reason == "missing field 'key'"
     )
     assert (first.sent, first.refused) == (4, 2)
-    assert sent_back(site.connection, site.settings.rejects_topic, 0) == {0, 1}
+    assert resent_offsets(site.connection, site.settings.rejects_topic, 0) == {0, 1}
     site.document["events"]["key"] = "shop"
     site.config = site.write(site.document)
     second = retry_rejects(site.settings, site.connection, any_reason)
@@ -204,7 +204,7 @@ def test_only_what_is_accepted_now_goes_and_the_rest_may_later(
 def test_what_cannot_be_sent_back_is_counted_and_left(
     bootstrap: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half an event is another event; one of another topic is not this worker's; one without its time would lie."""
+    """Half an event is another event; one of another topic is not this worker's."""
     site = Site(bootstrap, tmp_path, [unk()], partitions=1)
     long = json.dumps(good(0) | {"note": "x" * 950_000}).encode()
     reject(site, 0, long, reason="record too large")
@@ -212,21 +212,13 @@ def test_what_cannot_be_sent_back_is_counted_and_left(
     reject(site, 0, good(2), further=[("h", b"x" * 20_000)])
     reject(site, 0, good(3), source=("another-topic", 0, 0))
     reject(site, 0, good(4), source=(site.topic, 7, 0))
-    reject(site, 0, good(5), without="timestamp")
-    del site.document["events"]["timestamp"]
-    site.config = site.write(site.document)
     outcome = retry_rejects(site.settings, site.connection, any_reason)
-    assert (outcome.sent, outcome.cut, outcome.foreign, outcome.timeless) == (0, 3, 2, 1)
+    assert (outcome.sent, outcome.cut, outcome.foreign) == (0, 3, 2)
     assert list(site.read(site.topic)) == []
     capsys.readouterr()
     assert execute(["rejects", "-c", str(site.config), "--retry"]) == 0
     shown = capsys.readouterr().out
-    for words in (
-        "sent back: 0 records",
-        "3 not whole",
-        "2 of topics or partitions",
-        "1 without their time",
-    ):
+    for words in ("sent back: 0 records", "3 not whole", "2 of topics or partitions"):
         assert words in shown
 
 
@@ -319,7 +311,7 @@ def test_it_waits_for_what_another_transaction_hides(bootstrap: str, tmp_path: P
     slow.begin_transaction()
     slow.produce(topic, b"{", partition=0)
     slow.flush(60)
-    told = rejects.note(topic, 0, [0])
+    told = rejects.resent_listing(topic, 0, [0])
     site._producer.produce(topic, told.value, None, 0, headers=cast(Any, told.headers))
     site._producer.flush()
     timer = threading.Timer(2.0, slow.commit_transaction, (60,))

@@ -7,16 +7,7 @@ from datetime import timedelta
 
 from rich.console import Console
 
-from workers.commands.check.examine import (
-    Examined,
-    Expected,
-    Nearest,
-    OfHistogram,
-    OfUsers,
-    Spread,
-    Why,
-    examine,
-)
+from workers.commands.check import examine
 from workers.commands.check.sample import Sample, of_file, of_topics
 from workers.commands.compiling import ensure_compiled
 from workers.commands.printing import Printer, many, share, when
@@ -42,40 +33,33 @@ def check(settings: Settings, *, source: str | None, records: int) -> int:
     sample = of_topics(settings, records) if source is None else of_file(settings, source, records)
     if not len(sample):
         late = " within 15 s" if sample.stopped else ""
-        print(
-            f"quietcount: {sample.name}: there are none{late}, so nothing can be checked",
-            file=sys.stderr,
-        )
-        return EXIT_NOTHING_ACCEPTED
-    found = examine(settings, sample)
+        return _failure(sample, f"there are none{late}, so nothing can be checked")
+    found = examine.examine(settings, sample)
     show(found, sample, settings, Console(highlight=False))
     if not found.accepted:
-        print(
-            f"quietcount: {sample.name}: none of {found.records:,} would be accepted",
-            file=sys.stderr,
-        )
-    return 0 if found.accepted else EXIT_NOTHING_ACCEPTED
+        return _failure(sample, f"none of {found.records:,} would be accepted")
+    return 0
 
 
-def show(found: Examined, sample: Sample, settings: Settings, console: Console) -> None:
+def _failure(sample: Sample, problem: str) -> int:
+    print(f"quietcount: {sample.name}: {problem}", file=sys.stderr)
+    return EXIT_NOTHING_ACCEPTED
+
+
+def show(found: examine.Findings, sample: Sample, settings: Settings, console: Console) -> None:
     say = Printer(console)
     say.line(f"{sample.name}: {found.records:,}. Exact: for the operator only.", style="bold")
     if sample.stopped:
         say.line("there was no time to read as many as were asked for", 2)
     rows = [
-        ("accepted", found.accepted, ""),
-        ("skipped", found.skipped, "no histogram's where matches" if found.skipped else ""),
-        (
-            "rejected",
-            found.rejected,
-            "as the worker would, into " + settings.rejects_topic if found.rejected else "",
-        ),
+        (name, f"{n:,}", share(n, found.records), why if n else "")
+        for name, n, why in (
+            ("accepted", found.accepted, ""),
+            ("skipped", found.skipped, "no histogram's where matches"),
+            ("rejected", found.rejected, f"as the worker would, into {settings.rejects_topic}"),
+        )
     ]
-    say.table(
-        ("", "", "", ""),
-        [(name, f"{n:,}", share(n, found.records), why) for name, n, why in rows],
-        left=(0, 3),
-    )
+    say.table(("", "", "", ""), rows, left=(0, 3))
     if found.first_ms is not None and found.last_ms is not None:
         say.line(f"events from {when(found.first_ms)} to {when(found.last_ms)}", 2)
     if found.time_hint:
@@ -92,100 +76,76 @@ def show(found: Examined, sample: Sample, settings: Settings, console: Console) 
         _histogram(one, found, say)
 
 
-def _why(why: Why, records: int, say: Printer) -> None:
+def _why(why: examine.RejectReason, records: int, say: Printer) -> None:
     say.line(f"{why.reason}: {why.number:,} ({share(why.number, records)})", 2)
     if why.hint:
         say.line(why.hint, 6)
     if why.empty:
-        say.line(
-            f'missing = "empty" would accept {why.empty:,} of them: as events without items, which count nothing',
-            6,
-        )
+        would = f'missing = "empty" would accept {why.empty:,} of them'
+        say.line(f"{would}: as events without items, which count nothing", 6)
     if why.absent is not None:
         say.line(_near(why.absent, "none of them"), 6)
     say.exact(why.example, 6)
 
 
-def _near(absent: Nearest, who: str = "no record") -> str:
+def _near(absent: examine.Nearest, who: str = "no record") -> str:
     if not absent.nearest:
         return f"{who} has {absent.path}, nor anything like it"
     near = ", ".join(f"{path} (in {part:.0%})" for path, part in absent.nearest)
     return f"{who} has {absent.path}; nearest: {near}"
 
 
-def _histogram(one: OfHistogram, found: Examined, say: Printer) -> None:
-    config = one.config
-    say.line(
-        f"{config.name}: {config.mechanism}, ticks of {format_duration(config.tick_ms)}",
-        style="bold",
-    )
-    seen = one.looked_at
+def _histogram(one: examine.HistogramFindings, found: examine.Findings, say: Printer) -> None:
+    config, seen = one.config, one.looked_at
+    ticks = f"ticks of {format_duration(config.tick_ms)}"
+    say.line(f"{config.name}: {config.mechanism}, {ticks}", style="bold")
+    events = f"{seen:,} of {many(found.accepted, 'event')} ({share(seen, found.accepted)})"
     matched = "" if config.where_ is None else ", those that its where matches"
-    say.line(
-        f"looks at {seen:,} of {many(found.accepted, 'event')} ({share(seen, found.accepted)}){matched}",
-        2,
-    )
+    say.line(f"looks at {events}{matched}", 2)
     for absent in one.absent:
         say.line(f"! {_near(absent)}", 2)
     if not seen:
         return
     say.line(f"{many(one.keys, 'stream key')}: {_declared(one)}; {many(one.labels, 'item')}", 2)
     if one.early:
-        say.line(
-            f"! {many(one.early, 'event')} of these dated before its start {when(config.start_ms)}: not counted",
-            2,
-        )
+        before = f"dated before its start {when(config.start_ms)}: not counted"
+        say.line(f"! {many(one.early, 'event')} of these {before}", 2)
     if one.without_items:
-        say.line(
-            f"! {many(one.without_items, 'event')} of these ({share(one.without_items, seen)}) accepted without any item: "
-            "they count nothing",
-            2,
-        )
-    say.line(
-        f"items an event: {_spread(one.items, f'max_items = {config.max_items}', seen, 'event')}", 2
-    )
-    rows = "counts of an item in an event"
+        these = f"{many(one.without_items, 'event')} of these ({share(one.without_items, seen)})"
+        say.line(f"! {these} accepted without any item: they count nothing", 2)
+    spread = _spread(one.items, f"max_items = {config.max_items}", seen, "event")
+    say.line(f"items an event: {spread}", 2)
+    rows, bound = "counts of an item in an event", f"max_count = {config.max_count}"
     if one.of_users is not None:
         _users(one.of_users, config, say)
     elif one.amounts.most > 1:
-        say.line(
-            f"{rows}: {_spread(one.amounts, f'max_count = {config.max_count}', None, 'count')}", 2
-        )
+        say.line(f"{rows}: {_spread(one.amounts, bound, None, 'count')}", 2)
     elif config.max_count > 1:
         say.line(f"{rows}: 1; max_count = {config.max_count:,} only adds noise", 2)
     if found.time_hint:
-        say.line(
-            "nothing can be said of its ticks while the times are not of this century (above)", 2
-        )
+        unsure = "nothing can be said of its ticks while the times are not of this century (above)"
+        say.line(unsure, 2)
     elif one.expected is None:
-        say.line(
-            "its events have one time, or none counts: no rate, so nothing can be said of its ticks",
-            2,
-        )
+        unsure = "its events have one time, or none counts: no rate"
+        say.line(f"{unsure}, so nothing can be said of its ticks", 2)
     else:
         _expected(one.expected, one, say)
 
 
-def _users(found: OfUsers, config: HistogramConfig, say: Printer) -> None:
-    epoch = (
-        "all time" if config.horizon_ticks is None else _span(config.tick_ms * config.horizon_ticks)
-    )
-    say.line(
-        f"{many(found.users, 'user')} in the sample; bounds hold over an epoch ({epoch}), in which they may bring more:",
-        2,
-    )
+def _users(found: examine.UserContributions, config: HistogramConfig, say: Printer) -> None:
+    epoch = "all time"
+    if config.horizon_ticks is not None:
+        epoch = _span(config.tick_ms * config.horizon_ticks)
+    bounds = f"bounds hold over an epoch ({epoch}), in which they may bring more"
+    say.line(f"{many(found.users, 'user')} in the sample; {bounds}:", 2)
     bound = f"max_items_per_user = {config.max_items_per_user}"
-    say.line(
-        f"pairs of stream key and item of a user: {_spread(found.pairs, bound, found.users, 'user')}",
-        4,
-    )
-    say.line(
-        f"counts of such a pair: {_spread(found.amounts, f'max_count = {config.max_count}', None, 'count')}",
-        4,
-    )
+    pairs = _spread(found.pairs, bound, found.users, "user")
+    say.line(f"pairs of stream key and item of a user: {pairs}", 4)
+    amounts = _spread(found.amounts, f"max_count = {config.max_count}", None, "count")
+    say.line(f"counts of such a pair: {amounts}", 4)
 
 
-def _declared(one: OfHistogram) -> str:
+def _declared(one: examine.HistogramFindings) -> str:
     if one.config.keys == "public":
         return "every key may be named"
     if one.served == one.keys:
@@ -193,63 +153,52 @@ def _declared(one: OfHistogram) -> str:
     return f"{one.served:,} declared; {many(one.unserved, 'event')} of the others do not count here"
 
 
-def _spread(spread: Spread, bound: str, events: int | None, thing: str) -> str:
-    text = f"median {spread.median:g}, 99 % have at most {spread.most_of_99:g}, the most {spread.most:,}; {bound}"
+def _spread(spread: examine.Distribution, bound: str, events: int | None, thing: str) -> str:
+    text = (
+        f"median {spread.median:g}, 99 % have at most {spread.most_of_99:g}, "
+        f"the most {spread.most:,}; {bound}"
+    )
     if not spread.above:
         return f"{text} cuts none"
-    return f"{text} cuts {many(spread.above, thing)}" + (
-        "" if events is None else f" ({share(spread.above, events)})"
-    )
+    of = "" if events is None else f" ({share(spread.above, events)})"
+    return f"{text} cuts {many(spread.above, thing)}{of}"
 
 
-def _expected(expected: Expected, one: OfHistogram, say: Printer) -> None:
+def _expected(expected: examine.Expected, one: examine.HistogramFindings, say: Printer) -> None:
     say.line("estimate, if events go on like this:", 2)
     if expected.declared is not None:
-        inside = (
-            f"{expected.declared:.1%}"
-            if 0.001 < expected.declared < 0.999
-            else f"{expected.declared:.0%}"
-        )
+        digits = 1 if 0.001 < expected.declared < 0.999 else 0
+        inside = f"{expected.declared:.{digits}%}"
         say.line(f"{inside} of what events bring is in its declared domain", 4)
-    say.line(
-        f"{_about(expected.events)} events a tick; {_about(expected.largest)} of the largest item, "
-        f"{_about(expected.median)} of the median one",
-        4,
-    )
+    largest, median = _about(expected.largest), _about(expected.median)
+    items = f"{largest} of the largest item, {median} of the median one"
+    say.line(f"{_about(expected.events)} events a tick; {items}", 4)
     if expected.counts:
-        sd = f"noise of sd {expected.sd_first:.3g} after the first tick"
-        say.line(
-            sd
-            + (
-                f", {expected.sd_worst:.3g} at worst"
-                if expected.sd_worst > expected.sd_first * 1.005
-                else ""
-            ),
-            4,
-        )
-    span = _span(expected.last * one.config.tick_ms)
+        worse = expected.sd_worst > expected.sd_first * 1.005
+        worst = f", {expected.sd_worst:.3g} at worst" if worse else ""
+        say.line(f"noise of sd {expected.sd_first:.3g} after the first tick{worst}", 4)
     if one.of_users is not None:
         say.line(
-            "these are events before users are bounded: a sample does not show how often the same users come back",
+            "these are events before users are bounded: "
+            "a sample does not show how often the same users come back",
             4,
         )
-        for passing in expected.passing:
-            users = -(-(passing.threshold + 1) // one.config.max_count)
-            say.line(
-                f"after tick {passing.tick:,}: threshold {passing.threshold:,}: an item is shown from about {users:,} different "
-                f"users on, at least (in an epoch each counts at most {one.config.max_count} times, by max_count)",
-                4,
-            )
-        return
+    span, max_count = _span(expected.last * one.config.tick_ms), one.config.max_count
     for passing in expected.passing:
-        at = f"after tick {passing.tick:,}" + (
-            f" ({span})" if passing.tick == expected.last else ""
-        )
-        say.line(
-            f"{at}: threshold {passing.threshold:,}, passed by {passing.shown:,} of {expected.items:,} pairs of stream key and item "
-            f"({share(passing.shown, expected.items)})",
-            4,
-        )
+        at = f"after tick {passing.tick:,}"
+        if one.of_users is not None:
+            users = -(-(passing.threshold + 1) // max_count)
+            shown = (
+                f"an item is shown from about {users:,} different users on, at least "
+                f"(in an epoch each counts at most {max_count} times, by max_count)"
+            )
+            say.line(f"{at}: threshold {passing.threshold:,}: {shown}", 4)
+            continue
+        if passing.tick == expected.last:
+            at += f" ({span})"
+        shown = f"{passing.shown:,} of {expected.items:,} pairs of stream key and item"
+        passed = f"passed by {shown} ({share(passing.shown, expected.items)})"
+        say.line(f"{at}: threshold {passing.threshold:,}, {passed}", 4)
 
 
 def _span(milliseconds: int) -> str:

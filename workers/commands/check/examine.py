@@ -22,26 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workers.commands.check.sample import Part, Sample
+from workers.commands.init.fields import walk
 from workers.events.columns import EventColumns, Events, rows_of
 from workers.events.decoders import Decoders
 from workers.events.project import PLAUSIBLE_MS, Projection, time_ms
 from workers.events.reader import AHEAD, EARLY, Reject
 from workers.events.source_reader import SourceReader
 from workers.mechanisms.config.histogram import HistogramConfig
-from workers.mechanisms.config.views import CHARACTERS_MAX, STEPS_MAX, UNITS, Path, Shape, parse
+from workers.mechanisms.config.views import CHARACTERS_MAX, UNITS, Path, Shape, parse
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.one_shot.config import OneShotConfig
 from workers.mechanisms.registry import build
 from workers.pipeline.factory import lanes, reader_of, source_reader_of
 from workers.pipeline.watermark import Watermark, behind_rejects
-from workers.privacy.plan.noise import (
-    KINDS,
-    blocks_of,
-    curve,
-    discovery_step,
-    last_tick,
-    worst_and_rms,
-)
+from workers.privacy.plan import noise
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
@@ -57,7 +51,7 @@ _NEAR = 0.6
 _LAST_NAME, _NEAR_LAST = 0.95, 0.75
 
 
-class Fields:
+class PathCounts:
     """Number of records per path. Its repr shows none: names of fields may be data."""
 
     def __init__(self) -> None:
@@ -69,8 +63,8 @@ class Fields:
 
     def add(self, record: object) -> None:
         self._records += 1
-        for path in set(_paths(record, (), None)):
-            text = str(path)
+        for at in {at for at, _ in walk(record, NAMES_MAX, ELEMENTS_MAX) if at[0]}:
+            text = str(Path(*at))
             if text in self._met or (len(self._met) < PATHS_MAX and len(text) <= CHARACTERS_MAX):
                 self._met[text] += 1
 
@@ -80,11 +74,8 @@ class Fields:
     def nearest(self, wanted: Path) -> list[str]:
         """Return the paths most similar to `wanted`, best first, without `wanted` itself."""
         scores = {text: _likeness(wanted, text) for text in self._met if text != str(wanted)}
-        good = sorted(
-            (text for text, score in scores.items() if score >= _NEAR),
-            key=lambda text: (-scores[text], text),
-        )
-        return good[:NEAREST]
+        good = [text for text, score in scores.items() if score >= _NEAR]
+        return sorted(good, key=lambda text: (-scores[text], text))[:NEAREST]
 
     def share(self, path: str) -> float:
         return self._met[path] / self._records if self._records else 0.0
@@ -94,26 +85,13 @@ def wanted_paths(shape: Shape) -> dict[str, Path]:
     """Return the paths that the settings read, keyed by setting and path."""
     found: dict[str, Path] = {}
     for view in shape.views.values():
-        for name, path in view.paths().items():
-            found[f"{name} {path}"] = path
+        found |= {f"{name} {path}": path for name, path in view.paths().items()}
         for condition in view.where:
             found[f"where {condition.field}"] = parse(condition.field)
     for name, place in (("timestamp", shape.time), ("user", shape.user)):
         if isinstance(place, Path):
             found[f"{name} {place}"] = place
     return found
-
-
-def _paths(value: object, steps: tuple[str, ...], list_at: int | None) -> Iterator[Path]:
-    if steps:
-        yield Path(steps, list_at)
-    if isinstance(value, Mapping) and len(steps) < STEPS_MAX:
-        for name in list(value)[:NAMES_MAX]:
-            if isinstance(name, str) and name:
-                yield from _paths(value[name], (*steps, name), list_at)
-    elif isinstance(value, list) and steps and list_at is None:
-        for element in value[:ELEMENTS_MAX]:
-            yield from _paths(element, steps, len(steps))
 
 
 def _likeness(wanted: Path, text: str) -> float:
@@ -130,12 +108,11 @@ def _ratio(one: str, other: str) -> float:
     return matcher.ratio() if likely else 0.0
 
 
-Pair = tuple[str, str]
-"""A stream key and a label."""
+Pair = tuple[str, str]  # a stream key and a label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passing:
+class ThresholdEstimate:
     tick: int
     threshold: int
     shown: int
@@ -164,7 +141,7 @@ class Expected:
     largest: float
     median: float
     items: int
-    passing: tuple[Passing, ...]
+    passing: tuple[ThresholdEstimate, ...]
     declared: float | None
 
 
@@ -185,15 +162,15 @@ def expected(
     tick_s = config.tick_ms / 1000
     a_tick = {pair: rate * tick_s for pair, rate in pairs_s.items()}
     domain = {label.decode() for label in mechanism.domain()}
-    inside = None
+    total, declared = sum(a_tick.values()), None
     if domain:
-        known = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
-        total = sum(a_tick.values())
-        inside = sum(known.values()) / total if total else 0.0
-        a_tick = known
-    last, first = last_tick(config), discovery_step(config) or 1
+        a_tick = {pair: count for pair, count in a_tick.items() if pair[1] in domain}
+        declared = sum(a_tick.values()) / total if total else 0.0
+    last, first = noise.last_tick(config), noise.discovery_step(config) or 1
+    # The first and last ticks after which a threshold decides what is shown.
+    ticks = sorted({min(first, last), last // first * first or last})
     return Expected(
-        counts=KINDS[mechanism.kind].counts,
+        counts=noise.KINDS[mechanism.kind].counts,
         sd_first=mechanism.sd(min(first, last)),
         sd_worst=sd_worst,
         last=last,
@@ -202,31 +179,26 @@ def expected(
         median=statistics.median(a_tick.values()) if a_tick else 0.0,
         items=len(a_tick),
         passing=tuple(
-            _passing(config, mechanism, a_tick, tick) for tick in _looked_at(mechanism, first, last)
+            _passing(config, mechanism, a_tick, tick)
+            for tick in ticks
+            if mechanism.threshold(tick) is not None
         ),
-        declared=inside,
+        declared=declared,
     )
-
-
-def _looked_at(mechanism: Mechanism, first: int, last: int) -> list[int]:
-    """Return the first and last ticks after which a threshold decides what is shown."""
-    ticks = sorted({min(first, last), last // first * first or last})
-    return [tick for tick in ticks if mechanism.threshold(tick) is not None]
 
 
 def _passing(
     config: HistogramConfig, mechanism: Mechanism, a_tick: Mapping[Pair, float], tick: int
-) -> Passing:
-    kind, threshold = KINDS[mechanism.kind], mechanism.threshold(tick) or 0
+) -> ThresholdEstimate:
+    kind, threshold = noise.KINDS[mechanism.kind], mechanism.threshold(tick) or 0
     # Number of ticks whose counts one decision uses.
     ticks = 1 if kind.family == "tick" else tick
-    if (blocks := blocks_of(mechanism)) is not None:
-        ticks = max(
-            blocks.radix**level for level in range(blocks.levels) if blocks.radix**level <= tick
-        )
+    if (blocks := noise.blocks_of(mechanism)) is not None:
+        sizes = (blocks.radix**level for level in range(blocks.levels))
+        ticks = max(size for size in sizes if size <= tick)
     counts = {pair: count * ticks for pair, count in a_tick.items()}
     shown = sum(counts[pair] > threshold + bar for pair, bar in _bars(config, counts).items())
-    return Passing(tick=tick, threshold=threshold, shown=shown)
+    return ThresholdEstimate(tick=tick, threshold=threshold, shown=shown)
 
 
 def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, float]:
@@ -234,22 +206,19 @@ def _bars(config: HistogramConfig, counts: Mapping[Pair, float]) -> dict[Pair, f
 
     It is 0, or for one-shot mechanisms with `kbar` the (kbar + 1)-th largest count of the key.
     """
-    algorithm = config.parameters() if isinstance(config, OneShotConfig) else None
-    of_key: dict[str, list[float]] = {}
+    by_key: dict[str, list[float]] = defaultdict(lambda: [0.0])
     for (key, _), count in counts.items():
-        of_key.setdefault(key, []).append(count)
-    bars = dict.fromkeys(of_key, 0.0)
-    if algorithm is not None and algorithm.kbar:
-        bars = {
-            key: sorted([*found, 0.0], reverse=True)[min(algorithm.kbar, len(found))]
-            for key, found in of_key.items()
-        }
+        by_key[key].append(count)
+    kbar = config.parameters().kbar if isinstance(config, OneShotConfig) else 0
+    bars = {
+        key: sorted(found, reverse=True)[min(kbar, len(found) - 1)] if kbar else 0.0
+        for key, found in by_key.items()
+    }
     return {pair: bars[pair[0]] for pair in counts}
 
 
 Longs = NDArray[np.int64]
-UserEpoch = tuple[bytes, int]
-"""A user's digest and an epoch."""
+UserEpoch = tuple[bytes, int]  # a user's digest and an epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +228,7 @@ class Nearest:
 
 
 @dataclass(slots=True, kw_only=True)
-class Why:
+class RejectReason:
     """Records rejected for one reason.
 
     Attributes:
@@ -272,14 +241,14 @@ class Why:
     reason: str
     number: int = 0
     example: str = ""
-    fields: Fields = field(default_factory=Fields)
+    fields: PathCounts = field(default_factory=PathCounts)
     absent: Nearest | None = None
     hint: str = ""
     empty: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Distribution:
     """Distribution of a quantity: median, 99 % quantile, maximum, and how many exceed the bound."""
 
     median: float
@@ -289,7 +258,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfUsers:
+class UserContributions:
     """Contributions of the sample's users in an epoch; in a full epoch they may contribute more.
 
     Attributes:
@@ -299,12 +268,12 @@ class OfUsers:
     """
 
     users: int
-    pairs: Spread
-    amounts: Spread
+    pairs: Distribution
+    amounts: Distribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfHistogram:
+class HistogramFindings:
     """A histogram's view of the sample.
 
     Attributes:
@@ -327,15 +296,15 @@ class OfHistogram:
     without_items: int
     early: int
     labels: int
-    items: Spread
-    amounts: Spread
-    of_users: OfUsers | None
+    items: Distribution
+    amounts: Distribution
+    of_users: UserContributions | None
     absent: tuple[Nearest, ...]
     expected: Expected | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examined:
+class Findings:
     """Findings on a sample.
 
     Attributes:
@@ -347,39 +316,34 @@ class Examined:
     records: int
     accepted: int
     skipped: int
-    why: tuple[Why, ...]
+    why: tuple[RejectReason, ...]
     first_ms: int | None
     last_ms: int | None
     time_hint: str
-    histograms: tuple[OfHistogram, ...]
+    histograms: tuple[HistogramFindings, ...]
 
     @property
     def rejected(self) -> int:
         return sum(why.number for why in self.why)
 
 
-def examine(settings: Settings, sample: Sample) -> Examined:
+def examine(settings: Settings, sample: Sample) -> Findings:
     """Raises:
     SettingsError: a histogram's budget cannot be met.
     """
-    reader, fields = reader_of(settings, sample.shape), Fields()
+    reader, fields = reader_of(settings, sample.shape), PathCounts()
     forms = Decoders(settings, reader)
     latest = time.time_ns() // 1_000_000 + settings.events.max_ahead_ms if sample.live else None
-    strict, lenient = (
-        Projection(replace(sample.shape, empty=empty)) for empty in (sample.shape.empty, True)
-    )
-    whys: dict[str, Why] = {}
-    parts: list[_Read] = []
-    accepted = 0
+    strict, lenient = Projection(sample.shape), Projection(replace(sample.shape, empty=True))
+    whys: dict[str, RejectReason] = {}
+    accepted_events: list[Events] = []
     for part in sample.parts:
-        source = source_reader_of(
-            settings,
-            reader,
-            part.source.partition,
-            part.source.partitions,
-            forms.form() if sample.live else None,
-        )
-        _add_fields(fields, source, part)
+        _, partition, partitions = part.source
+        form = forms.form() if sample.live else None
+        source = source_reader_of(settings, reader, partition, partitions, form)
+        for i in range(len(part)):
+            if (record := _decoded(source, part, i)) is not None:
+                fields.add(record)
         # The watermark before the sample is unknown; it begins with the first sampled event.
         clock = Watermark(lanes(settings), settings.events.grace_ms, settings.max_behind_ms)
         for found, rejects in _read(source, part, latest):
@@ -389,35 +353,35 @@ def examine(settings: Settings, sample: Sample) -> Examined:
                     rejects += behind_rejects(found, np.flatnonzero(late))
                     found = found.select(np.flatnonzero(~late))
             for reject in rejects:
-                why = whys.setdefault(reject.reason, Why(reason=reject.reason))
+                why = whys.setdefault(reject.reason, RejectReason(reason=reject.reason))
                 why.number += 1
-                decoded = _decoded(source, part, reject.index)
-                why.fields.add(decoded)
-                why.empty += isinstance(strict.event(decoded), str) and not isinstance(
-                    lenient.event(decoded), str
-                )
+                record = _decoded(source, part, reject.index)
+                why.fields.add(record)
+                refused = isinstance(strict.event(record), str)
+                why.empty += refused and not isinstance(lenient.event(record), str)
                 if why.number == 1:
-                    why.example = _example(source, part, reject.index)
-                    why.hint = _time_hint(sample.shape, reject.reason, decoded)
-            parts.append(_Read(found))
-            accepted += parts[-1].accepted
+                    why.example = _example(part, reject.index, record)
+                    why.hint = _time_hint(sample.shape, reject.reason, record)
+            accepted_events.append(found)
     wanted = wanted_paths(sample.shape).values()
     absent = {str(path): _nearest(fields, path) for path in wanted if not fields.has(path)}
     for why in whys.values():
         named = (path for path in wanted if _names(why.reason, path) and not why.fields.has(path))
         why.absent = next((_nearest(why.fields, path) for path in named), None)
-    times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
-    records = len(sample)
-    return Examined(
+    times_by_part = [events.times[events.looked_at] for events in accepted_events]
+    weighted = list(zip(accepted_events, _weights(times_by_part), strict=True))
+    times = _joined(times_by_part)
+    records, accepted = len(sample), len(times)
+    return Findings(
         records=records,
         accepted=accepted,
         skipped=records - accepted - sum(why.number for why in whys.values()),
         why=tuple(sorted(whys.values(), key=lambda why: -why.number)),
-        first_ms=int(times.min()) if len(times) else None,
-        last_ms=int(times.max()) if len(times) else None,
+        first_ms=int(times.min()) if accepted else None,
+        last_ms=int(times.max()) if accepted else None,
         time_hint=_doubts(settings, times),
         histograms=tuple(
-            _of_histogram(settings, config, parts, absent) for config in settings.histograms
+            _of_histogram(settings, config, weighted, absent) for config in settings.histograms
         ),
     )
 
@@ -440,20 +404,13 @@ def _decoded(source: SourceReader, part: Part, i: int) -> object:
         return None
 
 
-def _add_fields(fields: Fields, source: SourceReader, part: Part) -> None:
-    for i in range(len(part)):
-        if (record := _decoded(source, part, i)) is not None:
-            fields.add(record)
-
-
-def _example(source: SourceReader, part: Part, i: int) -> str:
+def _example(part: Part, i: int, decoded: object) -> str:
     value = None if part.objects is not None else part.records.value(i)
     if value is not None:
         try:
             return value.decode()
         except UnicodeDecodeError:
             pass
-    decoded = _decoded(source, part, i)
     if decoded is not None:
         return json.dumps(decoded, ensure_ascii=False, default=str)
     return "no value" if value is None else repr(value)[2:-1]
@@ -464,10 +421,9 @@ def _names(reason: str, path: Path) -> bool:
     return any(repr(str(one)) in reason for one in (path, *through))
 
 
-def _nearest(fields: Fields, path: Path) -> Nearest:
-    return Nearest(
-        path=str(path), nearest=tuple((text, fields.share(text)) for text in fields.nearest(path))
-    )
+def _nearest(fields: PathCounts, path: Path) -> Nearest:
+    near = tuple((text, fields.share(text)) for text in fields.nearest(path))
+    return Nearest(path=str(path), nearest=near)
 
 
 def _time_hint(shape: Shape, reason: str, record: object) -> str:
@@ -502,22 +458,9 @@ def _plausible(at_ms: int | None) -> bool:
     return at_ms is not None and PLAUSIBLE_MS[0] <= at_ms < PLAUSIBLE_MS[1]
 
 
-class _Read:
-    def __init__(self, events: Events) -> None:
-        self.events = events
-        self.times = events.times[events.looked_at]
-        self.accepted = len(self.times)
-
-    @property
-    def spread_s(self) -> float:
-        return (int(self.times.max()) - int(self.times.min())) / 1000 if self.accepted > 1 else 0.0
-
-
 @dataclass(slots=True)
 class _Sums:
-    looked_at: int = 0
     unserved: int = 0
-    without_items: int = 0
     early: int = 0
     keys: set[str] = field(default_factory=set)
     labels: set[str] = field(default_factory=set)
@@ -531,148 +474,140 @@ class _Sums:
 
 
 def _of_histogram(
-    settings: Settings, config: HistogramConfig, parts: Sequence[_Read], absent: dict[str, Nearest]
-) -> OfHistogram:
+    settings: Settings,
+    config: HistogramConfig,
+    weighted: Sequence[tuple[Events, float]],
+    absent: dict[str, Nearest],
+) -> HistogramFindings:
     sums = _Sums()
-    for part, weight in zip(parts, _weights(parts), strict=True):
-        _add(sums, config, part, weight)
+    for events, weight in weighted:
+        _add(sums, config, events, weight)
+    items = _joined(sums.items)
     served = len(sums.keys) if config.keys == "public" else len(sums.keys.intersection(config.keys))
-    own = Shape({"": settings.shape.views[config.view]})
-    mechanism = None
+    own = wanted_paths(Shape({"": settings.shape.views[config.view]})).values()
+    estimate = None
     if sums.events_s:
         try:
             mechanism = build(config, settings.privacy.unit)
         except ValueError as error:
             raise SettingsError(f"{config.where()}{error}") from error
-    return OfHistogram(
+        last = noise.last_tick(config)
+        sd_worst, _ = noise.worst_and_rms(noise.curve(mechanism, last), last)
+        estimate = expected(config, mechanism, sums.events_s, sums.pairs_s, sd_worst)
+    return HistogramFindings(
         config=config,
-        looked_at=sums.looked_at,
+        looked_at=len(items),
         keys=len(sums.keys),
         served=served,
         unserved=sums.unserved,
-        without_items=sums.without_items,
+        without_items=int(np.count_nonzero(items == 0)),
         early=sums.early,
         labels=len(sums.labels),
-        items=_spread(sums.items, config.max_items),
-        amounts=_spread(sums.amounts, config.max_count),
+        items=_spread(items, config.max_items),
+        amounts=_spread(_joined(sums.amounts), config.max_count),
         of_users=_of_users(sums, config) if settings.privacy.unit == "user" else None,
-        absent=tuple(
-            absent[str(path)] for path in wanted_paths(own).values() if str(path) in absent
-        ),
-        expected=None
-        if mechanism is None
-        else expected(
-            config,
-            mechanism,
-            sums.events_s,
-            sums.pairs_s,
-            worst_and_rms(curve(mechanism, last_tick(config)), last_tick(config))[0],
-        ),
+        absent=tuple(absent[str(path)] for path in own if str(path) in absent),
+        expected=estimate,
     )
 
 
-def _weights(parts: Sequence[_Read]) -> list[float]:
+def _weights(times_by_part: Sequence[Longs]) -> list[float]:
     """Return, per partition, the events per second that one sampled event represents.
 
     Every partition's sample has its own time span; if it has none, the span of all is used.
     """
-    times = np.concatenate([part.times for part in parts]) if parts else np.empty(0, dtype=np.int64)
-    whole_s = (int(times.max()) - int(times.min())) / 1000 if len(times) else 0.0
-    return [
-        (part.accepted - 1) / part.accepted / part.spread_s
-        if part.spread_s
-        else 1 / whole_s
-        if whole_s
-        else 0.0
-        for part in parts
-    ]
+    whole_s = _span_s(_joined(times_by_part))
+    otherwise = 1 / whole_s if whole_s else 0.0
+    spans = [(len(times), _span_s(times)) for times in times_by_part]
+    return [(n - 1) / n / span_s if span_s else otherwise for n, span_s in spans]
 
 
-def _add(sums: _Sums, config: HistogramConfig, part: _Read, weight: float) -> None:
-    columns = part.events.views[config.view]
-    seen = np.arange(len(part.events)) if columns.seen is None else np.flatnonzero(columns.seen)
-    sums.looked_at += len(seen)
+def _span_s(times: Longs) -> float:
+    return (int(times.max()) - int(times.min())) / 1000 if len(times) else 0.0
+
+
+def _joined(arrays: Sequence[Longs]) -> Longs:
+    return np.concatenate([np.empty(0, dtype=np.int64), *arrays])
+
+
+def _add(sums: _Sums, config: HistogramConfig, events: Events, weight: float) -> None:
+    columns = events.views[config.view]
+    seen = np.arange(len(events)) if columns.seen is None else np.flatnonzero(columns.seen)
     keys = columns.keys[seen].tolist()
     names = {code: columns.key_names.name(code) for code in set(keys)}
     sums.keys |= set(names.values())
-    served = {
-        code for code, name in names.items() if config.keys == "public" or name in config.keys
-    }
+    all_keys = config.keys == "public"
+    served = {code for code, name in names.items() if all_keys or name in config.keys}
     sums.unserved += sum(code not in served for code in keys)
-    early = part.events.times[seen] < config.start_ms
+    early = events.times[seen] < config.start_ms
     sums.early += int(np.count_nonzero(early))
-    numbers = np.diff(columns.ends, prepend=0)
-    sums.items.append(numbers[seen])
-    sums.without_items += int(np.count_nonzero(numbers[seen] == 0))
-    rows = rows_of(columns.ends[seen] - numbers[seen], numbers[seen])
-    amounts = columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
-    sums.amounts.append(amounts)
+    rows, numbers = _rows(columns, seen)
+    sums.items.append(numbers)
+    sums.amounts.append(_amounts(columns, rows))
+    sums.labels |= {columns.label_names.name(code) for code in set(columns.labels[rows].tolist())}
     counting = seen[[code in served for code in keys] & ~early] if len(seen) else seen
     sums.events_s += weight * len(counting)
-    for pair, count in _bounded(columns, counting, config).items():
-        sums.pairs_s[pair] += weight * count
-    if part.events.users is not None:
-        _add_users(sums, config, part.events, columns, counting)
-    sums.labels |= {columns.label_names.name(code) for code in set(columns.labels[rows].tolist())}
+    _add_contributions(sums, config, events, counting, weight)
 
 
-def _bounded(columns: EventColumns, events: Longs, config: HistogramConfig) -> Counter[Pair]:
-    """Return the contributions per item: the first items of every event, with bounded counts."""
-    numbers = np.minimum(np.diff(columns.ends, prepend=0), config.max_items)[events]
-    starts = (columns.ends - np.diff(columns.ends, prepend=0))[events]
-    rows = rows_of(starts, numbers)
-    amounts = columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
-    keys, labels = np.repeat(columns.keys[events], numbers), columns.labels[rows]
-    found: Counter[Pair] = Counter()
-    codes = zip(
-        keys.tolist(), labels.tolist(), np.minimum(amounts, config.max_count).tolist(), strict=True
-    )
-    of_codes: Counter[tuple[int, int]] = Counter()
-    for key, label, amount in codes:
-        of_codes[key, label] += amount
-    for (key, label), amount in of_codes.items():
-        found[columns.key_names.name(key), columns.label_names.name(label)] += amount
-    return found
+def _rows(columns: EventColumns, events: Longs, most: int | None = None) -> tuple[Longs, Longs]:
+    """Return the rows of the events' labels, at most `most` of each, and their numbers."""
+    numbers = np.diff(columns.ends, prepend=0)[events]
+    kept = numbers if most is None else np.minimum(numbers, most)
+    return rows_of(columns.ends[events] - numbers, kept), kept
 
 
-def _add_users(
-    sums: _Sums, config: HistogramConfig, events: Events, columns: EventColumns, counting: Longs
+def _amounts(columns: EventColumns, rows: Longs) -> Longs:
+    return columns.amounts[rows] if len(columns.amounts) else np.ones(len(rows), dtype=np.int64)
+
+
+def _add_contributions(
+    sums: _Sums, config: HistogramConfig, events: Events, counting: Longs, weight: float
 ) -> None:
-    """Add the users' contributions per pair and epoch, before they are bounded."""
-    assert events.users is not None
+    """Add the first items of every event: with bounded counts, and by user and epoch unbounded."""
+    columns = events.views[config.view]
+    rows, numbers = _rows(columns, counting, config.max_items)
+    amounts = _amounts(columns, rows)
+    keys, labels = np.repeat(columns.keys[counting], numbers), columns.labels[rows]
+    codes = list(zip(keys.tolist(), labels.tolist(), strict=True))
+    of_codes = Counter[tuple[int, int]]()
+    for code, amount in zip(codes, np.minimum(amounts, config.max_count).tolist(), strict=True):
+        of_codes[code] += amount
+    pairs = {
+        (key, label): (columns.key_names.name(key), columns.label_names.name(label))
+        for key, label in of_codes
+    }
+    for code, total in of_codes.items():
+        sums.pairs_s[pairs[code]] += weight * total
+    if events.users is None:
+        return
     ticks, horizon = (events.times - config.start_ms) // config.tick_ms, config.horizon_ticks
     epochs = np.zeros_like(ticks) if horizon is None else ticks // horizon
-    starts = columns.ends - np.diff(columns.ends, prepend=0)
-    for event in counting.tolist():
-        rows = slice(
-            int(starts[event]), int(min(columns.ends[event], starts[event] + config.max_items))
-        )
-        key = columns.key_names.name(int(columns.keys[event]))
-        labels = columns.labels[rows].tolist()
-        amounts = columns.amounts[rows].tolist() if len(columns.amounts) else [1] * len(labels)
-        of_user = sums.of_users[events.users[event].tobytes(), int(epochs[event])]
-        for label, amount in zip(labels, amounts, strict=True):
-            of_user[key, columns.label_names.name(label)] += amount
+    users = {
+        event: sums.of_users[events.users[event].tobytes(), int(epochs[event])]
+        for event in counting.tolist()
+    }
+    owners = np.repeat(counting, numbers).tolist()
+    for code, event, amount in zip(codes, owners, amounts.tolist(), strict=True):
+        users[event][pairs[code]] += amount
 
 
-def _of_users(sums: _Sums, config: HistogramConfig) -> OfUsers:
-    pairs = np.array([len(found) for found in sums.of_users.values()], dtype=np.int64)
-    amounts = np.array(
-        [n for found in sums.of_users.values() for n in found.values()], dtype=np.int64
-    )
+def _of_users(sums: _Sums, config: HistogramConfig) -> UserContributions:
+    users = sums.of_users.values()
+    pairs = np.array([len(found) for found in users], dtype=np.int64)
+    amounts = np.array([n for found in users for n in found.values()], dtype=np.int64)
     bound = config.max_items_per_user
-    return OfUsers(
+    return UserContributions(
         users=len(pairs),
-        pairs=_spread([pairs], len(sums.labels) * len(sums.keys) if bound is None else bound),
-        amounts=_spread([amounts], config.max_count),
+        pairs=_spread(pairs, len(sums.labels) * len(sums.keys) if bound is None else bound),
+        amounts=_spread(amounts, config.max_count),
     )
 
 
-def _spread(found: Sequence[Longs], bound: int) -> Spread:
-    values = np.concatenate(found) if found else np.empty(0, dtype=np.int64)
+def _spread(values: Longs, bound: int) -> Distribution:
     if not len(values):
-        return Spread(median=0, most_of_99=0, most=0, above=0)
-    return Spread(
+        return Distribution(median=0, most_of_99=0, most=0, above=0)
+    return Distribution(
         median=float(np.median(values)),
         most_of_99=float(np.quantile(values, 0.99, method="higher")),
         most=int(values.max()),

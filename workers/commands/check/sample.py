@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Message
 
 from workers.agents.topics import SourcePartition, connection_of, source_partitions
-from workers.kafka.clients import of_no_group
-from workers.kafka.reading import EVENTS, bounds_of, reader
+from workers.commands.sampling import WIDER, read_sample
+from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.records import Records
 from workers.mechanisms.config.views import Shape
 from workers.replay.source import shape_of_files
@@ -23,13 +22,8 @@ from workers.settings.settings import Settings
 
 # Reading stops then, keeping the records read so far.
 PATIENCE_S = 15.0
-# Offsets are not records: transaction markers take some, and compaction leaves holes.
-_WIDER = 4
-_POLL_S = 0.1
 # For all records of a sample together; the oldest are left out.
 BYTES_MAX = 128 << 20
-
-Spans = dict[tuple[str, int], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,19 +71,15 @@ def of_topics(settings: Settings, number: int) -> Sample:
     deadline = time.monotonic() + PATIENCE_S
     with reader(connection, events=True) as consumer:
         bounds = {log: bounds_of(consumer, *log) for log in sources}
-        wide = number
+        total, wide = sum(high - low for low, high in bounds.values()), number
         while True:
             newest = shares({log: high - low for log, (low, high) in bounds.items()}, wide)
             spans = {log: (bounds[log][1] - n, bounds[log][1]) for log, n in newest.items() if n}
-            found, cut = _read(consumer, dict(spans), deadline)
+            found, cut = read_sample(consumer, spans, deadline, BYTES_MAX)
             enough = cut or sum(map(len, found.values())) >= number
-            if (
-                enough
-                or time.monotonic() > deadline
-                or wide >= sum(high - low for low, high in bounds.values())
-            ):
+            if enough or time.monotonic() > deadline or wide >= total:
                 break
-            wide *= _WIDER
+            wide *= WIDER
     kept = shares({log: len(messages) for log, messages in found.items()}, number)
     parts = [
         Part(source, _records(found[log][-kept[log] :]))
@@ -124,46 +114,13 @@ def of_file(settings: Settings, name: str, number: int) -> Sample:
     return Sample(shown, [Part(source, Records.of(values))], shape_of_files(settings), live=False)
 
 
-def shares(there: Mapping[tuple[str, int], int], number: int) -> dict[tuple[str, int], int]:
+def shares(there: Mapping[Partition, int], number: int) -> dict[Partition, int]:
     """Return how many records to take per partition: equal shares, shortfalls redistributed."""
     taken, left = {}, number
     for place, (log, has) in enumerate(sorted(there.items(), key=lambda one: one[1])):
         taken[log] = min(has, -(-left // (len(there) - place)))
         left -= taken[log]
     return taken
-
-
-def _read(
-    consumer: Consumer, spans: Spans, deadline: float
-) -> tuple[dict[tuple[str, int], list[Message]], bool]:
-    """Return the committed records in spans of offsets, and whether BYTES_MAX left some out.
-
-    Stops at the deadline with the records read by then.
-    """
-    consumer.assign([TopicPartition(*log, start) for log, (start, _) in spans.items()])
-    found: dict[tuple[str, int], deque[Message]] = {log: deque() for log in spans}
-    share, sizes, cut = BYTES_MAX // max(len(spans), 1), Counter[tuple[str, int]](), False
-    while spans and time.monotonic() < deadline:
-        for message in consumer.consume(num_messages=EVENTS, timeout=_POLL_S):
-            log, offset, error = (
-                (message.topic() or "", message.partition() or 0),
-                message.offset() or 0,
-                message.error(),
-            )
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                if not of_no_group(error) and (error.fatal() or not error.retriable()):
-                    raise KafkaException(error)
-            elif log in spans:
-                end = spans[log][1]
-                if error is None and offset < end:
-                    found[log].append(message)
-                    sizes[log] += len(message)
-                    while sizes[log] > share and len(found[log]) > 1:  # keep the newest
-                        sizes[log] -= len(found[log].popleft())
-                        cut = True
-                if offset >= end - (error is None):
-                    del spans[log]
-    return {log: list(messages) for log, messages in found.items()}, cut
 
 
 def _records(messages: Sequence[Message]) -> Records:

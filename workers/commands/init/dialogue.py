@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,13 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from workers.commands.init.draft import Answers, Draft, Guess
+from workers.commands.init.draft import Draft, OperatorAnswers, SampleGuesses
 from workers.commands.init.fields import Field, Form, Kind, percent
-from workers.commands.init.formats import NothingToCount, decoded
+from workers.commands.init.formats import CannotGuess, decode_sample
 from workers.commands.init.items import Range, around
 from workers.commands.init.sample import sample_of
-from workers.commands.init.tick_choice import pace_of
-from workers.commands.init.writing import CHOOSE, Place, settings_text, toml
+from workers.commands.init.tick_choice import choose_tick
+from workers.commands.init.writing import CHOOSE, FileContext, plain, settings_text, toml
 from workers.commands.printing import many
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
@@ -39,7 +40,7 @@ _DIGITS = 1e19
 _NUMBER = r"-?[0-9]{1,16}(?:\.[0-9]{1,15})?"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class InitOptions:
     """Command-line options; `client` may hold secrets. None: not given."""
 
@@ -47,47 +48,51 @@ class InitOptions:
     topic: str
     output: Path
     records: int
-    client: tuple[str, ...] = ()
-    registry: str | None = None
-    registry_options: tuple[str, ...] = ()
-    keys: str | None = None
-    users: bool | None = None
-    range: str | None = None
-    ask: bool = True
-
-    def __repr__(self) -> str:
-        return f"InitOptions({self.topic!r})"
+    client: tuple[str, ...]
+    registry: str | None
+    registry_options: tuple[str, ...]
+    keys: str | None
+    users: bool | None
+    range_: str | None
+    ask: bool
 
 
-def write_settings(wishes: InitOptions) -> int:
+def write_settings(options: InitOptions) -> int:
     """Write a settings file for a topic; return the exit code.
 
     Raises:
         SettingsError: an option is wrong, the file already exists, or no broker answers.
     """
-    output = wishes.output
+    output = options.output
     if output.exists() or output.is_symlink():
         raise SettingsError(
-            f"{output}: exists already, and settings are never overwritten: choose another name with --output"
+            f"{output}: exists already, and settings are never overwritten: "
+            "choose another name with --output"
         )
-    if not output.absolute().parent.is_dir():
-        raise SettingsError(f"{output}: no directory {output.parent}")
-    range_ = None if wishes.range is None else _range(wishes.range)
     base = output.absolute().parent
-    client = toml_values("--client", wishes.client)
+    if not base.is_dir():
+        raise SettingsError(f"{output}: no directory {output.parent}")
+    range_ = None if options.range_ is None else _range(options.range_)
+    client = toml_values("--client", options.client)
     values = client_values(table_of(client), base)
-    registry = _registry(wishes)
+    registry = {}
+    if options.registry is not None:
+        registry = {"url": toml(options.registry)}
+        registry |= toml_values("--registry", options.registry_options)
     try:
-        KafkaSettings(bootstrap=wishes.bootstrap, client=values)
+        KafkaSettings(bootstrap=options.bootstrap, client=values)
+        asked = registry_of(table_of(registry), base) if registry else None
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    access = None if registry is None else _access(registry, base)
-    sample = sample_of(Connection(wishes.bootstrap, values), wishes.topic, wishes.records)
+    access = None if asked is None else Access(asked.url, asked.client(), 0.0)
+    sample = sample_of(Connection(options.bootstrap, values), options.topic, options.records)
     now_ms = time.time_ns() // 1_000_000
     try:
         if not sample.records:
-            raise NothingToCount("the topic is empty: there is nothing to look at yet")
-        guess = Guess(sample, decoded([record.value for record in sample.records], access), now_ms)
+            raise CannotGuess("the topic is empty: there is nothing to look at yet")
+        guess = SampleGuesses(
+            sample, decode_sample([record.value for record in sample.records], access), now_ms
+        )
         if range_ is not None and guess.items.range is None:
             raise SettingsError(
                 f"--range: what would be counted, {guess.items.field.path}, is not a number"
@@ -95,27 +100,27 @@ def write_settings(wishes: InitOptions) -> int:
         console = Console(highlight=False)
         if not console.is_terminal:
             console.width = _PLAIN_WIDTH
-        asking = wishes.ask and sys.stdin.isatty() and sys.stdout.isatty()
+        asking = options.ask and sys.stdin.isatty() and sys.stdout.isatty()
         if asking:
             _show_fields(console, guess, {})
-        answers = _answers(guess, wishes, range_, asking=asking)
+        answers = _answers(guess, options, range_, asking=asking)
         draft = guess.draft(answers)
-    except NothingToCount as nothing:
-        print(f"quietcount: no settings for the topic {wishes.topic}: {nothing}", file=sys.stderr)
+    except CannotGuess as nothing:
+        print(f"quietcount: no settings for the topic {options.topic}: {nothing}", file=sys.stderr)
         return EXIT_NOTHING
     key_name = f"{output.stem}.key"
-    place = Place(
-        bootstrap=wishes.bootstrap,
-        topic=wishes.topic,
+    place = FileContext(
+        bootstrap=options.bootstrap,
+        topic=options.topic,
         client=client,
         # JSON is read without its schema.
-        registry=(registry or {}) if draft.format in ("avro", "protobuf") else {},
+        registry=registry if draft.format in ("avro", "protobuf") else {},
         file=str(output),
         key_file=str(output.with_name(key_name)),
         key_name=key_name,
         now=datetime.now(UTC),
     )
-    text = settings_text(draft, pace_of(draft, now_ms), answers, place)
+    text = settings_text(draft, choose_tick(draft, now_ms), answers, place)
     try:
         settings_of(tomllib.loads(text), base)
     except ValueError as error:
@@ -127,44 +132,21 @@ def write_settings(wishes: InitOptions) -> int:
     return 0
 
 
-def _registry(wishes: InitOptions) -> dict[str, str] | None:
-    """Return [schema_registry] as TOML values by name; None: not requested."""
-    if wishes.registry is None:
-        return None
-    return {"url": toml(wishes.registry), **toml_values("--registry", wishes.registry_options)}
-
-
-def _access(values: Mapping[str, str], base: Path) -> Access:
-    """Return the registry access.
-
-    Raises:
-        SettingsError: a setting is wrong, or a secret is missing.
-    """
-    try:
-        registry = registry_of(table_of(values), base)
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
-    assert registry is not None, "values are a section"
-    return Access(registry.url, registry.client(), 0.0)
-
-
 def table_of(values: Mapping[str, str]) -> dict[str, object]:
     return tomllib.loads("\n".join(f"{toml(name)} = {value}" for name, value in values.items()))
 
 
-def toml_values(name_of_option: str, options: Iterable[str]) -> dict[str, str]:
+def toml_values(option: str, settings: Iterable[str]) -> dict[str, str]:
     """Return a section from `NAME=VALUE` options, as TOML values by name.
 
     Raises:
         SettingsError: one has no `=`.
     """
     found = {}
-    for option in options:
-        name, equals, value = option.partition("=")
+    for setting in settings:
+        name, equals, value = setting.partition("=")
         if not equals or not name:
-            raise SettingsError(
-                f"{name_of_option}: NAME=VALUE, NAME=file:PATH or NAME=env:VARIABLE"
-            )
+            raise SettingsError(f"{option}: NAME=VALUE, NAME=file:PATH or NAME=env:VARIABLE")
         kind, colon, place = value.partition(":")
         secret = colon and kind in ("file", "env")
         found[name] = f"{{ {kind} = {toml(place)} }}" if secret else toml(value)
@@ -181,41 +163,44 @@ def _range(text: str) -> Range:
     return found
 
 
-def _answers(guess: Guess, wishes: InitOptions, range_: Range | None, *, asking: bool) -> Answers:
-    keys, users = wishes.keys, wishes.users
+def _answers(
+    guess: SampleGuesses, options: InitOptions, range_: Range | None, *, asking: bool
+) -> OperatorAnswers:
+    keys, users = options.keys, options.users
     if asking and keys is None and guess.keys:
         named = guess.keys[0]
         click.echo(
-            f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; in the sample "
-            f"there are {many(len(named.values), 'different value')}: {_examples(named.values, 8)}.\n"
-            "public: any name in the data may be published. declare: these may, and go into the file; others are not\n"
-            "counted. none: one histogram of all events, without names."
+            f"\nEach value of {named.setting} could have a histogram of its own, with its name on it; "
+            f"in the sample there are {many(len(named.values), 'different value')}: "
+            f"{_examples(named.values, 8)}.\n"
+            "public: any name in the data may be published. declare: these may, and go into the file; "
+            "others are not\ncounted. none: one histogram of all events, without names."
         )
-        keys = click.prompt(
-            "May the names be published?",
-            type=click.Choice(["public", "declare", "none"]),
-            default="none",
-        )
-    found_users = guess.users(guess.keys[0] if guess.keys and (keys or "none") != "none" else None)
+        choices = click.Choice(["public", "declare", "none"])
+        keys = click.prompt("May the names be published?", type=choices, default="none")
+    keys = keys or "none"
+    found_users = guess.users(guess.keys[0] if guess.keys and keys != "none" else None)
     if asking and users is None and found_users:
         user = found_users[0]
-        click.echo(
-            f"\nThe records are placed by {user.setting}, which may name a user: {user.reason}."
-            if user.partitioner is not None
-            else f"\n{user.setting} may name a user: {user.reason}. The records are not placed by it, so the worker would\n"
-            "write them once more, by user (privacy.rekey)."
-        )
+        placed = f"The records are placed by {user.setting}, which may name a user: {user.reason}."
+        if user.partitioner is None:
+            placed = (
+                f"{user.setting} may name a user: {user.reason}. The records are not placed by it, "
+                "so the worker would\nwrite them once more, by user (privacy.rekey)."
+            )
+        click.echo(f"\n{placed}")
         click.echo(f"This would protect {user.means}.")
         users = click.confirm("Protect all events of one user, not single events?", default=False)
     if asking and range_ is None and guess.items.range is not None:
         found = guess.items.range
         click.echo(
-            f"\n{guess.items.field.path} is a number. Round numbers around the sample's are data; better are some that you know."
+            f"\n{guess.items.field.path} is a number. Round numbers around the sample's are data; "
+            "better are some that you know."
         )
         default = f"{found.first:f}:{found.last:f}"
         answer = click.prompt("Buckets FROM:TO", default=default)
         range_ = None if answer == default else _range(answer)
-    return Answers(keys=keys or "none", users=bool(users), range=range_)
+    return OperatorAnswers(keys=keys, users=bool(users), range=range_)
 
 
 def _write(path: Path, text: str) -> None:
@@ -225,8 +210,7 @@ def _write(path: Path, text: str) -> None:
         SettingsError: it already exists, or cannot be written.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        with open(path, "x", encoding="utf-8", opener=partial(os.open, mode=0o640)) as file:
             file.write(text)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from None
@@ -236,17 +220,16 @@ def roles_of(draft: Draft) -> dict[str, str]:
     found = {str(draft.items.field.path): "items"}
     if draft.items.count is not None:
         found[str(draft.items.count.path)] = "count"
-    if draft.where is not None:
-        found[str(draft.where.field.path)] = "where"
-    if draft.time is not None:
-        found[str(draft.time.field.path)] = "timestamp"
-    for named, role in ((draft.key, "key"), (draft.user, "user")):
-        if named is not None:
-            found[named.setting] = role
+    for guess, role in ((draft.where, "where"), (draft.time, "timestamp")):
+        if guess is not None:
+            found[str(guess.field.path)] = role
+    for candidate, role in ((draft.key, "key"), (draft.user, "user")):
+        if candidate is not None:
+            found[candidate.setting] = role
     return found
 
 
-def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> None:
+def _show_fields(console: Console, guess: SampleGuesses, roles: Mapping[str, str]) -> None:
     """Print the contents of the fields, for the operator only."""
     table = Table(box=None, pad_edge=False)
     headings = ("field", "in", "holds", "different", "used as", "for example (exact: for you only)")
@@ -262,10 +245,12 @@ def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> No
     for field in shown[:_ROWS_MAX]:
         different = f"{field.distinct:,}" if field.labels else ""
         role = [roles.get(str(field.path), "")] if roles else []
+        mark = {Form.LIST: "[]", Form.MAP: "{}"}.get(field.form, "")
+        kinds = " or ".join(kind.value for kind, n in field.kinds.most_common() if n)
         table.add_row(
-            Text(_plain(_path(field))),
+            Text(plain(f"{field.path}{mark}")),
             percent(field.share),
-            _holds(field),
+            f"counts by {kinds}" if field.form is Form.MAP else kinds,
             different,
             *role,
             Text(_example(field)),
@@ -275,42 +260,21 @@ def _show_fields(console: Console, guess: Guess, roles: Mapping[str, str]) -> No
         console.print(f"... and {many(len(shown) - _ROWS_MAX, 'more field')}")
 
 
-def _show_draft(console: Console, draft: Draft, place: Place, text: str) -> None:
+def _show_draft(console: Console, draft: Draft, place: FileContext, text: str) -> None:
     sample = draft.sample
     looked = f"{len(sample.records):,} of {many(sample.total, 'record')} looked at"
     if sample.stopped:
         looked += ", fewer than asked for: there was no time, or they are large"
     of = "" if draft.decoded == len(sample.records) else " of those that are objects"
-    accepted = f"{percent(draft.accepted / draft.decoded)}{of} would be counted"
-    skipped = (
-        f", {percent(draft.skipped / draft.decoded)} skipped by where" if draft.skipped else ""
-    )
-    console.print()
-    console.print(Text(f"{looked}; {accepted}{skipped}."), soft_wrap=True)
+    line = f"{looked}; {percent(draft.accepted / draft.decoded)}{of} would be counted"
+    if draft.skipped:
+        line += f", {percent(draft.skipped / draft.decoded)} skipped by where"
     choices = sum(CHOOSE in line for line in text.splitlines()) - 1
-    console.print(
-        Text(
-            f"{place.file}: written. {choices} of its comments say {CHOOSE}: what only you can decide."
-        ),
-        soft_wrap=True,
-    )
-    console.print(Text(f"Next: quietcount check -c {place.file}"), soft_wrap=True)
-
-
-def _path(field: Field) -> str:
-    return (
-        f"{field.path}[]"
-        if field.form is Form.LIST
-        else f"{field.path}{{}}"
-        if field.form is Form.MAP
-        else str(field.path)
-    )
-
-
-def _holds(field: Field) -> str:
-    kinds = [kind.value for kind, n in field.kinds.most_common() if n]
-    said = " or ".join(kinds)
-    return f"counts by {said}" if field.form is Form.MAP else said
+    say = f"{choices} of its comments say {CHOOSE}: what only you can decide."
+    console.print()
+    next_command = f"Next: quietcount check -c {place.file}"
+    for shown in (f"{line}.", f"{place.file}: written. {say}", next_command):
+        console.print(Text(shown), soft_wrap=True)
 
 
 def _example(field: Field) -> str:
@@ -327,14 +291,9 @@ def _number(number: float) -> str:
 
 
 def _examples(values: Mapping[str, int], number: int) -> str:
-    shown = [_cut(_plain(value)) for value in list(values)[:number]]
+    shown = [_cut(plain(value)) for value in list(values)[:number]]
     return ", ".join(shown) + (", ..." if len(values) > number else "")
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= _EXAMPLE else text[: _EXAMPLE - 3] + "..."
-
-
-def _plain(text: str) -> str:
-    """Strip terminal control sequences."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -9,21 +9,27 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from workers.commands.init.fields import ConditionGuess, Field, label, survey, where_of
-from workers.commands.init.formats import Decoded, NothingToCount
-from workers.commands.init.items import Items, Named, Range, items_of, keys_of, users_of
+from workers.commands.init.fields import ConditionGuess, field_label, survey, where_of
+from workers.commands.init.formats import CannotGuess, DecodedSample
+from workers.commands.init.items import (
+    Candidate,
+    ItemsCandidate,
+    Range,
+    items_of,
+    keys_of,
+    users_of,
+)
 from workers.commands.init.sample import Sample
-from workers.commands.init.times import Time, grace_of, times_of
+from workers.commands.init.times import TimeCandidate, grace_of, times_of
 from workers.events.project import Event, Projection, Seen
 from workers.mechanisms.config.views import ALL_KEYS, RECORD_KEY, Condition, Shape, View, complaints
 from workers.mechanisms.config.views import field as named_field
 
 # Maximum number of items candidates to try.
 _TRIED = 12
-_NEARLY_ALL = 0.9
 # If fewer events have items, a field may tell which do.
 _SOME = 0.98
 _MOST_ITEMS = 0.99
@@ -31,7 +37,7 @@ _ITEMS_MAX, _COUNT_MAX = 10_000, 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
+class OperatorAnswers:
     """Answers that only the operator can give.
 
     Attributes:
@@ -52,7 +58,6 @@ class Draft:
 
     Attributes:
         decoded: how many values hold an object.
-        fields: of the decoded objects; with `where`, of those it lets pass.
         where: condition on events; None: all count.
         time: None: the record's.
         grace: how long a tick stays open, and why.
@@ -68,35 +73,33 @@ class Draft:
     sample: Sample
     format: str
     decoded: int
-    fields: Sequence[Field]
-    items: Items
-    other_items: Sequence[Items]
+    items: ItemsCandidate
+    other_items: Sequence[ItemsCandidate]
     where: ConditionGuess | None
-    time: Time | None
-    other_times: Sequence[Time]
+    time: TimeCandidate | None
+    other_times: Sequence[TimeCandidate]
     grace: tuple[str, str]
-    key: Named | None
-    other_keys: Sequence[Named]
+    key: Candidate | None
+    other_keys: Sequence[Candidate]
     keys: str
-    user: Named | None
-    users: Sequence[Named]
+    user: Candidate | None
+    users: Sequence[Candidate]
     empty: bool
-    accepted: int = 0
-    skipped: int = 0
-    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
-    max_items: int = 1
-    max_count: int = 1
-    within: tuple[float, float] = (1.0, 1.0)
-    items_per_event: float = 1.0
-    times: Sequence[int] = ()
+    accepted: int
+    skipped: int
+    pairs: Counter[tuple[str, str]]
+    max_items: int
+    max_count: int
+    within: tuple[float, float]
+    times: Sequence[int]
 
 
-class Guess:
+class SampleGuesses:
     """Guesses about one sample, up to the questions for the operator."""
 
-    def __init__(self, sample: Sample, decoded: Decoded, now_ms: int) -> None:
+    def __init__(self, sample: Sample, decoded: DecodedSample, now_ms: int) -> None:
         """Raises:
-        NothingToCount: nothing in the sample could be counted.
+        CannotGuess: nothing in the sample could be counted.
         """
         self._sample, self._decoded = sample, decoded
         self._places = sorted(decoded.objects)
@@ -104,16 +107,16 @@ class Guess:
         self.all_fields = self.fields
         self.where: ConditionGuess | None = None
         self.items, self.other_items = self._counted()
-        having = self._having()
+        having = self._having(self.items)
         if len(having) < _SOME * len(self._places):
             self.where = where_of(self.fields, having)
         if self.where is not None:
             # Look for common fields only among the events that pass the condition.
-            chosen, values = self.where.field, set(self.where.values)
+            column, values = self.where.field.column, set(self.where.values)
             self._places = [
                 place
                 for n, place in enumerate(self._places)
-                if _text(chosen.column.get(n)) in values
+                if field_label(column.get(n)) in values
             ]
             self._look(now_ms)
             self.items, self.other_items = self._counted()
@@ -129,39 +132,31 @@ class Guess:
         self.candidates = items_of(self.fields)
         self._times = times_of(self.fields, self._partitions, self._logged, now_ms)
 
-    def _counted(self) -> tuple[Items, list[Items]]:
+    def _counted(self) -> tuple[ItemsCandidate, list[ItemsCandidate]]:
         """Return the items to count and the alternatives, likeliest first."""
         times = {time.field.path.steps for time in self._times}
-        good: list[tuple[int, Items]] = []
+        good: list[ItemsCandidate] = []
         for items in self.candidates[:_TRIED]:
             if items.field.path.steps in times:
                 continue
-            for tried in (
-                (items, replace(items, count=None)) if items.count is not None else (items,)
-            ):
-                view = view_of(tried)
-                if list(complaints(Shape(one_view(view)))):
-                    continue
-                brought = sum(
-                    bool(seen.labels) for _, seen in seen_by(self.objects, view, empty=True)
-                )
-                if brought:
-                    good.append((brought, tried))
+            for tried in (items, replace(items, count=None))[: 1 + (items.count is not None)]:
+                fits = not list(complaints(Shape(one_view(view_of(tried)))))
+                if fits and self._having(tried):
+                    good.append(tried)
                     break
         if not good:
-            raise NothingToCount(
-                "no field of the sampled records can be counted: none holds lists, repeated texts or numbers"
+            raise CannotGuess(
+                "no field of the sampled records can be counted: "
+                "none holds lists, repeated texts or numbers"
             )
-        return good[0][1], [items for _, items in good[1:]]
+        return good[0], good[1:]
 
-    def _having(self) -> set[int]:
-        return {
-            place
-            for place, seen in seen_by(self.objects, view_of(self.items), empty=True)
-            if seen.labels
-        }
+    def _having(self, items: ItemsCandidate) -> set[int]:
+        """Return the places of the events that have items."""
+        seen_by_place = seen_by(self.objects, view_of(items), empty=True)
+        return {place for place, seen in seen_by_place if seen.labels}
 
-    def _usable_time(self) -> Time | None:
+    def _usable_time(self) -> TimeCandidate | None:
         """Return the likeliest time that can be read beside the items."""
         view = view_of(self.items)
         self.other_times = [
@@ -172,35 +167,31 @@ class Guess:
         return self.other_times.pop(0) if self.other_times else None
 
     @property
-    def keys(self) -> list[Named]:
-        return [
-            named
-            for named in keys_of(self.fields, self._record_keys)
-            if self._fits(named.setting, None)
-        ]
+    def keys(self) -> list[Candidate]:
+        found = keys_of(self.fields, self._record_keys)
+        return [candidate for candidate in found if self._fits(candidate, None)]
 
-    def users(self, key: Named | None) -> list[Named]:
+    def users(self, key: Candidate | None) -> list[Candidate]:
         found = users_of(self.fields, self._record_keys, self._partitions, self._sample.partitions)
-        return [
-            named
-            for named in found
-            if self._fits(None if key is None else key.setting, named.setting)
-        ]
+        return [candidate for candidate in found if self._fits(key, candidate)]
 
-    def _fits(self, key: str | None, user: str | None) -> bool:
-        if key is not None and key == user:
+    def _fits(self, key: Candidate | None, user: Candidate | None) -> bool:
+        if key is not None and user is not None and key.setting == user.setting:
             return False
         return not list(complaints(self._shape(key, user, empty=False)))
 
-    def _shape(self, key: str | None, user: str | None, *, empty: bool) -> Shape:
-        where = () if self.where is None else (condition_of(self.where),)
-        view = view_of(self.items, key or ALL_KEYS, where)
+    def _shape(self, key: Candidate | None, user: Candidate | None, *, empty: bool) -> Shape:
+        where: tuple[Condition, ...] = ()
+        if self.where is not None:
+            where = (Condition(field=str(self.where.field.path), in_=self.where.values),)
+        view = view_of(self.items, ALL_KEYS if key is None else key.setting, where)
         time, unit = (None, "ms") if self.time is None else (self.time.field.path, self.time.unit)
-        return Shape(one_view(view), time, unit, named_field(user), empty)
+        of_user = None if user is None else named_field(user.setting)
+        return Shape(one_view(view), time, unit, of_user, empty)
 
-    def draft(self, answers: Answers) -> Draft:
+    def draft(self, answers: OperatorAnswers) -> Draft:
         """Raises:
-        NothingToCount: with these answers no event would be accepted, or no user is known.
+        CannotGuess: with these answers no event would be accepted, or no user is known.
         """
         if answers.range is not None and self.items.range is not None:
             self.items = replace(self.items, range=answers.range)
@@ -209,95 +200,71 @@ class Guess:
         users = self.users(key)
         user = users[0] if users and answers.users else None
         if answers.users and user is None:
-            raise NothingToCount(
+            raise CannotGuess(
                 "--users: no field with a user's name was found, nor are the records keyed by one"
             )
-        made = Draft(
+        strict = self._events(self._shape(key, user, empty=False))
+        lenient = self._events(self._shape(key, user, empty=True))
+        empty = len(lenient) > len(strict)
+        events = lenient if empty else strict
+        seen = [
+            (place, event.time, view)
+            for place, event in events
+            if (view := event.views[0]) is not None
+        ]
+        if not any(view.labels for _, _, view in seen):
+            raise CannotGuess("no sampled record would be an event with anything to count")
+        per_event = sorted(len(set(view.labels)) for _, _, view in seen if view.labels)
+        counts = sorted(count for _, _, view in seen for count in _amounts(view).values())
+        max_items = min(max(_quantile(per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
+        max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), _COUNT_MAX)
+        pairs: Counter[tuple[str, str]] = Counter()
+        for place, _, view in seen:
+            name = view.key
+            if key is not None and key.setting == RECORD_KEY:
+                name = _key(self._sample.records[place].key) or ""
+            for item, count in list(_amounts(view).items())[:max_items]:
+                pairs[name, item] += min(count, max_count)
+        of_fields = dict(enumerate(self._logged)) if self.time is None else self.time.times
+        return Draft(
             sample=self._sample,
             format=self._decoded.format,
             decoded=len(self._decoded.objects),
-            fields=self.fields,
             items=self.items,
             other_items=self.other_items,
             where=self.where,
             time=self.time,
             other_times=self.other_times,
-            grace=grace_of(self.time.times, self._partitions)
-            if self.time is not None
-            else grace_of(dict(enumerate(self._logged)), self._partitions),
+            grace=grace_of(of_fields, self._partitions),
             key=key,
             other_keys=keys[1:] if key is not None else keys,
             keys=answers.keys if key is not None else "none",
             user=user,
             users=users,
-            empty=False,
-        )
-        return self._tried(made)
-
-    def _tried(self, draft: Draft) -> Draft:
-        key = None if draft.key is None else draft.key.setting
-        user = None if draft.user is None else draft.user.setting
-        strict, lenient = (
-            self._events(self._shape(key, user, empty=empty)) for empty in (False, True)
-        )
-        empty = len(lenient) > len(strict)
-        events = lenient if empty else strict
-        seen = [(place, view) for place, event in events if (view := event.views[0]) is not None]
-        if not any(view.labels for _, view in seen):
-            raise NothingToCount("no sampled record would be an event with anything to count")
-        per_event = sorted(len(set(view.labels)) for _, view in seen if view.labels)
-        counts = sorted(count for _, view in seen for count in _amounts(view).values())
-        max_items = min(max(_quantile(per_event, _MOST_ITEMS), 1), _ITEMS_MAX)
-        max_count = min(_round_up(_quantile(counts, _MOST_ITEMS)), _COUNT_MAX)
-        pairs: Counter[tuple[str, str]] = Counter()
-        for place, view in seen:
-            name = view.key if key != RECORD_KEY else self._record_key(place)
-            for item, count in list(_amounts(view).items())[:max_items]:
-                pairs[name, item] += min(count, max_count)
-        return replace(
-            draft,
             empty=empty,
             accepted=len(seen),
             skipped=len(events) - len(seen),
             pairs=pairs,
             max_items=max_items,
             max_count=max_count,
-            within=(
-                sum(n <= max_items for n in per_event) / len(per_event),
-                sum(n <= max_count for n in counts) / len(counts),
-            ),
-            items_per_event=sum(per_event) / len(seen),
+            within=(_share_to(per_event, max_items), _share_to(counts, max_count)),
             times=[
-                self._time_of(place, event) for place, event in events if event.views[0] is not None
+                self._sample.records[place].time_ms if self.time is None else at
+                for place, at, _ in seen
             ],
         )
 
     def _events(self, shape: Shape) -> list[tuple[int, Event]]:
         """Return the events among all decoded records, with their places in the sample."""
         projection = Projection(shape)
-        found = []
-        for place, record in self._decoded.objects.items():
-            event = projection.event(record)
-            if not isinstance(event, str):
-                found.append((place, event))
-        return found
-
-    def _record_key(self, place: int) -> str:
-        return _key(self._sample.records[place].key) or ""
-
-    def _time_of(self, place: int, event: Event) -> int:
-        return self._sample.records[place].time_ms if self.time is None else event.time
+        tried = ((place, projection.event(one)) for place, one in self._decoded.objects.items())
+        return [(place, event) for place, event in tried if not isinstance(event, str)]
 
 
-def view_of(items: Items, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()) -> View:
+def view_of(items: ItemsCandidate, key: str = ALL_KEYS, where: tuple[Condition, ...] = ()) -> View:
     edges = None if items.range is None else items.range.edges
-    return View(
-        named_field(key) or ALL_KEYS,
-        items.field.path,
-        None if items.count is None else items.count.path,
-        where,
-        edges,
-    )
+    count = None if items.count is None else items.count.path
+    return View(named_field(key) or ALL_KEYS, items.field.path, count, where, edges)
 
 
 def one_view(view: View) -> Mapping[str, View]:
@@ -313,15 +280,15 @@ def seen_by(records: Sequence[object], view: View, *, empty: bool) -> Iterator[t
             yield place, event.views[0]
 
 
-def condition_of(where: ConditionGuess) -> Condition:
-    return Condition(field=str(where.field.path), in_=where.values)
-
-
 def _amounts(view: Seen) -> dict[str, int]:
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for item, amount in zip(view.labels, view.amounts, strict=True):
-        found[str(item)] = found.get(str(item), 0) + amount
+        found[str(item)] += amount
     return found
+
+
+def _share_to(numbers: Sequence[int], most: int) -> float:
+    return sum(n <= most for n in numbers) / len(numbers)
 
 
 def _quantile(ordered: Sequence[int], share: float) -> int:
@@ -332,12 +299,8 @@ def _round_up(number: int) -> int:
     """Round up to 20, 30, 50, 100, 200, ...; numbers up to 10 stay as they are."""
     if number <= 10:
         return max(number, 1)
-    return next(
-        int(digit * 10**power)
-        for power in range(20)
-        for digit in (1, 2, 3, 5)
-        if digit * 10**power >= number
-    )
+    steps = (digit * 10**power for power in range(20) for digit in (1, 2, 3, 5))
+    return int(next(step for step in steps if step >= number))
 
 
 def _key(key: bytes | None) -> str | None:
@@ -345,7 +308,3 @@ def _key(key: bytes | None) -> str | None:
         return None if key is None else key.decode()
     except UnicodeDecodeError:
         return None
-
-
-def _text(value: object) -> str | None:
-    return label(value) if isinstance(value, str | int) else None

@@ -1,9 +1,5 @@
 """Survey the fields of sampled records along all paths, through objects and lists of objects.
 
-    survey(records)   decoded records -> a `Field` for every path
-    where_of(...)     the condition, such as a type, that decides which events have the items
-    percent, about    figures in comments
-
 An object is one field if its names differ from record to record and its values are whole numbers:
 its names are labels and its values counts. Other objects with varying names are not walked: the
 names are data. So are names that cannot form a path, or that lie behind a second list.
@@ -18,6 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from itertools import islice
 
 from workers.commands.init import names
 from workers.mechanisms.config.histogram import LABEL_BYTES_MAX
@@ -41,6 +38,8 @@ def about(number: float) -> str:
     return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
+# Share of the records that a field for every event must be in.
+NEARLY_ALL = 0.99
 # For all records together; later fields are ignored.
 FIELDS_MAX = 2_000
 NAMES_MAX = 5_000
@@ -99,6 +98,10 @@ class Field:
         return self.records / self.total
 
     @property
+    def everywhere(self) -> bool:
+        return self.form is Form.ONE and self.share >= NEARLY_ALL
+
+    @property
     def number_of_values(self) -> int:
         return self.kinds.total()
 
@@ -108,23 +111,22 @@ class Field:
 
     @property
     def labels(self) -> bool:
-        return (
-            0
-            < self.number_of_values
-            == sum(self.kinds[kind] for kind in (Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN))
-        )
+        return self._has_only(Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN)
 
     @property
     def numeric(self) -> bool:
-        return 0 < self.number_of_values == self.kinds[Kind.WHOLE] + self.kinds[Kind.NUMBER]
+        return self._has_only(Kind.WHOLE, Kind.NUMBER)
 
     @property
     def whole(self) -> bool:
-        return 0 < self.number_of_values == self.kinds[Kind.WHOLE]
+        return self._has_only(Kind.WHOLE)
 
     @property
     def text(self) -> bool:
-        return 0 < self.number_of_values == self.kinds[Kind.TEXT]
+        return self._has_only(Kind.TEXT)
+
+    def _has_only(self, *kinds: Kind) -> bool:
+        return 0 < self.number_of_values == sum(self.kinds[kind] for kind in kinds)
 
 
 def survey(records: Sequence[object]) -> list[Field]:
@@ -132,12 +134,38 @@ def survey(records: Sequence[object]) -> list[Field]:
     return _Survey(records).fields()
 
 
+def walk(
+    value: object, names_max: int | None, elements_max: int, at: Steps = ((), None)
+) -> Iterator[tuple[Steps, object]]:
+    """Yield a record's values with their steps, through objects and one list on the way."""
+    yield at, value
+    steps, list_at = at
+    if isinstance(value, Mapping) and len(steps) < STEPS_MAX:
+        for name, inner in islice(value.items(), names_max):
+            if isinstance(name, str) and name:
+                yield from walk(inner, names_max, elements_max, ((*steps, name), list_at))
+    elif isinstance(value, list) and steps and list_at is None:
+        for element in value[:elements_max]:
+            yield from walk(element, names_max, elements_max, (steps, len(steps)))
+
+
 @dataclass(slots=True)
-class _Object:
+class _ObjectNames:
+    """Names of the objects at one path, which may be data."""
+
     objects: int = 0
     sizes: int = 0
     counts: bool = True
     names: set[str] = dataclasses.field(default_factory=set)
+
+    def add(self, found: Mapping[str, object]) -> None:
+        self.objects += 1
+        self.sizes += len(found)
+        self.counts = self.counts and all(
+            type(value) is int and value >= 0 for value in found.values()
+        )
+        if len(self.names) < NAMES_MAX:
+            self.names.update(found)
 
     @property
     def map(self) -> bool:
@@ -156,134 +184,90 @@ class _Survey:
 
     def __init__(self, records: Sequence[object]) -> None:
         self._records = records
-        self._objects: dict[Steps, _Object] = {}
+        self._objects: dict[Steps, _ObjectNames] = {}
         self._fields: dict[tuple[Steps, Form], Field] = {}
         self._paths: dict[Steps, Path | None] = {}
+        # The record at hand, and the fields found in it.
+        self._place, self._met = 0, set[int]()
 
     def fields(self) -> list[Field]:
         for record in self._records:
-            for where, found in _objects(record, (), None):
-                self._note(where, found)
+            for where, found in walk(record, None, ELEMENTS_MAX):
+                if not isinstance(found, Mapping) or len(where[0]) >= STEPS_MAX:
+                    continue
+                if where in self._objects or len(self._objects) < FIELDS_MAX:
+                    self._objects.setdefault(where, _ObjectNames()).add(found)
         for place, record in enumerate(self._records):
             if isinstance(record, Mapping):
-                met: set[int] = set()
-                self._children(record, ((), None), place, met)
+                self._place, self._met = place, set()
+                self._children(record, ((), None))
         return list(self._fields.values())
 
-    def _note(self, where: Steps, found: Mapping[str, object]) -> None:
-        seen = self._objects.get(where)
-        if seen is None:
-            if len(self._objects) >= FIELDS_MAX:
-                return
-            seen = self._objects[where] = _Object()
-        seen.objects += 1
-        seen.sizes += len(found)
-        seen.counts = seen.counts and all(
-            type(value) is int and value >= 0 for value in found.values()
-        )
-        if len(seen.names) < NAMES_MAX:
-            seen.names.update(found)
-
-    def _children(
-        self, found: Mapping[str, object], where: Steps, place: int, met: set[int]
-    ) -> None:
+    def _children(self, found: Mapping[str, object], where: Steps) -> None:
         seen = self._objects.get(where)
         if seen is None or (seen.data and where[0]):
             return  # the record itself is always walked: there is nothing else
         for name, value in found.items():
-            if isinstance(name, str):
-                self._value(value, ((*where[0], name), where[1]), place, met)
+            if isinstance(name, str) and value is not None:
+                self._value(value, ((*where[0], name), where[1]))
 
-    def _value(self, value: object, where: Steps, place: int, met: set[int]) -> None:
-        if value is None:
-            return
+    def _value(self, value: object, where: Steps) -> None:
         inside = where[1] is not None
+        form = Form.ELEMENT if inside else Form.ONE
         if isinstance(value, Mapping):
             seen = self._objects.get(where)
             if seen is not None and seen.map and not inside:
-                self._add(where, Form.MAP, [(Kind.TEXT, name) for name in value], place, met)
+                self._add(where, Form.MAP, [(Kind.TEXT, name) for name in value])
                 return
             # Only its share matters, unless it cannot be walked further.
-            self._children(value, where, place, met)
-            self._add(
-                where, Form.ELEMENT if inside else Form.ONE, [(Kind.OBJECT, None)], place, met
-            )
-        elif isinstance(value, list):
-            if inside:
-                self._add(where, Form.ELEMENT, [(Kind.LIST, None)], place, met)
-                return
+            self._children(value, where)
+            self._add(where, form, [(Kind.OBJECT, None)])
+        elif not isinstance(value, list):
+            self._add(where, form, [(kind_of(value), value)])
+        elif inside:
+            self._add(where, form, [(Kind.LIST, None)])
+        else:
             elements = value[:ELEMENTS_MAX]
             for element in elements:
                 if isinstance(element, Mapping):
-                    self._children(element, (where[0], len(where[0])), place, met)
+                    self._children(element, (where[0], len(where[0])))
             kinds = [(kind_of(element), element) for element in elements if element is not None]
-            self._add(where, Form.LIST, kinds, place, met)
-        else:
-            self._add(
-                where, Form.ELEMENT if inside else Form.ONE, [(kind_of(value), value)], place, met
-            )
+            self._add(where, Form.LIST, kinds)
 
-    def _add(
-        self,
-        where: Steps,
-        form: Form,
-        values: Sequence[tuple[Kind, object]],
-        place: int,
-        met: set[int],
-    ) -> None:
+    def _add(self, where: Steps, form: Form, values: Sequence[tuple[Kind, object]]) -> None:
         path = self._path(where)
         found = self._fields.get((where, form))
         if found is None:
             if path is None or len(self._fields) >= FIELDS_MAX:
                 return
-            found = self._fields[where, form] = Field(
-                path=path, form=form, total=len(self._records)
-            )
-        if id(found) not in met:
-            met.add(id(found))
+            found = Field(path=path, form=form, total=len(self._records))
+            self._fields[where, form] = found
+        if id(found) not in self._met:
+            self._met.add(id(found))
             found.records += 1
         for kind, value in values:
-            found.kinds[kind] += 1
-            if kind in (Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN) and isinstance(value, str | int):
-                text = label(value)
+            if kind in (Kind.TEXT, Kind.WHOLE, Kind.BOOLEAN):
+                text = field_label(value)
                 if text is None:
-                    found.kinds[kind] -= 1
                     found.kinds[Kind.OTHER] += 1
                     continue
                 found.values[text] += 1
+            found.kinds[kind] += 1
             if kind in (Kind.WHOLE, Kind.NUMBER) and isinstance(value, int | float | Decimal):
                 found.numbers.append(_float(value))
             if form is Form.ONE:
-                found.column[place] = value
+                found.column[self._place] = value
 
     def _path(self, where: Steps) -> Path | None:
         """Return the path; None if a settings file cannot name it."""
         if where not in self._paths:
-            path: Path | None = Path(*where)
+            path = Path(*where)
             try:
-                if parse(str(path)) != path:
-                    path = None
                 str(path).encode()
+                self._paths[where] = path if parse(str(path)) == path else None
             except ValueError:
-                path = None
-            self._paths[where] = path
+                self._paths[where] = None
         return self._paths[where]
-
-
-def _objects(
-    value: object, steps: tuple[str, ...], list_at: int | None
-) -> Iterator[tuple[Steps, Mapping[str, object]]]:
-    if len(steps) >= STEPS_MAX:
-        return
-    if isinstance(value, Mapping):
-        yield (steps, list_at), value
-        for name, inner in value.items():
-            if isinstance(inner, Mapping | list) and isinstance(name, str):
-                yield from _objects(inner, (*steps, name), list_at)
-    elif isinstance(value, list) and list_at is None and steps:
-        for element in value[:ELEMENTS_MAX]:
-            if isinstance(element, Mapping):
-                yield from _objects(element, steps, len(steps))
 
 
 def kind_of(value: object) -> Kind:
@@ -300,8 +284,10 @@ def kind_of(value: object) -> Kind:
     return Kind.LIST if isinstance(value, list) else Kind.OTHER
 
 
-def label(value: str | bool | int) -> str | None:
-    """Return a value as a label; None if it is too long."""
+def field_label(value: object) -> str | None:
+    """Return a text, whole number or boolean as a label; None for others, and if too long."""
+    if not isinstance(value, str | int):
+        return None
     if isinstance(value, int) and value.bit_length() > 3 * LABEL_BYTES_MAX:
         return None
     text = as_label(value)
@@ -315,7 +301,6 @@ def _float(value: float | Decimal) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-_NEARLY_ALL = 0.99
 _TYPES_MAX = 20
 # Minimum share of a type's records that have the items; otherwise at most the remainder may.
 _DECIDED = 0.95
@@ -334,28 +319,22 @@ def where_of(fields: Sequence[Field], having: Collection[int]) -> ConditionGuess
     """Return the condition that separates records with items (`having`) from the others, if any."""
     having, found = set(having), []
     for field in fields:
-        if field.form is not Form.ONE or not field.labels or field.share < _NEARLY_ALL:
+        if not (field.everywhere and field.labels) or names.who(field.path) is not None:
             continue
-        if not 2 <= field.distinct <= _TYPES_MAX or names.who(field.path) is not None:
+        if not 2 <= field.distinct <= _TYPES_MAX:
             continue
-        all_of: Counter[str] = Counter()
-        with_items: Counter[str] = Counter()
+        with_items = Counter[str]()
         for place, value in field.column.items():
-            if isinstance(value, str | int):
-                all_of[as_label(value)] += 1
-                with_items[as_label(value)] += place in having
-        shares = {value: with_items[value] / n for value, n in all_of.items()}
+            with_items[field_label(value) or ""] += place in having
+        shares = {value: with_items[value] / n for value, n in field.values.items()}
         wanted = tuple(sorted(value for value, share in shares.items() if share >= _DECIDED))
         decided = all(share >= _DECIDED or share <= 1 - _DECIDED for share in shares.values())
-        if decided and wanted and len(wanted) < len(shares):
-            found.append(
-                ConditionGuess(field=field, values=wanted, others=len(shares) - len(wanted))
-            )
-    found.sort(
-        key=lambda where: (
-            not names.says(where.field.path, names.TYPE),
-            len(where.field.path.steps),
-            str(where.field.path),
-        )
-    )
-    return found[0] if found else None
+        others = len(shares) - len(wanted)
+        if decided and wanted and others:
+            found.append(ConditionGuess(field=field, values=wanted, others=others))
+
+    def order(where: ConditionGuess) -> tuple[bool, int, str]:
+        path = where.field.path
+        return not names.says(path, names.TYPE), len(path.steps), str(path)
+
+    return min(found, key=order, default=None)

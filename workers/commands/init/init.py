@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -72,18 +73,7 @@ from workers.commands.options import PATH, only_one_line
 )
 @click.pass_context
 def init(
-    context: click.Context,
-    bootstrap: str,
-    topic: str,
-    output: Path | None,
-    records: int,
-    client: tuple[str, ...],
-    registry: str | None,
-    registry_options: tuple[str, ...],
-    keys: str | None,
-    users: bool | None,
-    range_: str | None,
-    yes: bool,
+    context: click.Context, /, topic: str, output: Path | None, yes: bool, **options: Any
 ) -> int:
     """Look at a topic and write a settings file for it, with a reason for every line.
 
@@ -91,22 +81,11 @@ def init(
     and chooses a tick by the rate. Nothing is written to Kafka. What it prints is exact: for the
     operator only. Exits with 1 if nothing in the topic could be counted.
     """
-    if registry_options and registry is None:
+    if options["registry_options"] and options["registry"] is None:
         raise click.UsageError("--registry goes with --schema-registry URL")
     only_one_line(context)
     from workers.commands.init.dialogue import InitOptions, write_settings
 
-    wishes = InitOptions(
-        bootstrap=bootstrap,
-        topic=topic,
-        output=output or Path(f"{topic}.toml"),
-        records=records,
-        client=client,
-        registry=registry,
-        registry_options=registry_options,
-        keys=keys,
-        users=users,
-        range=range_,
-        ask=not yes,
+    return write_settings(
+        InitOptions(output=output or Path(f"{topic}.toml"), ask=not yes, topic=topic, **options)
     )
-    return write_settings(wishes)

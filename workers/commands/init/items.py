@@ -11,19 +11,21 @@ import math
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from itertools import pairwise
 from types import MappingProxyType
+from typing import Any
 
 from aiokafka.partitioner import murmur2
 
 from workers.commands.init import names
-from workers.commands.init.fields import Field, Form, percent
+from workers.commands.init.fields import NEARLY_ALL, Field, Form, field_label, percent
 from workers.commands.init.names import UserKind
 from workers.commands.printing import many
 from workers.mechanisms.config.buckets import parse_buckets
-from workers.mechanisms.config.views import RECORD_KEY, as_label
+from workers.mechanisms.config.views import RECORD_KEY
 
 # Share of the sampled numbers that may lie outside at either end: outliers waste buckets.
 _OUTSIDE = 0.005
@@ -50,11 +52,9 @@ class Range:
 
     @property
     def edges(self) -> tuple[float, ...]:
-        return parse_buckets(self.setting()).edges
-
-    def setting(self) -> dict[str, object]:
-        values = {"from": _number(self.first), "to": _number(self.last), "count": self.count}
-        return {**values, "scale": self.scale}
+        """Raises ValueError: they are too many, or too close to each other."""
+        ends = {"from": _number(self.first), "to": _number(self.last)}
+        return parse_buckets({**ends, "count": self.count, "scale": self.scale}).edges
 
 
 def range_of(numbers: Sequence[float]) -> Range | None:
@@ -62,29 +62,25 @@ def range_of(numbers: Sequence[float]) -> Range | None:
     ordered = sorted(numbers)
     outside = int(_OUTSIDE * len(ordered))
     low, high = ordered[outside], ordered[-1 - outside]
-    if not (math.isfinite(low) and math.isfinite(high)) or max(abs(low), abs(high)) > _LARGEST:
+    if not _is_usual(low, high):
         return None
     middle = ordered[len(ordered) // 2]
     if low >= 0 and middle > 0 and high > _SKEWED * middle:
         least = next(number for number in ordered if number > 0)
         usual = ordered[max(outside, len(ordered) // 20)]
-        found = _log(max(least, usual, high / 1e6), high)
-    else:
-        found = _linear(low, high)
-    return found if found is not None and _is_good(found) else None
+        return _checked(_log(max(least, usual, high / 1e6), high))
+    return _checked(_linear(low, high))
 
 
 def around(low: float, high: float) -> Range | None:
-    """Return buckets for a chosen range, keeping its bounds."""
-    if not (
-        low < high
-        and max(abs(low), abs(high)) <= _LARGEST
-        and math.isfinite(low)
-        and math.isfinite(high)
-    ):
+    """Return buckets for a chosen range, keeping its bounds; None if there are none."""
+    if low >= high or not _is_usual(low, high):
         return None
-    found = Range(_plain(Decimal(repr(low))), _plain(Decimal(repr(high))), _STEPS)
-    return found if _is_good(found) else None
+    return _checked(Range(_plain(Decimal(repr(low))), _plain(Decimal(repr(high))), _STEPS))
+
+
+def _is_usual(low: float, high: float) -> bool:
+    return math.isfinite(low) and math.isfinite(high) and max(abs(low), abs(high)) <= _LARGEST
 
 
 def _linear(low: float, high: float) -> Range | None:
@@ -108,20 +104,15 @@ def _log(low: float, high: float) -> Range | None:
     if low < _SMALLEST:
         return None
     first, last = math.floor(math.log10(low)), math.floor(math.log10(high)) + 1
-    return Range(
-        _plain(Decimal(10) ** first),
-        _plain(Decimal(10) ** last),
-        _PER_DECADE * (last - first),
-        "log",
-    )
+    ends = _plain(Decimal(10) ** first), _plain(Decimal(10) ** last)
+    return Range(*ends, _PER_DECADE * (last - first), "log")
 
 
 def _round_step(width: float) -> Decimal:
     """Return the smallest 1, 2, 5 or 10 times a power of ten that is at least `width`."""
     power = Decimal(10) ** math.floor(math.log10(width))
-    return next(
-        power * digit for digit in (1, 2, 5, 10, 20) if power * digit >= Decimal(repr(width))
-    )
+    steps = (power * digit for digit in (1, 2, 5, 10, 20))
+    return next(step for step in steps if step >= Decimal(repr(width)))
 
 
 def _plain(number: Decimal) -> Decimal:
@@ -133,15 +124,13 @@ def _number(number: Decimal) -> int | float:
     return int(number) if number == number.to_integral_value() else float(number)
 
 
-def _is_good(found: Range) -> bool:
+def _checked(found: Range | None) -> Range | None:
     try:
-        parse_buckets(found.setting())
+        return found if found is not None and found.edges else None
     except ValueError:
-        return False
-    return True
+        return None
 
 
-_NEARLY_ALL = 0.99
 # More histograms would each be too small for their noise, unless there are many events.
 KEYS_MAX = 50
 _EVENTS_PER_KEY = 5
@@ -170,7 +159,7 @@ MEANS = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Named:
+class Candidate:
     """Candidate for the stream key or the user, with a relative likelihood `score`.
 
     Attributes:
@@ -191,13 +180,13 @@ class Named:
         return MEANS[self.who]
 
 
-def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Named]:
+def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Candidate]:
     """Return the stream key candidates, likeliest first: fields with few values."""
     found = []
     for field in fields:
-        if field.form is not Form.ONE or field.share < _NEARLY_ALL or not field.labels:
+        if not (field.everywhere and field.labels):
             continue
-        few = 2 <= field.distinct <= min(KEYS_MAX, field.number_of_values // _EVENTS_PER_KEY)
+        few = _is_few(field.distinct, field.number_of_values)
         named = names.says(field.path, names.KEY)
         other = names.says(field.path, names.MEASURE, names.COUNT, names.SOURCE) and not named
         if not few or other or is_personal(field):
@@ -205,20 +194,14 @@ def keys_of(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[
         if not field.text and not named and not names.says(field.path, names.ID):
             continue
         score = 30.0 * named + 10.0 * field.text - field.distinct / 5 - len(field.path.steps)
-        reason = (
-            f"{many(field.distinct, 'different value')}, in {percent(field.share)} of the events"
-        )
-        found.append(
-            Named(setting=str(field.path), reason=reason, values=field.values, score=score)
-        )
+        found.append(_candidate(field, score))
     values = Counter(key for key in record_keys if key is not None)
     there = values.total() / len(record_keys)
-    few = 2 <= len(values) <= min(KEYS_MAX, values.total() // _EVENTS_PER_KEY)
-    if there >= _NEARLY_ALL and few and not _same(fields, record_keys):
-        reason = f"the record key: {many(len(values), 'different value')}, in {percent(there)} of the events"
-        found.append(
-            Named(setting=RECORD_KEY, reason=reason, values=values, score=15.0 - len(values) / 5)
-        )
+    few = _is_few(len(values), values.total())
+    if there >= NEARLY_ALL and few and not _same(fields, record_keys):
+        values_there = _values_there(len(values), there)
+        reason, score = f"the record key: {values_there}", 15.0 - len(values) / 5
+        found.append(Candidate(setting=RECORD_KEY, reason=reason, values=values, score=score))
     return sorted(found, key=lambda named: (-named.score, named.setting))
 
 
@@ -227,7 +210,7 @@ def users_of(
     record_keys: Sequence[str | None],
     partitions: Sequence[int],
     number: int,
-) -> list[Named]:
+) -> list[Candidate]:
     """Return the candidates for the user of an event, likeliest first.
 
     `record_keys` is None for a record without a key, or with one that is not text; `number` is the
@@ -236,93 +219,73 @@ def users_of(
     same = {str(field.path) for field in _same(fields, record_keys)}
     found = []
     for field in fields:
-        who = names.who(field.path)
-        is_key = str(field.path) in same
-        if (
-            field.form is not Form.ONE
-            or field.share < _NEARLY_ALL
-            or not (field.text or field.whole)
-        ):
+        who, is_key = names.who(field.path), str(field.path) in same
+        if not (field.everywhere and (field.text or field.whole)) or field.distinct < _USERS_MIN:
             continue
-        if who is UserKind.EVENT or field.distinct < _USERS_MIN or not (who or is_key):
+        if who is UserKind.EVENT or not (who or is_key):
             continue
-        if who is None and (
-            field.distinct > _UNIQUE * field.number_of_values
-            or names.says(field.path, names.KEY, names.ITEM)
-        ):
+        subject = names.says(field.path, names.KEY, names.ITEM)
+        if who is None and (subject or field.distinct > _UNIQUE * field.number_of_values):
             continue  # records are often keyed by their subject, which is not a user
-        users = {
-            place: as_label(value)
-            for place, value in field.column.items()
-            if isinstance(value, str | int)
-        }
-        reason = (
-            f"{many(field.distinct, 'different value')}, in {percent(field.share)} of the events"
-        )
-        reason += ", the same as the record key" if is_key else ""
+        values = ((place, field_label(value)) for place, value in field.column.items())
+        users = {place: user for place, user in values if user is not None}
         partitioner = _partitioner(users, partitions, number)
-        score = (
-            (0.0 if who is None else _LIKENESS[who])
-            + 5.0 * (partitioner is not None)
-            - len(field.path.steps) / 10
-        )
+        score = (0.0 if who is None else _LIKENESS[who]) - len(field.path.steps) / 10
         # An identifier stays when an address or a name changes.
-        score += 3.0 * names.says(field.path, names.ID) - 3.0 * names.says(
-            field.path, names.CHANGING
-        )
-        found.append(
-            Named(
-                setting=str(field.path),
-                reason=reason,
-                values=field.values,
-                score=score,
-                partitioner=partitioner,
-                who=who,
-            )
-        )
+        score += 3.0 * names.says(field.path, names.ID)
+        score += 5.0 * (partitioner is not None) - 3.0 * names.says(field.path, names.CHANGING)
+        beside = ", the same as the record key" if is_key else ""
+        found.append(_candidate(field, score, beside, partitioner=partitioner, who=who))
     keys = {place: key for place, key in enumerate(record_keys) if key is not None}
-    values = Counter(keys.values())
+    counts = Counter(keys.values())
     partitioner = _partitioner(keys, partitions, number)
-    repeated = _USERS_MIN <= len(values) <= _UNIQUE * len(keys)
-    if (
-        len(keys) >= _NEARLY_ALL * len(record_keys)
-        and repeated
-        and not same
-        and partitioner is not None
-    ):
-        reason = f"the record key, which no field of the events has: {many(len(values), 'different value')}"
+    repeated = _USERS_MIN <= len(counts) <= _UNIQUE * len(keys)
+    everywhere = len(keys) >= NEARLY_ALL * len(record_keys)
+    if everywhere and repeated and not same and partitioner is not None:
+        different = many(len(counts), "different value")
         found.append(
-            Named(
-                setting=RECORD_KEY, reason=reason, values=values, score=1.0, partitioner=partitioner
+            Candidate(
+                setting=RECORD_KEY,
+                reason=f"the record key, which no field of the events has: {different}",
+                values=counts,
+                score=1.0,
+                partitioner=partitioner,
             )
         )
-    return sorted(found, key=lambda named: (-named.score, named.setting))
+    return sorted(found, key=lambda candidate: (-candidate.score, candidate.setting))
+
+
+def _is_few(distinct: int, number: int) -> bool:
+    return 2 <= distinct <= min(KEYS_MAX, number // _EVENTS_PER_KEY)
+
+
+def _values_there(distinct: int, there: float) -> str:
+    return f"{many(distinct, 'different value')}, in {percent(there)} of the events"
+
+
+def _candidate(field: Field, score: float, beside: str = "", **more: Any) -> Candidate:
+    reason = _values_there(field.distinct, field.share) + beside
+    path = str(field.path)
+    return Candidate(setting=path, reason=reason, values=field.values, score=score, **more)
 
 
 def is_personal(field: Field) -> bool:
     """Return whether a field's name or values identify a person or a single event."""
-    return names.who(field.path) is not None or _is_address(field)
-
-
-def _is_address(field: Field) -> bool:
-    return (
-        field.text
-        and 2 * sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
-        > field.distinct
-    )
+    if names.who(field.path) is not None:
+        return True
+    addresses = sum(_ADDRESS.fullmatch(value) is not None for value in field.values)
+    return field.text and 2 * addresses > field.distinct
 
 
 def _same(fields: Sequence[Field], record_keys: Sequence[str | None]) -> list[Field]:
-    found = []
-    for field in fields:
-        if field.form is Form.ONE and field.labels and field.share >= _NEARLY_ALL:
-            equal = sum(
-                isinstance(value, str | int) and as_label(value) == record_keys[place]
-                for place, value in field.column.items()
-            )
-            if equal >= _NEARLY_ALL * len(record_keys):
-                found.append(field)
-    return found
+    """Return the fields that have the record key's value in nearly every record."""
+    least = NEARLY_ALL * len(record_keys)
+
+    def is_same(field: Field) -> bool:
+        column = field.column.items()
+        return least <= sum(field_label(value) == record_keys[place] for place, value in column)
+
+    return [field for field in fields if field.everywhere and field.labels and is_same(field)]
 
 
 def _murmur2(key: bytes) -> int:
@@ -331,8 +294,7 @@ def _murmur2(key: bytes) -> int:
 
 def _partitioner(users: dict[int, str], partitions: Sequence[int], number: int) -> str | None:
     """Return the partitioner that maps the users to their records' partitions."""
-    ways: dict[str, Callable[[bytes], int]] = {"murmur2": _murmur2, "crc32": zlib.crc32}
-    for name, place_of in ways.items():
+    for name, place_of in (("murmur2", _murmur2), ("crc32", zlib.crc32)):
         good = sum(
             place_of(user.encode(errors="replace")) % number == partitions[place]
             for place, user in users.items()
@@ -347,11 +309,10 @@ _REPEATED = 0.5
 _FEW = 20
 # Longer texts on average are prose.
 _PROSE = 80
-_HEX_OR_UUID = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Items:
+class ItemsCandidate:
     """Field that may hold the items, with a relative likelihood `score`.
 
     Attributes:
@@ -367,54 +328,41 @@ class Items:
 
     @property
     def name(self) -> str:
-        return (
-            f"{self.field.path} (a number, in buckets)"
-            if self.range is not None
-            else str(self.field.path)
-        )
+        return f"{self.field.path}{' (a number, in buckets)' if self.range else ''}"
 
 
-def items_of(fields: Sequence[Field]) -> list[Items]:
+def items_of(fields: Sequence[Field]) -> list[ItemsCandidate]:
     found = [items for field in fields for items in _items(field, fields)]
     # A field that most records lack is less likely to be their main content.
     weighted = {id(items): items.score * (0.5 + 0.5 * items.field.share) for items in found}
     return sorted(found, key=lambda items: (-weighted[id(items)], str(items.field.path)))
 
 
-def _items(field: Field, fields: Sequence[Field]) -> Iterator[Items]:
+def _items(field: Field, fields: Sequence[Field]) -> Iterator[ItemsCandidate]:
     if not field.number_of_values or is_personal(field):
         return  # its published values would identify people or single events
     where = f"in {percent(field.share)} of the events"
     if field.form is Form.MAP:
-        yield Items(
-            field=field,
-            score=100.0,
-            reason=f"an object of counts, {where}, with {many(field.distinct, 'different name')}",
-        )
+        reason = f"an object of counts, {where}, with {many(field.distinct, 'different name')}"
+        yield ItemsCandidate(field=field, score=100.0, reason=reason)
     elif field.form is Form.LIST:
         if field.labels and field.distinct > 1 and not _unique(field):
             reason = f"a list, {where}, of {many(field.distinct, 'different value')}"
-            yield Items(field=field, score=80.0 + _named(field) / 2, reason=reason)
+            yield ItemsCandidate(field=field, score=80.0 + _named(field) / 2, reason=reason)
     elif field.form is Form.ELEMENT:
         yield from _of_element(field, fields, where)
     else:
         yield from _of_value(field, where)
 
 
-def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[Items]:
+def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[ItemsCandidate]:
     is_label = names.says(field.path, names.ITEM, names.ITEM_OF_LIST, names.ID)
-    if (
-        not field.labels
-        or not (field.text or is_label)
-        or names.says(field.path, names.COUNT)
-        or _unique(field)
-    ):
+    if not (field.labels and (field.text or is_label)):
         return
-    score = (
-        85.0
-        + 8.0 * names.says(field.path, names.ITEM)
-        + 4.0 * names.says(field.path, names.ITEM_OF_LIST)
-    )
+    if names.says(field.path, names.COUNT) or _unique(field):
+        return
+    score = 85.0 + 8.0 * names.says(field.path, names.ITEM)
+    score += 4.0 * names.says(field.path, names.ITEM_OF_LIST)
     score -= 40.0 * _is_prose(field) + 20.0 * (field.distinct < 2)
     beside = [
         other
@@ -427,30 +375,30 @@ def _of_element(field: Field, fields: Sequence[Field], where: str) -> Iterator[I
         and names.says(other.path, names.COUNT)
     ]
     reason = f"in each element of a list, {where}, with {many(field.distinct, 'different value')}"
-    yield Items(field=field, count=beside[0] if beside else None, score=score, reason=reason)
+    yield ItemsCandidate(
+        field=field, count=beside[0] if beside else None, score=score, reason=reason
+    )
 
 
-def _of_value(field: Field, where: str) -> Iterator[Items]:
+def _of_value(field: Field, where: str) -> Iterator[ItemsCandidate]:
     measure = names.says(field.path, names.MEASURE)
     if field.labels and not (field.whole and measure) and _is_label(field):
         score = 50.0 if field.text else 35.0
         score = 15.0 if not field.text and not field.whole else score
         score += _named(field) + min(3.0 * math.log10(field.distinct), 9.0)
         score -= 40.0 * _is_prose(field)
-        reason = f"{_a(field)}, {where}, with {many(field.distinct, 'different value')}"
-        yield Items(field=field, score=score, reason=reason)
-    if (
-        field.numeric
-        and not _counts_up(field)
-        and not names.says(field.path, names.PLACE, names.ID)
-    ):
-        found = range_of(field.numbers)
+        a = "a text" if field.text else "a whole number" if field.whole else "a value"
+        reason = f"{a}, {where}, with {many(field.distinct, 'different value')}"
+        yield ItemsCandidate(field=field, score=score, reason=reason)
+    named = names.says(field.path, names.PLACE, names.ID)
+    if not field.numeric or _counts_up(field) or named:
+        return
+    found = range_of(field.numbers)
+    if found is not None:
         whole_name = field.whole and (names.says(field.path, names.ITEM) or not measure)
-        if found is not None:
-            score = (15.0 if whole_name else 40.0) + 22.0 * measure
-            yield Items(
-                field=field, range=found, score=score, reason=f"a number, {where}: in buckets"
-            )
+        score = (15.0 if whole_name else 40.0) + 22.0 * measure
+        reason = f"a number, {where}: in buckets"
+        yield ItemsCandidate(field=field, range=found, score=score, reason=reason)
 
 
 def _named(field: Field) -> float:
@@ -463,9 +411,8 @@ def _named(field: Field) -> float:
 
 
 def _is_label(field: Field) -> bool:
-    return 1 < field.distinct <= max(_FEW, _REPEATED * field.number_of_values) and not _unique(
-        field
-    )
+    most = max(_FEW, _REPEATED * field.number_of_values)
+    return 1 < field.distinct <= most and not _unique(field)
 
 
 def _unique(field: Field) -> bool:
@@ -473,21 +420,13 @@ def _unique(field: Field) -> bool:
 
 
 def _is_prose(field: Field) -> bool:
-    return (
-        field.text
-        and sum(len(text) * n for text, n in field.values.items()) > _PROSE * field.number_of_values
-    )
+    characters = sum(len(text) * n for text, n in field.values.items())
+    return field.text and characters > _PROSE * field.number_of_values
 
 
 def _counts_up(field: Field) -> bool:
     """Return whether a number is a serial number or a time."""
     if not field.whole or len(field.numbers) < 3:
         return False
-    up = sum(
-        second > first for first, second in zip(field.numbers, field.numbers[1:], strict=False)
-    )
+    up = sum(second > first for first, second in pairwise(field.numbers))
     return _unique(field) and up > _UNIQUE * (len(field.numbers) - 1)
-
-
-def _a(field: Field) -> str:
-    return "a text" if field.text else "a whole number" if field.whole else "a value"

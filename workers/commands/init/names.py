@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -50,12 +49,8 @@ CHANGING = _table("email mail phone mobile telephone tel msisdn name username ni
 ITEM_OF_LIST = _table("id name code label")
 
 
-def words(name: str) -> frozenset[str]:
+def _words(name: str) -> list[str]:
     """Return the words of a name such as `customerId` or `customer_id`, in lower case."""
-    return frozenset(_in_order(name))
-
-
-def _in_order(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name.replace("IDs", "Ids"))]
 
 
@@ -94,21 +89,11 @@ _IDENTIFIES = _table(
 _AROUND = _table(
     "info details detail data payload body value context ctx meta metadata attributes props properties after before current"
 )
-# Endings of names written as one word, such as "userid".
-_ENDS = (
-    "uuid",
-    "guid",
-    "number",
-    "name",
-    "address",
-    "addr",
-    "email",
-    "phone",
-    "hash",
-    "key",
-    "id",
-    "no",
-    "ip",
+# Endings of names written as one word, such as "userid", the longest first.
+_ENDS = sorted(
+    _table("uuid guid number name address addr email phone hash key id no ip"),
+    key=len,
+    reverse=True,
 )
 
 
@@ -121,7 +106,7 @@ def who(path: Path) -> UserKind | None:
     """
     identifies = names_itself = False
     for step in reversed(path.steps):
-        for word in reversed([part for whole in _in_order(step) for part in _parts(whole)]):
+        for word in reversed([part for whole in _words(step) for part in _parts(whole)]):
             if word in _IDENTIFIES or word.isdecimal():
                 identifies, names_itself = True, names_itself or word in ID
                 continue
@@ -145,12 +130,6 @@ def _parts(word: str) -> list[str]:
     return [word]
 
 
-def of(path: Path) -> frozenset[str]:
-    """Return the words of a field's own name, without its containers."""
-    return words(path.steps[-1])
-
-
-def says(path: Path, *tables: Iterable[str]) -> bool:
-    """Return whether a field's own name has a word of one of the tables."""
-    own = of(path)
-    return any(not own.isdisjoint(table) for table in tables)
+def says(path: Path, *tables: frozenset[str]) -> bool:
+    """Return whether a field's own name, without its containers, has a word of these tables."""
+    return not frozenset().union(*tables).isdisjoint(_words(path.steps[-1]))

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from workers.commands.init.draft import Draft
 from workers.commands.init.fields import about
-from workers.commands.printing import many
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
-from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
 from workers.privacy.plan.noise import curve, worst_and_rms
 from workers.settings.settings import ALL_STREAM_KEY
@@ -31,7 +29,7 @@ _TICKS = (
     (6 * 3_600_000, 7 * _DAY_MS),
     (_DAY_MS, 28 * _DAY_MS),
 )
-_USUAL = 1
+_USUAL = _TICKS[1]
 # Maximum backlog: every tick since the oldest event is published, even if empty.
 _TICKS_BEHIND = 100_000
 _ABOVE_NOISE = 3
@@ -49,21 +47,20 @@ class TickChoice:
     noise: str
 
 
-def pace_of(draft: Draft, now_ms: int) -> TickChoice:
+def choose_tick(draft: Draft, now_ms: int) -> TickChoice:
     rate = rate_of(draft)
     commonest = 0.0
     if rate is not None and draft.pairs:
         commonest = rate * max(draft.pairs.values()) / draft.accepted
-    chosen, enough = _TICKS[_USUAL], False
-    for tick_ms, epoch_ms in _TICKS if commonest else ():
-        chosen = tick_ms, epoch_ms
-        enough = commonest * tick_ms / 1000 >= _ABOVE_NOISE * _sd(draft, tick_ms, epoch_ms)
+    enough = False
+    for tick_ms, epoch_ms in _TICKS if commonest else (_USUAL,):
+        horizon = epoch_ms // tick_ms
+        config = config_of(draft, tick_ms, horizon)
+        mechanism = build(config, "event" if draft.user is None else "user")
+        sd, _ = worst_and_rms(curve(mechanism, horizon), horizon)
+        enough = commonest * tick_ms / 1000 >= _ABOVE_NOISE * sd
         if enough and now_ms - min(draft.times) <= _TICKS_BEHIND * tick_ms:
             break
-    tick_ms, epoch_ms = chosen
-    config = config_of(draft, tick_ms, epoch_ms // tick_ms)
-    mechanism = build(config, _unit(draft))
-    sd, _ = worst_and_rms(curve(mechanism, epoch_ms // tick_ms), epoch_ms // tick_ms)
     if not commonest or rate is None:
         reason = (
             "a guess, as the times of the sample do not tell how many events there are in a second"
@@ -71,24 +68,25 @@ def pace_of(draft: Draft, now_ms: int) -> TickChoice:
     else:
         counted = commonest * tick_ms / 1000
         thing = "of the commonest item" if draft.items.range is None else "in the fullest bucket"
-        reason = (
-            f"with about {_rate(rate)}, such a tick has {about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
-            + ("" if draft.user is None else " (before users are bounded)")
-            + (
-                ", well above the noise"
-                if enough
-                else ", hardly above the noise: there are few events"
-            )
-        )
+        a_tick = f"{about(rate * tick_ms / 1000)}, and counts {about(counted)} {thing}"
+        bounded = "" if draft.user is None else " (before users are bounded)"
+        above = "well above the noise" if enough else "hardly above the noise: there are few events"
+        reason = f"with about {_rate(rate)}, such a tick has {a_tick}{bounded}, {above}"
     days = epoch_ms // _DAY_MS
     length = "a day, from midnight UTC" if days == 1 else f"{days} days"
+    noise = (
+        f"With these settings the noise of a count has a standard deviation of up to {about(sd)}"
+    )
+    threshold = mechanism.threshold(horizon)
+    if threshold is not None:
+        noise += f"; an item is first shown at about {about(threshold)}"
     return TickChoice(
         tick_ms=tick_ms,
-        horizon=epoch_ms // tick_ms,
+        horizon=horizon,
         mechanism=config.mechanism,
         tick_reason=reason,
         horizon_reason=f"how long an epoch is: {length}; then counts begin at zero again",
-        noise=_noise(mechanism, epoch_ms // tick_ms, sd),
+        noise=noise,
     )
 
 
@@ -123,31 +121,11 @@ def config_of(draft: Draft, tick_ms: int, horizon: int) -> HistogramConfig:
     return KnownBaseConfig(**common, domain=labels)  # type: ignore[arg-type]
 
 
-def _sd(draft: Draft, tick_ms: int, epoch_ms: int) -> float:
-    ticks = epoch_ms // tick_ms
-    return worst_and_rms(
-        curve(build(config_of(draft, tick_ms, ticks), _unit(draft)), ticks), ticks
-    )[0]
-
-
-def _unit(draft: Draft) -> str:
-    return "event" if draft.user is None else "user"
-
-
-def _noise(mechanism: Mechanism, last: int, sd: float) -> str:
-    threshold = mechanism.threshold(last)
-    said = f"With these settings the noise of a count has a standard deviation of up to {about(sd)}"
-    if threshold is None:
-        return said
-    return f"{said}; an item is first shown at about {about(threshold)}"
-
-
 def _rate(rate: float) -> str:
     for seconds, unit in ((1, "second"), (60, "minute"), (3_600, "hour"), (86_400, "day")):
-        if rate * seconds >= 1 or unit == "day":
-            return (
-                f"{about(rate * seconds)} events a {unit}"
-                if rate * seconds >= 1.05
-                else f"one event a {unit}"
-            )
-    return many(0, "event")
+        number = rate * seconds
+        if number >= 1.05:
+            return f"{about(number)} events a {unit}"
+        if number >= 1 or unit == "day":
+            break
+    return f"one event a {unit}"

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workers.commands.init import names
-from workers.commands.init.fields import Field, Form, percent
+from workers.commands.init.fields import NEARLY_ALL, Field, percent
 from workers.events.project import time_ms
 from workers.settings.durations import format_duration
 
 # Times are valid from 2000 on, and at most as far ahead of the clock as events may be.
 _OLDEST_MS = 946_684_800_000
 MAX_AHEAD_MS = 300_000
-_NEARLY_ALL = 0.99
 _ASCENDING = 0.9
 _NEAR_MS = 86_400_000
 _UNITS = ("s", "ms", "us", "ns")
@@ -23,7 +22,7 @@ _IN_TIME = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Time:
+class TimeCandidate:
     """Candidate for the event time, with a relative likelihood `score`.
 
     Attributes:
@@ -39,45 +38,37 @@ class Time:
 
     @property
     def reason(self) -> str:
-        what = (
-            "ISO 8601 text"
-            if self.unit == "iso"
-            else f"a number that is a time between 2000 and now if read in {self.unit}"
-        )
-        order = (
-            f"in order in {percent(self.ascending)} of them"
-            if self.ascending < 1
-            else "always in order"
-        )
+        what = "ISO 8601 text"
+        if self.unit != "iso":
+            what = f"a number that is a time between 2000 and now if read in {self.unit}"
+        order = "always in order"
+        if self.ascending < 1:
+            order = f"in order in {percent(self.ascending)} of them"
         return f"{what}, in {percent(self.field.share)} of the events, {order}"
 
 
 def times_of(
     fields: Sequence[Field], partitions: Sequence[int], logged: Sequence[int], now_ms: int
-) -> list[Time]:
+) -> list[TimeCandidate]:
     """Return the candidates for the event time, likeliest first.
 
     `logged` is Kafka's timestamp by record, ms since 1970.
     """
-    found = [
-        time for field in fields if (time := _time(field, partitions, logged, now_ms)) is not None
-    ]
-    return sorted(found, key=lambda time: (-time.score, str(time.field.path)))
+    found = [_time(field, partitions, logged, now_ms) for field in fields]
+    likely = [time for time in found if time is not None and time.score > 0]
+    return sorted(likely, key=lambda time: (-time.score, str(time.field.path)))
 
 
 def _time(
     field: Field, partitions: Sequence[int], logged: Sequence[int], now_ms: int
-) -> Time | None:
-    if field.form is not Form.ONE or field.share < _NEARLY_ALL or not (field.text or field.numeric):
+) -> TimeCandidate | None:
+    if not (field.everywhere and (field.text or field.numeric)):
         return None
+    latest = now_ms + MAX_AHEAD_MS
     for unit in ("iso",) if field.text else _UNITS:
-        times = {
-            place: at
-            for place, value in field.column.items()
-            if (at := time_ms(value, unit)) is not None
-            and _OLDEST_MS <= at <= now_ms + MAX_AHEAD_MS
-        }
-        if len(times) >= _NEARLY_ALL * len(field.column):
+        read = ((place, time_ms(value, unit)) for place, value in field.column.items())
+        times = {place: at for place, at in read if at is not None and _OLDEST_MS <= at <= latest}
+        if len(times) >= NEARLY_ALL * len(field.column):
             break
     else:
         return None
@@ -85,16 +76,11 @@ def _time(
     named = names.says(field.path, names.TIME)
     if not named and unit != "iso" and ascending < _ASCENDING:
         return None  # a number that happens to be in that range
-    near = (
-        sorted(abs(at - logged[place]) for place, at in times.items())[len(times) // 2] <= _NEAR_MS
-    )
+    apart = sorted(abs(at - logged[place]) for place, at in times.items())
     score = 3.0 * named - 4.0 * names.says(field.path, names.OTHER_TIME) + 2.0 * (unit == "iso")
-    score += 2.0 * (ascending >= _ASCENDING) + near - 0.1 * len(field.path.steps)
-    return (
-        Time(field=field, unit=unit, times=times, ascending=ascending, score=score)
-        if score > 0
-        else None
-    )
+    score += 2.0 * (ascending >= _ASCENDING) - 0.1 * len(field.path.steps)
+    score += apart[len(apart) // 2] <= _NEAR_MS
+    return TimeCandidate(field=field, unit=unit, times=times, ascending=ascending, score=score)
 
 
 def in_order(times: dict[int, int], partitions: Sequence[int]) -> float:
@@ -116,14 +102,12 @@ def grace_of(times: dict[int, int], partitions: Sequence[int]) -> tuple[str, str
         newest[partition] = max(newest.get(partition, 0), times[place])
         late.append(newest[partition] - times[place])
     late.sort()
-    most = late[-1] if late else 0
-    if most == 0:
-        return "0s", "how long a tick stays open for late events; in the sample none was late"
+    why = "how long a tick stays open for late events; in the sample"
+    if not late or late[-1] == 0:
+        return "0s", f"{why} none was late"
     wanted = late[min(len(late) - 1, int(_IN_TIME * len(late)))]
     grace = next((one for one in _GRACES_MS if one >= wanted), _GRACES_MS[-1])
     beyond = sum(one > grace for one in late) / len(late)
     rest = f"{percent(beyond)} were later still" if beyond else "none was later"
-    return (
-        format_duration(grace),
-        f"how long a tick stays open for late events; in the sample {percent(sum(map(bool, late)) / len(late))} were late, {rest}",
-    )
+    some = percent(sum(map(bool, late)) / len(late))
+    return format_duration(grace), f"{why} {some} were late, {rest}"

@@ -40,14 +40,14 @@ class _Plan:
 
 
 class ProtobufFormat:
-    """The message types of records read by one thread."""
+    """The message types of records read by one thread; `tree` None decodes all their fields."""
 
     #: Whether records name a message of their schema.
     names_messages = True
 
-    def __init__(self, tree: Node) -> None:
+    def __init__(self, tree: Node | None) -> None:
         self._tree = tree
-        self._program = ProtobufProgram(tree)
+        self._program = ProtobufProgram(tree or Node())
         self._schemas: dict[Schema, ProtobufSchema] = {}
         self._plans: list[_Plan] = []
         self.arrays: ProtobufArrays = self._program.arrays()
@@ -119,11 +119,14 @@ class ProtobufFormat:
         return _object(message, self._tree)
 
 
-def _object(message: Any, node: Node) -> dict[str, object]:
-    """Return the wanted fields of a message; those with presence only if set."""
+def _object(message: Any, node: Node | None) -> dict[str, object]:
+    """Return the wanted fields of a message, or all; those with presence only if set."""
     fields = message.DESCRIPTOR.fields_by_name
     made: dict[str, object] = {}
-    for name, inner in node.children.items():
+    for name in (
+        [field.name for field in message.DESCRIPTOR.fields] if node is None else node.children
+    ):
+        inner = node and node.children[name]
         field = fields.get(name)
         if field is None or (field.has_presence and not message.HasField(name)):
             continue
@@ -133,11 +136,15 @@ def _object(message: Any, node: Node) -> dict[str, object]:
         elif field.message_type is not None and field.message_type.GetOptions().map_entry:
             value = field.message_type.fields_by_name["value"]
             made[name] = {
-                _name(key): _value(value, found[key], inner.children.get(_name(key), Node()))
+                _name(key): _value(
+                    value, found[key], inner and inner.children.get(_name(key), Node())
+                )
                 for key in found
             }
         else:
-            made[name] = [_value(field, each, inner.elements or Node()) for each in found]
+            made[name] = [
+                _value(field, each, inner and (inner.elements or Node())) for each in found
+            ]
     return made
 
 
@@ -145,7 +152,7 @@ def _name(key: object) -> str:
     return ("true" if key else "false") if isinstance(key, bool) else str(key)
 
 
-def _value(field: Any, value: Any, node: Node) -> object:
+def _value(field: Any, value: Any, node: Node | None) -> object:
     """Return a value; an enum as its name, or as its number if it has none."""
     if field.message_type is not None:
         return _object(value, node)
