@@ -17,7 +17,6 @@ from rich.text import Text
 from workers.agents.topics import connection_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_states
-from workers.privacy.ceiling import CeilingCharge
 from workers.privacy.ceiling_guard import OtherWorkers, moment, overlap
 from workers.privacy.phrasing import cautions
 from workers.privacy.spending import (
@@ -32,7 +31,7 @@ from workers.privacy.spending import (
     budget_of,
     budget_of_all,
 )
-from workers.privacy.total import explained, rows_of
+from workers.privacy.total import Charge, explained, rows_of
 from workers.runtime.errors import SettingsError
 from workers.runtime.progress import ProgressLine
 from workers.settings.durations import format_duration
@@ -120,7 +119,7 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
 
 def _read(
     settings: Settings, progress: ProgressLine
-) -> tuple[Settings, list[ReleaseProgress | None] | None, list[CeilingCharge]]:
+) -> tuple[Settings, list[ReleaseProgress | None] | None, list[Charge]]:
     connection = connection_of(settings)
     states = read_states(connection, settings.worker.name, progress.update)
     # Other workers' spending counts only toward a ceiling.

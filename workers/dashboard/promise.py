@@ -56,7 +56,7 @@ def _total(prices: tuple[Price, ...]) -> dict[str, object]:
         Charge(stated(kind, rho, epsilon, delta), epoch_ms)
         for kind, rho, epsilon, delta, epoch_ms in prices
     ]
-    found = compose([charge.part for charge in charges])
+    found = compose([charge.cost for charge in charges])
     return {
         "rho": found.rho,
         "epsilon": found.epsilon,

@@ -21,16 +21,8 @@ from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.topics import partitions_on
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_tails
-from workers.privacy.ceiling import (
-    EVER,
-    Ceiling,
-    CeilingCharge,
-    FullestWindow,
-    charges_of,
-    merged,
-    parts_of,
-    topics_of,
-)
+from workers.privacy.ceiling import Ceiling, FullestWindow, charges_of, merged, parts_of, topics_of
+from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import CeilingReached, StateRefused
 from workers.settings.settings import Settings, TopicNames, internal_topics
 
@@ -47,7 +39,7 @@ class OtherWorkers:
         self._elsewhere: set[str] = set()
         self._told: set[str] = set()
 
-    def charges(self) -> list[CeilingCharge]:
+    def charges(self) -> list[Charge]:
         """Return the current charges.
 
         Raises:
@@ -56,7 +48,7 @@ class OtherWorkers:
         """
         with self._lock:
             there = partitions_on(self._connection)
-            found: list[CeilingCharge] = []
+            found: list[Charge] = []
             for worker, states in self._states(there).items():
                 if not any(
                     overlap(topics_of(state), self._settings.events.topics, there)
@@ -175,7 +167,7 @@ class CeilingGuard:
         self._owner, self._others = owner, others
         state = settings.release_state_topic
         self._partitions = [(state, partition) for partition in range(owners)]
-        self._charges: list[CeilingCharge] = []
+        self._charges: list[Charge] = []
         self._looked = False
 
     def look(self) -> None:
@@ -231,7 +223,7 @@ class CeilingGuard:
                     "later (docs/budget.md)"
                 )
 
-    def _sum(self, held: FullestWindow, charges: Sequence[CeilingCharge]) -> str:
+    def _sum(self, held: FullestWindow, charges: Sequence[Charge]) -> str:
         if held.epsilon is not None:
             return f"epsilon {held.epsilon:.6g} at that delta"
         paid = [charge for charge, count in zip(charges, held.counts, strict=True) if count]
@@ -253,7 +245,7 @@ class CeilingGuard:
         return None
 
 
-def named(charges: Iterable[CeilingCharge], held: FullestWindow, unit: str) -> str:
+def named(charges: Iterable[Charge], held: FullestWindow, unit: str) -> str:
     found = [
         f"{charge}{f' ({part.times:,} epochs)' if part.times > 1 else ''}"
         for charge, part in parts_of(list(charges), held.counts, unit)

@@ -45,7 +45,7 @@ from workers.privacy.plan.noise import (
 )
 from workers.privacy.printed import printed_of
 from workers.privacy.theorems import BETA, Data, bottom_of, promises
-from workers.privacy.total import Built, total_of
+from workers.privacy.total import charge_of, total_of
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
@@ -61,14 +61,14 @@ def make_plan(settings: Settings) -> Plan:
         SettingsError: a budget cannot be met.
     """
     unit = settings.privacy.unit
-    built = [Built(config, _build(config, unit)) for config in settings.histograms]
+    built = [(config, _build(config, unit)) for config in settings.histograms]
     return Plan(
         worker=settings.worker.name,
         histograms=tuple(
-            plan_of(one.config, one.mechanism, settings.output_topic(one.config), unit)
-            for one in built
+            plan_of(config, mechanism, settings.output_topic(config), unit)
+            for config, mechanism in built
         ),
-        total=total_of(built),
+        total=total_of([charge_of(config, mechanism) for config, mechanism in built]),
     )
 
 
