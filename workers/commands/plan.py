@@ -41,8 +41,7 @@ def show_plan(
         show(plan, Console(highlight=False))
         ceiling = Ceiling.of(settings.privacy)
         if ceiling is not None and epsilon is not None:
-            print(
-                f"\nceiling: epsilon {ceiling.epsilon:.9g} at delta {ceiling.delta:.9g} for one {ceiling.unit} in {ceiling.period};\n"
-                f"  these settings alone come to at most epsilon {epsilon:.9g} in it"
-            )
+            limit = f"epsilon {ceiling.epsilon:.9g} at delta {ceiling.delta:.9g}"
+            print(f"\nceiling: {limit} for one {ceiling.unit} in {ceiling.period};")
+            print(f"  these settings alone come to at most epsilon {epsilon:.9g} in it")
     return 0

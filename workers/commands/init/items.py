@@ -21,9 +21,9 @@ from aiokafka.partitioner import murmur2
 from workers.commands.init import names
 from workers.commands.init.fields import Field, Form, percent
 from workers.commands.init.names import UserKind
-from workers.commands.printing import many
 from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.views import RECORD_KEY, as_label
+from workers.runtime.printing import many
 
 # Share of the sampled numbers that may lie outside at either end: outliers waste buckets.
 _OUTSIDE = 0.005

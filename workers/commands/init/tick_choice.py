@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from workers.commands.init.draft import Draft
 from workers.commands.init.fields import about
-from workers.commands.printing import many
 from workers.mechanisms.config.histogram import HistogramConfig, KnownBaseConfig, UnkBaseConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
 from workers.privacy.plan.noise import curve, worst_and_rms
+from workers.runtime.printing import many
 from workers.settings.settings import ALL_STREAM_KEY
 
 # Starting values; the operator chooses.

@@ -1,4 +1,4 @@
-"""Print command output, at most 100 columns wide."""
+"""Printed output of commands, at most 100 columns wide."""
 
 from __future__ import annotations
 
@@ -52,13 +52,16 @@ class Printer:
         rows: Sequence[Sequence[str]],
         left: Sequence[int] = (0,),
         indent: int = 2,
+        whole: Sequence[int] = (),
     ) -> None:
-        """Print a table; columns in `left` are text and may wrap, the others are numbers."""
+        """Print a table; columns in `left` are text and may wrap unless in `whole`."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(headings))
         for number, heading in enumerate(headings):
             text = number in left
             table.add_column(
-                Text(heading, style="dim"), justify="left" if text else "right", no_wrap=not text
+                Text(heading, style="dim"),
+                justify="left" if text else "right",
+                no_wrap=not text or number in whole,
             )
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
