@@ -123,7 +123,9 @@ def _sketches(mechanism: MisraGries, label: int, keys: int) -> Memory:
     most = counters * counter + released * shown + declared * _DECLARED
     disk = on_disk * counters + (_COUNT + 2 + label) * released + 16 * declared
     least = keys * declared * _DECLARED
-    size = Size(rows=counters * keys, memory_least=least, memory_most=keys * most, disk=keys * disk)
+    sketches = Size(
+        rows=counters * keys, memory_least=least, memory_most=keys * most, disk=keys * disk
+    )
     note = f"at most {counters:,} counters and {released:,} released counts a stream key, whatever the number of items"
     if declared:
         note += f"; and the tags of {declared:,} labels"
