@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-import msgspec
 from rich.console import Console
 
 from workers.agents.topics import connection_of
@@ -28,7 +26,7 @@ from workers.privacy.spending import (
 )
 from workers.privacy.total import Charge, explained, rows_of
 from workers.runtime.errors import SettingsError
-from workers.runtime.printing import Printer, many, when
+from workers.runtime.printing import Printer, many, print_json, when
 from workers.runtime.progress import ProgressLine
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
@@ -51,17 +49,14 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
     _check_together(settings)
     with ProgressLine() as progress:
         read = [_read(one, progress) for one in settings]
-    console = Console(highlight=False)
-    if len(read) == 1:
-        budget = budget_of(*read[0])
-        _print(budget, as_json, lambda: show(budget, console, settings[0].release_state_topic))
+    console, topics = Console(highlight=False), [one.release_state_topic for one in settings]
+    found = budget_of(*read[0]) if len(read) == 1 else budget_of_all(read)
+    if as_json:
+        print_json(found)
+    elif isinstance(found, Budget):
+        show(found, console, topics[0])
     else:
-        budgets = budget_of_all(read)
-        _print(
-            budgets,
-            as_json,
-            lambda: show_all(budgets, console, [one.release_state_topic for one in settings]),
-        )
+        show_all(found, console, topics)
     return 0
 
 
@@ -71,10 +66,9 @@ def _read(
     connection = connection_of(settings)
     states = read_states(connection, settings.worker.name, progress.update)
     # Other workers' spending counts only toward a ceiling.
-    others = (
-        [] if settings.privacy.max_epsilon is None else OtherWorkers(settings, connection).charges()
-    )
-    return settings, states, others
+    if settings.privacy.max_epsilon is None:
+        return settings, states, []
+    return settings, states, OtherWorkers(settings, connection).charges()
 
 
 def _check_together(settings: Sequence[Settings]) -> None:
@@ -94,13 +88,6 @@ def _check_together(settings: Sequence[Settings]) -> None:
             )
 
 
-def _print(found: Budget | AllBudgets, as_json: bool, as_text: Callable[[], None]) -> None:
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n")
-    else:
-        as_text()
-
-
 def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> None:
     say = Printer(console)
     for budget, topic in zip(budgets.workers, topics, strict=True):
@@ -112,9 +99,7 @@ def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> No
         _total(budgets.total, say)
     elif budgets.not_in_total:
         outside = ", ".join(budgets.not_in_total)
-        say.line(
-            f"no total can be stated for one {budgets.unit}: {outside} protected another unit", 2
-        )
+        _no_total(outside, budgets.unit, say)
     else:
         say.line("nothing has been published yet, so nothing is spent", 2)
     say.line(
@@ -216,9 +201,11 @@ def _together(budget: Budget, say: Printer) -> None:
         unlike = ", ".join(
             f"{one.histogram} generation {one.generation}" for one in budget.not_in_total
         )
-        say.line(
-            f"no total can be stated for one {budget.unit}: {unlike} protected another unit", 2
-        )
+        _no_total(unlike, budget.unit, say)
+
+
+def _no_total(outside: str, unit: str, say: Printer) -> None:
+    say.line(f"no total can be stated for one {unit}: {outside} protected another unit", 2)
 
 
 def _total(total: Total, say: Printer) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 
 from workers.privacy.ceiling import Ceiling
 from workers.privacy.ceiling_check import check_ceiling
 from workers.privacy.plan.make import make_plan
 from workers.privacy.plan.text import show
+from workers.runtime.printing import print_json
 from workers.settings.settings import Settings
 
 
@@ -36,7 +35,7 @@ def show_plan(
 
         write_plan_report(report, plan)
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(plan), indent=1).decode() + "\n")
+        print_json(plan)
     else:
         show(plan, Console(highlight=False))
         ceiling = Ceiling.of(settings.privacy)

@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -81,13 +81,8 @@ def charge_of_state(
     keys: Literal["public"] | Iterable[str],
 ) -> Charge:
     """Return the charge for the first epoch of a generation in a state."""
-    cost = PrivacyCost(
-        rho=life.rho,
-        epsilon=life.epsilon,
-        delta=life.delta,
-        failures=life.deltas,
-        pure=life.description.get("accounting") == "pure",
-    )
+    pure = life.description.get("accounting") == "pure"
+    cost = PrivacyCost(life.rho, life.epsilon, life.delta, failures=life.deltas, pure=pure)
     return Charge(
         cost,
         None if grid.horizon is None else grid.horizon * grid.tick_ms,
@@ -111,9 +106,8 @@ def merged(charges: Iterable[Charge]) -> list[Charge]:
     for charge in charges:
         place = charge.worker, charge.identity
         before = found.get(place, charge)
-        found[place] = replace(
-            charge, first=min(charge.first, before.first), last=max(charge.last, before.last)
-        )
+        first, last = min(charge.first, before.first), max(charge.last, before.last)
+        found[place] = replace(charge, first=first, last=last)
     return list(found.values())
 
 
@@ -128,10 +122,9 @@ def grid_of(name: str, life: HistogramProgress) -> TickGrid:
     if not isinstance(tick_ms, int) or not isinstance(start_ms, int):
         raise StateRefused(f"histogram {name!r}: its state does not give the width of its ticks")
     counter = description.get("counter")
-    horizon = (counter if isinstance(counter, dict) else description).get("horizon")
-    return TickGrid(
-        tick_ms=tick_ms, start_ms=start_ms, horizon=horizon if isinstance(horizon, int) else None
-    )
+    found = (counter if isinstance(counter, dict) else description).get("horizon")
+    horizon = found if isinstance(found, int) else None
+    return TickGrid(tick_ms=tick_ms, start_ms=start_ms, horizon=horizon)
 
 
 def topics_of(progress: ReleaseProgress) -> set[str]:
@@ -168,8 +161,7 @@ Counts = tuple[int, ...]
 """By charge, how many of its epochs a window touches."""
 
 
-@dataclass(frozen=True, slots=True)
-class FullestWindow:
+class FullestWindow(NamedTuple):
     """Charges in a window for the event or user that pays most.
 
     Attributes:
@@ -235,24 +227,25 @@ class Ceiling:
         Unless the window must be `named`, stop at an upper bound that stays within the ceiling.
         """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
-        if (
-            not named
-            and self.period_ms is not None
-            and self.holds(epsilon := self.epsilon_of(charges, most))
-        ):
+        bound = FullestWindow(None, None, self.epsilon_of(charges, most), most)
+        if not named and self.period_ms is not None and self.holds(bound.epsilon):
             # No window exceeds this bound, so which one is fullest does not matter.
-            return FullestWindow(None, None, epsilon, most)
+            return bound
         windows = list(_windows(charges, self.period_ms, begin, end))
         if len(windows) > WINDOWS_MAX:
-            return FullestWindow(None, None, self.epsilon_of(charges, most), most)
+            return bound
         held: dict[Counts, tuple[int, int]] = {}
         for window in windows:
             held.setdefault(tuple(len(charge.within(*window)) for charge in charges), window)
-        found = [
+        return fullest_of(
             FullestWindow(*window, self.epsilon_of(charges, counts), counts)
             for counts, window in held.items()
-        ]
-        return max(found, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
+        )
+
+
+def fullest_of(windows: Iterable[FullestWindow]) -> FullestWindow:
+    """Return the window with the largest epsilon; one without a guarantee ranks above all."""
+    return max(windows, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
 
 
 def parts_of(

@@ -14,7 +14,7 @@ from workers.mechanisms.accounting import epsilon_of
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.mechanisms.registry import build
-from workers.privacy.ceiling import Ceiling, most_epochs
+from workers.privacy.ceiling import Ceiling, FullestWindow, fullest_of, most_epochs
 from workers.privacy.total import Charge, PrivacyCost, charge_of
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
@@ -71,8 +71,11 @@ def _charges(
 
 def _worst(ceiling: Ceiling, charges: Sequence[Charge]) -> tuple[tuple[int, ...], float | None]:
     """Return the epochs of each histogram in a fullest period, and its epsilon."""
-    found = {counts: ceiling.epsilon_of(charges, counts) for counts in _periods(ceiling, charges)}
-    return max(found.items(), key=lambda one: math.inf if one[1] is None else one[1])
+    periods = dict.fromkeys(_periods(ceiling, charges))
+    found = fullest_of(
+        FullestWindow(None, None, ceiling.epsilon_of(charges, counts), counts) for counts in periods
+    )
+    return found.counts, found.epsilon
 
 
 def _periods(ceiling: Ceiling, charges: Sequence[Charge]) -> Iterator[tuple[int, ...]]:

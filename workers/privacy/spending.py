@@ -25,7 +25,7 @@ Total for one user. A user may appear in every epoch with every key: all epochs 
 add up.
 
 A generation that protected another unit has no figure for this one, so no total is stated. A user
-has many events. Conversely, removing one event of a user lets other pairs count, so a promise to
+has many events; conversely, removing one event of a user lets other pairs count, so a promise to
 users is none to events at the same price.
 """
 
@@ -48,6 +48,7 @@ from workers.privacy.ceiling import (
     FullestWindow,
     charge_of_state,
     charges_of,
+    fullest_of,
     generations_of,
     grid_of,
     merged,
@@ -311,16 +312,13 @@ def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tupl
 
 
 def total_of_all(
-    found: Mapping[str, tuple[Sequence[Entry], Settings, int]],
+    unit: str, found: Mapping[str, Sequence[Entry]], owners: Mapping[str, int]
 ) -> tuple[Total | None, tuple[str, ...]]:
     """Return the joint total of workers on the same events, and the workers with another unit.
 
-    `found` has the arguments of `total_of` by worker.
+    `found` and `owners` are the generations and the number of owner partitions by worker.
     """
-    unit = next(iter(found.values()))[1].privacy.unit
-    published = {
-        worker: [e for e in entries if e.pieces] for worker, (entries, _, _) in found.items()
-    }
+    published = {worker: [e for e in entries if e.pieces] for worker, entries in found.items()}
     outside = tuple(
         worker for worker, entries in published.items() if any(e.life.unit != unit for e in entries)
     )
@@ -331,7 +329,7 @@ def total_of_all(
     choices = [list(chain(*published.values()))]
     if unit == "event":
         sets = [
-            [_of(entries, group) for group, _ in _sets(entries, found[worker][2])]
+            [_of(entries, group) for group, _ in _sets(entries, owners[worker])]
             for worker, entries in published.items()
         ]
         if math.prod(map(len, sets)) <= _CHOICES_MAX:
@@ -407,7 +405,9 @@ def left_of(
         return None
     known = [state for state in states if state is not None]
     charges = _charges(settings, known, others)
-    held = _fullest(ceiling, charges, [(charge, charge.last) for charge in charges])
+    nothing = FullestWindow(None, None, 0.0, (0,) * len(charges))
+    newest = [ceiling.fullest(charges, *one.span(one.last), named=True) for one in charges]
+    held = fullest_of(newest or [nothing])
     paid = list(parts_of(charges, held.counts, ceiling.unit))
     return Left(
         max_epsilon=ceiling.epsilon,
@@ -442,16 +442,6 @@ def _charges(
     return merged([*chain.from_iterable(own), *others])
 
 
-def _fullest(
-    ceiling: Ceiling, charges: Sequence[Charge], epochs: Sequence[tuple[Charge, int]]
-) -> FullestWindow:
-    found = [ceiling.fullest(charges, *charge.span(epoch), named=True) for charge, epoch in epochs]
-    nothing = FullestWindow(None, None, 0.0, (0,) * len(charges))
-    return max(
-        found, key=lambda held: math.inf if held.epsilon is None else held.epsilon, default=nothing
-    )
-
-
 def _rho_left(ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow) -> float:
     """Return the rho that still fits, rounded down."""
     low, high = 0.0, 1e4
@@ -460,7 +450,7 @@ def _rho_left(ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         # Known only as zCDP, so it has no useful epsilon of its own.
-        more = PrivacyCost(rho=middle, epsilon=1e9, delta=0.0)
+        more = PrivacyCost(middle, 1e9, 0.0)
         if ceiling.holds(epsilon_at([*paid, more], ceiling.delta)):
             low = middle
         else:
@@ -492,7 +482,7 @@ def _next(
         charges = _charges(settings, states, others, {config.name: epoch})
         own = (settings.worker.name, config.name, config.generation)
         charge = next(one for one in charges if (one.worker, one.histogram, one.generation) == own)
-        held = _fullest(ceiling, charges, [(charge, epoch)])
+        held = ceiling.fullest(charges, *charge.span(epoch), named=True)
         yield NextEpoch(
             histogram=config.name,
             epoch=epoch,
@@ -546,12 +536,9 @@ def budget_of(
 def budget_of_all(
     all_: Sequence[tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[Charge]]],
 ) -> AllBudgets:
-    total, outside = total_of_all(
-        {
-            one.worker.name: (entries_of(states or (), one), one, len(states or ()))
-            for one, states, _ in all_
-        }
-    )
+    entries = {one.worker.name: entries_of(states or (), one) for one, states, _ in all_}
+    owners = {one.worker.name: len(states or ()) for one, states, _ in all_}
+    total, outside = total_of_all(all_[0][0].privacy.unit, entries, owners)
     return AllBudgets(
         workers=tuple(budget_of(*one) for one in all_),
         unit=all_[0][0].privacy.unit,

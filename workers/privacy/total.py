@@ -59,7 +59,7 @@ from workers.privacy.plan.model import Loss, Record, Share, Span, Total
 from workers.runtime.frozen import memoized
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PrivacyCost:
     """Cost of one epoch of a mechanism, charged `times` epochs.
 
@@ -70,6 +70,7 @@ class PrivacyCost:
     rho: float
     epsilon: float
     delta: float
+    _: KW_ONLY
     failures: Mapping[str, float] = field(default_factory=dict)
     pure: bool = False
     times: int = 1
@@ -225,18 +226,16 @@ def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyC
     sampling error too.
     """
     if delta <= 0:
-        return PrivacyCost(rho=rho, epsilon=epsilon, delta=0.0, pure=True)
+        return PrivacyCost(rho, epsilon, 0.0, pure=True)
     numerical = delta * NUMERICAL_SHARE
     converting = delta_of(rho, epsilon) * (1 - 1e-8)
     if converting >= delta - numerical:
-        return PrivacyCost(
-            rho=rho, epsilon=epsilon, delta=delta, failures={NUMERICAL: delta}, pure=True
-        )
+        return PrivacyCost(rho, epsilon, delta, failures={NUMERICAL: delta}, pure=True)
     rest = float_up(Fraction(delta) - Fraction(converting))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
     samplers = rest if mechanism in _MAY_BE_PURE and not halved else numerical
     failures = {NUMERICAL: samplers, "discovery": max(rest - numerical, 0.0)}
-    return PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, failures=failures)
+    return PrivacyCost(rho, epsilon, delta, failures=failures)
 
 
 def delta_of(rho: float, epsilon: float) -> float:
@@ -258,9 +257,7 @@ def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, 
     left = converting(costs)
     if not 0 < left < 1:
         return math.inf, 1.0
-    rho = float_up(
-        sum((Fraction(cost.rho) * cost.times * events**2 for cost in costs), Fraction(0))
-    )
+    rho = _sum((cost.rho, cost.times * events**2) for cost in costs)
     epsilon = _epsilon_of(rho, left)
     failures = sum(cost.times * _failures(cost, events, epsilon) for cost in costs)
     return epsilon, float_up(min(Fraction(left) + failures, Fraction(1)))
@@ -374,12 +371,9 @@ class Charge:
 def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
     """Return the charge for one epoch of a histogram in the settings."""
     promise, ticks = mechanism.guarantee, config.horizon_ticks
+    failures = dict(mechanism.cost().deltas)
     cost = PrivacyCost(
-        rho=promise.rho,
-        epsilon=promise.epsilon,
-        delta=config.delta,
-        failures=dict(mechanism.cost().deltas),
-        pure=config.pure,
+        promise.rho, promise.epsilon, config.delta, failures=failures, pure=config.pure
     )
     return Charge(
         cost,
@@ -419,25 +413,20 @@ def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
     costs = [[replace(one.cost, times=one.epochs(days)) for one in group] for group in groups]
     losses = []
     for events in EVENTS:
-        epsilon, delta = _most(
-            [(*group_loss(group, events), converting(group)) for group in costs], events
-        )
-        losses.append(
-            Loss(events=events, epsilon=epsilon, delta=delta, void=is_void(epsilon, delta))
-        )
-    return Span(
-        days=days, epochs=max(cost.times for group in costs for cost in group), losses=tuple(losses)
-    )
+        epsilon, delta = _most(costs, events)
+        void = is_void(epsilon, delta)
+        losses.append(Loss(events=events, epsilon=epsilon, delta=delta, void=void))
+    epochs = max(cost.times for group in costs for cost in group)
+    return Span(days=days, epochs=epochs, losses=tuple(losses))
 
 
-def _most(
-    found: Sequence[tuple[float | None, float, float]], events: int
-) -> tuple[float | None, float]:
-    """Bound every mixture of groups, given as (epsilon, delta, the part of delta that converts)."""
-    epsilons, deltas, converted = zip(*found, strict=True)
+def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float | None, float]:
+    """Bound the loss of every mixture of groups."""
+    epsilons, deltas = zip(*(group_loss(group, events) for group in groups), strict=True)
     delta = max(deltas)
-    if events > 1 and len(found) > 1:
+    if events > 1 and len(groups) > 1:
         # One group's part of delta converts in a mixture, and failures are at most the largest.
+        converted = [converting(group) for group in groups]
         failures = max(one - part for one, part in zip(deltas, converted, strict=True))
         delta = math.nextafter(max(delta, max(converted) + failures), 2)
     if delta >= 1 or None in epsilons:
@@ -451,7 +440,7 @@ def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]
     A span with no more epochs than the one before it is left out.
     """
     shown = [span for at, span in enumerate(spans) if not at or span.epochs > spans[at - 1].epochs]
-    headings = [f"{unit}s" if unit == "event" else f"{unit} ids", *map(_heading, shown)]
+    headings = ["events" if unit == "event" else f"{unit} ids", *map(_heading, shown)]
     rows = [
         [f"{losses[0].events}", *(_cell(loss) for loss in losses)]
         for losses in zip(*(span.losses for span in shown), strict=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import msgspec
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
@@ -66,6 +68,11 @@ class Printer:
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         self._console.print(Padding(table, (0, 0, 0, indent)), highlight=False)
+
+
+def print_json(value: object) -> None:
+    """Print a record as indented JSON."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n")
 
 
 def printable(text: str) -> str:
