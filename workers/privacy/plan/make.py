@@ -182,14 +182,14 @@ def _segments(mechanism: Mechanism) -> Iterator[Segment]:
 def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Figure]:
     public = mechanism.public()
     if isinstance(mechanism, OrderStatistics) and mechanism.segments is None:
-        error = round(mechanism.error(1), 4)
+        error = float(round(mechanism.error(1), 4))
         meaning = "no answer is off by more, with probability 1 - beta, up to c_max"
         yield Figure("error", error, meaning)
     # Tick 1 chooses; nothing is tested before tick 2.
     if isinstance(mechanism, SparseGumb) and noise.ticks_looked_at > 1:
         meaning = "at tick 2 an item outside must lie this far above the least shown"
-        yield Figure("eta_first", mechanism.eta(2), meaning)
-        last = mechanism.eta(noise.ticks_looked_at)
+        yield Figure("eta_first", float(mechanism.eta(2)), meaning)
+        last = float(mechanism.eta(noise.ticks_looked_at))
         yield Figure("eta_last", last, "the same at the last tick")
     if isinstance(mechanism, MisraGries):
         share = 1 / (mechanism.config.size + 1)
