@@ -17,7 +17,7 @@ from workers.mechanisms.accounting import rho_of
 from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
 from workers.privacy.phrasing import grade, measures, up_to, verdict
-from workers.privacy.total import Built, rows_of, total_of
+from workers.privacy.total import charge_of, rows_of, total_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -63,7 +63,7 @@ def test_the_total_of_the_page_is_that_of_the_plan_and_the_table_says_what_one_p
     made = [
         config(UnkBaseConfig, name=name, epsilon=1.0, delta=1e-9) for name in ("products", "others")
     ]
-    total = total_of([Built(one, build(one)) for one in made])
+    total = total_of([charge_of(one, build(one)) for one in made])
     window = Window(chrome, width=1400, height=1000)
     with embedded("products", "others") as topics:
         for one in made:

@@ -160,28 +160,28 @@ def kernel_part(function: F) -> F:
     return _part(function, boundscheck=False)
 
 
-def kernel_in_place(function: F) -> F:
+def kernel_inline(function: F) -> F:
     """Compile like `kernel_part`, inlined at every call."""
     return _part(function, boundscheck=False, in_place=True)
 
 
-def reads_outside(function: F) -> F:
+def checked_kernel(function: F) -> F:
     """Compile a loop over bytes from outside: an index beyond an array raises IndexError."""
     return _kept_kernel(function, boundscheck=True)
 
 
-def reads_outside_with_arrays(function: F) -> F:
-    """Compile like `reads_outside` a loop that makes arrays."""
+def checked_kernel_with_arrays(function: F) -> F:
+    """Compile like `checked_kernel` a loop that makes arrays."""
     return _kept_kernel(function, boundscheck=True, counts_references=True)
 
 
-def part_reads_outside(function: F) -> F:
+def checked_part(function: F) -> F:
     """Compile a function called only by kernels that read from outside."""
     return _part(function, boundscheck=True)
 
 
-def reads_outside_in_place(function: F) -> F:
-    """Compile like `part_reads_outside`, inlined at every call.
+def checked_inline(function: F) -> F:
+    """Compile like `checked_part`, inlined at every call.
 
     A call with two arrays takes as long as reading a short string.
     """

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
-import msgspec
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from workers.agents.topics import connection_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_states
-from workers.privacy.ceiling import CeilingCharge
-from workers.privacy.ceiling_guard import OtherWorkers, moment, overlap
+from workers.privacy.ceiling_guard import OtherWorkers, overlap
 from workers.privacy.phrasing import cautions
 from workers.privacy.spending import (
     AllBudgets,
     Budget,
+    Charged,
     Counted,
     Epoch,
     Generation,
@@ -32,60 +24,13 @@ from workers.privacy.spending import (
     budget_of,
     budget_of_all,
 )
-from workers.privacy.total import explained, rows_of
+from workers.privacy.total import Charge, explained, rows_of
 from workers.runtime.errors import SettingsError
+from workers.runtime.printing import Printer, many, print_json, when
 from workers.runtime.progress import ProgressLine
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 
-
-class Say(Protocol):
-    def __call__(self, text: str, indent: int = 0, style: str = "") -> None: ...
-
-
-def show_ceiling(left: Left, unit: str, say: Say) -> None:
-    period = "an epoch" if left.period == "epoch" else f"any {left.period}"
-    say(
-        f"ceiling: epsilon {left.max_epsilon!r} at delta {left.max_delta!r} for one {unit}, in {period}",
-        style="bold",
-    )
-    if not left.parts:
-        say("nothing is charged yet, so all of it is left", 2)
-    else:
-        when = (
-            ""
-            if left.begins is None or left.ends is None
-            else f", {moment(left.begins)} to {moment(left.ends)},"
-        )
-        held = (
-            "holds no promise at that delta"
-            if left.epsilon is None
-            else f"holds epsilon {left.epsilon:.9g}"
-        )
-        say(f"the fullest of the newest periods{when} {held}", 2)
-        named = (
-            f"{part.histogram} generation {part.generation}"
-            + ("" if part.worker is None else f" of worker {part.worker}")
-            + (f" ({part.epochs:,} epochs)" if part.epochs > 1 else "")
-            for part in left.parts
-        )
-        say(f"it holds: {', '.join(named)}", 2)
-        say(f"left in it: rho {left.rho_left:.6g}", 2)
-    for one in left.next:
-        begins = "" if one.begins is None else f", from {moment(one.begins)}"
-        epsilon = "no promise" if one.epsilon is None else f"epsilon {one.epsilon:.9g}"
-        verdict = "fits" if one.fits else "does not fit: the worker ends before it"
-        say(
-            f"next of {one.histogram}: epoch {one.epoch:,}{begins}, which makes {epsilon}: {verdict}",
-            2,
-        )
-    if left.other_workers:
-        say(
-            f"counted with it, since they count the same events: {', '.join(left.other_workers)}", 2
-        )
-
-
-WIDTH = 100
 # If there are many epochs, the text shows only the oldest and the newest.
 OLDEST, NEWEST = 2, 8
 
@@ -104,30 +49,26 @@ def show_budget(settings: Sequence[Settings], *, as_json: bool) -> int:
     _check_together(settings)
     with ProgressLine() as progress:
         read = [_read(one, progress) for one in settings]
-    console = Console(highlight=False)
-    if len(read) == 1:
-        budget = budget_of(*read[0])
-        _print(budget, as_json, lambda: show(budget, console, settings[0].release_state_topic))
+    console, topics = Console(highlight=False), [one.release_state_topic for one in settings]
+    found = budget_of(*read[0]) if len(read) == 1 else budget_of_all(read)
+    if as_json:
+        print_json(found)
+    elif isinstance(found, Budget):
+        show(found, console, topics[0])
     else:
-        budgets = budget_of_all(read)
-        _print(
-            budgets,
-            as_json,
-            lambda: show_all(budgets, console, [one.release_state_topic for one in settings]),
-        )
+        show_all(found, console, topics)
     return 0
 
 
 def _read(
     settings: Settings, progress: ProgressLine
-) -> tuple[Settings, list[ReleaseProgress | None] | None, list[CeilingCharge]]:
+) -> tuple[Settings, list[ReleaseProgress | None] | None, list[Charge]]:
     connection = connection_of(settings)
     states = read_states(connection, settings.worker.name, progress.update)
     # Other workers' spending counts only toward a ceiling.
-    others = (
-        [] if settings.privacy.max_epsilon is None else OtherWorkers(settings, connection).charges()
-    )
-    return settings, states, others
+    if settings.privacy.max_epsilon is None:
+        return settings, states, []
+    return settings, states, OtherWorkers(settings, connection).charges()
 
 
 def _check_together(settings: Sequence[Settings]) -> None:
@@ -138,44 +79,30 @@ def _check_together(settings: Sequence[Settings]) -> None:
                 f"worker.name = {one.worker.name!r} is in two of the settings files: each worker once"
             )
         named.add(one.worker.name)
-        counted = (
-            {one.events.topics.pattern}
-            if one.events.topics.pattern
-            else set(one.events.topics.names)
-        )
+        topics = one.events.topics
+        counted = {topics.pattern} if topics.pattern else set(topics.names)
         if not overlap({name for name in counted if name}, first.events.topics):
             raise SettingsError(
-                f"worker {one.worker.name} counts {one.events.topics}, and worker {first.worker.name} counts "
+                f"worker {one.worker.name} counts {topics}, and worker {first.worker.name} counts "
                 f"{first.events.topics}: no event is in both, so nothing adds up"
             )
 
 
-def _print(found: Budget | AllBudgets, as_json: bool, as_text: Callable[[], None]) -> None:
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found), indent=1).decode() + "\n")
-    else:
-        as_text()
-
-
 def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> None:
+    say = Printer(console)
     for budget, topic in zip(budgets.workers, topics, strict=True):
         show(budget, console, topic)
-        console.print()
+        say.line()
     names = ", ".join(budget.worker for budget in budgets.workers)
-    _line(console, f"workers {names}, all together, for one {budgets.unit}", style="bold")
+    say.line(f"workers {names}, all together, for one {budgets.unit}", style="bold")
     if budgets.total is not None:
-        _total(budgets.total, console)
+        _total(budgets.total, say)
     elif budgets.not_in_total:
         outside = ", ".join(budgets.not_in_total)
-        _line(
-            console,
-            f"no total can be stated for one {budgets.unit}: {outside} protected another unit",
-            2,
-        )
+        _no_total(outside, budgets.unit, say)
     else:
-        _line(console, "nothing has been published yet, so nothing is spent", 2)
-    _line(
-        console,
+        say.line("nothing has been published yet, so nothing is spent", 2)
+    say.line(
         "- not included: workers whose settings were not given, earlier workers whose topics were deleted, and anything "
         "else published about these events; all of it adds up",
         2,
@@ -183,109 +110,80 @@ def show_all(budgets: AllBudgets, console: Console, topics: Sequence[str]) -> No
 
 
 def show(budget: Budget, console: Console, topic: str) -> None:
-    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+    say, worker = Printer(console), f"worker {budget.worker}"
     if budget.state == "missing":
-        _line(
-            console,
-            f"worker {budget.worker}: topic {topic} does not exist on this cluster: this worker has never run here.",
+        say.line(
+            f"{worker}: topic {topic} does not exist on this cluster: this worker has never run here."
         )
-    elif not any(
-        one.epochs_begun for histogram in budget.histograms for one in histogram.generations
-    ):
-        _line(
-            console, f"worker {budget.worker}: nothing has been published yet, so nothing is spent."
-        )
+    elif not any(one.epochs_begun for each in budget.histograms for one in each.generations):
+        say.line(f"{worker}: nothing has been published yet, so nothing is spent.")
     else:
-        _line(
-            console,
-            f"worker {budget.worker}: budget spent so far, from its release state",
-            style="bold",
-        )
+        say.line(f"{worker}: budget spent so far, from its release state", style="bold")
         for histogram in budget.histograms:
-            _histogram(histogram, console)
-        _together(budget, console)
+            _histogram(histogram, say)
+        _together(budget, say)
         if budget.person:
-            _person(budget, console)
+            say.line()
+            say.line("what one person loses", style="bold")
+            say.table(*rows_of(budget.person, budget.unit), left=())
+            say.line(explained(budget.unit), 2)
     if budget.ceiling is not None:
-        console.print()
-        show_ceiling(
-            budget.ceiling,
-            budget.unit,
-            lambda text, indent=0, style="": _line(console, text, indent, style=style),
-        )
+        say.line()
+        _ceiling(budget.ceiling, budget.unit, say)
     for sentence in _unseen(budget):
-        _line(console, f"- {sentence}", 2)
+        say.line(f"- {sentence}", 2)
 
 
-def _histogram(histogram: Histogram, console: Console) -> None:
-    console.print()
+def _histogram(histogram: Histogram, say: Printer) -> None:
+    say.line()
     known = "" if histogram.generation_in_settings is not None else " (not in the settings)"
-    _line(console, f"{histogram.name}{known}", style="bold")
+    say.line(f"{histogram.name}{known}", style="bold")
     for one in histogram.generations:
-        _generation(one, histogram.generation_in_settings, console)
+        _generation(one, histogram.generation_in_settings, say)
 
 
-def _generation(one: Generation, wanted: int | None, console: Console) -> None:
-    _line(
-        console,
-        f"generation {one.generation}: {one.mechanism}, {_status(one, wanted)}; topic {one.topic}",
-        2,
-    )
+def _generation(one: Generation, wanted: int | None, say: Printer) -> None:
+    status = _status(one, wanted)
+    say.line(f"generation {one.generation}: {one.mechanism}, {status}; topic {one.topic}", 2)
     price = f"epsilon {one.epsilon!r}, delta {one.delta!r}, rho {one.rho!r}"
     if not one.epochs_begun or one.charged is None:
-        _line(
-            console,
-            f"no tick published, so nothing is spent. An epoch costs one {one.unit}: {price}",
-            4,
+        say.line(
+            f"no tick published, so nothing is spent. An epoch costs one {one.unit}: {price}", 4
         )
         return
     length = f"{one.horizon:,} ticks of {format_duration(one.tick_ms)}" if one.horizon else "no end"
-    _line(
-        console,
-        f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}",
-        4,
-    )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("epoch", "ticks published", "of", "mechanism id"):
-        table.add_column(
-            Text(heading, style="dim"), justify="left" if heading == "mechanism id" else "right"
-        )
-    for row in _rows(one):
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(Padding(table, (0, 0, 0, 4), expand=False))
-    begun = f"{one.epochs_begun:,} epoch{'s' if one.epochs_begun > 1 else ''} begun, {one.ticks:,} ticks published"
-    times = f"from {_time(one.published_from)} to {_time(one.published_to)}"
-    _line(console, f"{begun}, {times}", 4)
+    say.line(f"an epoch ({length}) costs one {one.unit}, in full from its first tick: {price}", 4)
+    headings = ("epoch", "ticks published", "of", "mechanism id")
+    say.table(headings, list(_rows(one)), left=(3,), indent=4)
+    begun = f"{many(one.epochs_begun, 'epoch')} begun, {one.ticks:,} ticks published"
+    say.line(f"{begun}, from {_time(one.published_from)} to {_time(one.published_to)}", 4)
     if one.unit == "event":
-        _line(console, "charged to one event: one epoch, since it falls in one", 4)
+        say.line("charged to one event: one epoch, since it falls in one", 4)
     else:
-        charged = f"epsilon {_number(one.charged.epsilon)} at delta {one.charged.delta:.9g} (rho {one.charged.rho:.6g})"
-        _line(console, f"charged to one {one.unit}, who may be in all of them: {charged}", 4)
+        charged = f"charged to one {one.unit}, who may be in all of them"
+        say.line(f"{charged}: {_figures(one.charged)}", 4)
     if one.mechanism == "pay_what_you_get":
-        _line(console, "labels and queries left unused in an epoch are charged all the same", 4)
+        say.line("labels and queries left unused in an epoch are charged all the same", 4)
 
 
 def _status(one: Generation, wanted: int | None) -> str:
-    if one.status == "running":
-        return "running"
-    if one.status == "left out":
-        if wanted is None:
-            return "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
-        return f"ends when the worker starts with these settings, which have generation {wanted}"
-    return "ended"
+    if one.status != "left out":
+        return one.status
+    if wanted is None:
+        return "not in the settings: no worker starts until it is put back, or ended by `quietcount retire`"
+    return f"ends when the worker starts with these settings, which have generation {wanted}"
 
 
 def _rows(one: Generation) -> Iterator[Sequence[str]]:
-    listed = one.epochs
     horizon = "" if one.horizon is None else f"{one.horizon:,}"
+    rows = [_row(epoch, horizon) for epoch in one.epochs]
     if one.epochs_begun <= OLDEST + NEWEST:
-        yield from (_row(epoch, horizon) for epoch in listed)
+        yield from rows
         return
-    yield from (
-        _row(epoch, horizon) for epoch in listed[:OLDEST] if len(listed) == one.epochs_begun
-    )
+    if len(rows) == one.epochs_begun:
+        yield from rows[:OLDEST]
     yield ("...", "", "", "")
-    yield from (_row(epoch, horizon) for epoch in listed[-NEWEST:])
+    yield from rows[-NEWEST:]
 
 
 def _row(epoch: Epoch, horizon: str) -> Sequence[str]:
@@ -294,60 +192,72 @@ def _row(epoch: Epoch, horizon: str) -> Sequence[str]:
     return (f"{epoch.epoch:,}", ticks, horizon, f"{epoch.ids[0]}{more}" if epoch.ids else "")
 
 
-def _together(budget: Budget, console: Console) -> None:
-    console.print()
-    _line(console, f"all together, for one {budget.unit}", style="bold")
+def _together(budget: Budget, say: Printer) -> None:
+    say.line()
+    say.line(f"all together, for one {budget.unit}", style="bold")
     if budget.total is not None:
-        _total(budget.total, console)
+        _total(budget.total, say)
     elif budget.not_in_total:
-        named = ", ".join(
+        unlike = ", ".join(
             f"{one.histogram} generation {one.generation}" for one in budget.not_in_total
         )
-        _line(
-            console,
-            f"no total can be stated for one {budget.unit}: {named} protected another unit",
-            2,
-        )
+        _no_total(unlike, budget.unit, say)
 
 
-def _person(budget: Budget, console: Console) -> None:
-    console.print()
-    _line(console, "what one person loses", style="bold")
-    headings, rows = rows_of(budget.person, budget.unit)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in headings:
-        table.add_column(Text(heading, style="dim"), justify="right")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
-    _line(console, explained(budget.unit), 2)
+def _no_total(outside: str, unit: str, say: Printer) -> None:
+    say.line(f"no total can be stated for one {unit}: {outside} protected another unit", 2)
 
 
-def _total(total: Total, console: Console) -> None:
-    figure = f"epsilon {_number(total.epsilon)} at delta {total.delta:.9g} (rho {total.rho:.6g})"
-    _line(
-        console,
-        figure if total.epsilon is not None else f"{figure}: nothing is promised",
-        2,
-        style="bold",
-    )
+def _total(total: Total, say: Printer) -> None:
+    nothing = ": nothing is promised" if total.epsilon is None else ""
+    say.line(f"{_figures(total)}{nothing}", 2, style="bold")
     for warning in cautions(total.epsilon, total.delta, total.unit):
-        _line(console, f"WARNING: {warning}", 2, style="bold red")
+        say.line(f"WARNING: {warning}", 2, style="bold red")
     who = f" (stream key {total.key!r}, which pays most)" if total.key is not None else ""
-    _line(console, f"one {total.unit} counts in at most{who}: {', '.join(_parts(total.parts))}", 2)
+    say.line(f"one {total.unit} counts in at most{who}: {_parts(total.parts)}", 2)
     if len(total.parts) > 1 or total.parts[0].epochs > 1:
-        _line(
-            console,
-            f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}",
-            2,
-        )
+        summed = _number(total.epsilon_of_the_sum)
+        say.line(f"for comparison: the sum of the epsilons is {summed}", 2)
 
 
-def _parts(parts: Sequence[Counted]) -> Iterator[str]:
+def _figures(cost: Total | Charged) -> str:
+    return f"epsilon {_number(cost.epsilon)} at delta {cost.delta:.9g} (rho {cost.rho:.6g})"
+
+
+def _parts(parts: Sequence[Counted]) -> str:
+    named = []
     for part in parts:
         times = f" ({part.epochs:,} epochs)" if part.epochs > 1 else ""
-        whose = "" if part.worker is None else f" of worker {part.worker}"
-        yield f"{part.histogram} generation {part.generation}{whose}{times}"
+        worker = "" if part.worker is None else f" of worker {part.worker}"
+        named.append(f"{part.histogram} generation {part.generation}{worker}{times}")
+    return ", ".join(named)
+
+
+def _ceiling(left: Left, unit: str, say: Printer) -> None:
+    period = "an epoch" if left.period == "epoch" else f"any {left.period}"
+    limit = f"epsilon {left.max_epsilon!r} at delta {left.max_delta!r}"
+    say.line(f"ceiling: {limit} for one {unit}, in {period}", style="bold")
+    if not left.parts:
+        say.line("nothing is charged yet, so all of it is left", 2)
+    else:
+        window = ""
+        if left.begins is not None and left.ends is not None:
+            window = f", {when(left.begins)} to {when(left.ends)},"
+        held = "no promise at that delta"
+        if left.epsilon is not None:
+            held = f"epsilon {left.epsilon:.9g}"
+        say.line(f"the fullest of the newest periods{window} holds {held}", 2)
+        say.line(f"it holds: {_parts(left.parts)}", 2)
+        say.line(f"left in it: rho {left.rho_left:.6g}", 2)
+    for one in left.next:
+        begins = "" if one.begins is None else f", from {when(one.begins)}"
+        epsilon = "no promise" if one.epsilon is None else f"epsilon {one.epsilon:.9g}"
+        verdict = "fits" if one.fits else "does not fit: the worker ends before it"
+        epoch = f"epoch {one.epoch:,}{begins}"
+        say.line(f"next of {one.histogram}: {epoch}, which makes {epsilon}: {verdict}", 2)
+    if left.other_workers:
+        others = ", ".join(left.other_workers)
+        say.line(f"counted with it, since they count the same events: {others}", 2)
 
 
 def _unseen(budget: Budget) -> Iterator[str]:
@@ -369,25 +279,9 @@ def _unseen(budget: Budget) -> Iterator[str]:
     )
 
 
-def _line(console: Console, text: str, indent: int = 0, *, style: str = "") -> None:
-    for part in textwrap.wrap(
-        text, console.width - indent, break_long_words=False, break_on_hyphens=False
-    ):
-        console.print(Text(" " * indent + part, style=style), soft_wrap=True)
-
-
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.9g}"
 
 
 def _time(milliseconds: int | None) -> str:
-    if milliseconds is None:
-        return "?"
-    try:
-        return (
-            datetime.fromtimestamp(milliseconds / 1000, UTC)
-            .isoformat(timespec="seconds")
-            .replace("+00:00", "Z")
-        )
-    except (OverflowError, ValueError):  # a tick edge beyond the year 9999
-        return f"{milliseconds:,} ms"
+    return "?" if milliseconds is None else when(milliseconds)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 
 from workers.privacy.ceiling import Ceiling
 from workers.privacy.ceiling_check import check_ceiling
 from workers.privacy.plan.make import make_plan
 from workers.privacy.plan.text import show
+from workers.runtime.printing import print_json
 from workers.settings.settings import Settings
 
 
@@ -36,13 +35,12 @@ def show_plan(
 
         write_plan_report(report, plan)
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(plan), indent=1).decode() + "\n")
+        print_json(plan)
     else:
         show(plan, Console(highlight=False))
         ceiling = Ceiling.of(settings.privacy)
         if ceiling is not None and epsilon is not None:
-            print(
-                f"\nceiling: epsilon {ceiling.epsilon:.9g} at delta {ceiling.delta:.9g} for one {ceiling.unit} in {ceiling.period};\n"
-                f"  these settings alone come to at most epsilon {epsilon:.9g} in it"
-            )
+            limit = f"epsilon {ceiling.epsilon:.9g} at delta {ceiling.delta:.9g}"
+            print(f"\nceiling: {limit} for one {ceiling.unit} in {ceiling.period};")
+            print(f"  these settings alone come to at most epsilon {epsilon:.9g} in it")
     return 0

@@ -27,7 +27,6 @@ from rich.console import Console
 
 from workers.agents.topics import connection_of, partitions_by_user, source_partitions
 from workers.commands.compiling import ensure_compiled
-from workers.commands.printing import Printer, many, when
 from workers.events.decoders import Decoders
 from workers.events.source_reader import SourceReader
 from workers.kafka.clients import Connection
@@ -40,6 +39,7 @@ from workers.pipeline.factory import reader_of, source_reader_of
 from workers.pipeline.rejected import RETRIED, RETRY, Rejected, read_reject
 from workers.pipeline.rekey_markers import read_headers
 from workers.runtime.errors import KafkaAway, SettingsError
+from workers.runtime.printing import Printer, many, when
 from workers.runtime.progress import ProgressLine
 from workers.settings.settings import Settings
 

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from workers.agents.state import announcements
 from workers.agents.topics import FIXED, connection_of, look_at_topics
-from workers.commands.printing import many
 from workers.kafka.clients import Connection
 from workers.kafka.topics import (
     EVENTS,
@@ -27,6 +26,7 @@ from workers.kafka.topics import (
     problems,
 )
 from workers.privacy.ceiling_check import check_ceiling
+from workers.runtime.printing import many
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,8 +17,16 @@ from workers.dashboard.snapshots import SeenSnapshot
 from workers.privacy.total import Charge, compose, spans_of, stated
 
 LARGEST = 1e9
-# Mechanism, rho, epsilon, delta, and the length of an epoch in ms; None if unknown.
-Price: TypeAlias = tuple[str, float, float, float, int | None]
+
+
+class Price(NamedTuple):
+    """Price of one epoch, and the epoch's length; None if unknown."""
+
+    mechanism: str
+    rho: float
+    epsilon: float
+    delta: float
+    epoch_ms: int | None
 
 
 def together_of(
@@ -33,9 +41,7 @@ def together_of(
     units = {snapshot.guarantee.unit for snapshot, _ in seen}
     prices = tuple(_price(snapshot, horizon) for snapshot, horizon in seen)
     # Nothing published, a changed unit in the settings, or a foreign producer on the topic.
-    if len(units) != 1 or any(
-        max(rho, epsilon) > LARGEST or delta > 1 for _, rho, epsilon, delta, _ in prices
-    ):
+    if len(units) != 1 or any(max(p.rho, p.epsilon) > LARGEST or p.delta > 1 for p in prices):
         return None
     return {
         "unit": units.pop(),
@@ -47,16 +53,13 @@ def together_of(
 def _price(snapshot: SeenSnapshot, horizon: int | None) -> Price:
     promise, width = snapshot.guarantee, snapshot.end - snapshot.start
     epoch_ms = horizon * width if horizon is not None and width > 0 else None
-    return snapshot.mechanism, promise.rho, promise.epsilon, promise.delta, epoch_ms
+    return Price(snapshot.mechanism, promise.rho, promise.epsilon, promise.delta, epoch_ms)
 
 
 @lru_cache(maxsize=16)
 def _total(prices: tuple[Price, ...]) -> dict[str, object]:
-    charges = [
-        Charge(stated(kind, rho, epsilon, delta), epoch_ms)
-        for kind, rho, epsilon, delta, epoch_ms in prices
-    ]
-    found = compose([charge.part for charge in charges])
+    charges = [Charge(stated(*price[:4]), price.epoch_ms) for price in prices]
+    found = compose([charge.cost for charge in charges])
     return {
         "rho": found.rho,
         "epsilon": found.epsilon,

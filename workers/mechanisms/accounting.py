@@ -79,9 +79,7 @@ def compose(costs: Iterable[Cost]) -> Cost:
         for name, delta in cost.deltas:
             deltas[name] = deltas.get(name, Fraction(0)) + Fraction(delta)
     rho = math.inf if math.inf in rhos else float_up(sum(map(Fraction, rhos), Fraction(0)))
-    return Cost(
-        rho=rho, deltas=tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items())
-    )
+    return Cost(rho, tuple((name, min(1.0, float_up(delta))) for name, delta in deltas.items()))
 
 
 def epsilon_of(rho: float, delta: float) -> float:
@@ -151,20 +149,15 @@ def sampler_delta(epsilon: float, max_items: int, tv: float, tests_tv: float = 0
     return min(1.0, _round_up((1 + math.exp(epsilon)) * max_items * tv + max_items * tests_tv))
 
 
-def check_sampler_delta(
-    delta: float,
-    epsilon: float,
-    true: float,
-    share: float,
-    otherwise: str = "a smaller epsilon or rho",
-) -> None:
-    """Raise if the part of delta reserved for the samplers does not cover them.
+_REMEDY = "a smaller epsilon or rho"
 
-    Args:
-        delta: as configured.
-        true: the required `sampler_delta`.
-        share: the part of delta reserved for the samplers.
-        otherwise: the remedy, if delta is to stay.
+
+def check_sampler_delta(
+    delta: float, epsilon: float, true: float, share: float, otherwise: str = _REMEDY
+) -> None:
+    """Raise if the share of delta reserved for the samplers is less than `true`, what they need.
+
+    `otherwise` is the remedy if delta is to stay.
 
     Raises:
         ValueError: delta is too small, or no delta is large enough at this epsilon.
@@ -173,16 +166,10 @@ def check_sampler_delta(
         return
     least = true / share
     # Rounded up to two digits: the suggested value must suffice despite rounding in `least`.
-    enough = float(
-        Context(prec=2, rounding=ROUND_CEILING).create_decimal(
-            Decimal(least * (1 - _NARROW_MARGIN))
-        )
-    )
-    found, mend = (
-        (f"{enough:.1e}", "a larger delta, or ")
-        if least <= _LARGEST_DELTA
-        else ("no delta is enough", "")
-    )
+    enough = _round(least * (1 - _NARROW_MARGIN), ROUND_CEILING, 2)
+    found, mend = f"{enough:.1e}", "a larger delta, or "
+    if least > _LARGEST_DELTA:
+        found, mend = "no delta is enough", ""
     raise ValueError(
         f"delta = {delta}: below what the integer samplers can promise at epsilon = {epsilon:.4g} ({found}): "
         f"{mend}{otherwise}"
@@ -225,9 +212,9 @@ def _round_up(value: float) -> float:
     return _round(value * (1 + _NARROW_MARGIN), ROUND_CEILING)
 
 
-def _round(value: float, rounding: str) -> float:
+def _round(value: float, rounding: str, digits: int = _DIGITS) -> float:
     """Round to nine significant digits: the nearest float is the same on every machine."""
-    return float(Context(prec=_DIGITS, rounding=rounding).create_decimal(Decimal(value)))
+    return float(Context(prec=digits, rounding=rounding).create_decimal(Decimal(value)))
 
 
 def _check_rho(rho: float) -> None:

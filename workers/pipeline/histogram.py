@@ -69,7 +69,7 @@ _NUMBER = re.compile(r"[0-9.]+(e-?[0-9]+)?", re.ASCII)
 class HistogramProgress(msgspec.Struct, kw_only=True):
     """Stored identity, position and price of one (histogram, generation).
 
-    `deltas` are the named parts of delta that are not converted; older versions stored none.
+    `deltas` are the named parts of delta that are not converted.
     `reserved` is the last epoch that was charged before its first tick; only under a ceiling.
     `until` is the time, ms, up to which a generation that has ended may have published.
     """
@@ -83,7 +83,7 @@ class HistogramProgress(msgspec.Struct, kw_only=True):
     epsilon: float
     delta: float
     unit: str
-    deltas: dict[str, float] | None = None
+    deltas: dict[str, float]
     reserved: int | msgspec.UnsetType = msgspec.UNSET
     until: int | msgspec.UnsetType = msgspec.UNSET
 

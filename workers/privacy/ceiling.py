@@ -22,6 +22,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -29,60 +30,10 @@ from workers.mechanisms.config.checked import display
 from workers.mechanisms.config.ticks import TickGrid
 from workers.pipeline.histogram import HistogramProgress
 from workers.pipeline.merge import ReleaseProgress
-from workers.privacy.total import Part, epsilon_at
+from workers.privacy.total import EVER, Charge, PrivacyCost, epsilon_at, sharing
 from workers.runtime.errors import StateRefused
 from workers.settings.durations import format_duration
 from workers.settings.settings import PrivacySettings, Settings
-
-#: Beyond every timestamp, in both directions.
-EVER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CeilingCharge:
-    """The charged epochs of one generation; none if `last` is below `first`.
-
-    Attributes:
-        identity: unique among the generations of its worker.
-        price: of one epoch, for one `unit`.
-        key: field of the stream key that an event counts under.
-        keys: stream keys served; None: any.
-    """
-
-    worker: str
-    histogram: str
-    generation: int
-    identity: bytes
-    grid: TickGrid
-    unit: str
-    price: Part
-    key: str
-    keys: frozenset[str] | None
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        return f"{self.histogram} generation {self.generation} of worker {self.worker}"
-
-    @property
-    def epoch_ms(self) -> int | None:
-        """Length of an epoch; None if unbounded."""
-        return None if self.grid.horizon is None else self.grid.horizon * self.grid.tick_ms
-
-    def span(self, epoch: int) -> tuple[int, int]:
-        """Return an epoch as a half-open interval in ms."""
-        if self.epoch_ms is None:
-            return -EVER, EVER
-        begin = self.grid.start_ms + (epoch - 1) * self.epoch_ms
-        return begin, begin + self.epoch_ms
-
-    def within(self, begin: int, end: int) -> range:
-        """Return the charged epochs that overlap [begin, end)."""
-        if self.epoch_ms is None:
-            return range(self.first, self.last + 1)
-        low = (begin - self.grid.start_ms) // self.epoch_ms + 1
-        high = (end - 1 - self.grid.start_ms) // self.epoch_ms + 1
-        return range(max(self.first, low), min(self.last, high) + 1)
 
 
 def charges_of(
@@ -90,7 +41,7 @@ def charges_of(
     progress: ReleaseProgress,
     settings: Settings | None = None,
     beginning: Mapping[str, int] | None = None,
-) -> list[CeilingCharge]:
+) -> list[Charge]:
     """Return the charges of one owner partition.
 
     Without `settings`, any stream key may be served. `beginning` has additional epochs to charge,
@@ -99,51 +50,64 @@ def charges_of(
     Raises:
         StateRefused: the state does not say when its epochs are.
     """
-    served = (
-        {} if settings is None else {(c.name, c.generation): c.keys for c in settings.histograms}
-    )
+    configs = () if settings is None else settings.histograms
+    served = {(config.name, config.generation): config.keys for config in configs}
     found = []
-    for name, life, running in (
-        *((*one, False) for one in progress.retired),
-        *((*one, True) for one in progress.histograms.items()),
-    ):
+    for name, life, running in generations_of(progress):
         grid = grid_of(name, life)
         epochs = _epochs(life, grid)
         if running and beginning is not None and name in beginning:
             epochs.append(beginning[name])
-        if not epochs:
-            continue
-        keys = served.get((name, life.generation), "public") if running else "public"
-        found.append(
-            CeilingCharge(
-                worker=worker,
-                histogram=name,
-                generation=life.generation,
-                identity=msgspec.json.encode([name, life.description], order="sorted"),
-                grid=grid,
-                unit=life.unit,
-                price=price_of(life),
-                key=key_field(life),
-                keys=None if keys == "public" else frozenset(keys),
-                first=min(epochs),
-                last=max(epochs),
-            )
-        )
+        if epochs:
+            keys = served.get((name, life.generation), "public") if running else "public"
+            charge = charge_of_state(worker, name, life, grid, keys)
+            found.append(replace(charge, first=min(epochs), last=max(epochs)))
     return found
 
 
-def merged(charges: Iterable[CeilingCharge]) -> list[CeilingCharge]:
+def generations_of(progress: ReleaseProgress) -> Iterator[tuple[str, HistogramProgress, bool]]:
+    """Yield the name and state of every generation, and whether it is running."""
+    for name, life in progress.retired:
+        yield name, life, False
+    for name, life in progress.histograms.items():
+        yield name, life, True
+
+
+def charge_of_state(
+    worker: str,
+    name: str,
+    life: HistogramProgress,
+    grid: TickGrid,
+    keys: Literal["public"] | Iterable[str],
+) -> Charge:
+    """Return the charge for the first epoch of a generation in a state."""
+    pure = life.description.get("accounting") == "pure"
+    cost = PrivacyCost(life.rho, life.epsilon, life.delta, failures=life.deltas, pure=pure)
+    return Charge(
+        cost,
+        None if grid.horizon is None else grid.horizon * grid.tick_ms,
+        start_ms=grid.start_ms,
+        unit=life.unit,
+        worker=worker,
+        histogram=name,
+        generation=life.generation,
+        identity=msgspec.json.encode([name, life.description], order="sorted"),
+        key=str(_events(life).get("key")),
+        keys=None if keys == "public" else frozenset(keys),
+    )
+
+
+def merged(charges: Iterable[Charge]) -> list[Charge]:
     """Merge the charges of all owner partitions by generation: an epoch costs once.
 
     Two settings with the same number are two generations.
     """
-    found: dict[tuple[str, bytes], CeilingCharge] = {}
+    found: dict[tuple[str, bytes], Charge] = {}
     for charge in charges:
         place = charge.worker, charge.identity
         before = found.get(place, charge)
-        found[place] = replace(
-            charge, first=min(charge.first, before.first), last=max(charge.last, before.last)
-        )
+        first, last = min(charge.first, before.first), max(charge.last, before.last)
+        found[place] = replace(charge, first=first, last=last)
     return list(found.values())
 
 
@@ -158,30 +122,14 @@ def grid_of(name: str, life: HistogramProgress) -> TickGrid:
     if not isinstance(tick_ms, int) or not isinstance(start_ms, int):
         raise StateRefused(f"histogram {name!r}: its state does not give the width of its ticks")
     counter = description.get("counter")
-    horizon = (counter if isinstance(counter, dict) else description).get("horizon")
-    return TickGrid(
-        tick_ms=tick_ms, start_ms=start_ms, horizon=horizon if isinstance(horizon, int) else None
-    )
-
-
-def price_of(life: HistogramProgress, times: int = 1) -> Part:
-    return Part(
-        rho=life.rho,
-        epsilon=life.epsilon,
-        delta=life.delta,
-        failures=life.deltas,
-        pure=life.description.get("accounting") == "pure",
-        times=times,
-    )
-
-
-def key_field(life: HistogramProgress) -> str:
-    return str(_events(life).get("key"))
+    found = (counter if isinstance(counter, dict) else description).get("horizon")
+    horizon = found if isinstance(found, int) else None
+    return TickGrid(tick_ms=tick_ms, start_ms=start_ms, horizon=horizon)
 
 
 def topics_of(progress: ReleaseProgress) -> set[str]:
     found: set[str] = set()
-    for life in (*(life for _, life in progress.retired), *progress.histograms.values()):
+    for _, life, _ in generations_of(progress):
         topics = _events(life).get("topic")
         found |= set(topics) if isinstance(topics, list) else {str(topics)}
     return found
@@ -213,8 +161,7 @@ Counts = tuple[int, ...]
 """By charge, how many of its epochs a window touches."""
 
 
-@dataclass(frozen=True, slots=True)
-class FullestWindow:
+class FullestWindow(NamedTuple):
     """Charges in a window for the event or user that pays most.
 
     Attributes:
@@ -255,7 +202,7 @@ class Ceiling:
         """Return whether an epsilon at the ceiling's delta is at most the ceiling."""
         return epsilon is not None and epsilon <= self.epsilon
 
-    def epsilon_of(self, charges: Sequence[CeilingCharge], counts: Sequence[int]) -> float | None:
+    def epsilon_of(self, charges: Sequence[Charge], counts: Sequence[int]) -> float | None:
         """Return the epsilon of the event or user that pays most; None if there is no guarantee.
 
         It holds at the ceiling's delta. `counts` has the epochs by charge: a user pays for all, an
@@ -264,55 +211,53 @@ class Ceiling:
         paid = [(charge, count) for charge, count in zip(charges, counts, strict=True) if count]
         if any(charge.unit != self.unit for charge, _ in paid):
             return None  # a promise to events is none to users, and vice versa
-        worst = 0.0
-        for choice in (
-            _choices([charge for charge, _ in paid]) if self.unit == "event" else [range(len(paid))]
-        ):
-            times = [(paid[i][0].price, 1 if self.unit == "event" else paid[i][1]) for i in choice]
-            epsilon = epsilon_at([replace(price, times=n) for price, n in times], self.delta)
-            if epsilon is None:
-                return None
-            worst = max(worst, epsilon)
-        return worst
+        if self.unit == "user":
+            return epsilon_at([replace(charge.cost, times=n) for charge, n in paid], self.delta)
+        choices = _choices([charge for charge, _ in paid])
+        epsilons = [epsilon_at([paid[i][0].cost for i in choice], self.delta) for choice in choices]
+        if None in epsilons:
+            return None
+        return max((epsilon for epsilon in epsilons if epsilon is not None), default=0.0)
 
     def fullest(
-        self, charges: Sequence[CeilingCharge], begin: int, end: int, *, named: bool = False
+        self, charges: Sequence[Charge], begin: int, end: int, *, named: bool = False
     ) -> FullestWindow:
         """Return the window with the largest loss among those that touch [begin, end).
 
         Unless the window must be `named`, stop at an upper bound that stays within the ceiling.
         """
         most = tuple(_most(charge, self.period_ms, begin, end) for charge in charges)
-        if (
-            not named
-            and self.period_ms is not None
-            and self.holds(epsilon := self.epsilon_of(charges, most))
-        ):
+        bound = FullestWindow(None, None, self.epsilon_of(charges, most), most)
+        if not named and self.period_ms is not None and self.holds(bound.epsilon):
             # No window exceeds this bound, so which one is fullest does not matter.
-            return FullestWindow(None, None, epsilon, most)
+            return bound
         windows = list(_windows(charges, self.period_ms, begin, end))
         if len(windows) > WINDOWS_MAX:
-            return FullestWindow(None, None, self.epsilon_of(charges, most), most)
+            return bound
         held: dict[Counts, tuple[int, int]] = {}
         for window in windows:
             held.setdefault(tuple(len(charge.within(*window)) for charge in charges), window)
-        found = [
+        return fullest_of(
             FullestWindow(*window, self.epsilon_of(charges, counts), counts)
             for counts, window in held.items()
-        ]
-        return max(found, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
+        )
+
+
+def fullest_of(windows: Iterable[FullestWindow]) -> FullestWindow:
+    """Return the window with the largest epsilon; one without a guarantee ranks above all."""
+    return max(windows, key=lambda one: math.inf if one.epsilon is None else one.epsilon)
 
 
 def parts_of(
-    charges: Sequence[CeilingCharge], counts: Sequence[int], unit: str
-) -> Iterator[tuple[CeilingCharge, Part]]:
-    """Yield the charges with nonzero counts, and their price times the count."""
+    charges: Sequence[Charge], counts: Sequence[int], unit: str
+) -> Iterator[tuple[Charge, PrivacyCost]]:
+    """Yield the charges with nonzero counts, and their cost times the count."""
     for charge, count in zip(charges, counts, strict=True):
         if count:
-            yield charge, replace(charge.price, times=1 if unit == "event" else count)
+            yield charge, replace(charge.cost, times=1 if unit == "event" else count)
 
 
-def _choices(charges: Sequence[CeilingCharge]) -> Iterator[Sequence[int]]:
+def _choices(charges: Sequence[Charge]) -> Iterator[Sequence[int]]:
     """Yield the charges that one event can pay for: one stream key per key field."""
     fields: dict[str, list[int]] = {}
     for i, charge in enumerate(charges):
@@ -325,23 +270,17 @@ def _choices(charges: Sequence[CeilingCharge]) -> Iterator[Sequence[int]]:
         yield [i for part in choice for i in sorted(part)]
 
 
-def _served(charges: Sequence[CeilingCharge], among: Sequence[int]) -> Iterator[frozenset[int]]:
+def _served(charges: Sequence[Charge], among: Sequence[int]) -> Iterator[frozenset[int]]:
     """Yield the charges that serve one stream key, skipping proper subsets of another key's."""
-    declared: Mapping[str | None, set[int]] = {
-        None: set(),
-        **{key: set() for i in among for key in charges[i].keys or ()},
+    groups = {
+        frozenset(among[i] for i in serving) for _, serving in sharing([charges[i] for i in among])
     }
-    for i in among:
-        keys = charges[i].keys
-        for key in declared if keys is None else keys:
-            declared[key].add(i)
-    found = {frozenset(serving) for serving in declared.values()}
-    for one in found:
-        if not any(one < other for other in found):
+    for one in groups:
+        if not any(one < other for other in groups):
             yield one
 
 
-def _most(charge: CeilingCharge, period_ms: int | None, begin: int, end: int) -> int:
+def _most(charge: Charge, period_ms: int | None, begin: int, end: int) -> int:
     """Return an upper bound on the epochs in any window that touches [begin, end)."""
     if period_ms is None or charge.epoch_ms is None:
         return len(charge.within(-EVER, EVER))
@@ -357,7 +296,7 @@ def most_epochs(window_ms: int, epoch_ms: int) -> int:
 
 
 def _windows(
-    charges: Sequence[CeilingCharge], period_ms: int | None, begin: int, end: int
+    charges: Sequence[Charge], period_ms: int | None, begin: int, end: int
 ) -> Iterator[tuple[int, int]]:
     """Yield windows that touch [begin, end), including one with the largest loss."""
     yielded = 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from itertools import chain
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -21,17 +21,10 @@ from workers.kafka.reading import Partition, bounds_of, reader
 from workers.kafka.topics import partitions_on
 from workers.pipeline.merge import ReleaseProgress
 from workers.pipeline.progress import read_tails
-from workers.privacy.ceiling import (
-    EVER,
-    Ceiling,
-    CeilingCharge,
-    FullestWindow,
-    charges_of,
-    merged,
-    parts_of,
-    topics_of,
-)
+from workers.privacy.ceiling import Ceiling, FullestWindow, charges_of, merged, parts_of, topics_of
+from workers.privacy.total import EVER, Charge
 from workers.runtime.errors import CeilingReached, StateRefused
+from workers.runtime.printing import when
 from workers.settings.settings import Settings, TopicNames, internal_topics
 
 logger = logging.getLogger(__name__)
@@ -47,7 +40,7 @@ class OtherWorkers:
         self._elsewhere: set[str] = set()
         self._told: set[str] = set()
 
-    def charges(self) -> list[CeilingCharge]:
+    def charges(self) -> list[Charge]:
         """Return the current charges.
 
         Raises:
@@ -56,7 +49,7 @@ class OtherWorkers:
         """
         with self._lock:
             there = partitions_on(self._connection)
-            found: list[CeilingCharge] = []
+            found: list[Charge] = []
             for worker, states in self._states(there).items():
                 if not any(
                     overlap(topics_of(state), self._settings.events.topics, there)
@@ -80,9 +73,7 @@ class OtherWorkers:
             state = internal_topics(worker)[2]
             places[worker] = [(state, partition) for partition in range(there[state])]
         try:
-            tails = read_tails(
-                self._connection, [where for each in places.values() for where in each]
-            )
+            tails = read_tails(self._connection, list(chain.from_iterable(places.values())))
             return {
                 worker: [tails[where] for where in each if where in tails]
                 for worker, each in places.items()
@@ -148,11 +139,8 @@ def overlap(counted: set[str], events: TopicNames, there: Iterable[str] = ()) ->
 
 def _gone(error: KafkaException) -> bool:
     """Return whether a topic was deleted after it was listed."""
-    return error.args[0].code() in (
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-    )
+    unknown = KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC
+    return error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, *unknown)
 
 
 # Most charges that a message names.
@@ -175,7 +163,7 @@ class CeilingGuard:
         self._owner, self._others = owner, others
         state = settings.release_state_topic
         self._partitions = [(state, partition) for partition in range(owners)]
-        self._charges: list[CeilingCharge] = []
+        self._charges: list[Charge] = []
         self._looked = False
 
     def look(self) -> None:
@@ -196,13 +184,9 @@ class CeilingGuard:
                 "after the last period in which they were published"
             )
         self._looked, own = True, self._settings.worker.name
+        others = [tails[where] for where in tails if where[1] != self._owner]
         self._charges = [
-            *(
-                charge
-                for (_, partition), progress in tails.items()
-                if partition != self._owner
-                for charge in charges_of(own, progress, self._settings)
-            ),
+            *(charge for state in others for charge in charges_of(own, state, self._settings)),
             *self._others.charges(),
         ]
 
@@ -216,29 +200,28 @@ class CeilingGuard:
         """
         own = charges_of(self._settings.worker.name, progress, self._settings, beginning)
         charges = merged([*own, *self._charges])
+        generations = {config.name: config.generation for config in self._settings.histograms}
         for name, epoch in beginning.items():
-            [config] = [one for one in self._settings.histograms if one.name == name]
-            [charge] = [
-                one for one in own if (one.histogram, one.generation) == (name, config.generation)
-            ]
-            held = self._ceiling.fullest(charges, *charge.span(epoch))
+            wanted = (name, generations[name])
+            [charge] = [one for one in own if (one.histogram, one.generation) == wanted]
+            begin, end = charge.span(epoch)
+            held = self._ceiling.fullest(charges, begin, end)
             if not self._ceiling.holds(held.epsilon):
-                begin, _ = charge.span(epoch)
+                dated = "" if begin == -EVER else f", from {when(begin)},"
+                unit = self._ceiling.unit
                 raise CeilingReached(
-                    f"{self._ceiling}: epoch {epoch:,} of histogram {charge.histogram!r}{_dated(begin)} would bring one "
-                    f"{self._ceiling.unit} to {self._sum(held, charges)}, with {named(charges, held, self._ceiling.unit)}. No tick "
-                    "of it is published, and its contributions wait: raise the ceiling, take back what was added, or begin "
-                    "later (docs/budget.md)"
+                    f"{self._ceiling}: epoch {epoch:,} of histogram {name!r}{dated} would bring one {unit} to "
+                    f"{self._sum(held, charges)}, with {named(charges, held, unit)}. No tick of it is published, and its "
+                    "contributions wait: raise the ceiling, take back what was added, or begin later (docs/budget.md)"
                 )
 
-    def _sum(self, held: FullestWindow, charges: Sequence[CeilingCharge]) -> str:
+    def _sum(self, held: FullestWindow, charges: Sequence[Charge]) -> str:
         if held.epsilon is not None:
             return f"epsilon {held.epsilon:.6g} at that delta"
-        paid = [charge for charge, count in zip(charges, held.counts, strict=True) if count]
-        unlike = next((charge for charge in paid if charge.unit != self._ceiling.unit), None)
-        return "no epsilon at that delta" + (
-            "" if unlike is None else f" ({unlike} protected another unit)"
-        )
+        for charge, count in zip(charges, held.counts, strict=True):
+            if count and charge.unit != self._ceiling.unit:
+                return f"no epsilon at that delta ({charge} protected another unit)"
+        return "no epsilon at that delta"
 
     def _published(self) -> str | None:
         """Return an output topic with records of this worker; None if there is none."""
@@ -253,25 +236,10 @@ class CeilingGuard:
         return None
 
 
-def named(charges: Iterable[CeilingCharge], held: FullestWindow, unit: str) -> str:
+def named(charges: Sequence[Charge], held: FullestWindow, unit: str) -> str:
     found = [
-        f"{charge}{f' ({part.times:,} epochs)' if part.times > 1 else ''}"
-        for charge, part in parts_of(list(charges), held.counts, unit)
+        f"{charge}{f' ({cost.times:,} epochs)' if cost.times > 1 else ''}"
+        for charge, cost in parts_of(charges, held.counts, unit)
     ]
     more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
     return ", ".join(found[:_NAMED]) + more
-
-
-def _dated(begin: int) -> str:
-    return "" if begin == -EVER else f", from {moment(begin)},"
-
-
-def moment(milliseconds: int) -> str:
-    try:
-        return (
-            datetime.fromtimestamp(milliseconds / 1000, UTC)
-            .isoformat(timespec="seconds")
-            .replace("+00:00", "Z")
-        )
-    except (OverflowError, ValueError):  # a tick edge beyond the year 9999
-        return f"{milliseconds:,} ms since 1970"

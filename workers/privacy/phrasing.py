@@ -83,12 +83,9 @@ def measures(epsilon: float | None, delta: float) -> list[str]:
     """Return the guarantee in figures, as two sentences; empty if there is no guarantee."""
     if epsilon is None or grade(epsilon, delta) == "none":
         return []
-    right = times_right(epsilon, delta)
-    guess = (
-        "may be right nearly every time"
-        if right is None
-        else f"is right at most {right} times in 100"
-    )
+    right, guess = times_right(epsilon, delta), "may be right nearly every time"
+    if right is not None:
+        guess = f"is right at most {right} times in 100"
     return [
         f"Whatever they look for is at most {factor(epsilon)} times as likely in either case as in the other, "
         + f"but for a chance of {one_in(delta)}.",
@@ -102,15 +99,16 @@ def cautions(epsilon: float | None, delta: float, unit: str) -> Iterator[str]:
         yield f"delta is 1 or more: nothing is promised to any {unit}"
         return
     if epsilon > EPSILON_WARNED:
-        what = "next to nothing is promised" if epsilon > EPSILON_VOID else "the promise is weak"
+        what, sure = "the promise is weak", "nearly sure"
+        if epsilon > EPSILON_VOID:
+            what, sure = "next to nothing is promised", "sure"
         yield (
             f"epsilon = {epsilon:.6g} is above {EPSILON_WARNED:g}: {what}; whoever sees all snapshots may be "
-            f"{'sure' if epsilon > EPSILON_VOID else 'nearly sure'} whether any one {unit} was counted"
+            f"{sure} whether any one {unit} was counted"
         )
     if delta > DELTA_WARNED:
-        yield (
-            f"delta = {delta:.6g} is above {DELTA_WARNED:g}: nothing at all may be promised to {one_in(delta)} {unit}s"
-        )
+        lost = f"nothing at all may be promised to {one_in(delta)} {unit}s"
+        yield f"delta = {delta:.6g} is above {DELTA_WARNED:g}: {lost}"
 
 
 def factor(epsilon: float) -> str:
@@ -118,11 +116,9 @@ def factor(epsilon: float) -> str:
     excess = math.expm1(min(epsilon, _NAMED_BELOW))
     if excess < 0.1:
         return "1" + _plain(*_digits(excess, 2, up=True))[1:]
-    return (
-        large(excess + 1, up=True)
-        if epsilon < _NAMED_BELOW
-        else f"10^{math.ceil(epsilon / math.log(10))}"
-    )
+    if epsilon < _NAMED_BELOW:
+        return large(excess + 1, up=True)
+    return f"10^{math.ceil(epsilon / math.log(10))}"
 
 
 def one_in(delta: float) -> str:

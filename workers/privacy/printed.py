@@ -78,18 +78,18 @@ def _conversion(mechanism: Mechanism, delta: float) -> Iterator[Printed]:
     guarantee, log = mechanism.guarantee, -math.log(delta)
     source = "Bun, Steinke 2016; ours: Canonne, Kamath, Steinke"
     yield Printed(
-        name="epsilon_for_this_rho",
-        ours=guarantee.epsilon,
-        printed=paper_epsilon(guarantee.rho, delta),
-        formula=CONVERSION,
-        source=source,
+        "epsilon_for_this_rho",
+        guarantee.epsilon,
+        paper_epsilon(guarantee.rho, delta),
+        CONVERSION,
+        source,
     )
     yield Printed(
-        name="rho_for_this_epsilon",
-        ours=guarantee.rho,
-        printed=(math.sqrt(log + guarantee.epsilon) - math.sqrt(log)) ** 2,
-        formula=f"the rho with epsilon = {CONVERSION}",
-        source=source,
+        "rho_for_this_epsilon",
+        guarantee.rho,
+        (math.sqrt(log + guarantee.epsilon) - math.sqrt(log)) ** 2,
+        f"the rho with epsilon = {CONVERSION}",
+        source,
     )
 
 
@@ -101,41 +101,37 @@ def _running(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Ite
     worst = tau * digits_of(ticks, radix) * math.sqrt(radix - 1)
     formula = "tau L_r sqrt(r - 1)"
     yield Printed(
-        name="worst_sd",
-        ours=noise.worst_sd,
-        printed=worst,
-        formula=f"{formula}, r = {radix}",
-        source=_CARDOSO + "Theorem 2",
+        "worst_sd", noise.worst_sd, worst, f"{formula}, r = {radix}", _CARDOSO + "Theorem 2"
     )
     threshold = max((tick.threshold or 0.0 for tick in noise.ticks), default=0.0)
     if threshold:
         quantile = normal_quantile(discovery_delta(mechanism) / config.max_items / ticks)
         yield Printed(
-            name="worst_threshold",
-            ours=threshold,
-            printed=config.max_count + worst * quantile,
-            formula=f"Dinf + {formula} PhiInv(1 - delta/T)",
-            source=_CARDOSO + "formula (4)",
+            "worst_threshold",
+            threshold,
+            config.max_count + worst * quantile,
+            f"Dinf + {formula} PhiInv(1 - delta/T)",
+            _CARDOSO + "formula (4)",
         )
 
 
 def _sparse(mechanism: SparseGumb) -> Iterator[Printed]:
     config, tight = mechanism.config, mechanism.config.accounting == "tight"
     yield Printed(
-        name="rho_times_tau_squared",
-        ours=config.top_k + (0.125 if tight else 2.0),
-        printed=config.top_k + 2.0,
-        formula="k + 2",
-        source=_CARDOSO + "Theorem 4",
+        "rho_times_tau_squared",
+        config.top_k + (0.125 if tight else 2.0),
+        config.top_k + 2.0,
+        "k + 2",
+        _CARDOSO + "Theorem 4",
     )
     tau_squared = (config.top_k + 2) / mechanism.guarantee.rho * config.max_count**2
     q = math.exp(-1 / scales(mechanism)[2])
     yield Printed(
-        name="test_noise_sd",
-        ours=math.sqrt((1.0 if tight else 2.0) * q) / (1 - q),
-        printed=4 * math.sqrt(2 * config.switches * tau_squared),
-        formula="Lap(4 tau sqrt(s))",
-        source=_CARDOSO + "Algorithm 8",
+        "test_noise_sd",
+        math.sqrt((1.0 if tight else 2.0) * q) / (1 - q),
+        4 * math.sqrt(2 * config.switches * tau_squared),
+        "Lap(4 tau sqrt(s))",
+        _CARDOSO + "Algorithm 8",
     )
 
 
@@ -147,22 +143,22 @@ def _one_shot(name: Name, p: Parameters, algorithm: Algorithm, delta: float) -> 
         if name == "unk_gauss":  # a threshold on a count that includes the bar's noise
             name, spread = "positive_gauss", math.sqrt(2) * spread
         yield Printed(
-            name="threshold",
-            ours=float(algorithm.threshold or 0),
-            printed=paper_height(name, p, spread, delta),
-            formula=formula,
-            source=source,
+            "threshold",
+            float(algorithm.threshold or 0),
+            paper_height(name, p, spread, delta),
+            formula,
+            source,
         )
     public = algorithm.public()
     above = bottom_of(public)
     if above is not None:
         scale = float(Fraction(str(public["scale"])))
         yield Printed(
-            name="bar_above_the_rest",
-            ours=float(above),
-            printed=p.max_count + 2 * scale * math.log(min(p.max_items, p.kbar) / delta),
-            formula="Dinf + tau ln(min(D0, kbar)/delta), tau = 2 b",
-            source=_CARDOSO + "Algorithm 6",
+            "bar_above_the_rest",
+            float(above),
+            p.max_count + 2 * scale * math.log(min(p.max_items, p.kbar) / delta),
+            "Dinf + tau ln(min(D0, kbar)/delta), tau = 2 b",
+            _CARDOSO + "Algorithm 6",
         )
 
 
@@ -178,9 +174,9 @@ def _accounting(config: HistogramConfig, mechanism: OrderStatistics) -> Iterator
         return
     if isinstance(pure, OrderStatistics):
         yield Printed(
-            name="error_in_segment_1",
-            ours=mechanism.error(1),
-            printed=pure.error(1),
-            formula='accounting = "pure"',
-            source="Henzinger, Sricharan, Steiner",
+            "error_in_segment_1",
+            mechanism.error(1),
+            pure.error(1),
+            'accounting = "pure"',
+            "Henzinger, Sricharan, Steiner",
         )

@@ -25,7 +25,7 @@ Total for one user. A user may appear in every epoch with every key: all epochs 
 add up.
 
 A generation that protected another unit has no figure for this one, so no total is stated. A user
-has many events. Conversely, removing one event of a user lets other pairs count, so a promise to
+has many events; conversely, removing one event of a user lets other pairs count, so a promise to
 users is none to events at the same price.
 """
 
@@ -34,10 +34,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
-from typing import Literal
+from itertools import chain, product
+from typing import Literal, NamedTuple
 
-import msgspec
 from msgspec import structs
 
 from workers.mechanisms.config.ticks import TickGrid
@@ -45,25 +44,26 @@ from workers.mechanisms.identity import mechanism_id
 from workers.pipeline.histogram import HistogramProgress, owner_of
 from workers.pipeline.merge import ReleaseProgress
 from workers.privacy.ceiling import (
-    EVER,
     Ceiling,
-    CeilingCharge,
     FullestWindow,
+    charge_of_state,
     charges_of,
+    fullest_of,
+    generations_of,
     grid_of,
-    key_field,
     merged,
     parts_of,
-    price_of,
 )
 from workers.privacy.plan.model import Record, Share, Span
 from workers.privacy.total import (
+    EVER,
     Charge,
     Composed,
-    Part,
+    PrivacyCost,
     compose,
     delta_together,
     epsilon_at,
+    sharing,
     spans_of,
 )
 from workers.settings.settings import Settings
@@ -98,7 +98,7 @@ class Generation(Record, frozen=True, kw_only=True):
     rho: float
     epsilon: float
     delta: float
-    deltas: tuple[Share, ...] | None
+    deltas: tuple[Share, ...]
     published_from: int | None
     published_to: int | None
     ticks: int
@@ -185,22 +185,14 @@ class AllBudgets(Record, frozen=True, kw_only=True):
     not_in_total: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A generation in one owner partition, with at least one published tick."""
+class Piece(NamedTuple):
+    """A generation in one owner partition, from its first to its last published global tick."""
 
     owner: int
     life: HistogramProgress
     running: bool
-
-    @property
-    def first(self) -> int:
-        return self.life.first or 0
-
-    @property
-    def last(self) -> int:
-        """Last published global tick; less than `first` if nothing was published."""
-        return (self.life.next or 0) - 1
+    first: int
+    last: int
 
 
 @dataclass(slots=True)
@@ -209,12 +201,10 @@ class Entry:
 
     name: str
     life: HistogramProgress
+    grid: TickGrid
+    charge: Charge
     pieces: list[Piece] = field(default_factory=list)
     status: Status = "ended"
-
-    @property
-    def grid(self) -> TickGrid:
-        return grid_of(self.name, self.life)
 
     @property
     def first(self) -> int:
@@ -232,43 +222,30 @@ class Entry:
         return range(self.grid.split(self.first)[0], self.grid.split(self.last)[0] + 1)
 
     @property
-    def charged_epochs(self) -> int:
-        """Number of charged epochs: one for an event, which falls in one epoch; all for a user."""
-        return min(len(self.epochs), 1) if self.life.unit == "event" else len(self.epochs)
-
-    @property
-    def part(self) -> Part:
-        return price_of(self.life, self.charged_epochs)
-
-    @property
-    def charge(self) -> Charge:
-        grid = self.grid
-        return Charge(
-            replace(self.part, times=1),
-            None if grid.horizon is None else grid.horizon * grid.tick_ms,
+    def charged(self) -> PrivacyCost:
+        """The charged epochs: one for an event, which falls in one epoch; all for a user."""
+        begun = len(self.epochs)
+        return replace(
+            self.charge.cost, times=min(begun, 1) if self.life.unit == "event" else begun
         )
 
 
 def entries_of(states: Sequence[ReleaseProgress | None], settings: Settings) -> list[Entry]:
     """Return every generation, in the order of the settings; unknown histograms last."""
-    found: dict[tuple[str, int, bytes], Entry] = {}
+    wanted = generations_in(settings)
+    # The state does not store the keys of older generations.
+    served = {(config.name, config.generation): config.keys for config in settings.histograms}
+    found: dict[bytes, Entry] = {}
     for owner, state in enumerate(states):
-        if state is None:
-            continue
-        lives = [(*one, False) for one in state.retired] + [
-            (*one, True) for one in state.histograms.items()
-        ]
-        for name, life, running in lives:
-            key = (name, life.generation, msgspec.json.encode(life.description, order="sorted"))
-            entry = found.setdefault(key, Entry(name, life))
+        for name, life, running in () if state is None else generations_of(state):
+            grid, keys = grid_of(name, life), served.get((name, life.generation), "public")
+            charge = charge_of_state(settings.worker.name, name, life, grid, keys)
+            key = charge.identity + b"%d" % life.generation
+            entry = found.setdefault(key, Entry(name, life, grid, charge))
             if life.first is not None and life.next is not None and life.next > life.first:
-                entry.pieces.append(Piece(owner, life, running))
+                entry.pieces.append(Piece(owner, life, running, life.first, life.next - 1))
             if running:
-                entry.status = (
-                    "running"
-                    if generations_in(settings).get(name) == life.generation
-                    else "left out"
-                )
+                entry.status = "running" if wanted.get(name) == life.generation else "left out"
     place = {config.name: i for i, config in enumerate(settings.histograms)}
     return sorted(
         found.values(),
@@ -297,23 +274,29 @@ def total_of(
     if outside or not published:
         return None, outside
     if unit == "user":
-        return _total(unit, published, compose([entry.part for entry in published]), None), ()
-    groups = dict(_sets(published, settings, owners))
-    delta = max(delta_together([entry.part for entry in _of(published, group)]) for group in groups)
-    found = {
-        group: compose([entry.part for entry in _of(published, group)], delta) for group in groups
-    }
-
-    def size(group: frozenset[int]) -> tuple[float, float, list[int]]:
-        # Without an epsilon there is no guarantee, which ranks as the largest loss.
-        epsilon = found[group].epsilon
-        return math.inf if epsilon is None else epsilon, found[group].rho, sorted(group)
-
-    worst = max(groups, key=size)
+        return _total(unit, published, compose([entry.charged for entry in published]), None), ()
+    keys = dict(_sets(published, owners))
+    order = sorted(keys, key=sorted, reverse=True)  # of equal ones, the last is stated
+    groups = [_of(published, group) for group in order]
+    worst, found = _worst([[entry.charged for entry in group] for group in groups])
     # Name no key if the same running histograms serve all keys.
-    served = {_keys(entry, settings) for entry in published if entry.status == "running"}
-    key = groups[worst] if len(served) > 1 else None
-    return _total(unit, _of(published, worst), found[worst], key), ()
+    served = {entry.charge.keys for entry in published if entry.status == "running"}
+    key = keys[order[worst]] if len(served) > 1 else None
+    return _total(unit, groups[worst], found, key), ()
+
+
+def _worst(groups: Sequence[Sequence[PrivacyCost]]) -> tuple[int, Composed]:
+    """Return the group with the largest loss, all converted at one delta, and its guarantee."""
+    delta = max(map(delta_together, groups))
+    found = [compose(group, delta) for group in groups]
+
+    def size(i: int) -> tuple[float, float]:
+        # Without an epsilon there is no guarantee, which ranks as the largest loss.
+        epsilon = found[i].epsilon
+        return math.inf if epsilon is None else epsilon, found[i].rho
+
+    worst = max(range(len(found)), key=size)
+    return worst, found[worst]
 
 
 def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tuple[Span, ...]:
@@ -324,88 +307,58 @@ def person_of(entries: Sequence[Entry], settings: Settings, owners: int) -> tupl
     running = [entry for entry in published if entry.status != "ended"] or published
     if settings.privacy.unit == "user":
         return spans_of([entry.charge for entry in running])
-    groups = {tuple(sorted(group)) for group, _ in _sets(running, settings, owners)}
-    return spans_of(*([entry.charge for entry in _of(running, group)] for group in sorted(groups)))
+    groups = {group for group, _ in _sets(running, owners)}
+    return spans_of(*([entry.charge for entry in _of(running, group)] for group in groups))
 
 
 def total_of_all(
-    found: Mapping[str, tuple[Sequence[Entry], Settings, int]],
+    unit: str, found: Mapping[str, Sequence[Entry]], owners: Mapping[str, int]
 ) -> tuple[Total | None, tuple[str, ...]]:
     """Return the joint total of workers on the same events, and the workers with another unit.
 
-    `found` has the arguments of `total_of` by worker.
+    `found` and `owners` are the generations and the number of owner partitions by worker.
     """
-    unit = next(iter(found.values()))[1].privacy.unit
-    published = {
-        worker: [e for e in entries if e.pieces] for worker, (entries, _, _) in found.items()
-    }
+    published = {worker: [e for e in entries if e.pieces] for worker, entries in found.items()}
     outside = tuple(
         worker for worker, entries in published.items() if any(e.life.unit != unit for e in entries)
     )
     published = {worker: entries for worker, entries in published.items() if entries}
     if outside or not published:
         return None, outside
-    choices: list[list[tuple[str, Entry]]] = []
+    # Users, or too many combinations: take everything.
+    choices = [list(chain(*published.values()))]
     if unit == "event":
-        sets = {
-            worker: [
-                _of(entries, group)
-                for group, _ in _sets(entries, found[worker][1], found[worker][2])
-            ]
+        sets = [
+            [_of(entries, group) for group, _ in _sets(entries, owners[worker])]
             for worker, entries in published.items()
-        }
-        if math.prod(map(len, sets.values())) <= _CHOICES_MAX:
-            for choice in product(*sets.values()):
-                choices.append(
-                    [(w, e) for w, group in zip(sets, choice, strict=True) for e in group]
-                )
-    if not choices:  # users, or too many combinations: take everything
-        choices.append(
-            [(worker, entry) for worker, entries in published.items() for entry in entries]
-        )
-    delta = max(delta_together([entry.part for _, entry in choice]) for choice in choices)
-    sums = [compose([entry.part for _, entry in choice], delta) for choice in choices]
-    worst = max(
-        range(len(sums)),
-        key=lambda i: (math.inf if (e := sums[i].epsilon) is None else e, sums[i].rho),
-    )
+        ]
+        if math.prod(map(len, sets)) <= _CHOICES_MAX:
+            choices = [list(chain(*choice)) for choice in product(*sets)]
+    worst, joint = _worst([[entry.charged for entry in choice] for choice in choices])
     parts = tuple(
-        structs.replace(_counted(entry), worker=worker) for worker, entry in choices[worst]
+        structs.replace(_counted(entry), worker=entry.charge.worker) for entry in choices[worst]
     )
-    return structs.replace(_total(unit, (), sums[worst], None), parts=parts), ()
+    return structs.replace(_total(unit, (), joint, None), parts=parts), ()
 
 
 def _of(entries: Sequence[Entry], group: Iterable[int]) -> list[Entry]:
     return [entries[i] for i in sorted(group)]
 
 
-def _sets(
-    entries: Sequence[Entry], settings: Settings, owners: int
-) -> Iterator[tuple[frozenset[int], str | None]]:
+def _sets(entries: Sequence[Entry], owners: int) -> Iterator[tuple[frozenset[int], str | None]]:
     """Yield every set of generations that counts one event, with its key; None if not declared."""
-    if len({key_field(entry.life) for entry in entries}) > 1:
+    charges = [entry.charge for entry in entries]
+    if len({charge.key for charge in charges}) > 1:
         # The event has a stream key and an owner partition per field.
         yield from ((group, None) for group in _at_one_time(entries, range(len(entries)), None))
         return
-    declared = [_keys(entry, settings) for entry in entries]
-    names = sorted({key for keys in declared if keys is not None for key in keys})
     seen: set[tuple[int, frozenset[int]]] = set()
-    for key in (None, *names):
-        serving = frozenset(i for i, keys in enumerate(declared) if keys is None or key in keys)
+    for key, serving in sharing(charges):
         for owner in range(owners) if key is None else (owner_of(key, owners),):
             if (owner, serving) not in seen:
                 seen.add((owner, serving))
                 for group in _at_one_time(entries, serving, owner):
                     yield group, key
-
-
-def _keys(entry: Entry, settings: Settings) -> frozenset[str] | None:
-    """Return the stream keys that a generation served; None if any."""
-    # The state does not store the keys of older generations.
-    for config in settings.histograms:
-        if (config.name, config.generation) == (entry.name, entry.life.generation):
-            return None if config.keys == "public" else frozenset(config.keys)
-    return None
 
 
 def _at_one_time(
@@ -428,31 +381,20 @@ def _at_one_time(
 
 
 def _counted(entry: Entry) -> Counted:
-    return Counted(
-        histogram=entry.name, generation=entry.life.generation, epochs=entry.charged_epochs
-    )
+    epochs = entry.charged.times
+    return Counted(histogram=entry.name, generation=entry.life.generation, epochs=epochs)
 
 
 def _total(unit: str, entries: Sequence[Entry], found: Composed, key: str | None) -> Total:
-    return Total(
-        unit=unit,
-        epsilon=found.epsilon,
-        delta=found.delta,
-        rho=found.rho,
-        deltas=found.deltas,
-        epsilon_of_the_sum=found.epsilon_of_the_sum,
-        parts=tuple(map(_counted, entries)),
-        key=key,
-    )
+    parts = tuple(map(_counted, entries))
+    return Total(**structs.asdict(found), unit=unit, parts=parts, key=key)
 
 
 _HALVINGS = 60
 
 
 def left_of(
-    settings: Settings,
-    states: Sequence[ReleaseProgress | None],
-    others: Sequence[CeilingCharge] = (),
+    settings: Settings, states: Sequence[ReleaseProgress | None], others: Sequence[Charge] = ()
 ) -> Left | None:
     """Return the unspent part of the ceiling; None without a ceiling.
 
@@ -461,15 +403,12 @@ def left_of(
     ceiling = Ceiling.of(settings.privacy)
     if ceiling is None:
         return None
-    own = [
-        charge
-        for state in states
-        if state is not None
-        for charge in charges_of(settings.worker.name, state, settings)
-    ]
-    charges = merged([*own, *others])
-    held = _fullest(ceiling, charges, [(charge, charge.last) for charge in charges])
-    paid = [part for _, part in parts_of(charges, held.counts, ceiling.unit)]
+    known = [state for state in states if state is not None]
+    charges = _charges(settings, known, others)
+    nothing = FullestWindow(None, None, 0.0, (0,) * len(charges))
+    newest = [ceiling.fullest(charges, *one.span(one.last), named=True) for one in charges]
+    held = fullest_of(newest or [nothing])
+    paid = list(parts_of(charges, held.counts, ceiling.unit))
     return Left(
         max_epsilon=ceiling.epsilon,
         max_delta=ceiling.delta,
@@ -477,34 +416,33 @@ def left_of(
         begins=_finite(held.begin),
         ends=_finite(held.end),
         epsilon=held.epsilon,
-        rho_left=_rho_left(ceiling, paid, held),
+        rho_left=_rho_left(ceiling, [cost for _, cost in paid], held),
         parts=tuple(
             Counted(
                 histogram=charge.histogram,
                 generation=charge.generation,
-                epochs=part.times,
+                epochs=cost.times,
                 worker=None if charge.worker == settings.worker.name else charge.worker,
             )
-            for charge, part in parts_of(charges, held.counts, ceiling.unit)
+            for charge, cost in paid
         ),
-        next=tuple(
-            _next(ceiling, settings, [state for state in states if state is not None], others)
-        ),
+        next=tuple(_next(ceiling, settings, known, others)),
         other_workers=tuple(sorted({charge.worker for charge in others})),
     )
 
 
-def _fullest(
-    ceiling: Ceiling, charges: Sequence[CeilingCharge], epochs: Sequence[tuple[CeilingCharge, int]]
-) -> FullestWindow:
-    found = [ceiling.fullest(charges, *charge.span(epoch), named=True) for charge, epoch in epochs]
-    nothing = FullestWindow(None, None, 0.0, (0,) * len(charges))
-    return max(
-        found, key=lambda held: math.inf if held.epsilon is None else held.epsilon, default=nothing
-    )
+def _charges(
+    settings: Settings,
+    states: Iterable[ReleaseProgress],
+    others: Iterable[Charge],
+    beginning: Mapping[str, int] | None = None,
+) -> list[Charge]:
+    worker = settings.worker.name
+    own = (charges_of(worker, state, settings, beginning) for state in states)
+    return merged([*chain.from_iterable(own), *others])
 
 
-def _rho_left(ceiling: Ceiling, paid: Sequence[Part], held: FullestWindow) -> float:
+def _rho_left(ceiling: Ceiling, paid: Sequence[PrivacyCost], held: FullestWindow) -> float:
     """Return the rho that still fits, rounded down."""
     low, high = 0.0, 1e4
     if not ceiling.holds(held.epsilon):
@@ -512,7 +450,7 @@ def _rho_left(ceiling: Ceiling, paid: Sequence[Part], held: FullestWindow) -> fl
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         # Known only as zCDP, so it has no useful epsilon of its own.
-        more = Part(rho=middle, epsilon=1e9, delta=0.0)
+        more = PrivacyCost(middle, 1e9, 0.0)
         if ceiling.holds(epsilon_at([*paid, more], ceiling.delta)):
             low = middle
         else:
@@ -524,47 +462,34 @@ def _next(
     ceiling: Ceiling,
     settings: Settings,
     states: Sequence[ReleaseProgress],
-    others: Sequence[CeilingCharge],
+    others: Sequence[Charge],
 ) -> Iterator[NextEpoch]:
     """Yield the next epoch of every histogram whose next tick is in the state."""
     for config in settings.histograms:
         grid = TickGrid(
             tick_ms=config.tick_ms, start_ms=config.start_ms, horizon=config.horizon_ticks
         )
-        ticks = []
-        for state in states:
-            life = state.histograms.get(config.name)
-            if life is not None and life.generation == config.generation and life.next is not None:
-                ticks.append(life.next)
+        lives = [state.histograms.get(config.name) for state in states]
+        ticks = [
+            life.next
+            for life in lives
+            if life is not None and life.generation == config.generation and life.next is not None
+        ]
         if not ticks:
             # A histogram that has not begun has no stored price; `plan` computes it.
             continue
         epoch = grid.split(max(ticks))[0]
-        charges = merged(
-            [
-                *(
-                    charge
-                    for state in states
-                    for charge in charges_of(
-                        settings.worker.name, state, settings, {config.name: epoch}
-                    )
-                ),
-                *others,
-            ]
+        charges = _charges(settings, states, others, {config.name: epoch})
+        own = (settings.worker.name, config.name, config.generation)
+        charge = next(one for one in charges if (one.worker, one.histogram, one.generation) == own)
+        held = ceiling.fullest(charges, *charge.span(epoch), named=True)
+        yield NextEpoch(
+            histogram=config.name,
+            epoch=epoch,
+            begins=_finite(charge.span(epoch)[0]),
+            epsilon=held.epsilon,
+            fits=ceiling.holds(held.epsilon),
         )
-        for charge in charges:
-            mine = (charge.worker, charge.histogram, charge.generation)
-            if mine == (settings.worker.name, config.name, config.generation):
-                held = _fullest(ceiling, charges, [(charge, epoch)])
-                begins = _finite(charge.span(epoch)[0])
-                yield NextEpoch(
-                    histogram=config.name,
-                    epoch=epoch,
-                    begins=begins,
-                    epsilon=held.epsilon,
-                    fits=ceiling.holds(held.epsilon),
-                )
-                break
 
 
 def _finite(milliseconds: int | None) -> int | None:
@@ -578,7 +503,7 @@ EPOCHS_LISTED = 1_000
 def budget_of(
     settings: Settings,
     states: Sequence[ReleaseProgress | None] | None,
-    others: Sequence[CeilingCharge] = (),
+    others: Sequence[Charge] = (),
 ) -> Budget:
     """Return a worker's spending; `states` is from `read_states`, `others` as in `left_of`."""
     entries = entries_of(states or (), settings)
@@ -609,16 +534,11 @@ def budget_of(
 
 
 def budget_of_all(
-    all_: Sequence[
-        tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[CeilingCharge]]
-    ],
+    all_: Sequence[tuple[Settings, Sequence[ReleaseProgress | None] | None, Sequence[Charge]]],
 ) -> AllBudgets:
-    total, outside = total_of_all(
-        {
-            one.worker.name: (entries_of(states or (), one), one, len(states or ()))
-            for one, states, _ in all_
-        }
-    )
+    entries = {one.worker.name: entries_of(states or (), one) for one, states, _ in all_}
+    owners = {one.worker.name: len(states or ()) for one, states, _ in all_}
+    total, outside = total_of_all(all_[0][0].privacy.unit, entries, owners)
     return AllBudgets(
         workers=tuple(budget_of(*one) for one in all_),
         unit=all_[0][0].privacy.unit,
@@ -631,9 +551,10 @@ def _generation(entry: Entry) -> Generation:
     life, grid, epochs = entry.life, entry.grid, entry.epochs
     charged = None
     if epochs:
-        found = compose([entry.part])
+        cost = entry.charged
+        found = compose([cost])
         charged = Charged(
-            epochs=entry.charged_epochs, rho=found.rho, epsilon=found.epsilon, delta=found.delta
+            epochs=cost.times, rho=found.rho, epsilon=found.epsilon, delta=found.delta
         )
     return Generation(
         generation=life.generation,
@@ -646,9 +567,7 @@ def _generation(entry: Entry) -> Generation:
         rho=life.rho,
         epsilon=life.epsilon,
         delta=life.delta,
-        deltas=None
-        if life.deltas is None
-        else tuple(Share(name=name, delta=delta) for name, delta in life.deltas.items()),
+        deltas=tuple(Share(name=name, delta=delta) for name, delta in life.deltas.items()),
         published_from=grid.start(entry.first) if epochs else None,
         published_to=grid.end(entry.last) if epochs else None,
         ticks=entry.last - entry.first + 1 if epochs else 0,

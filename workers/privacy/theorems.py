@@ -97,7 +97,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from statistics import NormalDist
 
@@ -156,7 +156,7 @@ class Data:
                 raise ValueError(f"{name} = {getattr(self, name)}: must be at least 1")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Promise:
     """An error bound that holds with probability 1 - beta, over all of an epoch.
 
@@ -173,9 +173,10 @@ class Promise:
     bounds: str
     assumes: str
     beta: float
+    source: str
+    _: KW_ONLY
     printed: float
     ours: float
-    source: str
 
 
 def paper_rho(config: HistogramConfig, *, discovers: bool) -> float:
@@ -292,58 +293,28 @@ def one_shot(
     labels = p.domain or data.items
     values = releases * _looked_at(name, p, labels)
     spread = _paper_spread(name, p, rho)
-    assumes = (
-        "" if name in KNOWN or name in LIMITED else f"at most {labels:,} labels occur in a tick"
+    assumes = f"at most {labels:,} labels occur in a tick" if name not in KNOWN + LIMITED else ""
+    bounds, (source, further) = (
+        f"error of every count shown, over {releases:,} ticks",
+        _SOURCE[name],
     )
-    counts = Promise(
-        name="counts",
-        bounds=f"error of every count shown, over {releases:,} ticks",
-        assumes=assumes,
-        beta=beta,
-        printed=_paper_noise(name, spread, values, beta),
-        ours=_largest(algorithm, values, beta),
-        source=_SOURCE[name][0],
-    )
+    noise, own = _paper_noise(name, spread, values, beta), _largest(algorithm, values, beta)
+    counts = Promise("counts", bounds, assumes, beta, source, printed=noise, ours=own)
     if name == "known_gauss":
         return (counts,)
     if isinstance(algorithm, Picking):
         printed, ours = _choices(name, p, algorithm, spread / 2, labels, releases, delta, beta)
-        known = name == "known_gumbel"
         bounds = _above(p) + " where fewer than k are"
-        if known:
+        if known := name == "known_gumbel":
             bounds = "how far an item not shown lies above one that is, at every tick"
-        other = Promise(
-            name="selection" if known else "hidden",
-            bounds=bounds,
-            assumes="",
-            beta=beta,
-            printed=printed,
-            ours=ours,
-            source=_SOURCE[name][1],
-        )
-        return counts, other
-    height = paper_height(name, p, spread, delta)
-    threshold = algorithm.threshold or 0
+        kind = "selection" if known else "hidden"
+        return counts, Promise(kind, bounds, "", beta, further, printed=printed, ours=ours)
+    bounds = "true count of an item not shown, at every tick"
     if name in LIMITED:
-        hidden, bounds = threshold + _largest(algorithm, values, beta, difference=True), _above(p)
-        tail = normal_bound(2 * spread**2, values, beta)
-        if name in LAPLACE:
-            tail = laplace_sum(2, spread, values, beta)
-    else:
-        hidden, bounds = (
-            threshold + _largest(algorithm, values, beta),
-            "true count of an item not shown, at every tick",
-        )
-        tail = _paper_noise(name, spread, values, beta)
-    return counts, Promise(
-        name="hidden",
-        bounds=bounds,
-        assumes=assumes,
-        beta=beta,
-        printed=height + tail,
-        ours=hidden,
-        source=_SOURCE[name][1],
-    )
+        bounds, own = _above(p), _largest(algorithm, values, beta, difference=True)
+        noise = _paper_sum(name, spread, 2, values, beta)
+    printed, ours = paper_height(name, p, spread, delta) + noise, (algorithm.threshold or 0) + own
+    return counts, Promise("hidden", bounds, assumes, beta, further, printed=printed, ours=ours)
 
 
 def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data: Data) -> Promise:
@@ -354,16 +325,15 @@ def pay(config: PayWhatYouGetConfig, mechanism: PayWhatYouGet, beta: float, data
     delta = discovery_delta(mechanism) / config.queries
     paper = config.max_count * math.sqrt(config.labels / (8 * paper_rho(config, discovers=True)))
     ours = _bottom(mechanism.public()) + _picking(float(mechanism.scale), p, picks, answers, beta)
+    height = p.max_count + paper * math.log(p.kbar / delta)
     return Promise(
-        name="hidden",
-        bounds=_above(p) + " by an answer that is not complete",
-        assumes="",
-        beta=beta,
-        printed=p.max_count
-        + paper * math.log(p.kbar / delta)
-        + _picking(paper, p, picks, answers, beta),
+        "hidden",
+        _above(p) + " by an answer that is not complete",
+        "",
+        beta,
+        "Rogers: Theorems 9 and 10; Cardoso, Rogers: Lemma D.1",
+        printed=height + _picking(paper, p, picks, answers, beta),
         ours=ours,
-        source="Rogers: Theorems 9 and 10; Cardoso, Rogers: Lemma D.1",
     )
 
 
@@ -371,9 +341,7 @@ def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Prom
     """Bound MetaAlgo's sums; an item that a block does not show counts as 0 in that block."""
     name, p, algorithm = config.algorithm, config.parameters(), mechanism.algorithm
     releases = ticks_of(config, data)
-    most = {"known_gumbel": p.k, "limit_dom": p.k}.get(
-        name, p.kbar if name in LIMITED else data.items
-    )
+    most = p.k if name in PICKING else p.kbar if name in LIMITED else data.items
     labels = p.domain or min(most, data.items)
     where = " in a block" if name in PICKING + LIMITED else ""
     assumes = "" if name == "known_gauss" else f"at most {most:,} labels occur{where}"
@@ -393,15 +361,9 @@ def blocks(config: MetaConfig, mechanism: Meta, beta: float, data: Data) -> Prom
         height = worst * paper_height(name, p, spread, delta)
         printed = height + _paper_sum(name, spread, copies * worst, labels * releases, beta)
         ours = _sum_error(algorithm, used, copies, labels * releases, beta)
-    return Promise(
-        name="counts",
-        bounds=f"error of every count, over {releases:,} ticks",
-        assumes=assumes,
-        beta=beta,
-        printed=printed,
-        ours=ours,
-        source="Cardoso, Rogers: Theorems 2 and 3; " + _SOURCE[name][-1],
-    )
+    bounds = f"error of every count, over {releases:,} ticks"
+    source = "Cardoso, Rogers: Theorems 2 and 3; " + _SOURCE[name][-1]
+    return Promise("counts", bounds, assumes, beta, source, printed=printed, ours=ours)
 
 
 def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: Data) -> Promise:
@@ -409,45 +371,30 @@ def sketch(config: MisraGriesConfig, mechanism: MisraGries, beta: float, data: D
     if isinstance(mechanism, PureMisraGries):
         return _pure_sketch(config, mechanism, beta, data)
     tree, k, releases = mechanism.tree, config.size, ticks_of(config, data)
-    worst, used, lost = (
-        (tree.radix - 1) * tree.levels,
-        most_blocks(releases, tree.radix),
-        data.weight / (k + 1),
-    )
+    worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
+    lost = data.weight / (k + 1)
     rho = paper_rho(config, discovers=True) / tree.levels
     delta = discovery_delta(mechanism) / tree.levels
     if config.release == "pmg":
         together = config.max_items * config.max_count
         epsilon = math.sqrt(2 * rho) / together
         log_delta = math.log(together / delta) + epsilon * (together - 1)
-        each = (
-            1
-            + 2 * (math.log(3) + log_delta) / epsilon
-            + 2 * math.log((k + 1) * releases / beta) / epsilon
-        )
+        tails = math.log(3) + log_delta, math.log((k + 1) * releases / beta)
+        each = 1 + 2 * tails[0] / epsilon + 2 * tails[1] / epsilon
         printed, source, copies = worst * each, "Lebeda, Tetek: Theorem 8 in each block", 2
     else:
         spread = config.max_count * math.sqrt(k / (2 * rho))
         height = config.max_count + spread * normal_quantile(delta / k)
-        printed = worst * height + normal_bound(
-            worst * spread**2, min(data.items, worst * k) * releases, beta
-        )
+        values = min(data.items, worst * k) * releases
+        printed = worst * height + normal_bound(worst * spread**2, values, beta)
         source, copies = "Lebeda, Tetek: Section 7; Rogers: Theorem 7 in each block", 1
     values = min(data.items, used * k) * releases
     variance = copies * float(mechanism.sigma_squared)
-    ours = max(
-        lost + used * (mechanism.threshold(1) or 0) + normal_bound(used * variance, values, beta),
-        subset_bound(variance, used, values, beta),
-    )
-    return Promise(
-        name="counts",
-        bounds=f"error of every count, over {releases:,} ticks",
-        assumes=f"at most {data.items:,} labels and {data.weight:,} counts in an epoch",
-        beta=beta,
-        printed=lost + printed,
-        ours=ours,
-        source=source,
-    )
+    low = lost + used * (mechanism.threshold(1) or 0) + normal_bound(used * variance, values, beta)
+    ours = max(low, subset_bound(variance, used, values, beta))
+    bounds = f"error of every count, over {releases:,} ticks"
+    assumes = f"at most {data.items:,} labels and {data.weight:,} counts in an epoch"
+    return Promise("counts", bounds, assumes, beta, source, printed=lost + printed, ours=ours)
 
 
 def _pure_sketch(
@@ -460,22 +407,19 @@ def _pure_sketch(
     its own count is at most two noise values.
     """
     tree, releases = mechanism.tree, ticks_of(config, data)
-    worst, used, lost = (
-        (tree.radix - 1) * tree.levels,
-        most_blocks(releases, tree.radix),
-        data.weight / (config.size + 1),
-    )
+    worst, used = (tree.radix - 1) * tree.levels, most_blocks(releases, tree.radix)
+    lost = data.weight / (config.size + 1)
     values = len(mechanism.domain()) * releases
     scale = 2 * tree.levels * config.max_items * config.max_count / (config.epsilon or 0.0)
     largest = laplace_quantile(mechanism.scale, beta / values / 2) - 1
     return Promise(
-        name="counts",
-        bounds=f"error of every count, over {releases:,} ticks",
-        assumes=f"at most {data.weight:,} counts of the domain in an epoch",
-        beta=beta,
+        "counts",
+        f"error of every count, over {releases:,} ticks",
+        f"at most {data.weight:,} counts of the domain in an epoch",
+        beta,
+        "Lebeda, Tetek: Section 6 in each block",
         printed=lost + worst * 2 * laplace_bound(scale, values, beta),
         ours=lost + used * 2 * largest / (config.size + 1) + 0.5,
-        source="Lebeda, Tetek: Section 6 in each block",
     )
 
 
@@ -502,11 +446,9 @@ def _paper_spread(name: Name, p: Parameters, rho: float) -> float:
 
 
 def _paper_noise(name: Name, spread: float, values: float, beta: float) -> float:
-    return (
-        laplace_bound(spread, values, beta)
-        if name in LAPLACE
-        else normal_bound(spread**2, values, beta)
-    )
+    if name in LAPLACE:
+        return laplace_bound(spread, values, beta)
+    return normal_bound(spread**2, values, beta)
 
 
 def _paper_sum(name: Name, spread: float, terms: int, values: float, beta: float) -> float:
@@ -527,9 +469,10 @@ def paper_height(name: Name, p: Parameters, spread: float, delta: float) -> floa
     low, high = 0.0, 2000.0
     for _ in range(200):
         middle = (low + high) / 2
-        low, high = (
-            (middle, high) if (0.5 + middle / 4) * math.exp(-middle) > each else (low, middle)
-        )
+        if (0.5 + middle / 4) * math.exp(-middle) > each:
+            low = middle
+        else:
+            high = middle
     return p.max_count + spread * high
 
 
@@ -578,21 +521,17 @@ def _choices(
         among = p.k * releases / beta
         return paper * math.log(labels * among), scale * math.log(max(1, labels - 1) * among)
     picks = p.k * releases
-    height = p.max_count + 2 * paper * math.log(p.kbar / delta)
-    return (
-        height + _picking(paper, p, picks, releases, beta),
-        _bottom(algorithm.public()) + _picking(scale, p, picks, releases, beta),
-    )
+    height, above = p.max_count + 2 * paper * math.log(p.kbar / delta), _bottom(algorithm.public())
+    printed = height + _picking(paper, p, picks, releases, beta)
+    return printed, above + _picking(scale, p, picks, releases, beta)
 
 
 def _picking(scale: float, p: Parameters, picks: int, releases: int, beta: float) -> float:
     """Bound the shortfall of picks among kbar items and BOTTOM, and of the choice of kbar."""
     if not p.private:
         return scale * math.log(p.kbar * picks / beta)
-    candidates = max(1, p.kbar - p.k)
-    return scale * (
-        math.log(2 * p.kbar * picks / beta) + math.log(2 * candidates * releases / beta)
-    )
+    chosen = math.log(2 * max(1, p.kbar - p.k) * releases / beta)
+    return scale * (math.log(2 * p.kbar * picks / beta) + chosen)
 
 
 def _bottom(public: Mapping[str, object]) -> int:
@@ -622,24 +561,16 @@ def answer(config: MaxConfig, mechanism: OrderStatistics, data: Data) -> Promise
         printed = math.inf
     elif isinstance(config, BoundedMaxConfig):
         epsilon, beta = mechanism.guarantee.epsilon, config.beta
-        tests = (
-            8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * config.c_max / beta)
-        ) / epsilon
+        tests = 8 * math.log(3 * config.ticks / beta) + 4 * math.log(3 * config.c_max / beta)
+        tests /= epsilon
         printed = 6 * (_err(config, config.c_max, beta / 3, epsilon / 2) + tests)
     else:
         printed = _printed_segments(config, mechanism, value)
-    return Promise(
-        name="answer",
-        bounds=f"error of every answer, over {config.ticks:,} ticks",
-        assumes=f"no watched value passes {value:,}",
-        beta=config.beta,
-        printed=printed,
-        ours=max(
-            _error(config, mechanism, segment, value)
-            for segment in range(1, last_segment(mechanism, value) + 1)
-        ),
-        source=_SOURCES[config.mechanism],
-    )
+    bounds = f"error of every answer, over {config.ticks:,} ticks"
+    assumes, source = f"no watched value passes {value:,}", _SOURCES[config.mechanism]
+    segments = range(1, last_segment(mechanism, value) + 1)
+    ours = max(_error(config, mechanism, segment, value) for segment in segments)
+    return Promise("answer", bounds, assumes, config.beta, source, printed=printed, ours=ours)
 
 
 def last_segment(mechanism: OrderStatistics, value: int) -> int:
@@ -648,10 +579,8 @@ def last_segment(mechanism: OrderStatistics, value: int) -> int:
     if segments is None:
         return 1
     for segment in range(1, segments.most):
-        if (
-            segments.threshold(segment)
-            >= value + segments.column_error(segment) + segments.bounds(segment)[0]
-        ):
+        reached = value + segments.column_error(segment) + segments.bounds(segment)[0]
+        if segments.threshold(segment) >= reached:
             return segment
     return segments.most
 
@@ -660,15 +589,12 @@ def _error(config: MaxConfig, mechanism: OrderStatistics, segment: int, value: i
     published, segments = mechanism.error(segment), mechanism.segments
     if config.mechanism != "doubling" or segments is None:
         return published
-    high = min(
-        float(value),
-        segments.threshold(segment) + segments.bounds(segment)[1] + segments.column_error(segment),
-    )
-    low = 0.0
+    error, above = segments.column_error(segment), segments.bounds(segment)[1]
+    high, low = min(float(value), segments.threshold(segment) + above + error), 0.0
     if segment > 1:
         below = segment - 1
         low = segments.threshold(below) - segments.bounds(below)[0] - segments.column_error(below)
-    return min(published, high - max(low, 0.0) + segments.column_error(segment))
+    return min(published, high - max(low, 0.0) + error)
 
 
 def _printed_segments(config: MaxConfig, mechanism: OrderStatistics, value: int) -> float:
@@ -709,10 +635,8 @@ def _printed_several(
     step = 3 * (clearance + err + noise)
     tests = 12 / epsilon * (many + each)
     update = 6 * k / epsilon * math.log(3 * intervals / beta)
-    return (
-        max(step + clearance + 3 * err + tests + 2 * update + 1, step + 3 * clearance + 2 * err)
-        + noise
-    )
+    unmoved = step + clearance + 3 * err + tests + 2 * update + 1
+    return max(unmoved, step + 3 * clearance + 2 * err) + noise
 
 
 def _err(config: MaxConfig, intervals: float, beta: float, epsilon: float) -> float:
@@ -771,36 +695,26 @@ def _running(mechanism: KnownBase | UnkBase, beta: float, data: Data) -> tuple[P
     config, known = mechanism.config, isinstance(mechanism, KnownBase)
     ticks, labels = ticks_of(config, data), len(mechanism.domain()) or data.items
     radix = config.radix or best_radix(ticks)
-    tau_squared = (
-        config.max_items * config.max_count**2 / (2 * paper_rho(config, discovers=not known))
-    )
-    variance = tree_variance(tau_squared, ticks, radix)
-    printed = normal_bound(variance, labels * ticks, beta)
-    worst = worst_variance(mechanism, ticks)
+    rho = paper_rho(config, discovers=not known)
+    variance = tree_variance(config.max_items * config.max_count**2 / (2 * rho), ticks, radix)
+    printed, worst = normal_bound(variance, labels * ticks, beta), worst_variance(mechanism, ticks)
     ours = normal_bound(worst, labels * ticks, beta) + _rounding(config)
-    assumes = "" if known else f"at most {labels:,} labels occur"
-    where = f"{labels:,} labels and {ticks:,} ticks"
-    counts = Promise(
-        name="counts",
-        bounds=f"error of every count shown, over {where}",
-        assumes=assumes,
-        beta=beta,
-        printed=printed,
-        ours=ours,
-        source="Cardoso, Rogers: Theorem 2" + ("" if known else ", Lemma F.3"),
-    )
+    bounds = f"error of every count shown, over {labels:,} labels and {ticks:,} ticks"
     if isinstance(mechanism, KnownBase):
-        return (counts,)
+        source = "Cardoso, Rogers: Theorem 2"
+        return (Promise("counts", bounds, "", beta, source, printed=printed, ours=ours),)
+    assumes, source = f"at most {labels:,} labels occur", "Cardoso, Rogers: Theorem 2, Lemma F.3"
+    counts = Promise("counts", bounds, assumes, beta, source, printed=printed, ours=ours)
     share = discovery_delta(mechanism) / config.max_items
     paper_threshold = config.max_count + math.sqrt(variance) * normal_quantile(share / ticks)
     hidden = Promise(
-        name="hidden",
-        bounds="true count of an item not shown, at every tick that may show new items",
-        assumes=assumes,
-        beta=beta,
+        "hidden",
+        "true count of an item not shown, at every tick that may show new items",
+        assumes,
+        beta,
+        "Cardoso, Rogers: Theorem 6, Lemma F.2",
         printed=paper_threshold + printed,
         ours=_worst_threshold(mechanism, worst, ticks) + ours,
-        source="Cardoso, Rogers: Theorem 6, Lemma F.2",
     )
     return counts, hidden
 
@@ -831,43 +745,38 @@ def _sparse(mechanism: SparseGumb, beta: float, data: Data) -> tuple[Promise, ..
     variance = tree_variance((s + 1) * tau_squared, ticks, radix)
     worst, rounding = worst_variance(mechanism, ticks), _rounding(config)
     counts = Promise(
-        name="counts",
-        bounds=f"error of every count shown, over {d:,} labels and {ticks:,} ticks",
-        assumes="",
-        beta=beta,
+        "counts",
+        f"error of every count shown, over {d:,} labels and {ticks:,} ticks",
+        "",
+        beta,
+        "Cardoso, Rogers: Theorems 2 and 4",
         printed=normal_bound(variance, d * ticks, beta),
         ours=normal_bound(worst, d * ticks, beta) + rounding,
-        source="Cardoso, Rogers: Theorems 2 and 4",
     )
     # Four parts: counters, threshold noise, test noise if it may be negative, choices.
     part, picks, one_sided = beta / 4, k * (s + 1), config.accounting == "tight"
-    paper_eta = 2 * math.sqrt(variance) + 4 * math.sqrt(s) * tau * math.log(d * (ticks + 1))
-    printed = normal_bound(variance, d * ticks, part) + (
-        paper_eta if config.eta is None else config.eta
-    )
-    printed += laplace_bound(2 * math.sqrt(s) * tau, s, part) + laplace_bound(
-        4 * math.sqrt(s) * tau, d * ticks, part
-    )
+    unit = math.sqrt(s) * tau
+    paper_eta: float | None = config.eta
+    if paper_eta is None:
+        paper_eta = 2 * math.sqrt(variance) + 4 * unit * math.log(d * (ticks + 1))
+    printed = normal_bound(variance, d * ticks, part) + paper_eta
+    printed += laplace_bound(2 * unit, s, part) + laplace_bound(4 * unit, d * ticks, part)
     paper_pick = math.sqrt(s + 1) * tau / 2 * math.log(d * picks / part)
     pick, threshold, test = scales(mechanism)
-    usual = math.ceil(2 * math.sqrt(worst + 1 / 12) + test * math.log(d * (ticks + 1)))
-    eta = usual if config.eta is None else config.eta
-    ours = (
-        normal_bound(worst, d * ticks, part)
-        + rounding
-        + eta
-        + laplace_bound(threshold, s, part)
-        + 1
-    )
+    eta = config.eta
+    if eta is None:
+        eta = math.ceil(2 * math.sqrt(worst + 1 / 12) + test * math.log(d * (ticks + 1)))
+    noise, late = normal_bound(worst, d * ticks, part), laplace_bound(threshold, s, part)
+    ours = noise + rounding + eta + late + 1
     if not one_sided:
         ours += laplace_bound(test, d * ticks, part) + 1
     selection = Promise(
-        name="selection",
-        bounds="how far an item not shown lies above one that is, at every tick until the last switch is made",
-        assumes="",
-        beta=beta,
+        "selection",
+        "how far an item not shown lies above one that is, at every tick until the last switch is made",
+        "",
+        beta,
+        "Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)",
         printed=max(printed, paper_pick),
         ours=max(ours, pick * math.log(d * picks / part)),
-        source="Cardoso, Rogers: Theorem 4 and Appendix D (constants derived here)",
     )
     return counts, selection

@@ -1,16 +1,17 @@
 """Composition: the joint guarantee of several mechanisms, epochs and histograms.
 
-A `Part` is a mechanism's price for one epoch, and the number of epochs charged. Parts are
-mechanisms that see the same event (or user). Streams may react to published results, so all of
-this is adaptive composition.
+A `PrivacyCost` is a mechanism's cost of one epoch, and the number of epochs charged. A `Charge` is
+that cost with the histogram, the stream keys and the epochs that it belongs to; `sharing` decides
+which charges one event pays. Streams may react to published results, so all of this is adaptive
+composition.
 
-    rho, epsilon, delta   of one epoch of a part, as in its snapshots
+    rho, epsilon, delta   of one epoch, as in its snapshots
     failures              the named parts of its delta (discovery, numerical); the rest of delta
                           converts rho
 
 Three ways to compose are valid, and the smallest epsilon is stated: the sum of the epsilons; all
-costs composed in zCDP and converted once (Canonne, Kamath, Steinke); and, if some parts have a pure
-epsilon, those summed and the others composed. A single part, charged once at its own delta, gets
+costs composed in zCDP and converted once (Canonne, Kamath, Steinke); and, if some have a pure
+epsilon, those summed and the others composed. A single cost, charged once at its own delta, gets
 the figures in its snapshots. All sums are exact and rounded up once.
 
 Total of a worker, at the sum of the deltas. An event has one stream key and counts in the
@@ -37,14 +38,14 @@ failures grown; the part that converts rho is the same.
 
     symbol   here
     k        `events`
-    p        the failures of a `Part` except "numerical"
+    p        the failures of a cost except "numerical"
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from fractions import Fraction
 
 from msgspec import structs
@@ -54,34 +55,29 @@ from workers.mechanisms.budget import NUMERICAL_SHARE
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.mechanism import Mechanism
 from workers.privacy.phrasing import cautions, is_void, up_to
-from workers.privacy.plan.model import Loss, Share, Span, Total
+from workers.privacy.plan.model import Loss, Record, Share, Span, Total
 from workers.runtime.frozen import memoized
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One mechanism, charged `times` epochs; `pure`: epsilon holds without converting rho.
+@dataclass(frozen=True, slots=True)
+class PrivacyCost:
+    """Cost of one epoch of a mechanism, charged `times` epochs.
 
-    `failures` are the named probabilities in `delta` that are not converted. None: unknown, so that
-    all of delta counts as failures.
+    `failures` are the named probabilities in `delta` that are not converted; `pure`: epsilon holds
+    without converting rho.
     """
 
     rho: float
     epsilon: float
     delta: float
-    failures: Mapping[str, float] | None = field(default_factory=dict)
+    _: KW_ONLY
+    failures: Mapping[str, float] = field(default_factory=dict)
     pure: bool = False
     times: int = 1
 
-    @property
-    def named(self) -> Mapping[str, float]:
-        """The failures; all of delta if they are unknown."""
-        return {"unknown": self.delta} if self.failures is None else self.failures
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Composed:
-    """Joint guarantee of several parts.
+class Composed(Record, frozen=True, kw_only=True):
+    """Joint guarantee of several costs.
 
     `epsilon` is None if delta is at least 1, which promises nothing. `deltas` are the parts of
     delta that are not converted.
@@ -94,40 +90,31 @@ class Composed:
     epsilon_of_the_sum: float
 
 
-def delta_together(parts: Sequence[Part]) -> float:
+def delta_together(costs: Iterable[PrivacyCost]) -> float:
     """Return the sum of the deltas, rounded up."""
-    return _sum((part.delta, part.times) for part in parts)
+    return _sum((cost.delta, cost.times) for cost in costs)
 
 
-def compose(parts: Sequence[Part], delta: float | None = None) -> Composed:
-    """Return the joint guarantee of at least one part, at `delta` or the sum of the parts' deltas.
+def compose(costs: Sequence[PrivacyCost], delta: float | None = None) -> Composed:
+    """Return the joint guarantee of at least one cost, at `delta` or the sum of the costs' deltas.
 
     Raises:
         ValueError: delta is smaller than that sum.
     """
-    least = delta_together(parts)
+    least = delta_together(costs)
     at = least if delta is None else delta
     if at < least:
         raise ValueError(f"delta = {at}: at least the sum of the parts' deltas, {least}")
     failures: dict[str, list[tuple[float, int]]] = {}
-    for part in parts:
-        for name, probability in part.named.items():
-            failures.setdefault(name, []).append((probability, part.times))
-    summed = _sum((part.epsilon, part.times) for part in parts)
+    for cost in costs:
+        for name, probability in cost.failures.items():
+            failures.setdefault(name, []).append((probability, cost.times))
+    summed = _sum((cost.epsilon, cost.times) for cost in costs)
     ways = [summed]
-    if len(parts) > 1 or parts[0].times > 1 or at > least:
-        ways += _composed(parts, at)
-        others = [part for part in parts if not part.pure]
-        pure = [part for part in parts if part.pure]
-        if pure and others:
-            # The pure parts keep their own deltas.
-            left = Fraction(at) - Fraction(delta_together(pure))
-            ways += [
-                _sum([(way, 1), *((p.epsilon, p.times) for p in pure)])
-                for way in _composed(others, float(left))
-            ]
+    if len(costs) > 1 or costs[0].times > 1 or at > least:
+        ways += _conversions(costs, at)
     return Composed(
-        rho=_sum((part.rho, part.times) for part in parts),
+        rho=_sum((cost.rho, cost.times) for cost in costs),
         epsilon=min(ways) if at < 1 else None,
         delta=min(at, 1.0),
         deltas=tuple(
@@ -137,34 +124,41 @@ def compose(parts: Sequence[Part], delta: float | None = None) -> Composed:
     )
 
 
-def epsilon_at(parts: Sequence[Part], delta: float) -> float | None:
-    """Return the joint epsilon of parts at any delta, rounded up; None if there is no guarantee.
+def epsilon_at(costs: Sequence[PrivacyCost], delta: float) -> float | None:
+    """Return the joint epsilon of costs at any delta, rounded up; None if there is no guarantee.
 
-    Unlike in `compose`, delta may be below the sum of the parts' own deltas; then less of it
+    Unlike in `compose`, delta may be below the sum of the costs' own deltas; then less of it
     converts rho.
     """
-    if not parts:
+    if not costs:
         return 0.0
-    ways = _composed(parts, delta)
-    if delta_together(parts) <= delta:
-        ways.append(_sum((part.epsilon, part.times) for part in parts))
-    pure, others = [part for part in parts if part.pure], [part for part in parts if not part.pure]
-    if pure and others:
-        left = Fraction(delta) - Fraction(delta_together(pure))
-        ways += [
-            _sum([(way, 1), *((p.epsilon, p.times) for p in pure)])
-            for way in _composed(others, float(left))
-        ]
+    ways = _conversions(costs, delta)
+    if delta_together(costs) <= delta:
+        ways.append(_sum((cost.epsilon, cost.times) for cost in costs))
     return min(ways, default=None)
 
 
-def _composed(parts: Sequence[Part], delta: float) -> list[float]:
+def _conversions(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
+    """Return the epsilons of zCDP composition: of all costs, and of those without a pure epsilon.
+
+    In the second way the pure costs keep their own deltas, and their epsilons are added.
+    """
+    ways = _composed(costs, delta)
+    pure, others = [one for one in costs if one.pure], [one for one in costs if not one.pure]
+    if pure and others:
+        left = float(Fraction(delta) - Fraction(delta_together(pure)))
+        own = [(cost.epsilon, cost.times) for cost in pure]
+        ways += [_sum([(way, 1), *own]) for way in _composed(others, left)]
+    return ways
+
+
+def _composed(costs: Sequence[PrivacyCost], delta: float) -> list[float]:
     """Return the epsilon of zCDP composition; empty if no delta is left for the conversion."""
-    spent = _sum((probability, part.times) for part in parts for probability in part.named.values())
+    spent = _sum((failure, cost.times) for cost in costs for failure in cost.failures.values())
     left = float(Fraction(delta) - Fraction(spent))
-    return (
-        [epsilon_of(_sum((part.rho, part.times) for part in parts), left)] if 0 < left < 1 else []
-    )
+    if not 0 < left < 1:
+        return []
+    return [epsilon_of(_sum((cost.rho, cost.times) for cost in costs), left)]
 
 
 def _sum(values: Iterable[tuple[float, int]]) -> float:
@@ -183,10 +177,10 @@ _LARGEST_EXPONENT = 700.0
 _MAY_BE_PURE = frozenset({"bounded_max", "doubling", "two_level", "two_level_k", "misra_gries"})
 
 
-def group_loss(parts: Sequence[Part], events: int) -> tuple[float | None, float]:
-    """Return (epsilon, delta) for a person with `events` events in every epoch of every part.
+def group_loss(costs: Sequence[PrivacyCost], events: int) -> tuple[float | None, float]:
+    """Return (epsilon, delta) for a person with `events` events in every epoch of every cost.
 
-    `events` may also be the user ids of one person. There is at least one part, and all parts
+    `events` may also be the user ids of one person. There is at least one cost, and all costs
     count every event. Without a guarantee the result is (None, 1). One event and one epoch give the
     figures of `compose`.
 
@@ -195,22 +189,22 @@ def group_loss(parts: Sequence[Part], events: int) -> tuple[float | None, float]
     """
     if events < 1:
         raise ValueError(f"events = {events}: must be at least 1")
-    if events == 1 and all(part.times == 1 for part in parts):
-        found = compose(parts)
+    if events == 1 and all(cost.times == 1 for cost in costs):
+        found = compose(costs)
         return found.epsilon, found.delta
-    plain = [part for part in parts if part.pure or part.failures is None]
-    composed = [part for part in parts if part not in plain]
-    ways = [_apart(plain, events, _composed_events(composed, events))]
-    if all(part.failures is not None for part in plain):
-        ways.append(_composed_events(parts, events))
+    others = _composed_events([cost for cost in costs if not cost.pure], events)
+    ways = [
+        _apart([cost for cost in costs if cost.pure], events, others),
+        _composed_events(costs, events),
+    ]
     sound = [(epsilon, delta) for epsilon, delta in ways if delta < 1 and epsilon < math.inf]
     return min(sound) if sound else (None, 1.0)
 
 
-def converting(parts: Sequence[Part]) -> float:
+def converting(costs: Sequence[PrivacyCost]) -> float:
     """Return the part of the configured deltas that is left to convert rho."""
-    spent = sum((Fraction(p) for part in parts for p in part.named.values()), Fraction(0))
-    return float(sum((Fraction(part.delta) for part in parts), Fraction(0)) - spent)
+    spent = sum((Fraction(p) for cost in costs for p in cost.failures.values()), Fraction(0))
+    return float(sum((Fraction(cost.delta) for cost in costs), Fraction(0)) - spent)
 
 
 @memoized(maxsize=1 << 12)
@@ -224,7 +218,7 @@ def group_failure(probability: float, rho: float, events: int) -> float:
     return float_up(min(total, Fraction(1)))
 
 
-def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> Part:
+def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> PrivacyCost:
     """Return a mechanism's price as its snapshot states it, with the parts of delta.
 
     If epsilon was converted, the delta that rho does not need counts as failures. That is the
@@ -232,16 +226,16 @@ def stated(mechanism: str, rho: float, epsilon: float, delta: float) -> Part:
     sampling error too.
     """
     if delta <= 0:
-        return Part(rho=rho, epsilon=epsilon, delta=0.0, pure=True)
+        return PrivacyCost(rho, epsilon, 0.0, pure=True)
     numerical = delta * NUMERICAL_SHARE
     converting = delta_of(rho, epsilon) * (1 - 1e-8)
     if converting >= delta - numerical:
-        return Part(rho=rho, epsilon=epsilon, delta=delta, failures={NUMERICAL: delta}, pure=True)
+        return PrivacyCost(rho, epsilon, delta, failures={NUMERICAL: delta}, pure=True)
     rest = float_up(Fraction(delta) - Fraction(converting))
     halved = abs(rest / delta - 0.5) < 0.01  # discovery takes half of delta
     samplers = rest if mechanism in _MAY_BE_PURE and not halved else numerical
     failures = {NUMERICAL: samplers, "discovery": max(rest - numerical, 0.0)}
-    return Part(rho=rho, epsilon=epsilon, delta=delta, failures=failures)
+    return PrivacyCost(rho, epsilon, delta, failures=failures)
 
 
 def delta_of(rho: float, epsilon: float) -> float:
@@ -256,44 +250,41 @@ def delta_of(rho: float, epsilon: float) -> float:
     return math.exp(min(0.0, max(-_LARGEST_EXPONENT, lowest)))
 
 
-def _composed_events(parts: Sequence[Part], events: int) -> tuple[float, float]:
+def _composed_events(costs: Sequence[PrivacyCost], events: int) -> tuple[float, float]:
     """Return (epsilon, delta) of zCDP composition, converted once; (inf, 1) if impossible."""
-    if not parts:
+    if not costs:
         return 0.0, 0.0
-    left = converting(parts)
+    left = converting(costs)
     if not 0 < left < 1:
         return math.inf, 1.0
-    rho = float_up(
-        sum((Fraction(part.rho) * part.times * events**2 for part in parts), Fraction(0))
-    )
+    rho = _sum((cost.rho, cost.times * events**2) for cost in costs)
     epsilon = _epsilon_of(rho, left)
-    failures = sum(part.times * _failures(part, events, epsilon) for part in parts)
+    failures = sum(cost.times * _failures(cost, events, epsilon) for cost in costs)
     return epsilon, float_up(min(Fraction(left) + failures, Fraction(1)))
 
 
-def _apart(parts: Sequence[Part], events: int, others: tuple[float, float]) -> tuple[float, float]:
-    """Return (epsilon, delta) of `others` plus the sums over parts."""
-    epsilon, delta = Fraction(others[0]) if others[0] < math.inf else None, Fraction(others[1])
-    for part in parts:
-        grown = part.epsilon * events
-        epsilon = (
-            None if epsilon is None else epsilon + Fraction(part.epsilon) * events * part.times
-        )
-        unknown = part.failures is None
-        delta += part.times * (
-            _group_delta(part, events) if unknown else _failures(part, events, grown)
-        )
-    return math.inf if epsilon is None else float_up(epsilon), float_up(min(delta, Fraction(1)))
+def _apart(
+    costs: Sequence[PrivacyCost], events: int, others: tuple[float, float]
+) -> tuple[float, float]:
+    """Return (epsilon, delta) of `others` plus the sums over costs."""
+    delta = Fraction(others[1])
+    for cost in costs:
+        delta += cost.times * _failures(cost, events, cost.epsilon * events)
+    epsilon = math.inf
+    if others[0] < math.inf:
+        own = (Fraction(cost.epsilon) * events * cost.times for cost in costs)
+        epsilon = float_up(sum(own, Fraction(others[0])))
+    return epsilon, float_up(min(delta, Fraction(1)))
 
 
-def _failures(part: Part, events: int, epsilon: float) -> Fraction:
+def _failures(cost: PrivacyCost, events: int, epsilon: float) -> Fraction:
     """Return the failures of one epoch for k events; `epsilon` is that of all of them."""
     total = Fraction(0)
-    for name, probability in part.named.items():
+    for name, probability in cost.failures.items():
         if name == NUMERICAL:
-            total += Fraction(probability) * events * Fraction(_samplers(part.epsilon, epsilon))
+            total += Fraction(probability) * events * Fraction(_samplers(cost.epsilon, epsilon))
         else:
-            total += Fraction(group_failure(probability, part.rho, events))
+            total += Fraction(group_failure(probability, cost.rho, events))
     return min(total, Fraction(1))
 
 
@@ -302,15 +293,6 @@ def _samplers(one: float, all_of_them: float) -> float:
     if all_of_them > _LARGEST_EXPONENT:
         return 1e300
     return max(1.0, (1 + math.exp(all_of_them)) / (1 + math.exp(one)) * (1 + _MARGIN))
-
-
-def _group_delta(part: Part, events: int) -> Fraction:
-    """Return delta (e^(k epsilon) - 1) / (e^epsilon - 1): group privacy of (epsilon, delta)."""
-    if part.epsilon * events > _LARGEST_EXPONENT:
-        return Fraction(1)
-    one, all_of_them = math.expm1(part.epsilon), math.expm1(part.epsilon * events)
-    times = float(events) if part.epsilon < 1e-12 else all_of_them / one
-    return Fraction(min(1.0, part.delta * times * (1 + _MARGIN)))
 
 
 def _grown(probability: float, rho: float) -> float:
@@ -331,18 +313,90 @@ DAYS = (None, 1, 30, 365)
 VOID = "void"
 
 
+#: Beyond every timestamp, in both directions.
+EVER = 1 << 62
+
+
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """A mechanism's price for one epoch, and the epoch's length; None if unbounded."""
+    """The cost of one epoch of a generation, and its charged epochs; none if `last` < `first`.
 
-    part: Part
+    Attributes:
+        epoch_ms: length of an epoch; None if unbounded.
+        start_ms: start of epoch 1.
+        identity: unique among the generations of its worker.
+        key: field of the stream key that an event counts under.
+        keys: stream keys served; None: any.
+    """
+
+    cost: PrivacyCost
     epoch_ms: int | None
+    _: KW_ONLY
+    start_ms: int = 0
+    unit: str = "event"
+    worker: str = ""
+    histogram: str = ""
+    generation: int = 1
+    identity: bytes = b""
+    key: str = ""
+    keys: frozenset[str] | None = None
+    first: int = 1
+    last: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.histogram} generation {self.generation} of worker {self.worker}"
 
     def epochs(self, days: int | None) -> int:
-        """Return the number of epochs in a span; a partial epoch counts in full."""
+        """Return the number of epochs in a span of days; a partial epoch counts in full."""
         if days is None or self.epoch_ms is None:
             return 1
         return max(1, -(-days * DAY_MS // self.epoch_ms))
+
+    def span(self, epoch: int) -> tuple[int, int]:
+        """Return an epoch as a half-open interval in ms."""
+        if self.epoch_ms is None:
+            return -EVER, EVER
+        begin = self.start_ms + (epoch - 1) * self.epoch_ms
+        return begin, begin + self.epoch_ms
+
+    def within(self, begin: int, end: int) -> range:
+        """Return the charged epochs that overlap [begin, end)."""
+        if self.epoch_ms is None:
+            return range(self.first, self.last + 1)
+        low = (begin - self.start_ms) // self.epoch_ms + 1
+        high = (end - 1 - self.start_ms) // self.epoch_ms + 1
+        return range(max(self.first, low), min(self.last, high) + 1)
+
+
+def charge_of(config: HistogramConfig, mechanism: Mechanism) -> Charge:
+    """Return the charge for one epoch of a histogram in the settings."""
+    promise, ticks = mechanism.guarantee, config.horizon_ticks
+    failures = dict(mechanism.cost().deltas)
+    cost = PrivacyCost(
+        promise.rho, promise.epsilon, config.delta, failures=failures, pure=config.pure
+    )
+    return Charge(
+        cost,
+        None if ticks is None else ticks * config.tick_ms,
+        start_ms=config.start_ms,
+        unit=promise.unit,
+        histogram=config.name,
+        generation=config.generation,
+        key=config.key or "",
+        keys=None if config.keys == "public" else frozenset(config.keys),
+    )
+
+
+def sharing(charges: Sequence[Charge]) -> Iterator[tuple[str | None, frozenset[int]]]:
+    """Yield for every stream key the charges that serve it, as indices.
+
+    An event has one stream key, so no other charges share it; charges with another field for the
+    stream key must not be among them. None is a key that no charge declares.
+    """
+    declared = {key for charge in charges for key in charge.keys or ()}
+    for key in (None, *sorted(declared)):
+        serving = (i for i, one in enumerate(charges) if one.keys is None or key in one.keys)
+        yield key, frozenset(serving)
 
 
 def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
@@ -356,28 +410,23 @@ def spans_of(*groups: Sequence[Charge]) -> tuple[Span, ...]:
 
 
 def _span(groups: Sequence[Sequence[Charge]], days: int | None) -> Span:
-    parts = [[replace(one.part, times=one.epochs(days)) for one in group] for group in groups]
+    costs = [[replace(one.cost, times=one.epochs(days)) for one in group] for group in groups]
     losses = []
     for events in EVENTS:
-        epsilon, delta = _most(
-            [(*group_loss(group, events), converting(group)) for group in parts], events
-        )
-        losses.append(
-            Loss(events=events, epsilon=epsilon, delta=delta, void=is_void(epsilon, delta))
-        )
-    return Span(
-        days=days, epochs=max(part.times for group in parts for part in group), losses=tuple(losses)
-    )
+        epsilon, delta = _most(costs, events)
+        void = is_void(epsilon, delta)
+        losses.append(Loss(events=events, epsilon=epsilon, delta=delta, void=void))
+    epochs = max(cost.times for group in costs for cost in group)
+    return Span(days=days, epochs=epochs, losses=tuple(losses))
 
 
-def _most(
-    found: Sequence[tuple[float | None, float, float]], events: int
-) -> tuple[float | None, float]:
-    """Bound every mixture of groups, given as (epsilon, delta, the part of delta that converts)."""
-    epsilons, deltas, converted = zip(*found, strict=True)
+def _most(groups: Sequence[Sequence[PrivacyCost]], events: int) -> tuple[float | None, float]:
+    """Bound the loss of every mixture of groups."""
+    epsilons, deltas = zip(*(group_loss(group, events) for group in groups), strict=True)
     delta = max(deltas)
-    if events > 1 and len(found) > 1:
+    if events > 1 and len(groups) > 1:
         # One group's part of delta converts in a mixture, and failures are at most the largest.
+        converted = [converting(group) for group in groups]
         failures = max(one - part for one, part in zip(deltas, converted, strict=True))
         delta = math.nextafter(max(delta, max(converted) + failures), 2)
     if delta >= 1 or None in epsilons:
@@ -391,7 +440,7 @@ def rows_of(spans: Sequence[Span], unit: str) -> tuple[list[str], list[list[str]
     A span with no more epochs than the one before it is left out.
     """
     shown = [span for at, span in enumerate(spans) if not at or span.epochs > spans[at - 1].epochs]
-    headings = [f"{unit}s" if unit == "event" else f"{unit} ids", *map(_heading, shown)]
+    headings = ["events" if unit == "event" else f"{unit} ids", *map(_heading, shown)]
     rows = [
         [f"{losses[0].events}", *(_cell(loss) for loss in losses)]
         for losses in zip(*(span.losses for span in shown), strict=True)
@@ -415,87 +464,55 @@ def _heading(span: Span) -> str:
 
 
 def _cell(loss: Loss) -> str:
-    return (
-        VOID
-        if loss.void or loss.epsilon is None
-        else f"{up_to(loss.epsilon)}, {up_to(loss.delta, 2)}"
-    )
+    if loss.void or loss.epsilon is None:
+        return VOID
+    return f"{up_to(loss.epsilon)}, {up_to(loss.delta, 2)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
-    config: HistogramConfig
-    mechanism: Mechanism
-
-    @property
-    def part(self) -> Part:
-        promise, failures = self.mechanism.guarantee, dict(self.mechanism.cost().deltas)
-        return Part(
-            rho=promise.rho,
-            epsilon=promise.epsilon,
-            delta=self.config.delta,
-            failures=failures,
-            pure=self.config.pure,
-        )
-
-    @property
-    def charge(self) -> Charge:
-        ticks = self.config.horizon_ticks
-        return Charge(self.part, None if ticks is None else ticks * self.config.tick_ms)
-
-
-def total_of(built: Sequence[Built]) -> Total:
+def total_of(charges: Sequence[Charge]) -> Total:
     """Return the total of the stream key that pays most; for users, of all histograms."""
-    if built[0].mechanism.guarantee.unit != "event":
-        return _together(built, None)
-    if len({one.config.key for one in built}) > 1:
-        return _together(built, None)
-    declared = {key for one in built if one.config.keys != "public" for key in one.config.keys}
-    groups: dict[tuple[str, ...], tuple[list[Built], str | None]] = {}
-    for key in (*sorted(declared), None):  # None is a key that no histogram declares
-        served = [one for one in built if one.config.keys == "public" or key in one.config.keys]
-        if served:
-            groups.setdefault(tuple(one.config.name for one in served), (served, key))
-    totals = [_together(served, key) for served, key in groups.values()]
+    if charges[0].unit != "event" or len({charge.key for charge in charges}) > 1:
+        return _together(charges, None)
+    # A set of charges is named after the first declared key that it serves.
+    unknown, *declared = sharing(charges)
+    keys: dict[frozenset[int], str | None] = {}
+    for key, serving in (*declared, unknown):
+        if serving:
+            keys.setdefault(serving, key)
+    groups = [[charges[i] for i in sorted(serving)] for serving in keys]
+    totals = [_together(group, key) for group, key in zip(groups, keys.values(), strict=True)]
     worst = max(totals, key=lambda total: (total.epsilon, total.delta))
-    if len(groups) > 1:
-        person = spans_of(*([one.charge for one in served] for served, _ in groups.values()))
-        most = person[0].losses[0]
-        worst = structs.replace(
-            worst, person=person, warnings=tuple(cautions(most.epsilon, most.delta, worst.unit))
-        )
-    return worst if len(totals) > 1 else structs.replace(worst, key=None)
+    if len(groups) == 1:
+        return structs.replace(worst, key=None)
+    person = spans_of(*groups)
+    most = person[0].losses[0]
+    warnings = tuple(cautions(most.epsilon, most.delta, worst.unit))
+    return structs.replace(worst, person=person, warnings=warnings)
 
 
 def warnings_of(histograms: Iterable[tuple[HistogramConfig, Mechanism]]) -> Iterator[str]:
     """Yield the warnings to show before a run, for single histograms and their joint guarantee."""
-    built = [Built(config, mechanism) for config, mechanism in histograms]
-    for one in built:
-        promise = one.mechanism.guarantee
-        for warning in cautions(promise.epsilon, promise.delta, promise.unit):
-            yield f"histogram {one.config.name}: {warning}"
-    if len(built) > 1:
-        for warning in total_of(built).warnings:
+    charges = [charge_of(config, mechanism) for config, mechanism in histograms]
+    for one in charges:
+        for warning in cautions(one.cost.epsilon, one.cost.delta, one.unit):
+            yield f"histogram {one.histogram}: {warning}"
+    if len(charges) > 1:
+        for warning in total_of(charges).warnings:
             yield f"all histograms together: {warning}"
 
 
-def _together(built: Sequence[Built], key: str | None) -> Total:
-    found = compose([one.part for one in built])
+def _together(charges: Sequence[Charge], key: str | None) -> Total:
+    found, unit = compose([one.cost for one in charges]), charges[0].unit
     left = float(Fraction(found.delta) - sum(Fraction(share.delta) for share in found.deltas))
-    unit = built[0].mechanism.guarantee.unit
+    convertible = found.epsilon is not None and left > 0
+    # A delta of 1 promises nothing; the sum of the epsilons holds even then.
+    epsilon = found.epsilon_of_the_sum if found.epsilon is None else found.epsilon
     return Total(
+        **structs.asdict(found) | {"epsilon": epsilon},
         unit=unit,
-        histograms=tuple(one.config.name for one in built),
+        histograms=tuple(one.histogram for one in charges),
         key=key,
-        rho=found.rho,
-        # A delta of 1 promises nothing; the sum of the epsilons holds even then.
-        epsilon=found.epsilon_of_the_sum if found.epsilon is None else found.epsilon,
-        delta=found.delta,
-        deltas=found.deltas,
-        epsilon_of_the_sum=found.epsilon_of_the_sum,
-        epsilon_printed=paper_epsilon(found.rho, left)
-        if found.epsilon is not None and left > 0
-        else None,
+        epsilon_printed=paper_epsilon(found.rho, left) if convertible else None,
         warnings=tuple(cautions(found.epsilon, found.delta, unit)),
-        person=spans_of([one.charge for one in built]),
+        person=spans_of(charges),
     )

@@ -15,7 +15,7 @@ from tests.commands.demo.test_demo import GRID, snapshot
 from tests.costs import delta_of
 from workers.commands.demo.exact import Boards, ExactCounts, Row
 from workers.commands.demo.generator import DESTINATIONS, ORIGINS
-from workers.commands.demo.session import HORIZON, TICK_MS, Child, promise, settings_text, together
+from workers.commands.demo.session import HORIZON, TICK_MS, Child, promise, settings_text
 from workers.commands.demo.view import (
     DIGITS,
     PRIVATE,
@@ -28,6 +28,7 @@ from workers.commands.demo.view import (
 )
 from workers.kafka.clients import Connection
 from workers.mechanisms.registry import build
+from workers.privacy.total import charge_of, total_of
 from workers.settings.settings import Settings
 
 # The promise
@@ -46,7 +47,8 @@ def settings() -> Iterator[Settings]:
 
 def test_the_promise_for_both_histograms_covers_their_summed_cost(settings: Settings) -> None:
     """The same flights are in both: one epsilon of 1 for all that is shown would be false."""
-    epsilon, delta = together(settings)
+    total = total_of([charge_of(histogram, build(histogram)) for histogram in settings.histograms])
+    epsilon, delta = total.epsilon, total.delta
     costs = [build(histogram).cost() for histogram in settings.histograms]
     assert delta_of(sum(cost.rho for cost in costs), epsilon) + sum(
         cost.delta for cost in costs

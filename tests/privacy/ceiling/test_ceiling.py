@@ -18,17 +18,18 @@ from tests.privacy.ceiling.oracle import epsilon_of
 from tests.privacy.spending.test_spent import life, settings, state
 from workers.cli import execute
 from workers.mechanisms.config.histogram import HistogramConfig, UnkBaseConfig
-from workers.mechanisms.config.ticks import TickGrid
-from workers.privacy.ceiling import EVER, Ceiling, CeilingCharge, charges_of, merged, most_epochs
+from workers.privacy.ceiling import Ceiling, charges_of, merged, most_epochs
 from workers.privacy.ceiling_check import check_ceiling
 from workers.privacy.ceiling_guard import overlap
-from workers.privacy.total import Part, compose, epsilon_at
+from workers.privacy.total import EVER, Charge, PrivacyCost, compose, epsilon_at
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import PrivacySettings, Settings, TopicNames
 
 pytestmark = pytest.mark.slow
 
-PART = Part(rho=0.01, epsilon=0.9, delta=1e-6, failures={"discovery": 5e-7, "sampling": 1e-12})
+COST = PrivacyCost(
+    rho=0.01, epsilon=0.9, delta=1e-6, failures={"discovery": 5e-7, "sampling": 1e-12}
+)
 
 
 def charge(
@@ -40,17 +41,17 @@ def charge(
     *,
     keys: frozenset[str] | None = None,
     field: str = "key",
-) -> CeilingCharge:
+) -> Charge:
     """Return a charge with epochs of `ticks` ticks of 1 ms, or one endless epoch."""
-    return CeilingCharge(
+    return Charge(
+        COST,
+        ticks or None,
+        start_ms=start,
         worker="w",
         histogram=f"h{number}",
-        generation=1,
         identity=b"%d" % number,
         unit="user",
-        price=PART,
         key=field,
-        grid=TickGrid(tick_ms=1, start_ms=start, horizon=ticks or None),
         keys=keys,
         first=first,
         last=last,
@@ -61,7 +62,7 @@ def charge(
 
 
 @st.composite
-def charged(draw: st.DrawFn) -> list[CeilingCharge]:
+def charged(draw: st.DrawFn) -> list[Charge]:
     """Return up to three generations with epochs of a few ms, at any offset."""
     found = []
     for number in range(draw(st.integers(1, 3))):
@@ -80,7 +81,7 @@ def charged(draw: st.DrawFn) -> list[CeilingCharge]:
 )
 @limits(max_examples=60)
 def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
-    charges: list[CeilingCharge], period: int | None, unit: str, most: float
+    charges: list[Charge], period: int | None, unit: str, most: float
 ) -> None:
     """Every ms is tried as a window's beginning, and every epoch as a window."""
     charges = [replace(one, unit=unit) for one in charges]
@@ -99,7 +100,7 @@ def test_a_ceiling_holds_exactly_where_no_window_of_all_there_are_holds_more(
             for a, b in touching:
                 spans = [[c.span(e) for e in range(c.first, c.last + 1)] for c in charges]
                 counts = [sum(x < b and a < y for x, y in each) for each in spans]
-                parts = [replace(PART, times=1 if unit == "event" else n) for n in counts if n]
+                parts = [replace(COST, times=1 if unit == "event" else n) for n in counts if n]
                 sums.append(epsilon_at(parts, 1e-4))
             largest = max(math.inf if epsilon is None else epsilon for epsilon in sums)
             held = ceiling.fullest(charges, begin, end)
@@ -137,7 +138,7 @@ def test_settings_that_are_let_in_are_never_stopped_by_themselves(
     assert asked is not None
     exactly = Ceiling("user", asked, 0.4, None)
     charges = [
-        replace(one, first=1, last=400 // (width * ticks) + 2, price=replace(one.price))
+        replace(one, first=1, last=400 // (width * ticks) + 2, cost=replace(one.cost))
         for (_, width, ticks), config in zip(grids, configs, strict=True)
         for one in charges_of("w", state([(config, 1, 2)], unit="user"))
     ]
@@ -170,7 +171,7 @@ def test_a_sum_is_what_an_independent_accountant_finds_and_never_below(
 ) -> None:
     """zCDP adds up, failures add up, and the remaining delta converts."""
     parts = [
-        Part(rho=rho, epsilon=50.0, delta=0.4, failures={"discovery": 1e-11}, times=times)
+        PrivacyCost(rho=rho, epsilon=50.0, delta=0.4, failures={"discovery": 1e-11}, times=times)
         for rho in (0.004, 0.02, 0.7)
     ]
     expected = epsilon_of(times * 0.724, delta - 3 * times * 1e-11)
@@ -180,7 +181,7 @@ def test_a_sum_is_what_an_independent_accountant_finds_and_never_below(
 
 def test_at_the_sum_of_the_deltas_it_is_the_total_that_plan_and_budget_state() -> None:
     for pure in (False, True):
-        parts = [replace(PART, times=3), replace(PART, rho=0.2, pure=pure)]
+        parts = [replace(COST, times=3), replace(COST, rho=0.2, pure=pure)]
         found = compose(parts)
         assert epsilon_at(parts, found.delta) == found.epsilon
         # With less delta than the parts were priced at, rho is converted at that smaller delta.
@@ -195,12 +196,12 @@ def test_an_event_pays_for_one_stream_key_of_each_field_and_a_user_for_all() -> 
     city = charge(2, 0, 0, 1, 1, keys=frozenset({"berlin"}), field="city")
     any_key = charge(3, 0, 0, 1, 1)
 
-    def epsilon(unit: str, *charges: CeilingCharge) -> float | None:
+    def epsilon(unit: str, *charges: Charge) -> float | None:
         given_ = [replace(each, unit=unit) for each in charges]
         return Ceiling(unit, 1.0, 1e-4, None).epsilon_of(given_, [1] * len(given_))
 
     def times(n: int) -> float | None:
-        return epsilon_at([replace(PART, times=n)], 1e-4)
+        return epsilon_at([replace(COST, times=n)], 1e-4)
 
     assert epsilon("event", one, two) == times(1)
     assert epsilon("event", one, two, any_key) == times(2)

@@ -21,15 +21,15 @@ from workers.mechanisms.config.histogram import HistogramConfig
 from workers.mechanisms.registry import build
 from workers.privacy.ceiling import charges_of
 from workers.privacy.spending import budget_of, budget_of_all
-from workers.privacy.total import Built, Part, compose, epsilon_at, total_of
+from workers.privacy.total import PrivacyCost, charge_of, compose, epsilon_at, total_of
 from workers.settings.settings import Settings
 
 ALL: dict[str, Any] = {"max_items_per_user": 1}
 
 
-def part_of(config: HistogramConfig, unit: str, times: int = 1) -> Part:
+def part_of(config: HistogramConfig, unit: str, times: int = 1) -> PrivacyCost:
     [charge] = charges_of("w", state([(config, 1, 2)], unit=unit))
-    return replace(charge.price, times=times)
+    return replace(charge.cost, times=times)
 
 
 def text_of(found: Any) -> str:
@@ -57,7 +57,7 @@ def test_what_is_left_is_what_the_fullest_period_lacks_and_says_whether_the_next
     three = [part_of(config, "user", 3)]
     assert left.epsilon == epsilon_at(three, 1e-4)
     for factor, holds in ((1 - 1e-9, True), (1 + 1e-6, False)):
-        more = Part(rho=left.rho_left * factor, epsilon=1e9, delta=0.0)
+        more = PrivacyCost(rho=left.rho_left * factor, epsilon=1e9, delta=0.0)
         epsilon = epsilon_at([*three, more], 1e-4)
         assert epsilon is not None and (epsilon <= most) is holds
     [following] = left.next
@@ -143,14 +143,14 @@ def test_histograms_with_keys_from_different_fields_add_up_in_every_total() -> N
     """One event has a shop and a city; counting only one made the totals too low."""
     shop, city = daily("shop", keys=("s1",)), daily("city", keys=("berlin",), key="city")
     given = settings(shop, city)
-    built = [Built(config, build(config)) for config in (shop, city)]
-    both = compose([one.part for one in built])
+    built = [charge_of(config, build(config)) for config in (shop, city)]
+    both = compose([one.cost for one in built])
     assert total_of(built).epsilon == both.epsilon and total_of(built).histograms == (
         "shop",
         "city",
     )
     # Of one field only the costlier counts.
-    alone = [Built(config, build(config)) for config in (shop, daily("b", keys=("s2",)))]
+    alone = [charge_of(config, build(config)) for config in (shop, daily("b", keys=("s2",)))]
     assert len(total_of(alone).histograms) == 1
     stored = state([(shop, 1, 5), (city, 1, 5)])
     for name in ("shop", "city"):

@@ -25,7 +25,7 @@ from workers.mechanisms.config.histogram import UnkBaseConfig
 from workers.mechanisms.registry import build
 from workers.privacy.ceiling_check import check_ceiling
 from workers.privacy.ceiling_guard import CeilingGuard
-from workers.privacy.total import Built, epsilon_at
+from workers.privacy.total import charge_of, epsilon_at
 from workers.runtime.errors import CeilingReached, Fenced
 
 DELTA = 1e-4
@@ -45,7 +45,7 @@ def price(epsilon: float, times: int) -> float:
         delta=1e-6,
         keys="public",
     )
-    found = epsilon_at([replace(Built(config, build(config, "user")).part, times=times)], DELTA)
+    found = epsilon_at([replace(charge_of(config, build(config, "user")).cost, times=times)], DELTA)
     assert found is not None
     return found
 

@@ -27,7 +27,7 @@ from workers.privacy.plan.make import plan_of
 from workers.privacy.plan.memory import memory_of
 from workers.privacy.plan.model import HistogramPlan, Plan
 from workers.privacy.plan.text import show
-from workers.privacy.total import Built, total_of
+from workers.privacy.total import Charge, charge_of, total_of
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +45,8 @@ def said(own: HistogramConfig, plan: HistogramPlan) -> str:
     return text.getvalue()
 
 
-def built(*configs: HistogramConfig) -> list[Built]:
-    return [Built(own, build(own)) for own in configs]
+def built(*configs: HistogramConfig) -> list[Charge]:
+    return [charge_of(own, build(own)) for own in configs]
 
 
 def test_two_histograms_cost_what_they_cost_composed_and_converted_once() -> None:
@@ -104,7 +104,7 @@ def test_a_user_pays_for_all_histograms_whatever_their_stream_keys() -> None:
     """A user may appear under every key; a total per key would be too small."""
     own = config(UnkBaseConfig, max_items_per_user=5)
     other = structs.replace(own, name="b", keys=("s2",))
-    found = total_of([Built(one, build(one, "user")) for one in (own, other)])
+    found = total_of([charge_of(one, build(one, "user")) for one in (own, other)])
     assert (found.unit, found.histograms, found.key) == ("user", ("h", "b"), None)
     assert found.epsilon > 2.0
 

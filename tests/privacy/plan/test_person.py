@@ -28,9 +28,9 @@ from workers.privacy.plan.text import show
 from workers.privacy.total import (
     DAY_MS,
     EVENTS,
-    Built,
     Charge,
-    Part,
+    PrivacyCost,
+    charge_of,
     compose,
     delta_of,
     group_failure,
@@ -50,10 +50,10 @@ EXAMPLES = ROOT / "examples" / "mechanisms"
 ORDERS = [*range(2, 200), *(int(200 * 1.01**i) for i in range(1000))]
 
 
-def unk(epsilon: float, delta: float, times: int = 1) -> Part:
+def unk(epsilon: float, delta: float, times: int = 1) -> PrivacyCost:
     """Return unk_base's price: half of delta for discovery, a millionth of it for the samplers."""
     rho = rho_of(epsilon, delta * (0.5 - 1e-6))
-    return Part(
+    return PrivacyCost(
         rho=rho,
         epsilon=epsilon,
         delta=delta,
@@ -68,7 +68,7 @@ def test_epsilon_is_that_of_an_independent_accountant(events: int, epochs: int) 
     """dp_accounting's Renyi accountant at k times the shift: ours is between it and 1e-8 above."""
     for epsilon, delta in ((0.1, 1e-9), (1.0, 1e-9), (1.0, 1e-6)):
         rho = rho_of(epsilon, delta)
-        part = Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)
+        part = PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, times=epochs)
         ours, grown = group_loss([part], events)
         sigma = 1 / (events * math.sqrt(2 * rho))
         event = SelfComposedDpEvent(GaussianDpEvent(sigma), epochs)
@@ -86,7 +86,9 @@ def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
     """The privacy loss distribution is exact for Gaussian noise, within its stated error."""
     rho = rho_of(epsilon, delta)
     for events, epochs in ((1, 1), (2, 1), (5, 1), (2, 30)):
-        ours, _ = group_loss([Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], events)
+        ours, _ = group_loss(
+            [PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], events
+        )
         sigma = 1 / (events * math.sqrt(2 * rho * epochs))
         exact = from_gaussian_mechanism(
             sigma, value_discretization_interval=1e-4, pessimistic_estimate=False
@@ -96,7 +98,7 @@ def test_epsilon_is_never_below_the_exact_one_and_not_far_above(
         # Half or double the events are detected.
         for wrong in (max(1, events // 2), events * 2):
             other, _ = group_loss(
-                [Part(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], wrong
+                [PrivacyCost(rho=rho, epsilon=epsilon, delta=delta, times=epochs)], wrong
             )
             assert wrong == events or (other is not None and not least <= other <= 1.25 * least)
 
@@ -129,7 +131,7 @@ def test_the_chance_of_failure_grows_by_far_more_than_the_events() -> None:
 
 def test_one_event_in_one_epoch_is_the_total_of_the_plan() -> None:
     """The first cell equals the plan's known total to the last digit."""
-    pure = Part(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
+    pure = PrivacyCost(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
     for parts in (
         [unk(1.0, 1e-9)],
         [unk(1.0, 1e-9), unk(0.3, 1e-12)],
@@ -171,7 +173,7 @@ def test_more_is_never_less(parts: list[tuple[float, float]], times: int) -> Non
 
 def test_pure_epsilon_is_multiplied_or_composed_whichever_is_less() -> None:
     """k times epsilon needs no delta; the samplers' part grows with e^epsilon."""
-    pure = Part(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
+    pure = PrivacyCost(rho=0.5, epsilon=1.0, delta=1e-9, failures={"numerical": 1e-9}, pure=True)
     epsilon, delta = group_loss([pure], 5)
     assert epsilon == 5.0
     assert (
@@ -179,11 +181,6 @@ def test_pure_epsilon_is_multiplied_or_composed_whichever_is_less() -> None:
         <= delta
         <= 5e-9 * (1 + math.exp(5)) / (1 + math.e) * (1 + 1e-6)
     )
-    unknown = Part(rho=0.01, epsilon=1.0, delta=1e-9, failures=None)
-    epsilon, delta = group_loss([unknown], 3)
-    assert epsilon == 3.0 and delta == pytest.approx(1e-9 * math.expm1(3) / math.expm1(1), rel=1e-6)
-    both, _ = group_loss([pure, unknown], 2)
-    assert both == 4.0
 
 
 def test_nothing_is_promised_once_delta_reaches_one() -> None:
@@ -213,15 +210,11 @@ def test_nothing_is_promised_once_delta_reaches_one() -> None:
 )
 def test_what_a_snapshot_says_is_enough_for_the_page(made: UnkBaseConfig) -> None:
     """The page knows only snapshots; its figures are the plan's, or slightly above."""
-    built = Built(made, build(made))
-    promise = built.mechanism.guarantee
-    seen = stated(made.mechanism, promise.rho, promise.epsilon, promise.delta)
-    assert sum(seen.named.values()) >= sum(built.part.named.values()) * (1 - 1e-9)
+    cost = charge_of(made, build(made)).cost
+    seen = stated(made.mechanism, cost.rho, cost.epsilon, cost.delta)
+    assert sum(seen.failures.values()) >= sum(cost.failures.values()) * (1 - 1e-9)
     for events in EVENTS:
-        (ours, delta), (theirs, other) = (
-            group_loss([built.part], events),
-            group_loss([seen], events),
-        )
+        (ours, delta), (theirs, other) = (group_loss([cost], events), group_loss([seen], events))
         assert theirs is None or (ours is not None and ours * (1 - 1e-6) <= theirs)
         assert other >= delta * (1 - 1e-6)
         if made.mechanism in ("unk_base", "known_base") and ours is not None and theirs is not None:
@@ -234,12 +227,11 @@ def test_what_a_snapshot_says_is_enough_for_the_page(made: UnkBaseConfig) -> Non
 def test_of_every_mechanism_the_page_says_no_less_than_the_plan(path: Path) -> None:
     """A mechanism that splits its delta differently would be understated on the page."""
     for made in load(path).histograms:
-        built = Built(made, build(made))
-        promise = built.mechanism.guarantee
-        seen = stated(made.mechanism, promise.rho, promise.epsilon, promise.delta)
+        cost = charge_of(made, build(made)).cost
+        seen = stated(made.mechanism, cost.rho, cost.epsilon, cost.delta)
         for events in (2, 5, 10):
             (ours, delta), (theirs, other) = (
-                group_loss([built.part], events),
+                group_loss([cost], events),
                 group_loss([seen], events),
             )
             assert theirs is None or (
@@ -294,7 +286,7 @@ def test_events_of_several_keys_lose_no_more_than_the_table_says() -> None:
     assert alone[1].delta < table[1].delta / 100
     own = config(UnkBaseConfig, epsilon=1.0, delta=1e-12, keys=("s1",))
     other = config(UnkBaseConfig, epsilon=0.9, delta=1e-6, keys=("s2",), name="other")
-    total = total_of([Built(own, build(own)), Built(other, build(other))])
+    total = total_of([charge_of(own, build(own)), charge_of(other, build(other))])
     assert (total.key, total.delta) == ("s1", 1e-12)
     assert (total.person[0].losses[0].epsilon, total.person[0].losses[0].delta) == (1.0, 1e-6)
 
@@ -316,7 +308,7 @@ def test_a_plan_warns_of_weak_promises_first_and_of_their_sum() -> None:
     plan = plan_of(one, build(one), "topic", "event")
     text = io.StringIO()
     show(
-        Plan(worker="w", histograms=(plan,), total=total_of([Built(one, build(one))])),
+        Plan(worker="w", histograms=(plan,), total=total_of([charge_of(one, build(one))])),
         Console(width=100, file=text),
     )
     said = text.getvalue()

@@ -123,7 +123,6 @@ def test_every_mechanism_is_priced_and_split_into_epochs_from_its_stored_state(p
             promise.epsilon,
             promise.delta,
         )
-        assert one.deltas is not None
         assert {share.name: share.delta for share in one.deltas} == dict(mechanism.cost().deltas)
         assert [(e.epoch, e.first_tick, e.last_tick) for e in one.epochs] == [
             (1, 3, ticks),
@@ -153,23 +152,7 @@ def test_a_new_generation_keeps_the_price_of_the_old_one_in_the_state() -> None:
         (2, "running", 1.0),
     ]
     assert {one for g in histogram.generations for e in g.epochs for one in e.ids} == ids
-    assert histogram.generations[0].deltas is not None
     assert found.total is not None and found.total.epsilon == 30.0
-
-
-def test_state_of_an_older_version_counts_all_of_delta_as_lost() -> None:
-    """It did not store how delta was spent; charging less than all could promise too much."""
-    config = unk(epsilon=1.0, delta=1e-6)
-    old = life((config, 1, 9))
-    text = json.loads(msgspec.json.encode(old))
-    del text["deltas"]
-    progress = state([(unk(name="other", epsilon=1.0, delta=1e-6), 1, 9)], [])
-    progress.retired = [("h", msgspec.convert(text, type=HistogramProgress))]
-    found = budget_of(settings(unk(name="other", epsilon=1.0, delta=1e-6)), [progress])
-    assert found.histograms[1].generations[0].deltas is None
-    assert found.total is not None
-    assert {share.name: share.delta for share in found.total.deltas}["unknown"] == 1e-6
-    assert found.total.epsilon is not None and found.total.epsilon <= 2.0
 
 
 def test_many_epochs_are_all_charged_and_the_newest_listed() -> None:

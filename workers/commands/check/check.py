@@ -10,9 +10,9 @@ from rich.console import Console
 from workers.commands.check import examine
 from workers.commands.check.sample import Sample, of_file, of_topics
 from workers.commands.compiling import ensure_compiled
-from workers.commands.printing import Printer, many, share, when
 from workers.mechanisms.config.histogram import HistogramConfig
 from workers.privacy.ceiling_check import check_ceiling
+from workers.runtime.printing import Printer, many, share, when
 from workers.settings.durations import format_duration
 from workers.settings.settings import Settings
 

@@ -39,10 +39,10 @@ from workers.dashboard.server import PORT, Background, Dashboard, is_free
 from workers.kafka.clients import Connection
 from workers.kafka.embedded import PARTITIONS, EmbeddedCluster
 from workers.kafka.topics import create_missing, describe, plan_topics
-from workers.mechanisms.accounting import compose, epsilon_of
 from workers.mechanisms.config.ticks import TickGrid
 from workers.mechanisms.registry import build
 from workers.privacy.phrasing import verdict
+from workers.privacy.total import charge_of, total_of
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import KafkaSettings, Settings, load
 
@@ -176,25 +176,15 @@ class Stop:
         self._signals += 1
 
 
-def together(settings: Settings) -> tuple[float, float]:
-    """Return (epsilon, delta) of all histograms together, for one event, by composition.
-
-    Deltas are added; the part that no histogram spends on failures converts the summed zCDP, once.
-    """
-    cost = compose(build(histogram).cost() for histogram in settings.histograms)
-    delta = sum(histogram.delta for histogram in settings.histograms)
-    return epsilon_of(cost.rho, delta - cost.delta), delta
-
-
 def promise(settings: Settings, epoch_ms: int) -> str:
     """Describe the guarantee against an observer of the histograms, for one epoch of `epoch_ms`."""
-    epsilon, delta = together(settings)
+    total = total_of([charge_of(config, build(config)) for config in settings.histograms])
     each = max(histogram.epsilon or math.inf for histogram in settings.histograms)
-    learned = verdict(epsilon, delta, "any one flight was in the data")
+    learned = verdict(total.epsilon, total.delta, "any one flight was in the data")
     return (
         f"Anyone who sees all private counts of a whole epoch ({epoch_ms / 60_000:.0f} min) {learned} "
         f"In figures: epsilon {each:g}, delta {_power(settings.histograms[0].delta)} for each histogram; "
-        f"{math.ceil(epsilon * 100) / 100:g} and {_power(delta)} for both together."
+        f"{math.ceil(total.epsilon * 100) / 100:g} and {_power(total.delta)} for both together."
     )
 
 

@@ -25,10 +25,10 @@ from workers.commands.init.items import Range, around
 from workers.commands.init.sample import sample_of
 from workers.commands.init.tick_choice import choose_tick
 from workers.commands.init.writing import CHOOSE, FileContext, plain, settings_text, toml
-from workers.commands.printing import many
 from workers.events.schemas import Access
 from workers.kafka.clients import Connection
 from workers.runtime.errors import SettingsError
+from workers.runtime.printing import many
 from workers.settings.files import client_values
 from workers.settings.settings import KafkaSettings, registry_of, settings_of
 

@@ -23,9 +23,9 @@ from aiokafka.partitioner import murmur2
 from workers.commands.init import names
 from workers.commands.init.fields import NEARLY_ALL, Field, Form, field_label, percent
 from workers.commands.init.names import UserKind
-from workers.commands.printing import many
 from workers.mechanisms.config.buckets import parse_buckets
 from workers.mechanisms.config.views import RECORD_KEY
+from workers.runtime.printing import many
 
 # Share of the sampled numbers that may lie outside at either end: outliers waste buckets.
 _OUTSIDE = 0.005

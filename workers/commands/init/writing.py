@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from workers.commands.init.draft import Draft, OperatorAnswers
 from workers.commands.init.fields import Form, percent
 from workers.commands.init.tick_choice import DELTA, EPSILON, ITEMS_PER_USER, TickChoice
-from workers.commands.printing import many
 from workers.mechanisms.config.views import ALL_KEYS
+from workers.runtime.printing import many
 from workers.settings.durations import format_duration
 from workers.settings.settings import internal_topics
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from msgspec import structs
@@ -21,7 +20,7 @@ from workers.mechanisms.one_shot.one_shot import OneShot
 from workers.mechanisms.order_statistics.engine import OrderStatistics
 from workers.mechanisms.registry import build
 from workers.mechanisms.running.sparse_gumb import SparseGumb
-from workers.privacy.plan.model import Alternative, Bucket, CounterChoice, EndChoice, Noise
+from workers.privacy.plan.model import Alternative, CounterChoice, EndChoice, Noise
 from workers.privacy.plan.noise import KINDS, buckets_of, curve_of, worst_and_rms
 
 SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -29,17 +28,6 @@ _MORE_AT_WORST = Fraction(4, 3)
 _WORTH = 0.95
 # Solving a constant threshold takes every tick: 0.1 s at this horizon (measured).
 _CONSTANT_MOST = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    share: float | None
-    offset: int
-    worst: float
-    rms: float
-    last: float
-    threshold: float | None
-    curve: tuple[Bucket, ...]
 
 
 def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tuple[EndChoice, ...]:
@@ -53,21 +41,8 @@ def end_choices(config: HistogramConfig, mechanism: Mechanism, unit: str) -> tup
     own = config.end_share
     shares = [None, *sorted({*SHARES, *(() if own is None else (own,))})]
     rows = list(_rows(config, mechanism, unit, shares, last))
-    named = _named(rows)
-    return tuple(
-        EndChoice(
-            end_share=row.share,
-            chosen=row.share == own,
-            recommended=row is named,
-            offset=row.offset,
-            worst_sd=row.worst,
-            rms_sd=row.rms,
-            last_sd=row.last,
-            last_threshold=row.threshold,
-            curve=row.curve,
-        )
-        for row in rows
-    )
+    best = _best(rows)
+    return tuple(structs.replace(row, recommended=row is best) for row in rows)
 
 
 def _rows(
@@ -76,20 +51,18 @@ def _rows(
     unit: str,
     shares: Sequence[float | None],
     last: int,
-) -> Iterator[_Row]:
+) -> Iterator[EndChoice]:
     """Yield the figures of every share that the budget allows."""
-    slow = (
-        isinstance(config, UnkBaseConfig)
-        and config.threshold == "constant"
-        and last > _CONSTANT_MOST
-    )
+    constant = isinstance(config, UnkBaseConfig) and config.threshold == "constant"
+    slow = constant and last > _CONSTANT_MOST
     for share in shares:
         changed = structs.replace(config, end_share=share)
         if slow and isinstance(changed, UnkBaseConfig):
             # The noise is the same; the threshold is left out.
             changed = structs.replace(changed, threshold="per_tick")
+        chosen = share == config.end_share
         try:
-            one = mechanism if share == config.end_share else build(changed, unit)
+            one = mechanism if chosen else build(changed, unit)
         except ValueError:
             continue  # more noise than any table covers
         counter = one.public()["counter"]
@@ -98,26 +71,28 @@ def _rows(
         variance = curve_of(counter)
         worst, rms = worst_and_rms(variance, last)
         threshold = None if slow else one.threshold(last)
-        yield _Row(
-            share,
-            counter.get("offset", 0),
-            worst,
-            rms,
-            one.sd(last),
-            None if threshold is None else float(threshold),
-            buckets_of(variance, last),
+        yield EndChoice(
+            end_share=share,
+            chosen=chosen,
+            recommended=False,
+            offset=counter.get("offset", 0),
+            worst_sd=worst,
+            rms_sd=rms,
+            last_sd=one.sd(last),
+            last_threshold=None if threshold is None else float(threshold),
+            curve=buckets_of(variance, last),
         )
 
 
-def _named(rows: Sequence[_Row]) -> _Row | None:
+def _best(rows: Sequence[EndChoice]) -> EndChoice | None:
     """Return the share to recommend, by the rule in the module docstring."""
-    none = next((row for row in rows if row.share is None), None)
+    none = next((row for row in rows if row.end_share is None), None)
     if none is None:
         return None
-    most = none.worst * math.nextafter(float(_MORE_AT_WORST), 2)
-    near = [row for row in rows if row.share is not None and row.worst <= most]
-    best = min(near, key=lambda row: row.last, default=None)
-    return best if best is not None and best.last <= _WORTH * none.last else None
+    most = none.worst_sd * math.nextafter(float(_MORE_AT_WORST), 2)
+    near = [row for row in rows if row.end_share is not None and row.worst_sd <= most]
+    best = min(near, key=lambda row: row.last_sd, default=None)
+    return best if best is not None and best.last_sd <= _WORTH * none.last_sd else None
 
 
 def advice(
@@ -145,21 +120,15 @@ def advice(
 
 
 def _counter(counters: Sequence[CounterChoice]) -> Iterator[str]:
-    better = [
-        c
-        for c in counters[1:]
-        if c.possible and c.times_worst is not None and c.times_worst < _WORTH
-    ]
-    if better:
-        best = min(better, key=lambda c: c.times_worst or 1.0)
+    usable = [c for c in counters[1:] if c.possible and c.times_worst is not None]
+    best = min(usable, key=lambda c: c.times_worst or 1.0, default=None)
+    if best is not None and (times := best.times_worst or 1.0) < _WORTH:
         name = f'counter = "{best.counter}"' + (f", radix = {best.radix}" if best.radix else "")
         what = "the error promised" if best.error is not None else "the worst noise"
-        held = (
-            f", at {best.noise_per_row:,} bytes an item"
-            if best.counter == "sqrt" and best.noise_per_row
-            else ""
-        )
-        yield f"{name} would give {100 * (best.times_worst or 1):.0f} % of {what}{held}."
+        held = ""
+        if best.counter == "sqrt" and best.noise_per_row:
+            held = f", at {best.noise_per_row:,} bytes an item"
+        yield f"{name} would give {100 * times:.0f} % of {what}{held}."
 
 
 def _end(ends: Sequence[EndChoice]) -> Iterator[str]:
@@ -208,9 +177,9 @@ def _running(
     plain = next(
         (row for row in others if row.mechanism == simple and row.possible and row.error), None
     )
-    scarce = (
-        "epsilon must be a pure one" if config.pure else "memory for every item is not to be had"
-    )
+    scarce = "memory for every item is not to be had"
+    if config.pure:
+        scarce = "epsilon must be a pure one"
     why = {
         "meta": "meta pays only with known_gumbel or limit_dom and events of many items",
         "misra_gries": f"misra_gries pays where {scarce}",
@@ -230,30 +199,21 @@ def _running(
 
 
 def _tick(noise: Noise, others: Sequence[Alternative]) -> Iterator[str]:
-    running = [
-        row
-        for row in others
-        if row.mechanism in ("known_base", "unk_base") and row.possible and row.worst_sd
-    ]
+    plain = [row for row in others if row.mechanism in ("known_base", "unk_base")]
+    running = [row for row in plain if row.possible and row.worst_sd]
     yield "Each tick by itself: horizon does not change the noise. Adding up n snapshots has noise of sqrt(n) times the sd."
     if running and running[0].worst_sd:
         ticks = (running[0].worst_sd / noise.worst_sd) ** 2
         if ticks < noise.ticks_looked_at:
             yield f"For sums over more than {ticks:,.0f} ticks the running counts of {running[0].mechanism} have less noise."
     own = others[0]
-    for name, plain in (("known_gumbel", "known_gauss"), ("limit_dom", "positive_gauss")):
-        row = next((row for row in others if row.mechanism == plain and row.possible), None)
-        if (
-            own.mechanism == name
-            and row is not None
-            and row.worst_sd
-            and row.worst_sd < noise.worst_sd
-        ):
-            yield f"{plain} has {100 * row.worst_sd / noise.worst_sd:.0f} % of this noise; a top k pays where max_items is above 2 k."
+    for name, gauss in (("known_gumbel", "known_gauss"), ("limit_dom", "positive_gauss")):
+        row = next((row for row in others if row.mechanism == gauss and row.possible), None)
+        less = 1.0 if row is None or not row.worst_sd else row.worst_sd / noise.worst_sd
+        if own.mechanism == name and less < 1:
+            yield f"{gauss} has {100 * less:.0f} % of this noise; a top k pays where max_items is above 2 k."
     if own.worst_sd and own.mechanism.endswith("laplace"):
-        gauss = {"positive_laplace": "positive_gauss", "limit_dom_laplace": "unk_gauss"}[
-            own.mechanism
-        ]
+        gauss = "positive_gauss" if own.mechanism == "positive_laplace" else "unk_gauss"
         row = next((row for row in others if row.mechanism == gauss), None)
         if row is not None and row.worst_sd is not None and row.worst_sd < own.worst_sd:
             yield f"{gauss} does the same with {100 * row.worst_sd / own.worst_sd:.0f} % of the noise, and a lower threshold."

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from msgspec import structs
 
 from workers.mechanisms.config.histogram import (
@@ -50,19 +49,8 @@ from workers.privacy.plan.noise import (
 TOP_K, SWITCHES, SIZE, KBAR, C_MAX = 10, 20, 1_000, 100, 1_000_000
 # Solving a constant threshold takes every tick: 0.1 s at this horizon (measured).
 _CONSTANT_MOST = 1 << 16
-_COMMON = (
-    "name",
-    "tick_ms",
-    "horizon",
-    "start",
-    "max_items",
-    "max_count",
-    "epsilon",
-    "rho",
-    "delta",
-    "keys",
-    "generation",
-)
+_COMMON: tuple[str, ...] = ("name", "tick_ms", "horizon", "start", "max_items", "max_count")
+_COMMON += ("epsilon", "rho", "delta", "keys", "generation")
 _SINGLE = ("max", "argmax", "min", "quantile")
 
 
@@ -91,7 +79,7 @@ def alternatives(
     yield _row(asked, config, {}, mechanism, noise, chosen=True)
     if isinstance(config, UnkBaseConfig):
         for assumed in _schedules(config):
-            changed = msgspec.structs.replace(config, **({"every": None} | assumed))
+            changed = structs.replace(config, **({"every": None} | assumed))
             yield _built(asked, changed, assumed)
     for name in near(config.mechanism):
         if name != config.mechanism:
@@ -108,9 +96,9 @@ def _assumed(asked: _Asked, name: str) -> Iterator[dict[str, Any]]:
     kbar = getattr(own, "kbar", None)
     kbar = kbar if isinstance(kbar, int) else max(KBAR, k)
     if KINDS[name].family == "statistic":
-        given: dict[str, Any] = (
-            {"queries": (_query(own),)} if name == "two_level_k" else {"query": _query(own)}
-        )
+        given: dict[str, Any] = {"query": _query(own)}
+        if name == "two_level_k":
+            given = {"queries": (_query(own),)}
         if name == "bounded_max":
             given["c_max"] = C_MAX
         if getattr(own, "accounting", "zcdp") == "pure":
@@ -141,29 +129,23 @@ def _alternative(asked: _Asked, name: str, assumed: dict[str, Any]) -> Alternati
     values = {field: getattr(asked.config, field) for field in _COMMON} | assumed
     if name in END_MECHANISMS:
         values["end_share"] = asked.config.end_share
-    optional = name in ("meta", "misra_gries")
-    needs_domain = "domain" in kind.__struct_fields__ and (
-        not optional
-        or assumed.get("algorithm") == "known_gauss"
-        or assumed.get("release") == "pure"
-    )
-    reason = ""
+    needs_domain, reason = "domain" in kind.__struct_fields__, ""
+    if name in ("meta", "misra_gries"):  # only some of their variants
+        needs_domain = "known_gauss" in assumed.values() or "pure" in assumed.values()
     if needs_domain:
         values["domain"] = asked.domain
     if needs_domain and not asked.domain:
         # Their noise does not depend on the list, so any list that is long enough will do.
         reason = "needs a list of labels: domain, domain_file or buckets"
-        values["domain"] = tuple(
-            f"label {i}" for i in range(1 + int(assumed.get("top_k", assumed.get("k", 1))))
-        )
+        count = 1 + int(assumed.get("top_k", assumed.get("k", 1)))
+        values["domain"] = tuple(f"label {i}" for i in range(count))
     try:
         config = kind(**values)
     except ValueError as error:
         return _without(name, assumed, error)
     if asked.users and not protects_users(config):
-        return _without(
-            name, assumed, 'not with privacy.unit = "user": one user takes part in many releases'
-        )
+        reason = 'not with privacy.unit = "user": one user takes part in many releases'
+        return _without(name, assumed, reason)
     return _built(asked, config, assumed, reason)
 
 
@@ -172,11 +154,8 @@ def _schedules(config: UnkBaseConfig) -> Iterator[dict[str, Any]]:
     ticks = last_tick(config)
     if config.threshold != "per_tick":
         yield {"threshold": "per_tick"}
-    if (
-        config.threshold != "constant"
-        and config.horizon_ticks is not None
-        and ticks <= _CONSTANT_MOST
-    ):
+    solvable = config.horizon_ticks is not None and ticks <= _CONSTANT_MOST
+    if config.threshold != "constant" and solvable:
         yield {"threshold": "constant"}
     every = 1 << max(0, (ticks.bit_length() - 1) // 2)
     if config.threshold != "every" and every > 1:
@@ -190,9 +169,8 @@ def _built(
         mechanism = build(config, asked.unit)
     except ValueError as error:
         return _without(config.mechanism, assumed, error)
-    return _row(
-        asked, config, assumed, mechanism, noise_of(mechanism, config), chosen=False, reason=reason
-    )
+    noise = noise_of(mechanism, config)
+    return _row(asked, config, assumed, mechanism, noise, chosen=False, reason=reason)
 
 
 def _row(
@@ -210,9 +188,8 @@ def _row(
     if isinstance(mechanism, OrderStatistics):
         error = mechanism.error(1)
     elif counts:
-        error = worst_of_all(
-            mechanism.law, noise.worst_sd, noise.ticks_looked_at * asked.items, asked.beta
-        )
+        values = noise.ticks_looked_at * asked.items
+        error = worst_of_all(mechanism.law, noise.worst_sd, values, asked.beta)
     thresholds = thresholds_of(mechanism, config, noise)
     return Alternative(
         mechanism=config.mechanism,
@@ -266,46 +243,33 @@ def _running(
     config: HistogramConfig, mechanism: Mechanism, noise: Noise, rho_item: float
 ) -> Iterator[CounterChoice]:
     ticks, best = config.horizon_ticks, usual_radix(config.horizon_ticks)
-    kinds: list[tuple[str, int | None]] = [
-        ("haar", None),
-        ("tree", best),
-        ("tree", 2),
-        ("sqrt", None),
-    ]
+    kinds = [("haar", None), ("tree", best), ("tree", 2), ("sqrt", None)]
     own = (config.counter, (config.radix or best) if config.counter == "tree" else None)
     for kind, radix in dict.fromkeys([own, *kinds]):
-        chosen = (kind, radix) == own
         reason = _why_not_sqrt(config) if kind == "sqrt" else ""
-        if chosen:
-            worst, rms, held = (
-                noise.worst_sd,
-                noise.rms_sd,
-                memory_of(mechanism, config).noise_per_row,
-            )
-        elif kind == "sqrt" and (ticks is None or ticks > SQRT_HORIZON_MAX):
-            yield CounterChoice(
-                counter=kind, radix=None, chosen=False, possible=False, reason=reason
-            )
-            continue
-        else:
-            closed = kind == "sqrt" and ticks is not None
-            other = (
-                sqrt_curve(ticks or 1, rho_item)
-                if closed
-                else curve_of(make_counter(kind, ticks, rho_item, radix).public())
-            )
-            worst, rms = worst_and_rms(other, noise.ticks_looked_at)
-            held = _held(config, kind, radix)
-        yield CounterChoice(
+        choice = CounterChoice(
             counter=kind,
             radix=radix,
-            chosen=chosen,
+            chosen=(kind, radix) == own,
             possible=not reason,
             reason=reason,
-            worst_sd=worst,
-            rms_sd=rms,
-            times_worst=worst / noise.worst_sd,
-            noise_per_row=held,
+        )
+        if choice.chosen:
+            worst, rms = noise.worst_sd, noise.rms_sd
+            held = memory_of(mechanism, config).noise_per_row
+        elif kind == "sqrt" and (ticks is None or ticks > SQRT_HORIZON_MAX):
+            yield choice
+            continue
+        else:
+            if kind == "sqrt" and ticks is not None:
+                other = sqrt_curve(ticks, rho_item)
+            else:
+                other = curve_of(make_counter(kind, ticks, rho_item, radix).public())
+            worst, rms = worst_and_rms(other, noise.ticks_looked_at)
+            held = _held(config, kind, radix)
+        times = worst / noise.worst_sd
+        yield structs.replace(
+            choice, worst_sd=worst, rms_sd=rms, times_worst=times, noise_per_row=held
         )
 
 

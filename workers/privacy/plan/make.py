@@ -45,7 +45,7 @@ from workers.privacy.plan.noise import (
 )
 from workers.privacy.printed import printed_of
 from workers.privacy.theorems import BETA, Data, bottom_of, promises
-from workers.privacy.total import Built, total_of
+from workers.privacy.total import charge_of, total_of
 from workers.runtime.errors import SettingsError
 from workers.settings.settings import Settings
 
@@ -61,14 +61,14 @@ def make_plan(settings: Settings) -> Plan:
         SettingsError: a budget cannot be met.
     """
     unit = settings.privacy.unit
-    built = [Built(config, _build(config, unit)) for config in settings.histograms]
+    built = [(config, _build(config, unit)) for config in settings.histograms]
     return Plan(
         worker=settings.worker.name,
         histograms=tuple(
-            plan_of(one.config, one.mechanism, settings.output_topic(one.config), unit)
-            for one in built
+            plan_of(config, mechanism, settings.output_topic(config), unit)
+            for config, mechanism in built
         ),
-        total=total_of(built),
+        total=total_of([charge_of(config, mechanism) for config, mechanism in built]),
     )
 
 
@@ -85,18 +85,17 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
     domain = len(mechanism.domain())
     deltas = _deltas(mechanism, config)
     conversion = sum(share.delta for share in deltas if share.name == "conversion")
-    counter = mechanism.public().get("counter")
-    parameters: dict[str, object] = msgspec.json.decode(msgspec.json.encode(mechanism.public()))
+    public = mechanism.public()
     error = _error(config, mechanism, noise, unit)
     counters = tuple(counter_choices(config, mechanism, noise))
     ends = end_choices(config, mechanism, unit)
-    others = tuple(
-        alternatives(config, mechanism, noise, unit, domain or COMPARED_ITEMS, error.beta)
-    )
+    items = domain or COMPARED_ITEMS
+    others = tuple(alternatives(config, mechanism, noise, unit, items, error.beta))
+    has_counter = isinstance(public.get("counter"), dict) or counters
     return HistogramPlan(
         name=given.name,
         mechanism=given.mechanism,
-        counter=config.counter if isinstance(counter, dict) or counters else None,
+        counter=config.counter if has_counter else None,
         topic=topic,
         tick_ms=given.tick_ms,
         horizon=given.horizon_ticks,
@@ -106,7 +105,7 @@ def plan_of(given: HistogramConfig, mechanism: Mechanism, topic: str, unit: str)
         max_count=config.max_count,
         guarantee=mechanism.guarantee,
         deltas=deltas,
-        parameters=parameters,
+        parameters=msgspec.json.decode(msgspec.json.encode(public)),
         printed=tuple(printed_of(config, mechanism, noise, conversion)),
         noise=noise,
         thresholds=thresholds_of(mechanism, config, noise),
@@ -124,9 +123,8 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
     """Return the parts of delta; the rest converts rho, unless epsilon is pure."""
     cost = mechanism.cost()
     named = [Share(name=name, delta=delta) for name, delta in cost.deltas]
-    left = float(
-        Fraction(mechanism.guarantee.delta) - sum(Fraction(delta) for _, delta in cost.deltas)
-    )
+    spent = sum(Fraction(delta) for _, delta in cost.deltas)
+    left = float(Fraction(mechanism.guarantee.delta) - spent)
     if left > 0 and not config.pure:
         named.append(Share(name="conversion", delta=left))
     return tuple(named)
@@ -135,26 +133,17 @@ def _deltas(mechanism: Mechanism, config: HistogramConfig) -> tuple[Share, ...]:
 def _error(config: HistogramConfig, mechanism: Mechanism, noise: Noise, unit: str) -> Error:
     beta = config.beta if isinstance(config, MaxConfig) else BETA
     domain, ticks = len(mechanism.domain()), noise.ticks_looked_at
-    counted = mechanism.law in COUNT_LAWS
     shown = _most_shown(config, mechanism)
-    items = (shown,) if shown else SIZES
-    found = promises(
-        config,
-        beta=beta,
-        data=Data(items=domain or COMPARED_ITEMS, ticks=ticks),
-        mechanism=mechanism,
-        unit=unit,
-    )
+    counts = ((shown,) if shown else SIZES) if mechanism.law in COUNT_LAWS else ()
+    law, sd = mechanism.law, noise.worst_sd
+    data = Data(items=domain or COMPARED_ITEMS, ticks=ticks)
+    found = promises(config, beta=beta, data=data, mechanism=mechanism, unit=unit)
     return Error(
         beta=beta,
         mean_absolute_error=mean_over_ticks(mechanism, ticks),
-        worst=tuple(
-            Worst(items=n, error=worst_of_all(mechanism.law, noise.worst_sd, ticks * n, beta))
-            for n in items
-            if counted
-        ),
+        worst=tuple(Worst(items=n, error=worst_of_all(law, sd, ticks * n, beta)) for n in counts),
         segments=tuple(_segments(mechanism)),
-        figures=_figures(config, mechanism, noise),
+        figures=tuple(_figures(config, mechanism, noise)),
         theorems=tuple(
             TheoremError(
                 **asdict(one) | {"printed": one.printed if math.isfinite(one.printed) else None}
@@ -190,65 +179,41 @@ def _segments(mechanism: Mechanism) -> Iterator[Segment]:
         )
 
 
-def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> tuple[Figure, ...]:
-    found: list[tuple[str, float, str]] = []
+def _figures(config: HistogramConfig, mechanism: Mechanism, noise: Noise) -> Iterator[Figure]:
     public = mechanism.public()
     if isinstance(mechanism, OrderStatistics) and mechanism.segments is None:
-        error = round(mechanism.error(1), 4)
-        found.append(
-            ("error", error, "no answer is off by more, with probability 1 - beta, up to c_max")
-        )
+        error = float(round(mechanism.error(1), 4))
+        meaning = "no answer is off by more, with probability 1 - beta, up to c_max"
+        yield Figure("error", error, meaning)
     # Tick 1 chooses; nothing is tested before tick 2.
     if isinstance(mechanism, SparseGumb) and noise.ticks_looked_at > 1:
-        last = mechanism.eta(noise.ticks_looked_at)
-        found += [
-            (
-                "eta_first",
-                mechanism.eta(2),
-                "at tick 2 an item outside must lie this far above the least shown",
-            ),
-            ("eta_last", last, "the same at the last tick"),
-        ]
+        meaning = "at tick 2 an item outside must lie this far above the least shown"
+        yield Figure("eta_first", float(mechanism.eta(2)), meaning)
+        last = float(mechanism.eta(noise.ticks_looked_at))
+        yield Figure("eta_last", last, "the same at the last tick")
     if isinstance(mechanism, MisraGries):
         share = 1 / (mechanism.config.size + 1)
-        found.append(
-            (
-                "undercount_share",
-                share,
-                "of all items up to t, most that a count lacks before noise",
-            )
-        )
+        meaning = "of all items up to t, most that a count lacks before noise"
+        yield Figure("undercount_share", share, meaning)
     if blocks := blocks_of(mechanism):
-        most = DigitCurve(blocks.radix, [1.0] * blocks.levels).variance(
-            np.array([noise.worst_tick])
-        )
-        found.append(("blocks_most", most[0], "blocks added at the worst tick"))
+        digits = DigitCurve(blocks.radix, [1.0] * blocks.levels)
+        most = digits.variance(np.array([noise.worst_tick]))[0]
+        yield Figure("blocks_most", float(most), "blocks added at the worst tick")
     scale = _pick_scale(public)
     if scale is not None:
         gap = scale * math.log(_ODDS)
-        found += [
-            ("pick_scale", scale, "scale of the Gumbel noise that a pick is equal to"),
-            ("pick_gap_95", gap, "of two items so far apart the larger is picked in 95 %"),
-        ]
+        yield Figure("pick_scale", scale, "scale of the Gumbel noise that a pick is equal to")
+        yield Figure("pick_gap_95", gap, "of two items so far apart the larger is picked in 95 %")
     bottom = bottom_of(public)
     if bottom is not None:
-        found.append(
-            (
-                "bar_above_the_rest",
-                bottom,
-                "BOTTOM lies this far above the (kbar + 1)-th largest count",
-            )
-        )
+        meaning = "BOTTOM lies this far above the (kbar + 1)-th largest count"
+        yield Figure("bar_above_the_rest", float(bottom), meaning)
     if isinstance(config, PayWhatYouGetConfig):
-        found += [
-            ("labels", config.labels, "budget of labels in an epoch"),
-            ("queries", config.queries, "budget of answers in an epoch"),
-        ]
+        yield Figure("labels", float(config.labels), "budget of labels in an epoch")
+        yield Figure("queries", float(config.queries), "budget of answers in an epoch")
     if every := discovery_step(config):
-        found.append(("every", every, "new items are shown only at multiples of this tick"))
-    return tuple(
-        Figure(name=name, value=float(value), meaning=meaning) for name, value, meaning in found
-    )
+        meaning = "new items are shown only at multiples of this tick"
+        yield Figure("every", float(every), meaning)
 
 
 def _pick_scale(public: Mapping[str, object]) -> float | None:

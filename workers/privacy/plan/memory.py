@@ -67,6 +67,15 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
         row = "a label of the domain, of each stream key"
     elif passing:
         row, disk = "an item of a tick: nothing is kept from tick to tick", 0
+    sizes = tuple(
+        Size(
+            rows=n,
+            memory_least=n * (fixed + index) + per_key,
+            memory_most=n * (2 * fixed + _INDEX_MOST) + per_key,
+            disk=0 if passing else n * disk + per_key,
+        )
+        for n in ((len(domain) * keys,) if domain else SIZES)
+    )
     return Memory(
         row=row,
         label_bytes=label,
@@ -77,15 +86,7 @@ def memory_of(mechanism: Mechanism, config: HistogramConfig) -> Memory:
         disk_per_row=disk,
         rows_most=len(domain) or None,
         per_key=extra.per_key,
-        sizes=tuple(
-            Size(
-                rows=n,
-                memory_least=n * (fixed + index) + per_key,
-                memory_most=n * (2 * fixed + _INDEX_MOST) + per_key,
-                disk=0 if passing else n * disk + per_key,
-            )
-            for n in ((len(domain) * keys,) if domain else SIZES)
-        ),
+        sizes=sizes,
         note=extra.note,
     )
 
@@ -102,10 +103,8 @@ def _extra(mechanism: Mechanism, config: HistogramConfig) -> _Extra:
         return _Extra(state=(_COUNT + _COUNT + 1) * mechanism.levels, note=note)
     if isinstance(mechanism, OrderStatistics):
         kept = _COUNT * (mechanism.queries.k + 3 * len(mechanism.domain()))
-        return _Extra(
-            per_key=kept + _BLOCKS_KEPT,
-            note="the further state is written only when an answer is made anew",
-        )
+        note = "the further state is written only when an answer is made anew"
+        return _Extra(per_key=kept + _BLOCKS_KEPT, note=note)
     note = "at the end of the epoch; it grows with every tick" if config.counter == "sqrt" else ""
     if mechanism.kind == "sparse_gumb":
         return _Extra(noise=_COUNT * (config.horizon_ticks or 0) if note else 0, note=note)
@@ -123,6 +122,13 @@ def _sketches(mechanism: MisraGries, label: int, keys: int) -> Memory:
     declared = len(mechanism.domain())  # with release = "pure"
     most = counters * counter + released * shown + declared * _DECLARED
     disk = on_disk * counters + (_COUNT + 2 + label) * released + 16 * declared
+    least = keys * declared * _DECLARED
+    sketches = Size(
+        rows=counters * keys, memory_least=least, memory_most=keys * most, disk=keys * disk
+    )
+    note = f"at most {counters:,} counters and {released:,} released counts a stream key, whatever the number of items"
+    if declared:
+        note += f"; and the tags of {declared:,} labels"
     return Memory(
         row="a counter of a sketch",
         label_bytes=label,
@@ -133,14 +139,6 @@ def _sketches(mechanism: MisraGries, label: int, keys: int) -> Memory:
         disk_per_row=on_disk,
         rows_most=counters,
         per_key=most,
-        sizes=(
-            Size(
-                rows=counters * keys,
-                memory_least=keys * declared * _DECLARED,
-                memory_most=keys * most,
-                disk=keys * disk,
-            ),
-        ),
-        note=f"at most {counters:,} counters and {released:,} released counts a stream key, whatever the number of items"
-        + (f"; and the tags of {declared:,} labels" if declared else ""),
+        sizes=(sketches,),
+        note=note,
     )

@@ -21,7 +21,7 @@ class Share(Record, frozen=True, kw_only=True):
     delta: float
 
 
-class Printed(Record, frozen=True, kw_only=True):
+class Printed(Record, frozen=True):
     """A figure by a paper's own formula, next to ours."""
 
     name: str
@@ -103,7 +103,7 @@ class Segment(Record, frozen=True, kw_only=True):
     error: float
 
 
-class Figure(Record, frozen=True, kw_only=True):
+class Figure(Record, frozen=True):
     name: str
     value: float
     meaning: str

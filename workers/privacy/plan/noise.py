@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -63,7 +63,7 @@ _CLEARLY = "each tick's counts clearly above the (kbar + 1)-th"
 _PASSED = "each tick's counts above the threshold"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
     """Description of one mechanism.
 
@@ -79,35 +79,30 @@ class Kind:
     answers: str
     on: str = "each running count"
     shown: str = "an item is shown once its noisy count is above, and then stays shown"
+    _: KW_ONLY
     counts: bool = True
     bar: bool = False
     blocks: bool = False
 
 
 def _tick_kind(answers: str, shown: str = _OF_TICKS, *, bar: bool = False) -> Kind:
-    return Kind(
-        family="tick", answers=answers, on="each count of the tick itself", shown=shown, bar=bar
-    )
+    return Kind("tick", answers, "each count of the tick itself", shown, bar=bar)
 
 
 def _blocks(answers: str, on: str) -> Kind:
-    return Kind(family="running", answers=answers, on=on, shown=_OF_BLOCKS, blocks=True)
+    return Kind("running", answers, on, _OF_BLOCKS, blocks=True)
 
 
 def _statistic(answers: str) -> Kind:
-    return Kind(family="statistic", answers=answers, on=_ANSWER, counts=False)
+    return Kind("statistic", answers, _ANSWER, counts=False)
 
 
 # In comparison order.
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "known_base": Kind(family="running", answers="running counts of every declared label"),
-        "unk_base": Kind(
-            family="running", answers="running counts of labels that passed the threshold"
-        ),
-        "sparse_gumb": Kind(
-            family="running", answers="running counts of a top k of declared labels"
-        ),
+        "known_base": Kind("running", "running counts of every declared label"),
+        "unk_base": Kind("running", "running counts of labels that passed the threshold"),
+        "sparse_gumb": Kind("running", "running counts of a top k of declared labels"),
         "misra_gries": _blocks(
             "running counts of frequent labels, too low by up to a share of all",
             "a count that all its blocks show; what the sketch leaves out comes on top",
@@ -123,9 +118,9 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "limit_dom": _tick_kind("each tick's top k, fewer where they are not clear"),
         "limit_dom_laplace": _tick_kind(_CLEARLY, _OVER_A_BAR, bar=True),
         "pay_what_you_get": Kind(
-            family="labels",
-            answers="labels of the largest so far, without counts",
-            on="the comparison of two items that decides a pick",
+            "labels",
+            "labels of the largest so far, without counts",
+            "the comparison of two items that decides a pick",
             counts=False,
         ),
         "bounded_max": _statistic("one order statistic, a bound on it known"),
@@ -184,9 +179,8 @@ class HaarCurve(Curve):
         total = (places / 2.0**self._levels) ** 2 * self._variances[0]
         for upper in range(1, self._levels + 1):
             inside = places & ((1 << upper) - 1)
-            total += (
-                np.minimum(inside, (1 << upper) - inside) / 2.0**upper
-            ) ** 2 * self._variances[upper]
+            share = np.minimum(inside, (1 << upper) - inside) / 2.0**upper
+            total += share**2 * self._variances[upper]
         lowest = (places & -places).astype(np.float64)
         missing = np.minimum(lowest / 2.0**self._levels, 1.0)  # 2^-k, k fractional bits
         return total + (1 - missing**2) * _ROUNDING
@@ -268,9 +262,8 @@ class DigitCurve(Curve):
             cycles, rest = divmod(last + 1, width * self._radix)
             digit, more = divmod(rest, width)
             whole = (self._radix * (self._radix - 1) // 2) * width
-            total += variance * (
-                (cycles * whole + digit * (digit - 1) // 2 * width + digit * more) / last
-            )
+            digits = cycles * whole + digit * (digit - 1) // 2 * width + digit * more
+            total += variance * (digits / last)
         return total
 
 
@@ -408,9 +401,7 @@ def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterat
         return
     for length in config.windows:
         window = min(length // config.tick_ms, last)
-        ticks = np.unique(
-            np.linspace(window, last, min(last - window + 1, _WINDOW_TICKS)).astype(np.int64)
-        ).tolist()
+        ticks = _spaced(window, last, _WINDOW_TICKS).tolist()
         sds = [mechanism.difference_sd(t, t - window) for t in ticks]
         apart = [
             mechanism.sd(t) ** 2 + (mechanism.sd(t - window) ** 2 if t > window else 0.0)
@@ -428,19 +419,22 @@ def _changes(mechanism: Mechanism, config: HistogramConfig, last: int) -> Iterat
         )
 
 
+def _spaced(first: int, last: int, most: int) -> Ticks:
+    """Return all ticks from `first` to `last`, or at most `most` evenly spaced ones."""
+    return np.unique(np.linspace(first, last, min(last - first + 1, most)).astype(np.int64))
+
+
 def mean_absolute_error(law: str, sd: float) -> float | None:
     """Return E|noise| of an integer of this sd; None if the law is not one of counts."""
     if law == "laplace":
         q = laplace_q(sd)
         return 2 * q / (1 - q * q)
-    if law == "gaussian":
-        smooth = (
-            sd * math.sqrt(2 / math.pi) - 1 / (6 * sd * math.sqrt(2 * math.pi))
-            if sd > _NARROW_SD
-            else math.inf
-        )
-        return min(sd * sd, smooth)
-    return None
+    if law != "gaussian":
+        return None
+    smooth = math.inf
+    if sd > _NARROW_SD:
+        smooth = sd * math.sqrt(2 / math.pi) - 1 / (6 * sd * math.sqrt(2 * math.pi))
+    return min(sd * sd, smooth)
 
 
 def half_width_95(law: str, sd: float) -> float | None:
@@ -463,7 +457,7 @@ def mean_over_ticks(mechanism: Mechanism, last: int) -> float | None:
     """Return the mean absolute error over all ticks, or over 65,536 evenly spaced ones."""
     if mechanism.law not in COUNT_LAWS:
         return None
-    ticks = np.unique(np.linspace(1, last, min(last, _MEAN_TICKS)).astype(np.int64))
+    ticks = _spaced(1, last, _MEAN_TICKS)
     sds = np.sqrt(curve(mechanism, last).variance(ticks))
     values, times = np.unique(np.round(sds, 9), return_counts=True)
     errors = [mean_absolute_error(mechanism.law, sd) or 0.0 for sd in values.tolist()]
@@ -479,10 +473,8 @@ def laplace_q(sd: float) -> float:
 def chosen_ticks(config: HistogramConfig, last: int, worst: int) -> list[int]:
     """Return ticks to list: powers of two (four, ...), the quarters, the last, the worst."""
     step = max(1, math.ceil(last.bit_length() / 7))
-    ticks = {1 << bit for bit in range(0, last.bit_length(), step)} | {
-        last * part // 4 for part in (1, 2, 3)
-    }
-    ticks |= {last, worst}
+    ticks = {1 << bit for bit in range(0, last.bit_length(), step)}
+    ticks |= {last // 4, last * 2 // 4, last * 3 // 4, last, worst}
     if every := discovery_step(config):
         ticks |= {every, last // every * every}
     return sorted(ticks - {0})
@@ -542,9 +534,7 @@ def buckets_of(variance: Curve, last: int) -> tuple[Bucket, ...]:
     edges = np.unique(np.round(spread(1, last + 1, BUCKETS + 1)).astype(np.int64))
     buckets = []
     for first, after in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        ticks = np.unique(np.linspace(first, after - 1, min(after - first, 256)).astype(np.int64))
-        sds = np.sqrt(variance.variance(ticks))
-        buckets.append(
-            Bucket(first=first, last=after - 1, least=float(sds.min()), most=float(sds.max()))
-        )
+        sds = np.sqrt(variance.variance(_spaced(first, after - 1, 256)))
+        least, most = float(sds.min()), float(sds.max())
+        buckets.append(Bucket(first=first, last=after - 1, least=least, most=most))
     return tuple(buckets)

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from workers.privacy.phrasing import measures, verdict
 from workers.privacy.plan.model import (
@@ -23,6 +19,7 @@ from workers.privacy.plan.model import (
 )
 from workers.privacy.plan.noise import COUNT_LAWS, KINDS
 from workers.privacy.total import explained, rows_of
+from workers.runtime.printing import Printer, many
 from workers.settings.durations import MILLISECONDS, format_duration
 
 ROWS = 6
@@ -38,25 +35,16 @@ def band(buckets: Sequence[Bucket], *, unicode: bool) -> list[str]:
     There is one column per bucket. `unicode` is whether the terminal can show block characters.
     """
     top = max(bucket.most for bucket in buckets) or 1.0
+    labels = {ROWS - 1: f"{top:10.4g}", ROWS // 2 - 1: f"{top / 2:10.4g}"}
     lines = []
     for row in range(ROWS - 1, -1, -1):
         cells = "".join(
             _cell(bucket.least / top, bucket.most / top, row, unicode) for bucket in buckets
         )
-        label = (
-            f"{top:10.4g}"
-            if row == ROWS - 1
-            else f"{top / 2:10.4g}"
-            if row == ROWS // 2 - 1
-            else " " * 10
-        )
+        label = labels.get(row, " " * 10)
         lines.append(f"{label} {'┤' if unicode else '|'}{cells}")
-    first, middle, last = (
-        f"{buckets[0].first:,}",
-        f"{buckets[len(buckets) // 2].first:,}",
-        f"{buckets[-1].last:,}",
-    )
-    width = len(buckets)
+    width, last = len(buckets), f"{buckets[-1].last:,}"
+    first, middle = (f"{bucket.first:,}" for bucket in (buckets[0], buckets[width // 2]))
     if width < len(first) + len(middle) + len(last) + 4:
         lines.append(f"{'':10} tick {first} to {last}")
         return lines
@@ -96,7 +84,6 @@ def _cell(least: float, most: float, row: int, unicode: bool) -> str:
     return " "
 
 
-WIDTH = 100
 # Labels of printed figures whose names are not readable.
 PRINTED = {
     "rho_times_tau_squared": "rho tau^2 / Dinf^2",
@@ -106,92 +93,62 @@ PRINTED = {
 
 
 def show(plan: Plan, console: Console) -> None:
-    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
-    say = _Printer(console)
+    say = _PlanPrinter(console)
     count = len(plan.histograms)
-    say.line(
-        f"worker {plan.worker}: {_many(count, 'histogram')}. Computed from the settings alone.",
-        bold=True,
-    )
-    for one in plan.histograms:
-        for warning in one.warnings:
-            say.warning(f"{one.name}: {warning}")
+    found = f"{many(count, 'histogram')}. Computed from the settings alone."
+    say.line(f"worker {plan.worker}: {found}", 0, style="bold")
+    warnings = [f"{one.name}: {warning}" for one in plan.histograms for warning in one.warnings]
     if count > 1:
-        for warning in plan.total.warnings:
-            say.warning(f"all together: {warning}")
+        warnings += [f"all together: {warning}" for warning in plan.total.warnings]
+    for warning in warnings:
+        say.line(f"WARNING: {warning}", 0, style="bold red")
     for one in plan.histograms:
         _histogram(one, say)
     _total(plan.total, count, say)
 
 
-class _Printer:
-    """Printer of lines and tables with an indent; `unicode` is whether blocks can be shown."""
+class _PlanPrinter(Printer):
+    """Printer with headings; `unicode` is whether the terminal can show block characters."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        super().__init__(console)
         self.unicode = "utf" in (console.encoding or "").lower()
 
-    def raw(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True, highlight=False)
-
-    def line(self, text: str, indent: int = 0, *, bold: bool = False, hang: int = 0) -> None:
-        """Print wrapped text; continuation lines are indented by `hang` more."""
-        first, further = " " * indent, " " * (indent + hang)
-        for part in textwrap.wrap(
-            text,
-            self._console.width,
-            initial_indent=first,
-            subsequent_indent=further,
-            break_on_hyphens=False,
-        ):
-            self.raw(part, "bold" if bold else "")
-
-    def warning(self, text: str) -> None:
-        for part in textwrap.wrap(f"WARNING: {text}", self._console.width, subsequent_indent="  "):
-            self.raw(part, "bold red")
-
-    def paragraph(self, text: str, indent: int = 4) -> None:
-        self.line(text, indent, hang=2)
-
-    def head(self, text: str) -> None:
-        self._console.print()
-        self.line(text, 2, bold=True)
+    def line(self, text: str = "", indent: int = 4, *, style: str = "") -> None:
+        super().line(text, indent, style=style)
 
     def table(
-        self, headings: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)
+        self,
+        headings: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        left: Sequence[int] = (0,),
+        indent: int = 4,
+        whole: Sequence[int] = (0,),
     ) -> None:
-        """Print a table; columns in `left` are text and may wrap, the others are numbers."""
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for number, heading in enumerate(headings):
-            text = number in left
-            table.add_column(
-                Text(heading, style="dim"),
-                justify="left" if text else "right",
-                no_wrap=not text or number == 0,
-            )
-        for row in rows:
-            table.add_row(*(Text(cell) for cell in row))
-        self._console.print(Padding(table, (0, 0, 0, 4)), highlight=False)
+        super().table(headings, rows, left, indent, whole)
+
+    def head(self, text: str) -> None:
+        self.line()
+        self.line(text, 2, style="bold")
 
     def rule(self, title: str) -> None:
-        self._console.print()
+        self.line()
         line = "─" if self.unicode else "-"
-        self.line(
-            f"{line * 2} {title} " + line * max(0, self._console.width - len(title) - 4), bold=True
-        )
+        rest = line * max(0, self.width - len(title) - 4)
+        self.line(f"{line * 2} {title} {rest}", 0, style="bold")
 
 
-def _histogram(one: HistogramPlan, say: _Printer) -> None:
+def _histogram(one: HistogramPlan, say: _PlanPrinter) -> None:
     named = f"{one.name}: {one.mechanism}" + (f", counter {one.counter}" if one.counter else "")
     say.rule(named)
-    keys = "any stream key" if one.keys is None else _many(one.keys, "stream key")
+    keys = "any stream key" if one.keys is None else many(one.keys, "stream key")
     labels = "labels as they occur" if one.domain is None else f"{one.domain:,} declared labels"
     epoch = f"ticks of {format_duration(one.tick_ms)}"
     if one.horizon is None:
         epoch += f" without an end (looked at up to tick {one.noise.ticks_looked_at:,})"
     else:
         epoch = f"{one.horizon:,} {epoch} = {_span(one.horizon * one.tick_ms)} an epoch"
-    say.paragraph(f"topic {one.topic}; {epoch}; {keys}, {labels}", 2)
+    say.line(f"topic {one.topic}; {epoch}; {keys}, {labels}", 2)
     _guarantee(one, say)
     _noise(one, say)
     _error(one, say)
@@ -202,20 +159,20 @@ def _histogram(one: HistogramPlan, say: _Printer) -> None:
     if one.advice:
         say.head("in words")
         for sentence in one.advice:
-            say.paragraph(f"- {sentence}")
+            say.line(f"- {sentence}")
 
 
-def _guarantee(one: HistogramPlan, say: _Printer) -> None:
+def _guarantee(one: HistogramPlan, say: _PlanPrinter) -> None:
     promise = one.guarantee
     say.head(
         f"guarantee, in every snapshot: for one {promise.unit}, over all snapshots of an epoch"
     )
     say.line(f"epsilon {promise.epsilon!r}, delta {promise.delta!r}, rho {promise.rho!r}", 4)
     for sentence in _in_words(promise.epsilon, promise.delta, promise.unit):
-        say.paragraph(sentence)
+        say.line(sentence)
     spent = ", ".join(f"{share.delta:.3g} {share.name}" for share in one.deltas)
-    touched = f"{_many(one.max_items, 'item')} by at most {one.max_count:,}"
-    say.paragraph(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}")
+    touched = f"{many(one.max_items, 'item')} by at most {one.max_count:,}"
+    say.line(f"one {promise.unit} changes at most {touched}; delta is spent on: {spent}")
     if one.printed:
         say.head("as the papers print it, at the same settings")
         rows = [
@@ -239,7 +196,7 @@ def _in_words(epsilon: float, delta: float, unit: str) -> Iterator[str]:
     yield " ".join(measures(epsilon, delta))
 
 
-def _noise(one: HistogramPlan, say: _Printer) -> None:
+def _noise(one: HistogramPlan, say: _PlanPrinter) -> None:
     noise = one.noise
     say.head(f"noise: standard deviation on {noise.on}")
     if noise.worst_sd == noise.rms_sd:
@@ -248,7 +205,7 @@ def _noise(one: HistogramPlan, say: _Printer) -> None:
         worst = f"worst {_number(noise.worst_sd)} (tick {noise.worst_tick:,})"
         say.line(f"{worst}, root mean square {_number(noise.rms_sd)}", 4)
         for line in band(noise.curve, unicode=say.unicode):
-            say.raw(f"  {line}")
+            say.exact(line, 2)
     rows = [
         (
             f"{tick.tick:,}",
@@ -263,7 +220,7 @@ def _noise(one: HistogramPlan, say: _Printer) -> None:
         say.table(("tick", "sd", "mean |error|", "95 % within", "threshold"), rows, left=())
     if noise.windows:
         looked = max(row.ticks_computed for row in noise.windows)
-        say.paragraph(
+        say.line(
             f'sd of the change of a count over a window (at {looked:,} ticks; "apart" is what two counts of '
             "independent noise would leave):"
         )
@@ -279,35 +236,27 @@ def _noise(one: HistogramPlan, say: _Printer) -> None:
         say.table(columns, sds, left=())
     found = one.thresholds
     if found is not None:
-        spread = (
-            _whole(found.most)
-            if found.least == found.most
-            else f"{_whole(found.least)} to {_whole(found.most)}"
-        )
+        spread = " to ".join(dict.fromkeys(map(_whole, (found.least, found.most))))
         all_ticks = f"of {found.ticks_computed:,} ticks"
-        say.paragraph(
+        say.line(
             f"threshold {spread} (most at tick {found.most_tick:,}, {all_ticks}): {found.meaning}; from a true "
             f"{'distance' if KINDS[one.mechanism].bar else 'count'} of {found.likely_from:,} on that happens in 95 % of "
             "cases at any one of these ticks"
         )
 
 
-def _error(one: HistogramPlan, say: _Printer) -> None:
+def _error(one: HistogramPlan, say: _PlanPrinter) -> None:
     error = one.error
     say.head(f"expected error (what holds for all at once: with probability {1 - error.beta:.6g})")
     if error.mean_absolute_error is not None:
-        say.line(
-            f"mean absolute error of a count, over all ticks: {_number(error.mean_absolute_error)}",
-            4,
-        )
+        mean = _number(error.mean_absolute_error)
+        say.line(f"mean absolute error of a count, over all ticks: {mean}")
     if error.worst:
-        worst = "; ".join(
-            f"{_number(row.error)} for {_many(row.items, 'item')}" for row in error.worst
-        )
+        bounds = (f"{_number(row.error)} for {many(row.items, 'item')}" for row in error.worst)
         at = f"at any of {one.noise.ticks_looked_at:,} ticks, of one stream key, at most"
-        say.paragraph(f"noise on any count {at}: {worst}")
+        say.line(f"noise on any count {at}: {'; '.join(bounds)}")
     for figure in error.figures:
-        say.paragraph(f"{figure.name} {_number(figure.value)}: {figure.meaning}")
+        say.line(f"{figure.name} {_number(figure.value)}: {figure.meaning}")
     if error.segments:
         rows = [(f"{row.up_to:,}", f"{row.error:,.0f}") for row in error.segments]
         say.line("no answer is off by more than this, while the value is not above:", 4)
@@ -315,36 +264,29 @@ def _error(one: HistogramPlan, say: _Printer) -> None:
     for row in error.theorems:
         assumes = f", if {row.assumes}" if row.assumes else ""
         figures = f"{_number(row.ours)}; as printed {_number(row.printed) or 'none'}"
-        say.paragraph(f"theorem ({row.source}): {row.bounds}{assumes}: {figures}")
+        say.line(f"theorem ({row.source}): {row.bounds}{assumes}: {figures}")
 
 
-def _memory(memory: Memory, say: _Printer) -> None:
+def _memory(memory: Memory, say: _PlanPrinter) -> None:
     say.head("memory and disk of an owner partition")
     parts = [f"columns {memory.columns_per_row:,} (labels of {memory.label_bytes} bytes)"]
-    further = (
-        ("index", memory.index_per_row),
-        ("noise", memory.noise_per_row),
-        ("state", memory.state_per_row),
-    )
-    parts += [f"{name} {size:,}" for name, size in further if size]
-    say.paragraph(f"bytes for {memory.row}: {', '.join(parts)}; on disk {memory.disk_per_row:,}")
+    index, noise, state = memory.index_per_row, memory.noise_per_row, memory.state_per_row
+    further = {"index": index, "noise": noise, "state": state}
+    parts += [f"{name} {size:,}" for name, size in further.items() if size]
+    say.line(f"bytes for {memory.row}: {', '.join(parts)}; on disk {memory.disk_per_row:,}")
     if memory.note:
-        say.paragraph(memory.note)
+        say.line(memory.note)
     rows = []
     for size in memory.sizes:
         least, most = _bytes(size.memory_least), _bytes(size.memory_most)
-        held = (
-            f"up to {most}"
-            if not size.memory_least
-            else most
-            if least == most
-            else f"{least} to {most}"
-        )
+        held = most if least == most else f"{least} to {most}"
+        if not size.memory_least:
+            held = f"up to {most}"
         rows.append((f"{size.rows:,}", held, _bytes(size.disk)))
     say.table(("rows", "memory", "disk"), rows, left=())
 
 
-def _counters(one: HistogramPlan, say: _Printer) -> None:
+def _counters(one: HistogramPlan, say: _PlanPrinter) -> None:
     if len(one.counters) < 2:
         return
     say.head("counters at this budget (* in use, - not with these settings)")
@@ -365,7 +307,7 @@ def _counters(one: HistogramPlan, say: _Printer) -> None:
         say.table(("", "worst sd", "rms sd", "ratio", held, ""), rows, left=(0, 5))
 
 
-def _ends(one: HistogramPlan, say: _Printer) -> None:
+def _ends(one: HistogramPlan, say: _PlanPrinter) -> None:
     if not one.ends:
         return
     say.head("the end of an epoch, by end_share, at this budget (* in use)")
@@ -380,70 +322,55 @@ def _ends(one: HistogramPlan, say: _Printer) -> None:
         for row in one.ends
     ]
     at_end = "threshold" if any(row.last_threshold is not None for row in one.ends) else ""
-    say.table(
-        ("", "worst sd", "rms sd", "sd at the end", at_end, "sd over the epoch"), rows, left=(0, 5)
-    )
+    columns = ("", "worst sd", "rms sd", "sd at the end", at_end, "sd over the epoch")
+    say.table(columns, rows, left=(0, 5))
 
 
-def _mechanisms(one: HistogramPlan, say: _Printer) -> None:
+def _mechanisms(one: HistogramPlan, say: _PlanPrinter) -> None:
     if len(one.mechanisms) < 2:
         return
     say.head("mechanisms at this budget (* in use, - not with these settings)")
     rows = []
     for row in one.mechanisms:
         assumed = ", ".join(f"{name} = {_setting(value)}" for name, value in row.assumed.items())
-        words = "; ".join(
-            part for part in (row.reason, f"with {assumed}" if assumed else "", row.answers) if part
-        )
+        words = (row.reason, f"with {assumed}" if assumed else "", row.answers)
         sds = _number(row.worst_sd), _number(row.rms_sd)
-        rows.append(
-            (_mark(row) + row.mechanism, *sds, _whole(row.threshold), _number(row.error), words)
-        )
+        figures = *sds, _whole(row.threshold), _number(row.error)
+        rows.append((_mark(row) + row.mechanism, *figures, "; ".join(filter(None, words))))
     say.table(("", "worst sd", "rms sd", "threshold", "error", "answers"), rows, left=(0, 5))
     every = f"of every count of {one.domain or 1_000:,} items at every tick"
-    say.paragraph(f"error: at most, {every}; of an order statistic, in its first segment")
+    say.line(f"error: at most, {every}; of an order statistic, in its first segment")
 
 
 def _mark(row: CounterChoice | Alternative | EndChoice) -> str:
     return "* " if row.chosen else "  " if isinstance(row, EndChoice) or row.possible else "- "
 
 
-def _total(total: Total, histograms: int, say: _Printer) -> None:
+def _total(total: Total, histograms: int, say: _PlanPrinter) -> None:
     say.rule("all together")
-    who = (
-        f"stream key {total.key!r}, which pays most"
-        if total.key is not None
-        else "whatever its stream key"
-    )
     if histograms == 1:
-        say.paragraph(
-            f"one histogram: its own guarantee is that of the worker, for one {total.unit} and epoch",
-            2,
-        )
+        only = "one histogram: its own guarantee is that of the worker"
+        say.line(f"{only}, for one {total.unit} and epoch", 2)
     else:
+        who = "whatever its stream key"
+        if total.key is not None:
+            who = f"stream key {total.key!r}, which pays most"
         named = ", ".join(total.histograms)
-        say.paragraph(f"{named}: one {total.unit} counts in all of them ({who})", 2)
+        say.line(f"{named}: one {total.unit} counts in all of them ({who})", 2)
         nothing = ": nothing is promised" if total.delta >= 1 else ""
-        say.line(
-            f"together: epsilon {total.epsilon!r} at delta {total.delta:.9g} (rho {total.rho:.6g}){nothing}",
-            2,
-        )
-        printed = (
-            ""
-            if total.epsilon_printed is None
-            else f", the papers' conversion {_number(total.epsilon_printed)}"
-        )
-        say.paragraph(
-            f"for comparison: the sum of the epsilons is {_number(total.epsilon_of_the_sum)}{printed}",
-            2,
-        )
+        joint = f"epsilon {total.epsilon!r} at delta {total.delta:.9g} (rho {total.rho:.6g})"
+        say.line(f"together: {joint}{nothing}", 2)
+        summed = _number(total.epsilon_of_the_sum)
+        if total.epsilon_printed is not None:
+            summed += f", the papers' conversion {_number(total.epsilon_printed)}"
+        say.line(f"for comparison: the sum of the epsilons is {summed}", 2)
     for sentence in _adding_up(total.unit):
-        say.paragraph(f"- {sentence}", 2)
+        say.line(f"- {sentence}", 2)
     if total.person:
         headings, rows = rows_of(total.person, total.unit)
         say.head("what one person loses")
         say.table(headings, rows, left=())
-        say.paragraph(explained(total.unit))
+        say.line(explained(total.unit))
 
 
 def _adding_up(unit: str) -> Iterator[str]:
@@ -465,10 +392,6 @@ def _number(value: float | None) -> str:
 
 def _whole(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' if count > 1 else ''}"
 
 
 def _bytes(value: int) -> str:

@@ -26,7 +26,7 @@ from markupsafe import Markup
 
 from workers.privacy.phrasing import measures, verdict
 from workers.privacy.plan.model import Span
-from workers.privacy.total import NUMERICAL, Charge, Part, rows_of, spans_of, stated
+from workers.privacy.total import NUMERICAL, Charge, PrivacyCost, rows_of, spans_of, stated
 from workers.replay.backtest.results import Outcome
 from workers.replay.report.charts import BAND, COLORS, INK, MUTED, PALE, WARNING, Chart
 
@@ -52,10 +52,10 @@ def spans_of_run(run: Outcome) -> tuple[Span, ...]:
     return spans_of([Charge(_part(run), run.epoch_ms)])
 
 
-def _part(run: Outcome) -> Part:
+def _part(run: Outcome) -> PrivacyCost:
     row, settings = run.row, run.settings
     if settings.get("accounting") == "pure" or settings.get("release") == "pure":
-        return Part(
+        return PrivacyCost(
             rho=row.rho,
             epsilon=row.epsilon,
             delta=row.delta,

@@ -9,12 +9,13 @@ from pathlib import Path
 from rich.console import Console
 
 from workers.privacy.plan.model import HistogramPlan, Plan
-from workers.privacy.plan.text import WIDTH, show
+from workers.privacy.plan.text import show
 from workers.privacy.total import explained
 from workers.replay.report import charts_plan
 from workers.replay.report.charts import draw_each, write_charts
 from workers.replay.report.pages import page, sentences, table_of
 from workers.replay.report.report import PLOTS
+from workers.runtime.printing import WIDTH
 from workers.settings.durations import format_duration
 from workers.settings.files import write_whole
 

@@ -1,11 +1,13 @@
-"""Print command output, at most 100 columns wide."""
+"""Printed output of commands, at most 100 columns wide."""
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import msgspec
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
@@ -52,17 +54,25 @@ class Printer:
         rows: Sequence[Sequence[str]],
         left: Sequence[int] = (0,),
         indent: int = 2,
+        whole: Sequence[int] = (),
     ) -> None:
-        """Print a table; columns in `left` are text and may wrap, the others are numbers."""
+        """Print a table; columns in `left` are text and may wrap unless in `whole`."""
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(headings))
         for number, heading in enumerate(headings):
             text = number in left
             table.add_column(
-                Text(heading, style="dim"), justify="left" if text else "right", no_wrap=not text
+                Text(heading, style="dim"),
+                justify="left" if text else "right",
+                no_wrap=not text or number in whole,
             )
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
         self._console.print(Padding(table, (0, 0, 0, indent)), highlight=False)
+
+
+def print_json(value: object) -> None:
+    """Print a record as indented JSON."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n")
 
 
 def printable(text: str) -> str:
