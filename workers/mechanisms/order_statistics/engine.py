@@ -1,7 +1,7 @@
 """Paper 001's order statistics: doubling segments, intervals within them, and the run over ticks.
 
-A tick that ends no segment and closes no interval costs a few integer comparisons per stream key.
-Columns are read only after one of them changed.
+A tick that ends no segment and closes no interval costs a few integer comparisons per stream key;
+columns are read only after one of them changed.
 
 Noise cells. Column noise uses the columns' tags; all other noise uses the stream key's tag.
 
@@ -95,13 +95,13 @@ Everything else a release depends on is the columns' exact counts or a function 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workers.arrays.tag_index import Tags
 from workers.mechanisms.accounting import Cost
@@ -110,36 +110,18 @@ from workers.mechanisms.ledger import Parts
 from workers.mechanisms.mechanism import Answers, Domained, Guarantee, Noise, State, head
 from workers.mechanisms.noise.discrete_laplace import discrete_laplace
 from workers.mechanisms.noise.keyed import NoiseStream
-from workers.mechanisms.order_statistics.above_threshold import (
-    BLOCK_BITS,
-    BLOCK_TICKS,
-    AboveThreshold,
-)
-from workers.mechanisms.order_statistics.column_sums import (
-    LaplaceTree,
-    OneVector,
-    SumNoise,
-    counter_of,
-    gaussian_bound,
-    laplace_sum_bound,
-    laplace_tree,
-    worst_variance,
-)
-from workers.mechanisms.order_statistics.config import (
-    CELL_TV,
-    MaxConfig,
-    Queries,
-    domain_hash,
-    settle,
-    shares_of,
-)
+from workers.mechanisms.order_statistics import column_sums
+from workers.mechanisms.order_statistics import config as settings
+from workers.mechanisms.order_statistics.above_threshold import BLOCK_TICKS, AboveThreshold
+from workers.mechanisms.order_statistics.column_sums import OneVector, SumNoise
+from workers.mechanisms.order_statistics.config import CELL_TV, MaxConfig, Queries, Sums
 from workers.runtime.errors import StateRefused
 from workers.runtime.sizes import VALUE_BYTES
 
 BLOCK_VERSION = 1
 _NUMBER = np.dtype("<i8")
 _HEAD = 6
-_HEXADECIMAL = frozenset("0123456789abcdef")
+_BLOCK_NAME = re.compile(r"m([0-9a-f]{8})(?:\.([0-9a-f]{4}))?")
 
 
 @dataclass(slots=True)
@@ -158,10 +140,10 @@ class KeyState:
     segment: int
     interval: int
     since: int
-    thresholds: NDArray[np.int64]
-    start: NDArray[np.int64]
-    noise: NDArray[np.int64]
-    shown: NDArray[np.int64]
+    thresholds: Sums
+    start: Sums
+    noise: Sums
+    shown: Sums
     changed: bool = True
     stale: bool = True
     gap: int = 0
@@ -174,15 +156,9 @@ class KeyState:
         return "KeyState(<sensitive>)"
 
     def encode(self) -> bytes:
-        head = (
-            BLOCK_VERSION,
-            self.segment,
-            self.interval,
-            self.since,
-            len(self.thresholds),
-            len(self.start),
-        )
-        parts = (np.array(head), self.thresholds, self.start, self.noise, self.shown)
+        k, d = len(self.thresholds), len(self.start)
+        head = np.array((BLOCK_VERSION, self.segment, self.interval, self.since, k, d))
+        parts = (head, self.thresholds, self.start, self.noise, self.shown)
         return b"".join(part.astype(_NUMBER).tobytes() for part in parts)
 
     @classmethod
@@ -203,17 +179,9 @@ class KeyState:
         numbers = numbers[_HEAD:]
         if k < 0 or d < 0 or len(numbers) != k + 3 * d:
             raise StateRefused("stored state of a partition has another length than it says")
-        thresholds, start, noise, shown = np.split(numbers, [k, k + d, k + 2 * d])
-        return cls(
-            segment,
-            interval,
-            since,
-            thresholds.copy(),
-            start.copy(),
-            noise.copy(),
-            shown.copy(),
-            changed=False,
-        )
+        parts = np.split(numbers, [k, k + d, k + 2 * d])
+        thresholds, start, noise, shown = (part.copy() for part in parts)
+        return cls(segment, interval, since, thresholds, start, noise, shown, changed=False)
 
 
 class MaxState(State):
@@ -245,28 +213,20 @@ class MaxState(State):
                 state.changed = False
                 block = state.encode()
                 for page, at in enumerate(range(0, len(block), VALUE_BYTES)):
-                    blocks.append(
-                        (
-                            f"m{key:08x}" + (f".{page:04x}" if page else ""),
-                            block[at : at + VALUE_BYTES],
-                        )
-                    )
+                    name = f"m{key:08x}" + (f".{page:04x}" if page else "")
+                    blocks.append((name, block[at : at + VALUE_BYTES]))
         return blocks
 
     def restore(self, name: str, block: bytes) -> None:
         """Restore a block; the pages of a block must arrive in order."""
-        of_key, _, number = name[1:].partition(".")
-        if (
-            name[:1] != "m"
-            or len(of_key) != 8
-            or len(number) not in (0, 4)
-            or not set(of_key + number) <= _HEXADECIMAL
-        ):
-            super().restore(name, block)
-        key, page = int(of_key, 16), int(number or "0", 16)
+        found = _BLOCK_NAME.fullmatch(name)
+        if found is None:
+            super().restore(name, block)  # refuses it
+            return
+        key, page = int(found[1], 16), int(found[2] or "0", 16)
         before = self._begun.pop(key, b"")
         if page * VALUE_BYTES != len(before):
-            raise StateRefused(f"stored state: a page of block m{of_key} is missing")
+            raise StateRefused(f"stored state: a page of block m{found[1]} is missing")
         whole = before + block
         if len(block) == VALUE_BYTES and len(whole) < _length(whole):
             self._begun[key] = whole
@@ -288,8 +248,7 @@ class Intervals:
     """The public numbers of one run: of a segment, or of the epoch where there are no segments.
 
     Attributes:
-        clearance: C; 0 where one value is watched.
-        capacity: n.
+        step, clearance, capacity: as in the module docstring; no clearance where k = 1.
         error: promised for this run's values.
         spread: e + alpha_G, the additional shortfall of the sums of named labels.
     """
@@ -322,57 +281,47 @@ class IntervalRule:
         cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None
     ) -> IntervalRule:
         """Return the rule for the budgets of the test, of H, and of the updates."""
-        above = AboveThreshold.of(test, config.max_count, pure=config.pure)
-        vector = (
-            None if update is None else OneVector.of(update, k, config.max_count, pure=config.pure)
-        )
-        return cls(above, vector, sums, k, config)
+        reach, pure, vector = config.max_count, config.pure, None
+        if update is not None:
+            vector = OneVector.of(update, k, reach, pure=pure)
+        return cls(AboveThreshold.of(test, reach, pure=pure), vector, sums, k, config)
 
     @property
     def spent(self) -> dict[str, Fraction]:
-        """Return the cost of each part, in rho or pure epsilon."""
+        """The cost of each part, in rho or pure epsilon."""
         updates = {} if self.update is None else {"updates": self.update.spent}
         return {"test": self.above.spent, "sums": self.sums, **updates}
 
     @property
     def tv(self) -> float:
-        """Return the total variation distance of the noise that covers one event's true values."""
+        """The total variation distance of the noise that covers one event's true values."""
         cells = self.config.most_columns * MOST_INTERVALS.bit_length() + self.k
         return self.above.tv(self.config.ticks) + cells * CELL_TV
 
     def intervals(self, reach: int, beta: float, start_error: float = 0.0) -> Intervals:
         """Return the numbers of one run: of a segment, or of the epoch where there are no segments.
 
-        Args:
-            reach: Delta.
-            beta: failure probability of this run's promise.
-            start_error: alpha_G of the sums at the start of the run.
+        `reach` is Delta, `beta` the failure probability of this run's promise, `start_error` the
+        alpha_G of the sums at the start of the run.
         """
         if self.config.pure:
             return self._numbers(min(self.k * reach, MOST_INTERVALS), reach, beta, start_error)
-        best: Intervals | None = None
-        for exponent in range(MOST_INTERVALS.bit_length()):
-            found = self._numbers(1 << exponent, reach, beta, start_error)
-            if best is None or found.error < best.error:
-                best = found
-            if 1 << exponent >= self.config.ticks:
-                break
-        if best is None:
-            raise ValueError(f"reach = {reach}: no partition found")
-        return best
+        largest = min(MOST_INTERVALS.bit_length() - 1, (self.config.ticks - 1).bit_length())
+        found = (self._numbers(1 << i, reach, beta, start_error) for i in range(largest + 1))
+        return min(found, key=lambda numbers: numbers.error)
 
     def noise(self, capacity: int) -> SumNoise:
         """Return H, with noise for `capacity` intervals."""
         if self.config.pure:
             return self._tree(capacity)
-        return counter_of(self.config.counter, capacity, self._rho_item, self.config.radix)
+        return column_sums.counter_of(*self._counter(capacity))
 
     def column_variance(self, capacity: int) -> float:
         """Return the largest variance of one column's noise over `capacity` intervals."""
         if self.config.pure:
             tree = self._tree(capacity)
             return tree.levels * discrete_laplace(tree.scale).variance
-        return worst_variance(self.config.counter, capacity, self._rho_item, self.config.radix)
+        return column_sums.worst_variance(*self._counter(capacity))
 
     def public(self) -> dict[str, object]:
         """Return every parameter that changes a noise value; `intervals` adds to them."""
@@ -384,14 +333,16 @@ class IntervalRule:
             "update": None if self.update is None else str(self.update.parameter),
         }
 
-    @property
-    def _rho_item(self) -> float:
-        return math.nextafter(
-            float(self.sums / (self.config.most_columns * self.config.max_count**2)), 0.0
-        )
+    def _counter(self, capacity: int) -> tuple[str, int, float, int | None]:
+        """Return the zCDP counter's kind, horizon, rho per column (rounded down), and radix."""
+        config = self.config
+        rho_item = float(self.sums / (config.most_columns * config.max_count**2))
+        return config.counter, capacity, math.nextafter(rho_item, 0.0), config.radix
 
-    def _tree(self, capacity: int) -> LaplaceTree:
-        return laplace_tree(capacity, self.sums, self.config.most_columns * self.config.max_count)
+    def _tree(self, capacity: int) -> column_sums.LaplaceTree:
+        return column_sums.laplace_tree(
+            capacity, self.sums, self.config.most_columns * self.config.max_count
+        )
 
     def _numbers(self, n: int, reach: int, beta: float, start_error: float) -> Intervals:
         """Return the numbers for at most n intervals; pure epsilon: step and C as printed."""
@@ -418,8 +369,8 @@ class IntervalRule:
         each = beta / (len(self.config.domain) * n)
         if self.config.pure:
             tree = self._tree(n)
-            return laplace_sum_bound(tree.levels, float(tree.scale), each)
-        return gaussian_bound(self.column_variance(n), each)
+            return column_sums.laplace_sum_bound(tree.levels, float(tree.scale), each)
+        return column_sums.gaussian_bound(self.column_variance(n), each)
 
 
 MOST_SEGMENTS = 40
@@ -458,14 +409,13 @@ class Segments:
 
     @property
     def spent(self) -> dict[str, Fraction]:
-        """Return the cost of each part, in rho or pure epsilon."""
+        """The cost of each part, in rho or pure epsilon."""
         return {"outer_test": self.above.spent, "columns": self.column.spent}
 
     @property
     def tv(self) -> float:
-        """Return the total variation distance of the noise that covers one event's true values.
-
-        That is one run's threshold and ticks, and the columns that the event changes.
+        """The total variation distance of the noise that covers one event's true values: one run's
+        threshold and ticks, and the columns that the event changes.
         """
         return self.above.tv(self.ticks) + self.column.changed * CELL_TV
 
@@ -519,6 +469,8 @@ _INDEX_BITS = 32
 
 
 class MaxNoise:
+    """The noise of the two levels, by the cells in the module docstring."""
+
     def __init__(self, mechanism: OrderStatistics, stream: NoiseStream) -> None:
         self._mechanism = mechanism
         self._stream = stream
@@ -527,26 +479,22 @@ class MaxNoise:
     def __repr__(self) -> str:
         return "MaxNoise(<secret>)"
 
-    def at(self, t: int, tags: Tags) -> NDArray[np.int64]:
+    def at(self, t: int, tags: Tags) -> Sums:
         """Raise: rows have no noise per tick. Exact sums are never mistaken for noisy ones."""
         raise TypeError(
             "this mechanism has no noise of a row at a tick: its columns are noised when an interval closes"
         )
 
     def outer_tau(self, tag: Tags, segment: int) -> int:
-        return int(
-            self._mechanism.segments_in_use.above.tau(
-                self._stream, (OUTER_TAU << 56, segment), tag
-            )[0]
-        )
+        test = self._mechanism.segments_in_use.above
+        return int(test.tau(self._stream, (OUTER_TAU << 56, segment), tag)[0])
 
     def outer_mu(self, key: int, tag: Tags, t: int) -> int:
         return self._mu(self._mechanism.segments_in_use.above, OUTER_MU, key, tag, t)
 
-    def outer_columns(self, tags: Tags, segment: int) -> NDArray[np.int64]:
-        return self._mechanism.segments_in_use.column.draw(
-            self._stream, (OUTER_COLUMNS << 56, segment), tags
-        )
+    def outer_columns(self, tags: Tags, segment: int) -> Sums:
+        column = self._mechanism.segments_in_use.column
+        return column.draw(self._stream, (OUTER_COLUMNS << 56, segment), tags)
 
     def inner_tau(self, tag: Tags, segment: int, interval: int) -> int:
         test, cell = self._mechanism.inner_in_use.above, (INNER_TAU << 56 | segment, interval)
@@ -555,28 +503,27 @@ class MaxNoise:
     def inner_mu(self, key: int, tag: Tags, t: int) -> int:
         return self._mu(self._mechanism.inner_in_use.above, INNER_MU, key, tag, t)
 
-    def inner_columns(self, tags: Tags, segment: int, interval: int) -> NDArray[np.int64]:
+    def inner_columns(self, tags: Tags, segment: int, interval: int) -> Sums:
         """Return N, every column's noise after `interval` intervals of the segment."""
         place = np.array([INNER_COLUMNS << 56 | segment << 8, 0], dtype=np.uint64)
         # A word is AES(tag XOR cell), so the segment may be XORed into the tag instead.
         return self._mechanism.sum_noise(segment).draw(self._stream, interval, tags ^ place)
 
-    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> NDArray[np.int64]:
+    def updates(self, tag: Tags, segment: int, interval: int, k: int) -> Sums:
         update = self._mechanism.inner_in_use.update
         if update is None:
             return np.zeros(k, dtype=np.int64)
         cells = np.zeros((k, 2), dtype=np.uint64)
         cells[:, 1] = np.arange(k, dtype=np.uint64)
-        return update.draw(
-            self._stream, (UPDATES << 56 | segment, interval << _INDEX_BITS), cells ^ tag
-        )
+        cell = UPDATES << 56 | segment, interval << _INDEX_BITS
+        return update.draw(self._stream, cell, cells ^ tag)
 
     def _mu(self, test: AboveThreshold, use: int, key: int, tag: Tags, t: int) -> int:
-        block, held = t >> BLOCK_BITS, self._blocks.get((use, key))
+        block, held = t // BLOCK_TICKS, self._blocks.get((use, key))
         if held is None or held[0] != block:
             held = block, test.mu_block(self._stream, use << 56, tag, block)
             self._blocks[use, key] = held
-        return held[1][t & (BLOCK_TICKS - 1)]
+        return held[1][t % BLOCK_TICKS]
 
 
 class OrderStatistics(Domained):
@@ -585,13 +532,8 @@ class OrderStatistics(Domained):
     Guarantee: as stated in `guarantee`, for the content of one event, over all ticks of an epoch
     together, on streams that may react to published answers (zCDP: at integer orders). The segments
     do not depend on the intervals in them, so the outer level is one mechanism and the inner ones,
-    given its outcome, are disjoint in ticks: their costs add, each counted once.
-
-    Args:
-        unit: the privacy unit whose presence is hidden.
-
-    Raises:
-        ValueError: the budget cannot be met, or needs noise for which there is no table.
+    given its outcome, are disjoint in ticks: their costs add, each counted once. The constructor
+    raises ValueError if the budget cannot be met, or needs noise for which there is no table.
     """
 
     kind = ""
@@ -607,7 +549,9 @@ class OrderStatistics(Domained):
         self.config = config
         self.queries = Queries(config.asked, config.domain)
         self._domain = tuple(label.encode() for label in config.domain)
-        share = shares_of(config, self.weights if self.queries.k == 1 else self.weights_of_several)
+        share = settings.shares_of(
+            config, self.weights if self.queries.k == 1 else self.weights_of_several
+        )
         spent: dict[str, Fraction] = {}
         tv = 0.0
         if "columns" in share:
@@ -618,13 +562,14 @@ class OrderStatistics(Domained):
             test, sums, updates = share["test"], share["sums"], share.get("updates")
             self.inner = IntervalRule.of(config, self.queries.k, test, sums, updates)
             spent, tv = spent | self.inner.spent, tv + self.inner.tv
-        self._guarantee, self._cost = settle(config, unit, share, spent, tv)
+        self._guarantee, self._cost = settings.settle(config, unit, share, spent, tv)
         # Computed for every segment, so that noise without a table is refused now, not at a tick.
         last = self.segments.most if self.segments is not None else 1
-        numbered = range(1, last + 1) if self.inner is not None else ()
-        self._intervals = tuple(
-            self._make_intervals(self.inner_in_use, segment) for segment in numbered
-        )
+        self._intervals: tuple[Intervals, ...] = ()
+        if self.inner is not None:
+            self._intervals = tuple(
+                self._make_intervals(self.inner, segment) for segment in range(1, last + 1)
+            )
 
     def intervals(self, segment: int) -> Intervals:
         return self._intervals[segment - 1]
@@ -662,7 +607,7 @@ class OrderStatistics(Domained):
             "beta": repr(config.beta),
             "horizon": config.ticks,
             "queries": list(self.queries.names),
-            "domain": domain_hash(config.domain),
+            "domain": settings.domain_hash(config.domain),
         }
         if self.segments is not None:
             found["segments"] = self.segments.public()
@@ -694,9 +639,8 @@ class OrderStatistics(Domained):
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
         super().meet_key(state, key, tags, labels)
         zeros = np.zeros(len(self._domain), dtype=np.int64)
-        _of(state).set(
-            key, KeyState(1, 1, 0, self._first_thresholds(zeros, 1), zeros, zeros, zeros)
-        )
+        thresholds = self._first_thresholds(zeros, 1)
+        _of(state).set(key, KeyState(1, 1, 0, thresholds, zeros, zeros, zeros))
 
     def step(
         self, state: State, t: int, contributions: Parts, noise: Noise
@@ -711,14 +655,18 @@ class OrderStatistics(Domained):
             columns.merge(part, key_index, add_rows=False)
             for key in key_index[key_index >= 0].tolist():
                 own.key(key).stale = True
-        return state, Answers(
-            {key: self._tick(own, key, t, noise) for key in range(len(own.of))}, None
-        )
+        answers = {key: self._tick(own, key, t, noise) for key in range(len(own.of))}
+        return state, Answers(answers, None)
 
     def _tick(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> Mapping[str, object]:
         one, tag = state.key(key), state.key_tags[key : key + 1]
         if one.stale:
-            self._look(state, key, one)
+            sums = self._sums(state, key) + one.start
+            if self.segments is not None:
+                one.outer = int(self.queries.values(sums).max())
+            if self.inner is not None:
+                one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
+            one.stale = False
         if self.segments is not None and one.segment < self.segments.most:
             if one.outer_tau is None:
                 one.outer_tau = noise.outer_tau(tag, one.segment)
@@ -732,14 +680,6 @@ class OrderStatistics(Domained):
             if one.gap + noise.inner_mu(key, tag, t) > one.tau:
                 self._close_interval(state, key, one, t, noise)
         return self._answer(one)
-
-    def _look(self, state: MaxState, key: int, one: KeyState) -> None:
-        sums = self._sums(state, key) + one.start
-        if self.segments is not None:
-            one.outer = int(self.queries.values(sums).max())
-        if self.inner is not None:
-            one.gap = int((self.queries.values(sums + one.noise) - one.thresholds).max())
-        one.stale = False
 
     def _end_segment(
         self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise
@@ -760,9 +700,8 @@ class OrderStatistics(Domained):
         else:
             tag = state.key_tags[key : key + 1]
             update = noise.updates(tag, one.segment, one.interval, self.queries.k)
-            reached = (
-                self.queries.values(sums + one.noise) + update > one.thresholds - numbers.clearance
-            )
+            watched = self.queries.values(sums + one.noise) + update
+            reached = watched > one.thresholds - numbers.clearance
             one.thresholds = one.thresholds + numbers.step * reached
         one.noise = noise.inner_columns(self._tags(state, key), one.segment, one.interval)
         one.interval += 1
@@ -773,7 +712,7 @@ class OrderStatistics(Domained):
         one.since, one.tau, one.answer = t, None, {}
         one.changed = one.stale = True
 
-    def _first_thresholds(self, sums: NDArray[np.int64], segment: int) -> NDArray[np.int64]:
+    def _first_thresholds(self, sums: Sums, segment: int) -> Sums:
         if self.inner is None:
             return np.zeros(0, dtype=np.int64)
         return self.queries.values(sums) + self.intervals(segment).step
@@ -785,7 +724,7 @@ class OrderStatistics(Domained):
             one.answer = {**head, "since": one.since, "error": round(self.error(one.segment), 4)}
         return one.answer
 
-    def _sums(self, state: MaxState, key: int) -> NDArray[np.int64]:
+    def _sums(self, state: MaxState, key: int) -> Sums:
         d = len(self._domain)
         return state.ledger.counts[key * d : (key + 1) * d]
 
