@@ -5,10 +5,9 @@ partition that may go away are read on every scrape (`agents/monitor.py`). Label
 histogram, topic, partition and reject reason, never a label, stream key or user of the data. Totals
 are exact, so they are for the operator only.
 
-`RejectRate` logs when nearly all records of a topic are rejected, and when that ends. It counts
-records relevant to some histogram, over the last minute. The state begins once there are enough of
-them. It ends when most are accepted, far below the starting threshold so that it does not flap, or
-when nothing was read for long.
+`RejectRate` logs when nearly all records of a topic that are relevant to some histogram are
+rejected over a minute, and when that ends: far below the starting threshold, so that it does not
+flap, or when nothing was read for long.
 """
 
 from __future__ import annotations
@@ -171,12 +170,11 @@ class Metrics:
         self.released = counter(
             "partitions_given_up", "Partitions of either stage that were given up"
         )
-        self.unread_topics = Gauge(
-            "unread_topics",
-            "Topics that match events.topic and are not counted, since the set of topics is fixed by the first start",
-            namespace=PREFIX,
-            registry=registry,
+        text = (
+            "Topics that match events.topic and are not counted, "
+            "since the set of topics is fixed by the first start"
         )
+        self.unread_topics = Gauge("unread_topics", text, (), PREFIX, registry=registry)
         self.away = Away()
         show_outages(self.away, registry)
         text = "Times that records had to wait for a schema because the registry did not answer"
@@ -187,7 +185,6 @@ class Metrics:
         )
 
     def stage(self, name: str) -> StageMetrics:
-        """Return the metrics of a stage's shards, creating the series."""
         seconds, aborted = self._commit_seconds.labels(name), self._aborted.labels(name)
         return StageMetrics(self._records.labels(name), seconds, aborted)
 
@@ -209,14 +206,11 @@ class _Outages(Collector):
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
-            f"{PREFIX}_kafka_away_seconds",
-            "Seconds for which no broker has answered; 0 while Kafka is there",
-            self._away.seconds,
-        )
-        yield CounterMetricFamily(
-            f"{PREFIX}_kafka_outages", "Times that Kafka went away", self._away.outages
-        )
+        name, seconds = f"{PREFIX}_kafka_away_seconds", self._away.seconds
+        text = "Seconds for which no broker has answered; 0 while Kafka is there"
+        yield GaugeMetricFamily(name, text, seconds)
+        name, text = f"{PREFIX}_kafka_outages", "Times that Kafka went away"
+        yield CounterMetricFamily(name, text, self._away.outages)
 
 
 class OfWorker(Collector):

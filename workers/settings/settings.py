@@ -4,8 +4,7 @@
     registry_values(table, base)   [schema_registry] with its secrets read
 
 An error is one line: the file, the field, its value, and the allowed values. Paths in the file are
-relative to the file itself. All sections are here except [[histogram]]; every field states its
-range, also in words.
+relative to the file itself. Every field states its range, also in words.
 
 `events.topic` is one name, several, or a regular expression: Python's, matching the whole name of a
 topic. A list of one topic is equivalent to its name; the order of a list has no meaning.
@@ -43,18 +42,13 @@ TOPICS_MAX, PATTERN_MAX = 1_000, 1_001
 
 
 class TopicNames(msgspec.Struct, frozen=True):
-    """The topics that hold the events.
-
-    Attributes:
-        names: sorted; empty where there is an expression.
-    """
+    """The topics that hold the events: sorted names, or none and an expression."""
 
     names: tuple[str, ...]
     pattern: str | None = None
 
     @classmethod
     def of(cls, topic: str | tuple[str, ...]) -> TopicNames:
-        """Return the topics of the setting `events.topic`."""
         if isinstance(topic, str):
             return cls((), topic) if topic.startswith("^") else cls((topic,))
         return cls(tuple(sorted(topic)))
@@ -69,7 +63,6 @@ class TopicNames(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> str | list[str]:
-        """Return the topics' form in a mechanism id."""
         return str(self) if self.one or self.pattern is not None else list(self.names)
 
     def matches(self, topic: str) -> bool:
@@ -268,10 +261,8 @@ class HistorySettings(Section, frozen=True, kw_only=True):
 
     def complaints(self) -> Iterator[str]:
         if self.keep_hours_ms < self.keep_ticks_ms:
-            yield (
-                f"keep_hours = {format_duration(self.keep_hours_ms)}: at least keep_ticks, "
-                f"{format_duration(self.keep_ticks_ms)}"
-            )
+            hours, ticks = map(format_duration, (self.keep_hours_ms, self.keep_ticks_ms))
+            yield f"keep_hours = {hours}: at least keep_ticks, {ticks}"
 
 
 class PrivacySettings(Section, frozen=True, kw_only=True):
@@ -470,7 +461,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> Shape:
-        """Return the fields to read from an event."""
         return shape_of(self.events, self.user_field, self.histograms)
 
     @property
@@ -556,12 +546,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def shape_of(
     events: EventsSettings, user: str | None = None, histograms: Iterable[HistogramConfig] = ()
 ) -> Shape:
-    """Return the fields to read from an event.
+    """Return the fields to read from an event: the views of the histograms, or of `events`.
 
-    Args:
-        events: field locations, unless a histogram overrides them.
-        user: the field with an event's user; None where users are not read.
-        histograms: supply the views; without any, the view of `events`.
+    `user` is the field with an event's user; None where users are not read.
     """
     of_name = {config.view: view_of(events, config) for config in histograms}
     of_name = of_name or {"": view_of(events)}

@@ -149,13 +149,11 @@ def ones_in(word: int | np.int64) -> int:
 
 @kernel_in_place
 def flip(bits_of: Bits, item: int) -> None:
-    """Flip an item's bit."""
     bits_of[item >> 5] ^= np.uint32(1 << (item & 31))
 
 
 @kernel_in_place
 def put_on_wheel(slot: int, height: int, wheel: Wheel) -> None:
-    """Insert a counter in the list of its height."""
     place = height & (len(wheel.heads) - 1)
     wheel.behind[slot] = wheel.heads[place]
     wheel.heads[place] = slot
@@ -264,16 +262,13 @@ def rest_of_round(
     replaced last, unless they are hit first, and then their keys are gone.
 
     Args:
-        items: (words,), the items of the round.
-        begun: the first item to process.
+        items: (words,), the items of the round, to be fed from the item `begun`.
         lowered: the number of decrements, including the one just made.
         zeros: (k,), counters at zero: the first `same` by rank, with keys of this round, then, up
             to `now`, those from the wheel; changed.
-        scratch: (k,), overwritten.
 
     Returns:
-        The number of decrements; the number of `zeros` replaced since the last; the size of
-        `zeros`, by rank.
+        The number of decrements, of `zeros` replaced since the last, and of `zeros`, by rank.
     """
     heights, ranks, slot_of, held, bits = counters
     of_tick, mask, stop = (1 << bits) - 1, len(wheel.heads) - 1, len(items) << 5
@@ -425,11 +420,8 @@ def feed_rest(
 ) -> int:
     """Feed all remaining occurrences, item by item; return the total number of decrements.
 
-    Args:
-        items: (m,), ascending.
-        weights: (m,), remaining occurrences, at least one.
-        by_rank: (k,), the counters, ascending by rank.
-        lowered: the number of earlier decrements.
+    `items` (m,) ascend, `weights` are above 0; `by_rank` has the counters, ascending by rank, and
+    `lowered` is the number of earlier decrements.
     """
     heights, ranks, held = counters.heights, counters.ranks, counters.held
     k = len(heights)

@@ -3,9 +3,8 @@ over the ticks.
 
 A tick's items go into the open cell of every level. A complete cell is released once, with noise
 and a threshold; the release at t adds the noisy counts of the cells named by t's base-r digits (as
-in MetaAlgo). A stream key holds at most size * levels counters, whatever the domain, and at most
-(r - 1) * size released counts a level. Shown items are sorted by label: the order in which a sketch
-holds its keys would leak.
+in MetaAlgo). A stream key holds at most size * levels counters and (r - 1) * size released counts a
+level. Shown items are sorted by label: the order in which a sketch holds its keys would leak.
 
     Symbol      Here
     k           `size`, counters of a sketch
@@ -105,10 +104,7 @@ def shown_above(labels: Texts, noisy: Counts, threshold: int) -> tuple[list[byte
 
 
 def reduced(sketch: Sketch) -> Counts:
-    """Return max(0, (k+1) c - sum of all c): Algorithm 3, times k + 1 to be an integer.
-
-    Its l1 sensitivity is at most 2k - 1.
-    """
+    """Return max(0, (k+1) c - sum of all c), of l1 sensitivity at most 2k - 1 (Algorithm 3)."""
     lowered = (sketch.size + 1) * sketch.counts - int(sketch.counts.sum())
     return np.maximum(lowered, 0)
 
@@ -165,10 +161,8 @@ class MisraGriesConfig(HistogramConfig, frozen=True, kw_only=True, tag="misra_gr
     Attributes:
         size: counters of a sketch; before noise, a count is too low by at most n / (size + 1), with
             n items in all.
-        release: how a cell is released; "pmg" for events of few items, "merge" where (max_items *
-            max_count)^2 is above size, "pure" for a pure epsilon over a declared domain.
-        domain: with release = "pure", the labels of the domain, in the order declared.
-        counter: the tree over the ticks; no other counter is possible here.
+        release: "pmg" for events of few items, "merge" where (max_items * max_count)^2 is above
+            size, "pure" for a pure epsilon over a declared domain.
     """
 
     size: Annotated[int, Meta(ge=1, le=100_000, description="a whole number from 1 to 100,000")]
@@ -301,17 +295,19 @@ class MisraGries(OnSplit):
         return self.config.size * self.tree.levels
 
     def public(self) -> Mapping[str, object]:
+        law = {"sigma_squared": str(self.sigma_squared), "table_version": gaussian.TABLE_VERSION}
+        discovery = {"delta": repr(self._split.delta_discovery), "threshold": self._threshold}
+        return self._public(law, discovery=discovery)
+
+    def _public(self, law: dict[str, object], **further: object) -> dict[str, object]:
+        """Return what a noise value depends on; `law` describes the noise of the counter."""
         return {
             **head(self.kind, self.config, self.guarantee),
             "size": self.config.size,
             "release": self.config.release,
             "sketch_version": SKETCH_VERSION,
-            "discovery": {"delta": repr(self._split.delta_discovery), "threshold": self._threshold},
-            "counter": {
-                **self.tree.public(),
-                "sigma_squared": str(self.sigma_squared),
-                "table_version": gaussian.TABLE_VERSION,
-            },
+            **further,
+            "counter": self.tree.public() | law,
         }
 
     def sd(self, t: int) -> float:
@@ -319,7 +315,6 @@ class MisraGries(OnSplit):
         return math.sqrt(self.tree.cells(t) * self.cell_variance + self.rounding)
 
     def threshold(self, t: int) -> int | None:
-        """Return the count above which a cell shows an item."""
         check_tick(self.kind, t, self.tree.horizon)
         return self._threshold
 
@@ -359,7 +354,6 @@ class MisraGries(OnSplit):
     def _feed(
         self, state: SketchState, key: int, levels: Sequence[int], items: SketchBatch
     ) -> None:
-        """Feed a tick's items of a stream key to the open cells of these levels."""
         sketches = state.opened(key, levels)
         if self._shared:
             feed(sketches, items)
@@ -461,19 +455,9 @@ class PureMisraGries(MisraGries):
         return Cost(rho=self._guarantee.rho, deltas=(("numerical", self.config.delta),))
 
     def public(self) -> Mapping[str, object]:
-        return {
-            **head(self.kind, self.config, self.guarantee),
-            "size": self.config.size,
-            "release": self.config.release,
-            "accounting": "pure",
-            "sketch_version": SKETCH_VERSION,
-            "domain": domain_hash(self.config.domain or ()),
-            "counter": {
-                **self.tree.public(),
-                "scale": str(self.scale),
-                "table_version": laplace.TABLE_VERSION,
-            },
-        }
+        law = {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}
+        domain = domain_hash(self.config.domain or ())
+        return self._public(law, accounting="pure", domain=domain)
 
     def domain(self) -> Sequence[bytes]:
         return self._labels

@@ -18,15 +18,13 @@ item that has a second, and so on; the last round (`ROUNDS`) takes all remaining
 item in a row. That is a fixed order of the pairs (item, occurrence number), independent of the
 data. So an item added to a tick, its n-th occurrence, is one element inserted at its pair's place,
 with all others in the same order: the neighbours of Lemma 2. An order that depends on the stream
-(arrival, count, first seen, the sketch's own items first) would have to be the same for both
-neighbours, and is not. "Smallest key" is the smallest tag. Rounds make feeding fast, see `feeding`:
-where items weigh one, each takes a few steps whatever k is; only the last round takes a few more,
-at most the logarithm of the weights.
+(arrival, count, first seen, the sketch's own items first) would not be the same for both
+neighbours. "Smallest key" is the smallest tag. Rounds make feeding fast, see `feeding`.
 
-`SortedTags` sorts a tick's items or a declared domain once. The upper bits of a tag and its row
-form one word. Sorting such words takes three fifths of the time of `argsort` and moves no 16-byte
-tags: moving a million of them takes half as long as the sort (measured: 4 and 8 ms). A tag is read
-only where two share their upper bits, which is rare, and on request.
+`SortedTags` sorts a tick's items or a declared domain once, as words of a tag's upper bits and its
+row: that takes three fifths of the time of `argsort` and moves no 16-byte tags (measured for a
+million: 8 ms to sort, 4 to move). A tag is read only where two share their upper bits, and on
+request.
 
 Source: Lebeda and Tetek, "Better Differentially Private Approximate Histograms and Heavy Hitters
 using the Misra-Gries Sketch", Algorithm 1; Agarwal et al., "Mergeable Summaries", for the merge.
@@ -151,13 +149,9 @@ ROUNDS = 24
 
 @dataclass(frozen=True, slots=True)
 class SketchBatch:
-    """One tick's additions for one stream key: each item once, ascending by tag.
+    """One tick's additions for one stream key: n distinct items, ascending by tag.
 
-    Attributes:
-        tags: n distinct ones.
-        labels: labels of these items and perhaps of others, UTF-8.
-        rows: int64 (n,), index into `labels` of every item.
-        counts: int64 (n,), each above 0.
+    `rows` are their indices in `labels`, which may have others too; `counts` are above 0.
     """
 
     tags: SortedTags
@@ -269,7 +263,6 @@ class Rounds:
     """
 
     def __init__(self, counts: Counts) -> None:
-        """Take the occurrences of every item (n,), at least one of each."""
         self.n = len(counts)
         # Bytes compare eight times as fast as words.
         most = np.minimum(counts, ROUNDS, out=np.empty(self.n, dtype=np.uint8), casting="unsafe")

@@ -12,8 +12,6 @@ Levels whose open cells have had the same items share one sketch (all of them at
 that began together): it is fed once, and stored for each. Every page begins with a version. A block
 without counters is one short page, because records of a compacted topic cannot be deleted from
 here.
-
-`DomainTags` finds which of a tick's items belong to a declared domain, and their places in it.
 """
 
 from __future__ import annotations
@@ -48,7 +46,6 @@ class DomainTags:
         return self._sorted.rows[np.minimum(before, len(self._sorted) - 1)], known
 
     def only(self, items: SketchBatch) -> SketchBatch:
-        """Return only the items in the domain."""
         _, known = self._sorted.positions(items.tags.all())
         return items if known.all() else items.part(np.flatnonzero(known))
 
@@ -112,7 +109,6 @@ class SketchState(State):
         return over
 
     def show(self, key: int, level: int, released: Iterable[tuple[bytes, int]]) -> None:
-        """Add a released cell's noisy counts to this level."""
         self._join()
         counts = dict(released)
         if counts:
@@ -245,7 +241,6 @@ def _labelled(labels: Texts, counts: Counts) -> bytes:
 
 
 def _is_whole(content: bytes, tag_bytes: int) -> bool:
-    """Return whether the content has its stated length."""
     if len(content) < _HEAD.size:
         return False
     n, _ = _HEAD.unpack_from(content)

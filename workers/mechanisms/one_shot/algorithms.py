@@ -147,7 +147,6 @@ class OneShotNoise:
         return "OneShotNoise(<secret>)"
 
     def at(self, t: int, tags: Tags) -> Counts:
-        """Return the count noise of every item in the one-shot release of tick t."""
         return self.items((0, t), tags)
 
     def items(self, place: Place, tags: Tags) -> Counts:
@@ -245,18 +244,15 @@ _OUTWARD = Fraction(1 + 1e-12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameters:
-    """Parameters of an algorithm besides its budget.
+    """Parameters of an algorithm besides its budget: D0, Dinf, and further ones.
 
     Attributes:
-        max_items: D0.
-        max_count: Dinf.
         k: most items shown (`PICKING`).
         kbar: size of the candidate set, the largest items (`LIMITED`); its maximum if `private`.
         private: whether kbar is chosen from k..kbar by the exponential mechanism (`limit_dom`).
         domain: size of the declared domain (`KNOWN`).
         releases: number of releases one item may count in, in parts that total at most Dinf: one
-            for an event, several for a user. More than one only where every count is released by
-            itself (`registry.PER_ITEM`).
+            for an event, several for a user where counts are separate (`registry.PER_ITEM`).
     """
 
     max_items: int
@@ -337,10 +333,9 @@ class Noisy(Frozen):
 
 
 class Picking(Frozen):
-    """At most k picks by the exponential mechanism, then Gaussian noise on their counts.
+    """At most k picks by the exponential mechanism, until BOTTOM where the domain is unknown.
 
-    Picks end at BOTTOM where the domain is unknown. Picks and counts get half of rho each, as in
-    the papers (b = s / 2 there).
+    Picks and the Gaussian noise on their counts get half of rho each, as in the papers.
     """
 
     def __init__(self, name: Name, p: Parameters, rho: float, delta: float) -> None:
@@ -433,10 +428,8 @@ class Bottom(Frozen):
 
 
 Algorithm: TypeAlias = Noisy | Picking
-"""`rho` and `delta` are what one release costs, `tv` the samplers' distance from their laws.
-
-`public` is what changes a noise value or its meaning, as JSON; `release` gives the rows of the cell
-that are shown, ascending, and their noisy counts.
+"""One release costs `rho` and `delta`; `tv` is the samplers' distance from their laws. `release`
+returns the shown rows of the cell, ascending, and their noisy counts.
 """
 
 
@@ -473,6 +466,5 @@ def _noisy(cell: Cell, rows: Rows, noise: OneShotNoise, place: Place) -> Counts:
 
 
 def _shown(cell: Cell, found: list[Rows], noise: OneShotNoise, place: Place) -> tuple[Rows, Counts]:
-    """Return all rows found, ascending, and their noisy counts."""
     rows = np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
     return rows, _noisy(cell, rows, noise, place)

@@ -119,11 +119,8 @@ class LimitDomConfig(OneShotConfig, frozen=True, kw_only=True, tag="limit_dom"):
 class PayWhatYouGetConfig(ReleasingConfig, frozen=True, kw_only=True, tag="pay_what_you_get"):
     """Labels of the largest items so far, until a budget of labels or of queries is spent.
 
-    Attributes:
-        k: most labels per answer.
-        labels: k*, labels in all answers of an epoch together; an answer's BOTTOM counts as one.
-        queries: l*, answers in an epoch.
-        every: a query is answered at every tick that is a multiple of this.
+    An answer, at every tick that is a multiple of `every`, has at most `k` labels; an epoch has at
+    most l* answers (`queries`) with k* `labels` together, BOTTOM counting as one.
     """
 
     k: Count

@@ -77,7 +77,6 @@ class OneShot(OnSplit):
         return self._domain
 
     def meet_key(self, state: State, key: int, tags: Tags, labels: Sequence[bytes]) -> None:
-        """Add a row for every item of the domain, seen or not."""
         state.add_domain(key, tags, labels)
 
     def step(
@@ -108,13 +107,11 @@ class OneShot(OnSplit):
 
 
 def check_horizon(kind: str, t: int, horizon: int | None) -> None:
-    """Raise `HorizonExceeded` if t lies outside 1..horizon."""
     if t < 1 or (horizon is not None and t > horizon):
         raise HorizonExceeded(f"{kind}: tick {t} is outside 1..{horizon}")
 
 
 def one_shot_noise(noise: Noise) -> OneShotNoise:
-    """Return the noise; raise `TypeError` if it is not from a one-shot mechanism."""
     if not isinstance(noise, OneShotNoise):
         raise TypeError(f"noise = {noise!r}: must be the mechanism's own")
     return noise

@@ -6,11 +6,10 @@
     b       scale of a pick: rho = k* Dinf^2 / (8 b^2), delta_discovery = l* delta of a query
 
 A query of k labels is answered with min(k, what remains of k*) of them, or fewer if BOTTOM comes
-first, and charged for what it returned: where an answer says only "these, and the rest is about
-level", it costs only that much. Every stream key has its own budget, as an event has one stream
-key. When either budget is used up, every further query of the epoch is refused. The remaining
-budget is part of the state, so a restart changes nothing; it is a function of published answers, so
-publishing it costs nothing.
+first, and charged for what it returned. Every stream key has its own budget, as an event has one
+stream key. When either budget is used up, every further query of the epoch is refused. The
+remaining budget is part of the state; it is a function of published answers, so publishing it costs
+nothing.
 
 Source: 002 Alg. 2 and Theorem 2, 004 Alg. 4 and Theorem 10 (zCDP); one query is
 `algorithms.Bottom`.

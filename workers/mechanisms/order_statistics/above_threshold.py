@@ -81,7 +81,6 @@ class AboveThreshold:
         return self._sampler(self.tau_scale).tv + ticks * self._sampler(self.mu_scale).tv
 
     def public(self) -> dict[str, object]:
-        """Return every parameter that changes a noise value."""
         return {
             "tau_scale": str(self.tau_scale),
             "mu_scale": str(self.mu_scale),

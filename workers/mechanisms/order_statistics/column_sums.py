@@ -56,7 +56,6 @@ class OneVector:
 
     @classmethod
     def of(cls, budget: Fraction, changed: int, reach: int, *, pure: bool) -> OneVector:
-        """Return the noise for a budget in pure epsilon or rho."""
         if pure:
             scale = laplace.round_up_scale(changed * reach / budget)
             return cls(laplace.discrete_laplace(scale), changed, reach)
@@ -74,15 +73,15 @@ class OneVector:
     def spent(self) -> Fraction:
         """The cost, in pure epsilon or rho."""
         if isinstance(self.sampler, DiscreteLaplace):
-            return self.changed * self.reach / self.sampler.scale
-        return self.changed * self.reach**2 / (2 * self.sampler.sigma_squared)
+            return self.changed * self.reach / self.parameter
+        return self.changed * self.reach**2 / (2 * self.parameter)
 
     @property
     def variance(self) -> float:
         """The variance of one entry's noise, or a little more."""
         if isinstance(self.sampler, DiscreteLaplace):
             return self.sampler.variance
-        return float(self.sampler.sigma_squared)
+        return float(self.parameter)
 
     def draw(self, stream: NoiseStream, cell: tuple[int, int], tags: Tags) -> NDArray[np.int64]:
         return self.sampler.values(stream, cell, tags)
@@ -128,7 +127,6 @@ class LaplaceTree(Frozen):
 
 @memoized(512)
 def counter_of(kind: str, horizon: int, rho_item: float, radix: int | None) -> SumNoise:
-    """Return the zCDP counter; its tables are built when first needed."""
     return make_counter(kind, horizon, rho_item, radix)
 
 

@@ -8,8 +8,7 @@ accounting = "pure"   the paper's own noise for a pure epsilon; delta then cover
 Queries are over the column sums of a declared domain. A query is watched through values g_i, each
 monotone in the sums and moving by at most Dinf when every sum does (001, Definition 8). When one of
 them has grown, the interval closes and the answer is computed from the noisy sums, which are
-already private. Before the first update the values are those of all-zero sums, and no label is
-named (null, or no labels).
+already private. Before the first update all sums are zero, and no label is named.
 
     setting           watched values                     answer
     max               the largest sum                    the largest noisy sum (MAXSUM)
@@ -21,8 +20,7 @@ named (null, or no labels).
     top_k_select:K    the K largest sums                 their labels
     histogram         every sum                          every label with its noisy sum
 
-Source: 001 section 3.2 (QUANTILE_q, MAXSUM, TOPK, SUMSELECT, TOP-k-SELECT, HISTOGRAM) and
-Definition 8.
+Source: 001 section 3.2 (QUANTILE_q, MAXSUM, TOPK, SUMSELECT, TOP-k-SELECT, HISTOGRAM).
 """
 
 from __future__ import annotations
@@ -79,8 +77,6 @@ def query_complaints(queries: Sequence[str], columns: int) -> Iterator[str]:
 
 
 class Queries(Frozen):
-    """The queries of one histogram, watched through k values."""
-
     def __init__(self, queries: Sequence[str], labels: Sequence[str]) -> None:
         self.names = tuple(queries)
         self._labels = tuple(labels)
@@ -102,10 +98,7 @@ class Queries(Frozen):
         return np.partition(sums, self._ranks)[self._ranks]
 
     def answers(self, sums: Sums, *, made: bool = True) -> list[dict[str, object]]:
-        """Return one published record per query, computed from noisy sums.
-
-        If not `made`, the sums are the zeros before the first update, and no label is named.
-        """
+        """Return one published record per query, from noisy sums, or zeros if none were `made`."""
         return [{"query": query, "value": self._answer(query, sums, made)} for query in self.names]
 
     def _answer(self, query: str, sums: Sums, made: bool) -> object:
@@ -132,8 +125,7 @@ Query = Annotated[str, Meta(pattern=QUERY)]
 class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
     """A histogram of order statistics, whose error depends on their size and little on the horizon.
 
-    Attributes:
-        beta: probability that the error exceeds its bound at some tick of an epoch.
+    It exceeds its bound at some tick of an epoch with probability `beta`.
     """
 
     domain: Domain
@@ -153,7 +145,6 @@ class MaxConfig(HistogramConfig, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Return the configured queries."""
         raise NotImplementedError
 
     @property

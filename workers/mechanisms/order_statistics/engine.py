@@ -23,9 +23,8 @@ What: s = h + G + N, where h are the exact sums, N is the noise of a continual c
 intervals closed so far (0 before the first) and G is the noise at the start of the segment.
 AboveThreshold compares the watched values g_i(s) with thresholds K_i, with one tau and one mu per
 tick for all of them. When it stops, H takes the interval's counts, s and the answers are
-recomputed, and the thresholds that were reached rise by `step`.
-Why: nothing is paid within an interval, so H runs over intervals only; there are about value / step
-of them.
+recomputed, and the thresholds that were reached rise by `step`. Nothing is paid within an interval,
+so H runs over about value / step intervals only.
 
     Symbol      Here
     k           number of watched values; with k = 1 the threshold always rises (Algorithms 2, 7)
@@ -55,21 +54,20 @@ Segments (`Segments`) are the outer level, whose threshold doubles.
 
 What: AboveThreshold on the largest watched value of s = h + G. When it stops, every column gets
 fresh noise on top of its current noise, G_(j+1) = G_j + new, s is published and the threshold is
-doubled.
-Why: within a segment the value can grow only by about the threshold, so the inner level needs no
-bound known beforehand.
+doubled. Within a segment the value can grow only by about the threshold, so the inner level needs
+no bound known beforehand.
 
     Symbol      Here
     D, Dinf     columns an event changes, and the largest change of one
     j           segment, from 1; threshold K_j = first * 2^(j - 1)
     s_D         noise added to every column at the end of a segment
-    alpha_G     `column_error(j)`: |G_j| is at most this
+    alpha_G     `column_error(j)`, a bound on |G_j|
 
 Costs: AboveThreshold; and D Dinf^2 / (2 s_D^2) rho once, or pure D Dinf / scale: the released
 increments s_(j+1) - s_j are a segment's exact counts plus fresh noise; an event is in one segment.
 
-Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, Lap(4/eps), Lap(8/eps),
-Lap(2d/eps), d replaced by D Dinf. Corrected: Algorithm 15 line 9 would need four times its variance
+Printed (pure; Algorithms 5, 10, 15): first = 1, log2 T segments, noise as in `mechanisms`, with d
+for D Dinf. Corrected: Algorithm 15 line 9 would need four times its variance
 for the (eps/2) it claims (an l2 norm of sqrt(d) at eps/2 has 2 d ln(1.25/delta) / (eps/2)^2), and
 line 13 of Algorithm 16 depends on d, not on k; here s_D^2 follows from rho. The test's j < log T
 keeps the last segment, whose threshold is only about T/2, from ending, so the value may grow in it
@@ -128,13 +126,9 @@ _BLOCK_NAME = re.compile(r"m([0-9a-f]{8})(?:\.([0-9a-f]{4}))?")
 class KeyState:
     """One stream key's state. Sensitive.
 
-    Attributes:
-        segment: j of the outer level, from 1.
-        interval: from 1; one more than the intervals closed since the segment began.
-        since: tick at which `shown` was made; 0 before the first.
-        gap, outer, tau, outer_tau: derived from the rest when `stale`, or when a run of
-            AboveThreshold begins.
-        answer: the published answer, valid while `shown` is unchanged.
+    `segment` and `interval` count from 1, intervals anew in every segment. `shown` was made at tick
+    `since`, 0 before the first; `answer` is published while it is unchanged. `gap`, `outer`, `tau`
+    and `outer_tau` are derived from the rest when `stale`, or when a run of AboveThreshold begins.
     """
 
     segment: int
@@ -163,19 +157,14 @@ class KeyState:
 
     @classmethod
     def decode(cls, block: bytes) -> KeyState:
-        """Decode a stored block.
-
-        Raises:
-            StateRefused: the block is incomplete or of another version.
-        """
+        """Decode a stored block; raise `StateRefused` if it is incomplete or of another version."""
         if len(block) < 8 * _HEAD or len(block) % 8:
             raise StateRefused("stored state of a partition is cut short")
         numbers = np.frombuffer(block, dtype=_NUMBER).astype(np.int64)
         version, segment, interval, since, k, d = numbers[:_HEAD].tolist()
         if version != BLOCK_VERSION:
-            raise StateRefused(
-                f"stored state of a partition has version {version}: this one reads {BLOCK_VERSION}"
-            )
+            known = f"this one reads {BLOCK_VERSION}"
+            raise StateRefused(f"stored state of a partition has version {version}: {known}")
         numbers = numbers[_HEAD:]
         if k < 0 or d < 0 or len(numbers) != k + 3 * d:
             raise StateRefused("stored state of a partition has another length than it says")
@@ -200,8 +189,7 @@ class MaxState(State):
         self.of[key] = value
 
     def key(self, key: int) -> KeyState:
-        one = self.of[key]
-        if one is None:
+        if (one := self.of[key]) is None:
             raise TypeError(f"stream key {key} has no state")
         return one
 
@@ -235,7 +223,6 @@ class MaxState(State):
 
 
 def _length(block: bytes) -> int:
-    """Return a block's full length in bytes, as stated by its header."""
     k, d = np.frombuffer(block, dtype=_NUMBER, count=_HEAD)[4:].tolist()
     return 8 * int(_HEAD + k + 3 * d)
 
@@ -262,13 +249,7 @@ class Intervals:
 
 @dataclass(frozen=True, slots=True)
 class IntervalRule:
-    """Public parameters of the inner level.
-
-    Attributes:
-        update: the noise u of the watched values; None where one value is watched.
-        sums: budget of H, in rho or pure epsilon.
-        k: number of watched values.
-    """
+    """Public parameters of the inner level: the noise u (None where k = 1), H's budget `sums`."""
 
     above: AboveThreshold
     update: OneVector | None
@@ -280,7 +261,6 @@ class IntervalRule:
     def of(
         cls, config: MaxConfig, k: int, test: Fraction, sums: Fraction, update: Fraction | None
     ) -> IntervalRule:
-        """Return the rule for the budgets of the test, of H, and of the updates."""
         reach, pure, vector = config.max_count, config.pure, None
         if update is not None:
             vector = OneVector.of(update, k, reach, pure=pure)
@@ -311,7 +291,6 @@ class IntervalRule:
         return min(found, key=lambda numbers: numbers.error)
 
     def noise(self, capacity: int) -> SumNoise:
-        """Return H, with noise for `capacity` intervals."""
         if self.config.pure:
             return self._tree(capacity)
         return column_sums.counter_of(*self._counter(capacity))
@@ -340,9 +319,8 @@ class IntervalRule:
         return config.counter, capacity, math.nextafter(rho_item, 0.0), config.radix
 
     def _tree(self, capacity: int) -> column_sums.LaplaceTree:
-        return column_sums.laplace_tree(
-            capacity, self.sums, self.config.most_columns * self.config.max_count
-        )
+        reach = self.config.most_columns * self.config.max_count
+        return column_sums.laplace_tree(capacity, self.sums, reach)
 
     def _numbers(self, n: int, reach: int, beta: float, start_error: float) -> Intervals:
         """Return the numbers for at most n intervals; pure epsilon: step and C as printed."""
@@ -380,12 +358,8 @@ MOST_SEGMENTS = 40
 class Segments:
     """Public parameters of the outer level.
 
-    Attributes:
-        column: the noise added to the columns at the end of a segment.
-        first: threshold of segment 1.
-        most: number of segments; the last one does not end.
-        columns: d.
-        beta: probability that any bound below fails in an epoch.
+    There are `most` segments, the last of which does not end, and d `columns`; `beta` is the
+    probability that any bound below fails in an epoch.
     """
 
     above: AboveThreshold
@@ -398,7 +372,6 @@ class Segments:
 
     @classmethod
     def of(cls, config: MaxConfig, test: Fraction, columns: Fraction, beta: float) -> Segments:
-        """Return the level for the budgets of the test and of the columns' noise."""
         above = AboveThreshold.of(test, config.max_count, pure=config.pure)
         column = OneVector.of(columns, config.most_columns, config.max_count, pure=config.pure)
         most = (config.ticks - 1).bit_length() + 1 if config.pure else MOST_SEGMENTS
@@ -445,12 +418,10 @@ class Segments:
             return math.ceil(self.threshold(segment) + high + noise)
         return math.ceil(self.threshold(segment) + 2 * (low + noise + self.most))
 
-    def column_variance(self, segments: int) -> float:
-        """Return the variance of one column's noise in the segment numbered `segments`."""
-        return (segments - 1) * self.column.variance
+    def column_variance(self, segment: int) -> float:
+        return (segment - 1) * self.column.variance
 
     def public(self) -> dict[str, object]:
-        """Return every parameter that changes a value."""
         return {
             "above_threshold": self.above.public(),
             "column": str(self.column.parameter),
@@ -469,8 +440,6 @@ _INDEX_BITS = 32
 
 
 class MaxNoise:
-    """The noise of the two levels, by the cells in the module docstring."""
-
     def __init__(self, mechanism: OrderStatistics, stream: NoiseStream) -> None:
         self._mechanism = mechanism
         self._stream = stream
@@ -481,9 +450,8 @@ class MaxNoise:
 
     def at(self, t: int, tags: Tags) -> Sums:
         """Raise: rows have no noise per tick. Exact sums are never mistaken for noisy ones."""
-        raise TypeError(
-            "this mechanism has no noise of a row at a tick: its columns are noised when an interval closes"
-        )
+        closes = "its columns are noised when an interval closes"
+        raise TypeError(f"this mechanism has no noise of a row at a tick: {closes}")
 
     def outer_tau(self, tag: Tags, segment: int) -> int:
         test = self._mechanism.segments_in_use.above
@@ -549,11 +517,8 @@ class OrderStatistics(Domained):
         self.config = config
         self.queries = Queries(config.asked, config.domain)
         self._domain = tuple(label.encode() for label in config.domain)
-        share = settings.shares_of(
-            config, self.weights if self.queries.k == 1 else self.weights_of_several
-        )
-        spent: dict[str, Fraction] = {}
-        tv = 0.0
+        weights = self.weights if self.queries.k == 1 else self.weights_of_several
+        share, spent, tv = settings.shares_of(config, weights), dict[str, Fraction](), 0.0
         if "columns" in share:
             beta = config.beta / (2 if "sums" in share else 1)
             self.segments = Segments.of(config, share["outer_test"], share["columns"], beta)
@@ -564,12 +529,9 @@ class OrderStatistics(Domained):
             spent, tv = spent | self.inner.spent, tv + self.inner.tv
         self._guarantee, self._cost = settings.settle(config, unit, share, spent, tv)
         # Computed for every segment, so that noise without a table is refused now, not at a tick.
-        last = self.segments.most if self.segments is not None else 1
-        self._intervals: tuple[Intervals, ...] = ()
-        if self.inner is not None:
-            self._intervals = tuple(
-                self._make_intervals(self.inner, segment) for segment in range(1, last + 1)
-            )
+        numbered = range(1, (self.segments.most if self.segments else 1) + 1)
+        inner = self.inner
+        self._intervals = tuple(self._make_intervals(inner, j) for j in numbered if inner)
 
     def intervals(self, segment: int) -> Intervals:
         return self._intervals[segment - 1]
@@ -583,8 +545,7 @@ class OrderStatistics(Domained):
     def error(self, segment: int) -> float:
         """Return the bound on this segment's answers, with probability 1 - beta over the epoch.
 
-        For a query of labels it bounds how far the sums of the named labels fall short of those of
-        the correct labels.
+        For a query of labels: how far the named labels' sums fall short of the correct labels'.
         """
         if self.inner is not None:
             numbers = self.intervals(segment)
@@ -672,18 +633,17 @@ class OrderStatistics(Domained):
                 one.outer_tau = noise.outer_tau(tag, one.segment)
             threshold = self.segments.threshold(one.segment) + one.outer_tau
             if one.outer + noise.outer_mu(key, tag, t) > threshold:
-                self._end_segment(state, key, one, t, noise)
+                self._end_segment(state, key, t, noise)
                 return self._answer(one)
         if self.inner is not None and one.interval <= self.intervals(one.segment).capacity:
             if one.tau is None:
                 one.tau = noise.inner_tau(tag, one.segment, one.interval)
             if one.gap + noise.inner_mu(key, tag, t) > one.tau:
-                self._close_interval(state, key, one, t, noise)
+                self._close_interval(state, key, t, noise)
         return self._answer(one)
 
-    def _end_segment(
-        self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise
-    ) -> None:
+    def _end_segment(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
+        one = state.key(key)
         one.start = one.start + noise.outer_columns(self._tags(state, key), one.segment)
         one.noise = np.zeros_like(one.noise)
         one.segment, one.interval, one.outer_tau = one.segment + 1, 1, None
@@ -691,9 +651,8 @@ class OrderStatistics(Domained):
         one.thresholds = self._first_thresholds(one.shown, one.segment)
         self._note(one, t)
 
-    def _close_interval(
-        self, state: MaxState, key: int, one: KeyState, t: int, noise: MaxNoise
-    ) -> None:
+    def _close_interval(self, state: MaxState, key: int, t: int, noise: MaxNoise) -> None:
+        one = state.key(key)
         numbers, sums = self.intervals(one.segment), self._sums(state, key) + one.start
         if self.queries.k == 1:
             one.thresholds = one.thresholds + numbers.step
