@@ -305,6 +305,7 @@ class MisraGries(OnSplit):
             **head(self.kind, self.config, self.guarantee),
             "size": self.config.size,
             "release": self.config.release,
+            **({"accounting": "pure"} if self.config.pure else {}),
             "sketch_version": SKETCH_VERSION,
             **further,
             "counter": self.tree.public() | law,
@@ -457,7 +458,7 @@ class PureMisraGries(MisraGries):
     def public(self) -> Mapping[str, object]:
         law = {"scale": str(self.scale), "table_version": laplace.TABLE_VERSION}
         domain = domain_hash(self.config.domain or ())
-        return self._public(law, accounting="pure", domain=domain)
+        return self._public(law, domain=domain)
 
     def domain(self) -> Sequence[bytes]:
         return self._labels
